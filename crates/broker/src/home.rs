@@ -9,9 +9,8 @@
 //! * Live messages (sent when they are published) and pages (runs of older messages) for one carrier arrive in order, because they share one
 //!   lane, the ordered queue of mail to that shard.
 //!
-//! The home does not know connections: it addresses a carrier by the carrier's row for the topic, and by the serial of that row, which
-//! counts the uses of the row. Each field of `Home` owns its data and does not use `Home`. The files with an `impl Home` connect the
-//! fields.
+//! The home does not know connections: it addresses a carrier by the carrier's row for the topic, and by the serial of that row, which counts its
+//! uses. Each field of `Home` owns its data and does not use `Home`. The files with an `impl Home` connect the fields.
 
 pub(crate) mod sessions;
 
@@ -112,9 +111,9 @@ pub struct Home {
     pub(crate) subscriptions: Subscriptions,
     /// Followers (connections that are told which topics have subscribers), and topics that have subscribers at other nodes.
     pub(crate) interest: TopicInterest,
-    /// The members of topics, if any topic has had one.
+    /// The members of topics; `None` before the first request about members.
     presence: Option<Box<Presence>>,
-    /// The pages for watchers in this turn, and their bytes.
+    /// The pages that were sent to watchers in this turn, and their bytes.
     presence_pages: usize,
     presence_page_bytes: usize,
     /// The first answer to each idempotency key.
@@ -151,8 +150,8 @@ impl Home {
         home
     }
 
-    /// An empty home for shard `me`. `admission` counts each client's topics. The homes of `placement` share the limits of topics and of
-    /// the logs' bytes. `epoch` is the epoch that this start of the server has begun, and `seed` keys all hashes.
+    /// An empty home for shard `me`. `admission` counts each client's topics. The homes of `placement` share the limits of topics and of the logs'
+    /// bytes. `epoch` is the epoch of this start of the server, and `seed` keys all hashes.
     pub fn new(
         settings: &Settings,
         rules: &Rules,
@@ -197,7 +196,7 @@ impl Home {
         }
     }
 
-    /// Whether the home has no topics, no filters, no shared subscriptions and no members.
+    /// Whether the home has no topics, filters, shared subscriptions or members.
     pub fn is_idle(&self) -> bool {
         self.topics.rows.len() == 0
             && self.subscriptions.filters.is_empty()
@@ -225,8 +224,8 @@ impl Home {
         rows as usize + local_filters.len() >= self.turn_limits.prefetch_from_rows
     }
 
-    /// Prefetches what publishes to these topics will read: rows, names, the ends of logs, and the tries of filters. The reads of different topics do not
-    /// depend on each other, so their cache misses overlap. At most [`PREFETCH_ROWS`] topics.
+    /// Prefetches the memory that publishes to these topics will read: rows, names, the ends of logs, and the tries of filters. The reads of
+    /// different topics do not depend on each other, so their cache misses overlap. Handles at most [`PREFETCH_ROWS`] topics.
     pub fn prefetch(&self, topics: &[(u32, &[u8])], local_filters: &Matching) {
         let mut ids = [NONE; PREFETCH_ROWS];
         for (id, (hash, _)) in ids.iter_mut().zip(topics) {

@@ -1,5 +1,5 @@
-//! Counts what a home (the part of a shard that keeps topics) holds, in rows and bytes. Limits how many losses it remembers. A loss is a
-//! message that was removed before every subscriber could get it.
+//! Counts the rows and bytes of a home (the part of a shard that keeps topics), and limits the losses that it remembers. A loss is a message that was
+//! removed before every subscriber could get it.
 
 use super::Home;
 use super::answers::{Answers, Retries};
@@ -41,8 +41,8 @@ impl Home {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 
-    /// Limits the losses that are remembered by topic to `losses_max` topics. For further topics, which are those with the oldest losses, only
-    /// the rule is remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
+    /// Limits the losses that are remembered by topic to `losses_max` topics. From now on, the oldest losses beyond this limit are remembered only by
+    /// rule. One call handles at most `at_once` topics. Returns whether there are still too many.
     pub(crate) fn trim_losses(&mut self, losses_max: usize, mut at_once: usize) -> bool {
         let losses_max = losses_max / self.logs.partitions.len().max(1);
         // This function is called in each turn (a pass of the shard's loop). It returns early in the usual case, in which all partitions
@@ -76,7 +76,7 @@ impl Logs {
 }
 
 impl Retries {
-    /// Bytes of what is kept to recognise retries.
+    /// Bytes of the tables by which retries are recognised.
     pub(crate) fn answers_bytes(&self) -> usize {
         let claims = self.newest_claims.iter().map(NewestClaims::bytes);
         let answers = self.answers.as_ref().map_or(0, Answers::bytes);

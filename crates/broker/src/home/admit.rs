@@ -1,8 +1,8 @@
 //! Admits facts (publishes, and changes of topics) at their topic's home, the part of a shard that keeps the topic. Admission checks a fact
 //! against all limits of this process. An admitted fact is never refused when it is applied later (`apply.rs`).
 //!
-//! Invariant: while a fact is in flight to the engine, which writes the log, room for it is reserved. The reservation is released exactly
-//! once, when the fact is applied.
+//! Invariant: while a fact is in flight to the engine, which writes the log, room for the fact is reserved. The reservation is released exactly once,
+//! when the fact is applied.
 
 use crore_wire::topic;
 
@@ -22,13 +22,13 @@ use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// Whether the message is recognised by its packet id.
+/// Whether a copy of the message is recognised by session and packet id.
 fn is_of_session(message: &Publish<'_>) -> bool {
     message.dedup.is_some_and(|it| it.publisher.is_session())
 }
 
-/// While the table has room, a client that has its full share of the topics evicts another client's topic only if that topic has been idle
-/// for this many seconds. This is longer than clients usually take from creating a topic to using it.
+/// While the table has room, a client that has its full share of the topics evicts another client's topic only if that topic has been idle for this
+/// many seconds. Clients usually use a topic sooner after they have created it.
 const IDLE_S: u32 = 60;
 
 impl Home {
@@ -46,7 +46,7 @@ impl Home {
         let mut key = None;
         if let Fact::Publish(message) = fact {
             key = match self.recognise(message, settings, now, 0) {
-                // Another node may have written the release of the former message with this packet id, and this one has not read it yet. So the log decides.
+                // The release of the former message with this packet id may be in the log, but not read yet. So the log decides.
                 Err(Outcome::Replayed(_))
                     if self.logs.is_replicated() && is_of_session(message) =>
                 {
@@ -120,10 +120,10 @@ impl Home {
         })
     }
 
-    /// Admits only a copy of a message, since the limit `reached` refuses all others.
+    /// Admits a message only if it is a copy, since the limit `reached` refuses new messages.
     ///
     /// # Errors
-    /// The outcome, if the message is refused, or known as a copy already.
+    /// The refusal, or the first answer if the copy needs no record.
     #[cold]
     fn admit_copy(
         &mut self,
@@ -190,8 +190,8 @@ impl Home {
             .topics
             .makers
             .may_take(client, topics, self.topics.topics_max);
-        // A client that has its full share may evict another client's topic, but not one that became idle just now. If the table is full,
-        // any idle topic may be evicted.
+        // A client that has its full share may evict another client's topic, but not a topic that became idle just now. If the table is full, any
+        // idle topic may be evicted.
         let idle_since_s = match topics < self.topics.topics_max {
             true => now.unix_s.saturating_sub(IDLE_S),
             false => u32::MAX,

@@ -22,12 +22,12 @@ use crate::budget::admission::keys::GROUPS;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
-/// What a home recognises retries by: the answers to idempotency keys with the seed of their hashes, and the QoS 2 messages of MQTT sessions.
+/// The tables by which a home recognises retries: answers to idempotency keys, and QoS 2 messages of MQTT sessions.
 pub(crate) struct Retries {
     pub(super) answers: Option<Answers>,
     /// QoS 2 messages of MQTT sessions, which are recognised until they are released.
     pub(crate) unreleased: Unreleased,
-    /// By the place of the partition: the newest claims of MQTT sessions in a cluster.
+    /// By index of the partition: the newest claims of MQTT sessions in a cluster.
     pub(super) newest_claims: Vec<NewestClaims>,
     /// No record in flight is older than this second.
     pub(super) oldest_s: u32,
@@ -161,7 +161,7 @@ impl Answers {
         self.rows.len() + self.reserved == 0
     }
 
-    /// Reserves room for an answer in this group. Returns false if the group has used its share of the `limit` places of all homes.
+    /// Reserves room for an answer in this group. Returns false if the group has used up its share of the `limit` keys of all homes.
     pub fn reserve(&mut self, group: usize, limit: usize) -> bool {
         let may = self.admission.keys.reserve(group, limit);
         self.groups[group].reserved += u32::from(may);
@@ -181,14 +181,14 @@ impl Answers {
     }
 
     pub fn find(&self, key: u64, now: Now) -> Option<&Answer> {
-        // An expired answer may still be in the table, together with the newer answer to the same key.
+        // The table may contain an expired answer together with a newer answer to the same key.
         let is = |row: &AnswerRow| row.answer.key == key && !self.has_expired(row, now.unix_s);
         let id = self.index.find(&self.rows, key as u32, is)?;
         Some(&self.rows.get(id).answer)
     }
 
-    /// Whether the window of an answer is over. The second in which the answer was given does not count, since the window would otherwise be
-    /// too short by a part of a second.
+    /// Whether the window of an answer is over. The second in which the answer was given does not count. Otherwise the window would be too short by a
+    /// part of a second.
     fn has_expired(&self, row: &AnswerRow, unix_s: u32) -> bool {
         unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }

@@ -1,12 +1,11 @@
 //! Applies facts (publishes, and changes of topics) at a home, the part of a shard that keeps topics. The logged state of topics changes
 //! only here: their messages, and which topics exist.
 //!
-//! A fact is applied in the call that admits it, or when the engine, which writes the log, has committed it, or when a log is read. A fact
-//! is never refused here, since its admission has checked all limits. But a message changes nothing if its idempotency key was used after
-//! the admission.
+//! A fact is applied in the call that admits it, or after the engine, which writes the log, has committed it, or when a log is read. A fact is never
+//! refused here, since its admission has checked all limits. But a message changes nothing if its idempotency key was used after the admission.
 //!
-//! Words: a *life* of the log is the time between two starts on it. The *mark* of a partition is the highest offset that a fact which is
-//! not logged may have. A *gap* is the notice to a subscriber that messages are lost.
+//! Words: a *life* of the log is the time between two starts on it. The *mark* of a partition is the highest offset that an unlogged fact may have. A
+//! *gap* is the notice to a subscriber that messages are lost.
 
 use alloc::sync::Arc;
 
@@ -30,8 +29,8 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// When logs are read, a message may be this many seconds older than a message that was applied before it. The reason: the logs of
-/// partitions are read independently.
+/// When logs are read, a message may be this many seconds older than a message that was applied before, since the logs of partitions are read
+/// independently.
 const BEHIND_S: u32 = 600;
 /// The distance from the last known offset to the first offset of a new epoch: more offsets than damage can have lost.
 const EPOCH_OFFSETS: u64 = 1 << 40;
@@ -56,14 +55,14 @@ impl Home {
         self.reset_published_count();
     }
 
-    /// Resets the number of messages published in this turn (a pass of the shard's loop). Called before the first turn, since messages read
-    /// from the log were not published in it.
+    /// Resets the number of messages published in this turn (a pass of the shard's loop). Called before the first turn, since messages that were read
+    /// from the log do not count.
     fn reset_published_count(&mut self) {
         self.topics.idle_topics.published = 0;
     }
 
-    /// Records that facts which were not logged are lost. Called after a crash. Each partition continues after its mark, since no lost fact
-    /// has an offset after the mark. Topics that are not logged begin there.
+    /// Records that unlogged facts are lost. Called after a crash. Each partition continues after its mark, since no lost fact has an offset after
+    /// the mark. Topics that are not logged begin there.
     pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
@@ -78,9 +77,9 @@ impl Home {
     /// offsets that were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of
     /// these messages gets a gap, and then receives them again.
     ///
-    /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life. They
-    /// must not belong to an earlier life: a position of an earlier life is invalid beyond the last offset of that life, so a client at a
-    /// new offset would get a gap each time that it comes back.
+    /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life, and not to an
+    /// earlier one. Beyond its last offset, an earlier life has no valid positions, so a client at a new offset would get a gap each time that it
+    /// comes back.
     pub(crate) fn begin_epoch(&mut self, partition_index: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[partition_index];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
@@ -134,7 +133,7 @@ impl Home {
             return Outcome::Unknown;
         }
         if is_replicated {
-            // The time is that of the log's clock, never of this process's clock, so that all nodes apply the record alike.
+            // The time is that of the log's clock and not of this process, so that all nodes apply the record alike.
             context.now.unix_s = match logged {
                 Some(_) => partition.effective_time(context.now).unix_s,
                 None => partition.newest_time_s,
@@ -171,7 +170,7 @@ impl Home {
         }
         match key {
             Ok(key) => {
-                // The process that admitted the message has reserved room for its key.
+                // The process that admitted the message has reserved room for the key.
                 let key = key.map(|key| IdempotencyKey {
                     max: u32::MAX,
                     ..key
@@ -291,8 +290,7 @@ impl Home {
         }
     }
 
-    /// Deletes a topic: ends its subscriptions, and keeps the row, so that subscribers with old positions learn that they have missed
-    /// messages.
+    /// Deletes a topic: ends its subscriptions, but keeps the row, so that subscribers with old positions learn that they have missed messages.
     fn apply_delete(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
         let info = self.topic_info(id, now);
         let partition_index = self.topic_partition_index(id);

@@ -1,8 +1,8 @@
 //! Attaching: a home (the part of a shard that keeps topics) sends a subscriber a page (a bounded run) of the messages that the subscriber
 //! has missed, and registers the subscriber for live messages, those published from now on.
 //!
-//! Invariant: the page is read and the subscriber registered in one step, and page and live messages use the same lane (an ordered queue of
-//! mail to one shard). So messages published later arrive after the page, and none is missed.
+//! Invariant: the page is read and the subscriber is registered in one step. Page and live messages use the same lane (an ordered queue of mail to
+//! one shard). So messages published later arrive after the page, and no message is missed.
 
 use crore_wire::topic;
 
@@ -20,8 +20,8 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachOutcome, Page, Tell};
 
 impl Home {
-    /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live ones. A request that was
-    /// queued before comes with `found`, the progress of the search for its first message.
+    /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live messages. A request that was queued
+    /// before comes with `found`, the progress of the search for its first message.
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
@@ -49,8 +49,7 @@ impl Home {
             return self.wait_for_log(reading, partition_index, offset);
         }
         let must_queue = found.is_none() && self.page_queue.must_queue(&self.turn_limits);
-        // A long-poll is counted only when it is known to wait. A request for the next page is not counted either: its subscriber was
-        // counted before.
+        // A long-poll is counted only when it is known to wait. A request for the next page is not counted, since its subscriber was counted before.
         let counts = !ask.is_next_page && !ask.poll;
         if must_queue && !counts {
             return self.page_queue.queue_topic(
@@ -73,8 +72,8 @@ impl Home {
         };
         if must_queue && !self.has_nothing_to_read(id, ask, rules) {
             self.count_subscriber(id, from, ask);
-            // Nothing is read now. A live subscription begins when its page is read, because until then another subscription of the client
-            // may deliver the messages.
+            // Nothing is read now. Live messages begin only when the page is read, because until then another subscription of the client may deliver
+            // them.
             return self.page_queue.queue_topic(
                 from,
                 ask,
@@ -158,7 +157,7 @@ impl Home {
         tell_page(from, ask, page, lanes);
     }
 
-    /// Whether the log has nothing that the subscriber must read.
+    /// Whether the subscriber need not read anything from the log.
     fn has_nothing_to_read(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.topics.rows.get(id);
         let nothing = self.logs.messages_of(row) == 0 && !row.has(HAS_RETAINED);
@@ -215,7 +214,7 @@ impl Home {
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
                     return Err(AttachOutcome::Gone);
                 }
-                // A long-poll that has waited before does not create the topic again.
+                // A long-poll that has waited before must not create the topic again.
                 _ if ask.poll && ask.is_next_page => return Err(AttachOutcome::Gone),
                 _ => row.flags &= !DELETED,
             }
@@ -252,7 +251,7 @@ fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
     lanes.tell(from, Tell::Page { topic, to, page });
 }
 
-/// Where the subscription begins: at the position in the request, or by the rule's default.
+/// The beginning of the subscription: the position in the request, or the rule's default.
 pub(super) fn first_position(ask: &Attach, rule: &Rule) -> Since {
     let first_position = match (rule.first, ask.poll) {
         (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,

@@ -1,22 +1,21 @@
 //! Keeps the logs of a home, the part of a shard that keeps topics, within the byte budget that its partitions share: removes messages when
 //! the logs exceed it.
 //!
-//! To make room for one large message, very many small ones may have to go. Therefore a publish removes messages only for a bounded number of
-//! steps; the end of each turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. Logs exceed their
-//! budget, and topics their limits, by one message at most.
+//! One large message may need the room of very many small ones. Therefore a publish removes messages only for a bounded number of steps. The end of
+//! each turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. Logs exceed their budget, and topics exceed
+//! their limits, by one message at most.
 //!
 //! The partition with the most bytes loses messages first. In this way a topic that fills its partition makes room for itself, and equal
 //! partitions are trimmed equally.
 //!
-//! While one client holds far more bytes than others ([`Holdings`](crate::budget::admission::holdings::Holdings)), the messages of the
-//! others are spared. Messages that are not spared are removed oldest first, whatever their topic, and retained ones last. This prevents a
-//! client from pushing out the messages of others with many small topics or retained messages. A client that is alone, such as a backend, may
-//! use the whole budget.
+//! While one client holds far more bytes than others ([`Holdings`](crate::budget::admission::holdings::Holdings)), the messages of the others are
+//! spared. Messages that are not spared are removed oldest first, whatever their topic, and retained messages last. So a client with many small
+//! topics or retained messages cannot push out the messages of others. A client that is alone, such as a backend, may use the whole budget.
 //!
-//! Removed messages leave free slots in chunks (the units in which a log allocates memory), and a chunk is freed only with its last
-//! message. Therefore the bytes of the chunks have a limit of their own: one and a half times the budget, plus the chunks that even an empty
-//! log keeps. If the chunks exceed this limit, the oldest messages are removed. It would not help to remove messages of the largest topics,
-//! because the chunks that are nearly empty may contain none of them.
+//! Removed messages leave free slots in chunks (the units in which a log allocates memory), and a chunk is freed only with its last message.
+//! Therefore the bytes of the chunks have a limit of their own: one and a half times the budget, plus the chunks that even an empty log keeps. If the
+//! chunks exceed this limit, the oldest messages are removed. Messages of the largest topics would not help, because chunks that are nearly empty may
+//! contain none of them.
 //!
 //! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
 //! log grows again, or when the budget is enforced.
@@ -43,7 +42,7 @@ impl Home {
         }
     }
 
-    /// Removes messages until there is room, however many steps that takes.
+    /// Removes messages until there is room, without a limit of steps.
     pub(crate) fn make_room(&mut self, rules: &Rules, now: Now) {
         if self.logs.is_past_budget() {
             self.enforce_budget(rules, now, usize::MAX);
@@ -78,9 +77,9 @@ impl Home {
         self.enforce(rules, now, usize::MAX, 0);
     }
 
-    /// Trims the topic that exceeds its limits, then removes messages for the byte budget, both together in about `steps_max` steps. Then
-    /// removes at most `drops` messages to free chunks; the next publish frees more. Returns whether a topic or the byte budget is still
-    /// exceeded. If so, more must be removed before the next publish.
+    /// Trims the topic that exceeds its limits, then removes messages for the byte budget, in about `steps_max` steps in total. Then removes at most
+    /// `drops` messages to free chunks; the next publish frees more. Returns whether a limit of the topic or the byte budget is still exceeded: then
+    /// more must be removed before the next publish.
     fn enforce(&mut self, rules: &Rules, now: Now, steps_max: usize, drops: usize) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();
@@ -103,7 +102,7 @@ impl Home {
     }
 }
 
-/// One call takes at most this many steps to make room: with the default limits, a quarter of a turn's steps.
+/// The maximum number of steps that one call takes to make room: with the default limits, a quarter of a turn's steps.
 pub(super) fn steps_for_making_room(turn_limits: &TurnLimits) -> usize {
     4 * turn_limits.removals_per_turn
 }
@@ -240,8 +239,8 @@ impl Logs {
     }
 }
 
-/// Removes a message of a client that is not spared; retained messages come last. The search continues where the last call stopped. At the
-/// end of the log the search starts over once, since a message that was spared before may not be spared any longer. Stops at step `until`.
+/// Removes a message that is not spared; retained messages come last. The search continues where the last call stopped. At the end of the log it
+/// starts over once, since a message that was spared before may not be spared any longer. Stops at step `until`.
 fn remove_unspared(
     logs: &mut Logs,
     retained: u8,

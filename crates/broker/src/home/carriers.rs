@@ -9,8 +9,7 @@ use super::topic_row::{HAS_CARRIER_SET, TopicRow, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::store::slab::{NONE, Side};
 
-/// A carrier of a topic, with its number of subscribers. `carrier_row` is the carrier's row for the topic, and `serial` counts the uses of that
-/// row.
+/// A carrier of a topic, and its number of subscribers. `carrier_row` is the carrier's row for the topic, and `serial` counts the uses of that row.
 pub(super) struct Carrier {
     pub shard: ShardId,
     pub serial: u16,
@@ -28,7 +27,7 @@ impl Carrier {
 #[derive(Default)]
 pub(super) struct Carriers {
     sets: Side<Vec<Carrier>>,
-    /// How many subscribers have come, and how many have left, since the start.
+    /// The numbers of subscribers that have come and that have left since the start.
     pub attaches: u64,
     pub detaches: u64,
 }

@@ -29,9 +29,9 @@ pub(super) fn opcode_of(binary: bool) -> Opcode {
     }
 }
 
-/// The size limit of messages that are compressed at this level, and the bytes that are compressed in the time of one step. With this limit
-/// the compression of a message takes at most 25 ms. Higher levels compare more places for each byte: the worst input takes some 100 ns a
-/// byte at level 6, and 400 ns at level 9.
+/// The size limit of messages that are compressed at this level, and the bytes that are compressed in the time of one step. The limit lets the
+/// compression of a message take at most 25 ms. Higher levels search longer for each byte: the worst input takes some 100 ns a byte at level 6, and
+/// 400 ns at level 9.
 const fn level_limits(level: u8) -> (usize, usize) {
     match level {
         ..=1 => (1 << 20, 32),

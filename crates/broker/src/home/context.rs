@@ -1,5 +1,5 @@
-//! The parts of a shard that its home needs. The home is the part of the shard that keeps topics. It handles facts (publishes, and changes
-//! of topics) and asks (requests of shards with subscribers). Also the result of the admission of a fact.
+//! The parts of a shard that its home (the part that keeps topics) needs to handle facts (publishes, and changes of topics) and asks (requests of
+//! shards with subscribers). Also the result of the admission of a fact.
 
 use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;

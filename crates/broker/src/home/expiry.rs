@@ -13,8 +13,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
-/// The maximum number of topics that a search for an idle topic skips because they are in use again. Skipping them takes some hundred
-/// microseconds.
+/// The maximum number of topics that a search for an idle topic skips because they are in use again. This takes some hundred microseconds.
 const ROOM_TRIES: usize = 1024;
 
 impl Home {
@@ -81,11 +80,11 @@ impl Home {
         limit
     }
 
-    /// Evicts an idle topic to make room for a new one: preferably a topic of this client, otherwise a topic of any client that has been
-    /// idle since `until_s` or earlier. Chooses the first rule that has such topics, and of these the one that has been idle for the
-    /// longest time. Returns whether a topic was evicted.
+    /// Evicts an idle topic to make room for a new one: preferably a topic of this client, otherwise a topic of any client that has been idle since
+    /// `until_s` or earlier. Chooses the first rule with such topics, and of these topics the one that has been idle for the longest time. Returns
+    /// whether a topic was evicted.
     pub(super) fn evict_idle_topic(&mut self, client: Client, until_s: u32) -> bool {
-        // If no try of this loop finds a topic, the next call continues the search.
+        // If this loop finds no idle topic, the next call continues the search.
         for _ in 0..ROOM_TRIES {
             let own = match client {
                 Client::NOBODY => None,
@@ -164,8 +163,8 @@ impl Home {
                 emptied.push((topic, empty_chain));
             },
         );
-        // This comes before topics are forgotten. A topic that is already queued as idle may just have lost its last message, and then its
-        // idle time begins again.
+        // This must come before topics are forgotten. A topic that is queued as idle may have lost its last message just now, and then its idle time
+        // begins again.
         for (topic, empty_chain) in emptied {
             self.chain_emptied(topic, rule_number, empty_chain, rules, now);
         }

@@ -1,9 +1,9 @@
 //! Reads a page (a bounded run of past messages) for a subscriber by filter: messages of many topics in the order of arrival, from the log
 //! of one partition.
 //!
-//! Invariants: a page examines a bounded number of entries; a gap (the notice that messages are lost) comes before the messages of its
-//! page. If the first message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before any part of
-//! it is sent or counted.
+//! Invariants: a page examines a bounded number of entries. A gap (the notice that messages are lost) comes before the messages of its page. If the
+//! first message of a page exceeds the page size, the page waits in the queue of such pages (`page_queue.rs`) before any part of it is sent or
+//! counted.
 //!
 //! A *chain* is the list of a topic's messages.
 
@@ -31,7 +31,7 @@ use crate::mail::{AttachFilters, AttachOutcome, FilterPage, Frames};
 pub(super) const ROWS: usize = 4;
 
 impl Home {
-    /// Reads the page; `None` if it has to wait in the queue of pages with large messages.
+    /// Reads the page; `None` if it must wait in the queue of pages with large messages.
     pub(super) fn match_page(
         &mut self,
         ask: &AttachFilters,
@@ -191,8 +191,8 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a page has examined as many entries as one page may. `steps_before` is the count of steps at the page's beginning. If the
-    /// reader gets each topic's newest messages, all steps count, since finding these messages takes as long as reading them.
+    /// Whether a page has examined the maximum number of entries. `steps_before` is the count of steps at the page's beginning. If the reader gets
+    /// each topic's newest messages, all steps count, since finding these messages takes as long as reading them.
     fn is_page_spent(
         &self,
         turn_limits: &TurnLimits,
@@ -209,8 +209,8 @@ impl PageQueue {
 }
 
 impl Reports {
-    /// Counts the gap or the resumption of a subscriber. All partitions answer the subscriber, so only partition 0 counts a resumption, or
-    /// a gap with which the subscription begins. A gap that is found while reading counts in its partition.
+    /// Counts the gap or the resumption of a subscriber. All partitions answer the subscriber, so only partition 0 counts a resumption, or a gap with
+    /// which the subscription begins. A gap that is found by reading is counted in its partition.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
         let leads = reader.partition == 0;
         if gap {
@@ -234,7 +234,7 @@ struct UnfinishedPage<'a> {
     /// The number of messages, and their bytes.
     count: usize,
     bytes: usize,
-    /// Whether the page has to wait if it begins with a large message.
+    /// Whether the page must wait if it begins with a large message.
     large_waits: bool,
 }
 
@@ -246,7 +246,7 @@ enum ItemResult {
     Lost,
     /// The page is full.
     Full,
-    /// The page begins with this item, a large message, so the page has to wait in the queue of pages with large messages.
+    /// The page begins with this large message, so it must wait in the queue of pages with large messages.
     Large,
 }
 
@@ -285,8 +285,8 @@ impl<'a> UnfinishedPage<'a> {
             .any(|filter| topic::matches(filter, name))
     }
 
-    /// Turns losses of forgotten topics up to this offset into a gap, and returns true. But a gap comes before the messages of its page: if
-    /// the page has messages already, returns false, and the gap begins the next page.
+    /// Turns losses of forgotten topics up to this offset into a gap, and returns true. If the page has messages already, returns false, since a gap
+    /// must come before the messages of its page: then the gap begins the next page.
     fn passes_forgotten(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;
         if !self.forgotten.front().is_some_and(is_due) {
@@ -302,7 +302,7 @@ impl<'a> UnfinishedPage<'a> {
         true
     }
 
-    /// Whether the page has to wait because it begins with this message and the message is large.
+    /// Whether the page must wait, because it begins with this message and the message is large.
     fn must_wait(&self, bytes: usize, turn_limits: &TurnLimits) -> bool {
         self.large_waits && self.count == 0 && bytes > turn_limits.page_bytes
     }
@@ -338,15 +338,15 @@ fn begin_filters(
     let lists = matching_rules
         .iter()
         .map(|number| (*number, start(latest(number))));
-    // The list of retained messages comes last. A retained message that is also in its topic's log is read from there and skipped in this
-    // list, even if a page ends in between.
+    // The list of retained messages comes last. A retained message that is also in its topic's log is read from the log and skipped in this list,
+    // even if a page ends in between.
     let retained = reader.retained.then_some((rules.retained(), reader.start));
     let lost = start(matching_rules.iter().any(latest));
     (log.arrivals(lists.chain(retained), lost), lost)
 }
 
-/// The rules that may govern topics which the filters match. A rule with the filter `#` governs topics that begin with `$`, too, so it
-/// always counts.
+/// The rules that may govern topics which match the filters. A rule with the filter `#` also governs topics that begin with `$`, so it is always
+/// included.
 fn matching_rules(filters: &[&[u8]], rules: &Rules) -> Vec<u8> {
     let may_match = |number: &u8| {
         let rule = rules.get(*number).filter.as_bytes();

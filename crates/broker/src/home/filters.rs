@@ -1,12 +1,11 @@
 //! Subscribers by filter (with the wildcards `+` and `#`): registers the filters of shards, and sends pages (bounded runs) of missed
 //! messages.
 //!
-//! A home (the part of a shard that keeps topics) knows shards, not connections. It sends a message once to each shard with a matching
-//! filter, and the shard finds its connections. The home's own shard does not register: the home looks at the filters of that shard's
-//! connections directly.
+//! A home (the part of a shard that keeps topics) knows shards, not connections. It sends a message once to each shard with a matching filter, and
+//! the shard finds its connections. The shard of the home does not register: the home reads the filters of that shard's connections directly.
 //!
-//! Missed messages are read from the log in the order of arrival. Lost messages have their places in that order. So a subscriber gets a gap
-//! (the notice that messages are lost) before its position passes the loss, and only if a message was lost.
+//! Missed messages are read from the log in the order of arrival, in which lost messages have their places, too. So a subscriber gets a gap (the
+//! notice that messages are lost) before its position passes the loss, and only if a message was lost.
 //!
 //! Invariants:
 //! * A filter is registered for a shard from the shard's first attach (a request to subscribe) until the shard's last subscriber has left
@@ -37,9 +36,9 @@ impl Subscriptions {
 }
 
 impl Home {
-    /// Answers an attach by filter with pages of past messages, and registers the shard for live ones. `names` are the filters, separated
-    /// by [`SEPARATOR`](super::SEPARATOR). `each` has the position to begin at in each partition of the home; without `each`, the position
-    /// in `ask` holds for all partitions.
+    /// Answers an attach by filter with pages of past messages, and registers the shard for live messages. `names` are the filters, separated by
+    /// [`SEPARATOR`](super::SEPARATOR). `each` contains the position at which to begin in each partition of the home. Without `each`, the position in
+    /// `ask` holds for all partitions.
     pub(crate) fn attach_filters(
         &mut self,
         from: ShardId,
@@ -111,7 +110,7 @@ impl Home {
             };
             return self.wait_for_log(reading, partition_index, offset);
         }
-        // A subscriber that begins with live messages reads no past ones, so it need not wait for the pages of others.
+        // A subscriber that begins with live messages reads no past messages, so it need not wait for the pages of others.
         if reader.start < self.logs.partitions[partition_index].sequence
             && self.page_queue.must_queue(&self.turn_limits)
         {
@@ -127,7 +126,7 @@ impl Home {
         }
     }
 
-    /// Reads and sends a page; false if the page has to wait in the queue of pages with large messages.
+    /// Reads and sends a page; returns false if the page must wait in the queue of pages with large messages.
     pub(super) fn tell_match_page(
         &mut self,
         from: ShardId,

@@ -3,19 +3,19 @@
 //! A topic *has interest* from its first subscriber until it has had none for `interest.debounce_s`. Followers get a snapshot of the topics
 //! with interest, and then every change.
 //!
-//! The snapshot is a cursor over the table of topics. Each page of the snapshot examines a bounded number of rows. Invariant: a follower
-//! knows exactly the topics with interest in rows before its cursor. If the interest of a row before the cursor changes, the follower gets
-//! the change at once. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is
-//! freed, so the follower learns once of each topic that is created or forgotten during a snapshot.
+//! A snapshot is made with a cursor over the table of topics. Each page of the snapshot examines a bounded number of rows. Invariant: a follower
+//! knows exactly the topics with interest in rows before its cursor. If the interest of a row before the cursor changes, the follower gets the change
+//! at once. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is freed. So the follower
+//! learns exactly once of each topic that is created or forgotten during a snapshot.
 //!
 //! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
 //! has interest at any node. After the rows, the cursor walks the names of the topics with interest at other nodes, under the same
 //! invariant. Other nodes are followers, too. They follow only the interest at this node, and they request their news (the changes since
 //! their last request).
 //!
-//! The functions here never write into the frames, the buffer that all mail of a turn (a pass of the shard's loop) shares. The reason: a
-//! subscriber may leave during a delivery, which still reads the frames. News waits with the follower until the end of the turn. Without
-//! followers, all this costs one look at an empty list.
+//! The functions here never write into the frames, the buffer that all mail of a turn (a pass of the shard's loop) shares. The reason: a subscriber
+//! may leave during a delivery, which still reads the frames. So news waits with the follower until the end of the turn. Without followers, the only
+//! cost is the check of an empty list.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ use crate::mail::orders::{Interest, InterestReply};
 use crate::mail::{InterestChanges, ReplyTo};
 use crate::store::slab::NONE;
 
-/// The maximum number of topics whose interest ends in one turn, since each end is told to all followers. The others wait for later turns.
+/// The maximum number of topics whose interest ends in one turn, since all followers are told of each end. The others wait for later turns.
 const ENDS_AT_ONCE: usize = 64;
 /// The maximum number of topics of other nodes that one order examines. This takes some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
@@ -52,7 +52,7 @@ impl Home {
         }
     }
 
-    /// Removes a follower, because its connection follows no longer.
+    /// Removes a follower, because its connection does not follow any more.
     pub(crate) fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
         let was_there = self
             .interest
@@ -99,8 +99,8 @@ impl Home {
         }
     }
 
-    /// Tells the follower the next topic of another node, unless the topic has interest here, too: then the follower was told when the
-    /// cursor passed the topic's row. Returns the cursor after that topic.
+    /// Tells the follower the next topic of another node. If the topic also has interest here, the follower was told when the cursor passed the
+    /// topic's row. Returns the cursor after that topic.
     fn next_name(&self, follower: &mut Follower, last: &[u8]) -> SnapshotCursor {
         let Some(name) = self.interest.remote.behind(last) else {
             return SnapshotCursor::Whole;

@@ -1,5 +1,5 @@
-//! The followers of a home (clients that are told which topics have subscribers), their unsent news, and the topics whose interest outlives
-//! their last subscriber. A topic has *interest* from its first subscriber until some seconds after its last one has left.
+//! The followers of a home (clients that are told which topics have subscribers), their unsent news, and the topics whose interest outlives their
+//! last subscriber. A topic has *interest* from its first subscriber until some seconds after its last subscriber has left.
 //!
 //! A *page* of the snapshot is a bounded part of it.
 
@@ -14,7 +14,7 @@ use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{InterestChanges, InterestPart, ReplyTo, Tell};
 
-/// The maximum number of bytes of unsent news for another node: some ten thousand changes. A node asks twice a second.
+/// The maximum number of bytes of unsent news for another node: some ten thousand changes. A node requests its news twice a second.
 const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 
 /// Identifies a follower.
@@ -22,7 +22,7 @@ const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 pub(super) enum FollowerKey {
     /// A connection, by its shard and its row there.
     Connection(ShardId, ReplyTo),
-    /// Another node, by the number of its stream. It follows only the interest at this node, and asks for its news.
+    /// Another node, by the number of its stream. It follows only the interest at this node, and requests its news.
     Node(u64),
 }
 
@@ -42,7 +42,7 @@ impl FollowerKey {
 pub(super) enum SnapshotCursor {
     /// The next row to examine.
     Row(u32),
-    /// All rows are done, and the topics of other nodes up to this name.
+    /// The snapshot contains all rows, and the topics of other nodes up to this name.
     Name(Box<[u8]>),
     /// The snapshot is complete.
     Whole,
@@ -53,7 +53,7 @@ pub(super) struct Follower {
     filters: Vec<Box<[u8]>>,
     pub cursor: SnapshotCursor,
     pub news: InterestChanges,
-    /// Whether `news` has live changes, or a page of the snapshot.
+    /// Whether `news` contains live changes or a page of the snapshot.
     part: InterestPart,
     /// Whether news was dropped for lack of room.
     lost: bool,
@@ -93,7 +93,7 @@ impl Follower {
         }
     }
 
-    /// Takes the news; says whether more of the snapshot is left. `None` if news was lost.
+    /// Takes the news, and returns whether more of the snapshot is left. `None` if news was lost.
     pub fn take_news(&mut self) -> Option<(InterestChanges, bool)> {
         let more = !matches!(self.cursor, SnapshotCursor::Whole);
         (!self.lost).then(|| (core::mem::take(&mut self.news), more))
@@ -167,7 +167,7 @@ impl Followers {
         self.list.push(follower);
     }
 
-    /// Puts back a follower whose news now has a page of its snapshot.
+    /// Puts back a follower whose news now contains a page of its snapshot.
     pub fn put_page(&mut self, mut follower: Follower) {
         follower.part = match follower.cursor {
             SnapshotCursor::Whole => InterestPart::Last,
@@ -196,7 +196,7 @@ impl Followers {
         if self.debounce_s == 0 {
             return false;
         }
-        // One second more, since the present second has begun already.
+        // One second more, since the current second has already begun.
         let end_s = now.s + self.debounce_s + 1;
         if let Some(former) = self.lingering.insert(topic, end_s) {
             self.ends.remove(&(former, topic));
@@ -239,8 +239,8 @@ impl Followers {
         self.lingering.is_empty() && self.ends.is_empty()
     }
 
-    /// Tells a change of interest at this node to the followers whose snapshot has passed the row. A follower that knows the topic from
-    /// another node (`remote`) gets no news, since nothing changes for that follower.
+    /// Tells a change of interest at this node to the followers whose snapshot has passed the row. If a follower knows the topic from another node
+    /// (`remote`), nothing changes for it, and it gets no news.
     pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
         for follower in &mut self.list {
             if follower.is_past_row(topic) && !(remote && follower.is_past_name(name)) {

@@ -1,9 +1,9 @@
 //! Remembers the losses of a partition's forgotten topics (topics whose rows were freed), so that subscribers by filter still get a gap,
 //! the notice that messages are lost.
 //!
-//! The newest losses are remembered by topic name: only subscribers whose filter matches the name get a gap. For older losses only the
-//! topic's rule is remembered: every subscriber whose filter may match topics of that rule gets a gap, if its position is older than the
-//! loss. Losses are numbered in the order in which they happened.
+//! The newest losses are remembered with the topic's name, so that only subscribers whose filter matches the name get a gap. Older losses are
+//! remembered with the topic's rule only: then every subscriber whose filter may match topics of that rule gets a gap, if its position is older than
+//! the loss. Losses are numbered in the order in which they happened.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

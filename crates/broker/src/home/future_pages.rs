@@ -1,5 +1,5 @@
 //! Pages (runs of past messages for subscribers) that must wait, because they begin after the last record that this node has applied. Their
-//! subscribers come from other nodes, which have applied more of the same log.
+//! subscribers come from other nodes, which have applied more of the log.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,9 +1,9 @@
-//! The recorded positions of shared subscriptions (groups), if MQTT sessions are [recorded](crate::budget::world::World::recovers_sessions). The
-//! home (the part of a shard that keeps topics) writes the position of each group and partition to the log of the partition, so that the group goes
-//! on there after a crash.
+//! The recorded positions of shared subscriptions (groups), if MQTT sessions are [recorded](crate::budget::world::World::recovers_sessions). The home
+//! (the part of a shard that keeps topics) writes the position of each group in a partition to the partition's log. After a crash, the group
+//! continues there.
 //!
-//! Invariant: a recorded position is before each message that was given to a member and not acknowledged, and before each message that waits to be
-//! given. So after a crash the group gives no message too few. It may give messages again.
+//! Invariant: a recorded position is before each message that was given to a member and not acknowledged, and before each message that waits for a
+//! member. So after a crash the group skips no message, but may give messages again.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(crate) struct DuePosition {
     pub partition_index: usize,
     /// The group.
     pub group: GroupKey,
-    /// Messages up to this offset are done.
+    /// All messages up to this offset are delivered.
     pub offset: Option<u64>,
 }
 
@@ -101,7 +101,7 @@ impl GroupPositions {
         None
     }
 
-    /// Drops the positions of groups that `keeps` denies.
+    /// Drops the positions of groups for which `keeps` returns false.
     pub fn retain(&mut self, keeps: impl Fn(&GroupKey) -> bool) {
         self.all.retain(|group, _| keeps(group));
         let entries = self.all.iter();

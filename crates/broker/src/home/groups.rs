@@ -1,7 +1,7 @@
-//! The groups of shared subscriptions at a home (the part of a shard that keeps topics): their members, cursors, and returned messages. A
-//! *credit* is one message that a member may get before it acknowledges any.
+//! The groups of shared subscriptions at a home (the part of a shard that keeps topics): their members, cursors, and returned messages. A member's
+//! *credit* is the number of messages that it may still get before it acknowledges any.
 //!
-//! Invariants: a group exists while a session subscribes to it, with or without a connection; group numbers are never reused.
+//! Invariants: a group exists while a session subscribes to it, with or without a connection. Group numbers are never reused.
 //!
 //! A *party* is an address or a user, and gets a fair share of the work.
 
@@ -29,7 +29,7 @@ use members::Members;
 /// A group's read position in a partition.
 #[derive(Clone, Copy)]
 pub(super) struct GroupCursor {
-    /// Messages up to this offset were given to a member, were skipped, or are older than the group.
+    /// Messages up to this offset were given to members, do not concern the group, or are older than the group.
     pub offset: u64,
     /// Whether the log may have later messages for the group.
     pub behind: bool,
@@ -52,17 +52,17 @@ pub(super) struct Group {
     is_queued: bool,
     /// Messages that members gave back.
     returned: VecDeque<Unacked>,
-    /// If positions are recorded: the messages that were given to members and whose delivery is not complete, by index of the partition and offset.
+    /// If positions are recorded: the messages in flight to members, by index of the partition and offset.
     given: BTreeMap<(usize, u64), Member>,
 }
 
 impl Group {
-    /// Takes a credit from the next member that has one, and returns that member.
+    /// Takes one credit from the next member with credit, and returns that member.
     pub fn next(&mut self) -> Option<Member> {
         self.members.next()
     }
 
-    /// Notes that a member was given the message with this offset of this partition, if positions are recorded.
+    /// If positions are recorded: notes that the message with this offset of this partition was given to a member.
     pub fn note_given(
         &mut self,
         records: bool,
@@ -75,7 +75,7 @@ impl Group {
         }
     }
 
-    /// The offset up to which all messages of this partition are done. `partition_index_of` gives the index of a topic's partition.
+    /// The offset up to which all messages of this partition are delivered. `partition_index_of` gives the index of a topic's partition.
     fn done_until(
         &self,
         partition_index: usize,
@@ -93,8 +93,8 @@ impl Group {
         open.map_or(cursor, |open| cursor.min(open.saturating_sub(1)))
     }
 
-    /// The partitions in which the log may have later messages for the group. Each call begins with another partition, so that all
-    /// partitions are read equally.
+    /// The partitions whose logs may have later messages for the group. Each call begins with another partition, so that all partitions are read
+    /// equally.
     pub fn behind(&mut self) -> Vec<usize> {
         let count = self.cursors.len();
         let first = self.next_partition;
@@ -137,14 +137,14 @@ impl Group {
 
 /// Memory of a message that was given: leaves of a `BTreeMap` are two thirds full.
 const GIVEN_BYTES: usize = 3 * size_of::<((usize, u64), Member)>() / 2;
-/// The maximum number of groups whose positions one call compares with the recorded ones.
+/// The maximum number of groups whose positions one call compares with the recorded positions.
 const EXAMINED_MAX: usize = 256;
 
-/// Bytes of a group's entries in the tree of groups and in its filter's list. Leaves of the tree are half full, since new group numbers are
-/// always the highest.
+/// Bytes of a group's entries in the tree of groups and in its filter's list. A new group number is always the highest, so the leaves of the tree are
+/// half full.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
-/// The maximum number of sessions of a group in a snapshot. It leaves room for those that join later, so that the count cannot overflow.
+/// The maximum number of sessions of a group in a snapshot: so low that the count cannot overflow when more sessions join.
 const MOST_SAVED_SESSIONS: u32 = 1 << 31;
 
 /// Bytes of a group with one member at one home, if no other group has the same filter.
@@ -171,7 +171,7 @@ pub(crate) struct GroupJoin<'a> {
     pub credit: u32,
     /// The party that is charged for the member's messages.
     pub party: Party,
-    /// Whether the member's session has not subscribed to the group before.
+    /// Whether this is the session's first subscription to the group.
     pub is_new: bool,
 }
 
@@ -199,12 +199,11 @@ pub(super) struct Groups {
     bytes: usize,
     /// The groups that get the message being published.
     pub due: Vec<u64>,
-    /// The lists (`groups/lists.rs`) of the late groups, which get the message being published in a later turn (a pass of the shard's
-    /// loop).
+    /// The lists (`groups/lists.rs`) of the late groups. They get the message being published in a later turn (a pass of the shard's loop).
     late: Vec<u32>,
     /// Whether the page queue has an entry for the late groups.
     late_queued: bool,
-    /// Whether the log has the positions of groups.
+    /// Whether the positions of groups are recorded in the log.
     records: bool,
     /// The recorded positions.
     pub positions: GroupPositions,
@@ -216,7 +215,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// No groups, at a home with this number of partitions. `records`: the log has the positions of groups.
+    /// No groups, at a home with this number of partitions. `records`: their positions are recorded in the log.
     pub fn new(seed: u64, partitions: usize, records: bool, steps: &Steps) -> Self {
         Groups {
             filters: Filters::new(seed, steps),
@@ -251,7 +250,7 @@ impl Groups {
         self.bytes + lists + self.filters.bytes() + self.positions.bytes()
     }
 
-    /// Changes a group. Counts the bytes by which it has grown, plus the bytes that `add` returns.
+    /// Changes a group by `add`. Counts the bytes by which the group has grown, plus the bytes that `add` returns.
     fn grow(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
         if let Some(group) = self.all.get_mut(&id) {
             let before = group.own_bytes();
@@ -339,7 +338,7 @@ impl Groups {
             is_new,
         } = *join;
         let found = self.id_of(filter, name);
-        // If the group has ended since the session subscribed, the session counts as new.
+        // The group may have ended since the session subscribed. Then the session counts as new.
         let is_new_subscriber = is_new || found.is_none();
         let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
         if let Some(id) = id {
@@ -352,8 +351,8 @@ impl Groups {
         (id, is_new_subscriber)
     }
 
-    /// Counts another session without a connection that subscribes to this group. A new group continues after its recorded positions. In a partition without
-    /// one, it continues after the partition's last offset (`ends`).
+    /// Counts another session without a connection that subscribes to this group. A new group continues after its recorded positions or, in a
+    /// partition without one, after the partition's last offset (`ends`).
     pub fn add_session(&mut self, filter: &[u8], name: &[u8], ends: &[u64]) {
         let found = self.id_of(filter, name);
         let is_new = found.is_none();
@@ -374,7 +373,7 @@ impl Groups {
         }
     }
 
-    /// The delivery of this message to a member is complete: gives the member a credit back. Returns false if the member has left.
+    /// Gives one credit back to a member, since the delivery of this message is complete. Returns false if the member has left.
     pub fn credit(
         &mut self,
         id: u64,
@@ -429,7 +428,7 @@ impl Groups {
         due
     }
 
-    /// Adds the positions of a group that differ from the recorded ones.
+    /// Adds the positions of a group that differ from the recorded positions.
     fn find_moved(
         &self,
         id: u64,
@@ -479,7 +478,7 @@ impl Groups {
         };
         let before = group.own_bytes();
         group.members.remove((from, to));
-        // The member's session keeps the messages that the member does not give back.
+        // Messages that the member does not give back stay with its session.
         group.given.retain(|_, member| *member != (from, to));
         self.bytes -= before - group.own_bytes();
         group.sessions -= u32::from(ends);
@@ -502,9 +501,9 @@ impl Groups {
         }
     }
 
-    /// Gives the message to the next member of each group that [`Groups::find`] has found. If the log may have earlier messages for a
-    /// group, the group reads this message from the log later. Without `may_give`, all groups do so. Returns whether the caller must queue
-    /// an entry for [late groups](Groups::mark_late_behind).
+    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group reads this message from the log later if the log
+    /// may have earlier messages for it, or without `may_give`. Returns whether the caller must queue an entry for [late
+    /// groups](Groups::mark_late_behind).
     pub fn give_due(
         &mut self,
         partition_index: usize,
@@ -512,8 +511,8 @@ impl Groups {
         may_give: bool,
         mut give: impl FnMut(u64, Member),
     ) -> bool {
-        // Each message costs the member's shard a visit, the work of a delivery to one connection. The visit is charged here, so that a
-        // home does not give more messages than shards can send.
+        // Each message costs the member's shard a visit (the work of a delivery to one connection). The visit is charged here, so that a home does
+        // not give members more messages than their shards can send.
         let steps = if may_give { STEPS_PER_VISIT } else { 1 };
         self.steps.add(self.due.len() * steps + self.late.len());
         for id in &self.due {
@@ -533,8 +532,7 @@ impl Groups {
         !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 
-    /// Marks some of the late groups: the log has messages for them. Returns these groups. Other late groups may be
-    /// [left](Groups::must_requeue_late).
+    /// Marks some of the late groups as having messages in the log, and returns them. Other late groups may be [left](Groups::must_requeue_late).
     pub fn mark_late_behind(&mut self) -> Vec<u64> {
         let (ids, partitions) = self.lists.next_late();
         self.steps.add(ids.len());
@@ -555,8 +553,8 @@ impl Groups {
         self.late_queued
     }
 
-    /// Marks a group as queued if it has messages to give and is not queued already. Returns the party to charge, which is that of the
-    /// group's next member, so a client with many groups has only one share of the work.
+    /// Marks a group as queued if it has messages to give and is not queued already. Returns the party to charge: that of the group's next member, so
+    /// that a client with many groups gets only one share of the work.
     pub fn try_queue(&mut self, id: u64) -> Option<Party> {
         let group = self.all.get_mut(&id)?;
         if group.is_queued || !group.waits() {
@@ -580,7 +578,7 @@ impl Groups {
         self.all.insert(id, group);
     }
 
-    /// Whether the log has the positions of groups.
+    /// Whether the positions of groups are recorded in the log.
     pub fn records(&self) -> bool {
         self.records
     }
@@ -629,8 +627,8 @@ impl Groups {
         None
     }
 
-    /// Reads a group that a home with `cursors` partitions has written. A group without sessions is refused, since a group ends with its
-    /// last session.
+    /// Reads a group that a home with `cursors` partitions has written. A group without sessions is damaged, since a group ends with its last
+    /// session.
     pub fn read<'a>(from: &mut FieldReader<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
         let (filter, name) = (from.field()?, from.field()?);
         let sessions = from.number32()?;
@@ -655,8 +653,8 @@ impl Groups {
         })
     }
 
-    /// Restores a group that a home has written, or adds what another home has written about the same group: cursors by partition, and
-    /// returned messages. The restored group has no members, and is marked as behind in its partitions.
+    /// Restores a group from the snapshot of a home. If another home has written the same group before, adds only this home's cursors and returned
+    /// messages. The restored group has no members, and is marked as behind in its partitions.
     pub fn restore(&mut self, saved: Saved<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
         let Saved { filter, name, .. } = saved;
         let found = self.id_of(filter, name);

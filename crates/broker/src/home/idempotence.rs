@@ -1,12 +1,12 @@
 //! Idempotency keys: the first answer to a publish with a key is kept, so that a retry publishes nothing and gets the same answer
 //! (draft-ietf-httpapi-idempotency-key-header).
 //!
-//! Answers are kept at the topic's home (the part of a shard that keeps the topic), where applying a publish is one step. A retry may
-//! arrive while the first publish is in flight to the engine, which writes the log. Such a retry is recognised when the home applies it.
+//! Answers are kept at the topic's home (the part of a shard that keeps the topic), which applies a publish in one step. A retry may arrive while the
+//! first publish is in flight to the engine, which writes the log. The home recognises such a retry when it applies it.
 //!
-//! User, topic and key are stored as one keyed 64-bit hash, and the message as another. If two keys have the same hash, the later publish
-//! is refused as if the key had been used for another message (422). With a million keys kept, that happens to one publish in 10^13. A
-//! publish is mistaken for a retry only if both hashes are equal, which are 128 bits.
+//! User, topic and key are stored as one keyed 64-bit hash, and the message as another. If two keys have the same hash, the later publish is refused
+//! as if its key had been used for another message (422). With a million keys kept, this happens to one publish in 10^13. A publish is mistaken for a
+//! retry only if both hashes, 128 bits, are equal.
 //!
 //! Each user has a key space of its own. All publishers without a user name share one key space, since a retry may come from another
 //! address.
@@ -170,7 +170,7 @@ impl Home {
             requested_s: from.number32()?,
             subscribers: from.number32()?,
             time_s: match origin.local {
-                // In a replicated log, the time is that of the log's clock.
+                // If the log is replicated, the time is that of its clock.
                 _ if self.logs.is_replicated() => time_s,
                 true => now.unix_s,
                 false => time_s.min(now.unix_s),
@@ -199,7 +199,7 @@ impl Home {
         placement.place_at_home(placement.of_slot(slot))
     }
 
-    /// A message of partition `at` is applied: copies of older connections of its session are void from now on.
+    /// Notes the claim of a message that partition `at` has applied. From now on, records of older claims of the session are void.
     pub(super) fn note_claim_of(&mut self, message: &Publish<'_>, at: usize) {
         if let Some((key, claim)) = message.dedup.and_then(|dedup| dedup.session_key()) {
             let time_s = self.logs.partitions[at].newest_time_s;
@@ -207,7 +207,7 @@ impl Home {
         }
     }
 
-    /// Applies a release from the log of the partition at place `at`. Returns whether it has an effect: one of an older connection is void.
+    /// Applies a release from the log of partition `at`. Returns false if the release is void, because its claim is outdated.
     pub(crate) fn apply_release(&mut self, release: Release, at: usize) -> bool {
         let Release { key, claim } = release;
         if key.packet_id != 0 {
@@ -224,7 +224,7 @@ impl Home {
         true
     }
 
-    /// Whether a connection of a newer claim than this release's has the session, as far as the partitions of this home have shown.
+    /// Whether a partition of this home has shown a newer claim of the session than that of this release.
     pub(crate) fn is_outdated(&self, release: Release) -> bool {
         let Release { key, claim } = release;
         let mut all = self.retries.newest_claims.iter().enumerate();
@@ -233,12 +233,12 @@ impl Home {
         })
     }
 
-    /// The places of all partitions.
+    /// The indexes of all partitions.
     pub(crate) fn places(&self) -> Vec<usize> {
         (0..self.logs.partitions.len()).collect()
     }
 
-    /// The places of the partitions whose logs have messages that a release of `key` releases, as far as this home has read them.
+    /// The indexes of the partitions that have messages which a release of `key` releases, as far as this home has read the logs.
     pub(crate) fn places_of_release(&self, key: SessionKey) -> Vec<usize> {
         let slots = self.retries.unreleased.slots_of(key).into_iter();
         let mut places: Vec<usize> = slots
@@ -249,7 +249,7 @@ impl Home {
         places
     }
 
-    /// Writes the newest claims from this place and this session on. Returns where to go on, if any are left.
+    /// Writes the newest claims, from this partition and after this session. Returns where to continue, if any are left.
     pub(crate) fn save_newest_claims(
         &self,
         (first, mut after): (usize, Option<Party>),
@@ -269,7 +269,7 @@ impl Home {
     /// Restores a newest claim from a snapshot.
     ///
     /// # Errors
-    /// It is of no session, or of another partition.
+    /// The claim belongs to no session, or to a partition of another home.
     pub(crate) fn restore_newest_claim(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -296,7 +296,7 @@ impl Home {
     /// Restores a key from a snapshot, if sessions are still recorded.
     ///
     /// # Errors
-    /// The key is of no session.
+    /// The key belongs to no session, or to a topic of another home.
     pub(crate) fn restore_unreleased(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -322,7 +322,7 @@ impl Home {
 }
 
 impl Retries {
-    /// Drops answers that have expired by this second, a bounded number of them. Frees the table if it is empty then.
+    /// Drops a bounded number of answers that have expired by this second. Frees the table if it is empty afterwards.
     pub(super) fn expire_answers(&mut self, oldest_s: u32) {
         if let Some(answers) = &mut self.answers {
             let mut most = EXPIRED_PER_TICK;
@@ -339,7 +339,7 @@ impl Retries {
         let mut hasher = Xxh3::with_seed(self.seed);
         let user = Some(dedup.publisher).filter(|publisher| publisher.is_user());
         let user = user.map_or(0, Party::number).to_le_bytes();
-        // A topic has no NUL byte, so no other pair of topic and key gives the same bytes.
+        // A topic contains no NUL byte, so different pairs of topic and key give different bytes.
         for part in [&user[..], topic, &[0], dedup.key] {
             hasher.update(part);
         }

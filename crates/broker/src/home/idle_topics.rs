@@ -1,7 +1,7 @@
 //! The idle topics of a home (the part of a shard that keeps topics), in the order in which they may be forgotten, and the progress of
 //! forgetting.
 //!
-//! Not here: the decisions when a topic is idle, and when it is forgotten (`expiry.rs`).
+//! Not here: when a topic becomes idle, and when it is forgotten (`expiry.rs`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -10,12 +10,12 @@ use crate::budget::admission::Client;
 
 /// A home's idle topics: a queue for each rule and each client.
 pub(super) struct IdleTopics {
-    /// By client and rule: a queue of topics, each with the second since which it is idle. No queue is empty.
+    /// By client and rule: a queue of topics, each with the second in which its idle time began. No queue is empty.
     idle: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
-    /// For each queue: rule, the second since which its first topic is idle, client.
+    /// For each queue: its rule, the second in which the idle time of its first topic began, and its client.
     firsts: BTreeSet<(u8, u32, u32)>,
     rules: usize,
-    /// Whether there may be expired state to drop. Each tick of the clock sets this flag.
+    /// Whether there may be expired state to drop. Each tick of the clock sets it.
     pub due: bool,
     /// The rule at which the next turn continues.
     rule: u8,

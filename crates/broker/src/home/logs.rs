@@ -5,8 +5,8 @@
 //!
 //! Each start of a server on a log begins a *life* of the log, with a new epoch (`base/lives.rs`).
 //!
-//! Invariant: a topic's partition never changes, since the hash of its name (its slot) determines the partition. Not here: the rows of
-//! topics (`topics.rs`).
+//! Invariant: a topic's partition never changes, since it is determined by the hash of the topic's name (its slot). Not here: the rows of topics
+//! (`topics.rs`).
 //!
 //! A *chain* is the list of a topic's messages.
 
@@ -38,7 +38,7 @@ pub(super) struct LogBudget {
     pub held_max: LogBytes,
     /// The topic of the last publish, if its log still exceeds the topic's limits.
     pub untrimmed: Option<UntrimmedTopic>,
-    /// Whether the search for a message that may be removed has started over at the beginning of the log, and has found none since then.
+    /// Whether the search for a message that may be removed has started over at the beginning of the log, and has found no message since then.
     pub searches_again: bool,
 }
 
@@ -49,8 +49,8 @@ pub(super) struct UntrimmedTopic {
     pub messages_max: u32,
     /// Bytes of the newest message's frame.
     pub frame_bytes: usize,
-    /// When that message was published. Expiry uses this time as the present here, so that the result does not depend on how many turns
-    /// (passes of the shard's loop) the work takes.
+    /// When that message was published. The trim uses this time as the present, so that the result does not depend on how many turns (passes of the
+    /// shard's loop) it takes.
     pub time_s: u32,
 }
 
@@ -142,8 +142,8 @@ impl Logs {
         }
     }
 
-    /// The position at which a subscription to this partition begins. If `since` is of an earlier life that this log knows, the position
-    /// stays valid: the result has the epoch of the present life.
+    /// The position at which a subscription to this partition begins. If this log knows the life of `since`, the position stays valid, and the result
+    /// gets the epoch of the present life.
     pub(super) fn in_current_life(&self, since: Since, partition_index: usize) -> Since {
         let partition = || self.placement.of_home(self.me).nth(partition_index);
         let knows = |seen| {
@@ -178,7 +178,7 @@ impl Logs {
         self.partition_index_by_slot[usize::from(row.slot())].into()
     }
 
-    /// Whether other processes write to the log, too (in a cluster).
+    /// Whether other processes also write to the log (in a cluster).
     pub(crate) fn is_replicated(&self) -> bool {
         self.future_pages.is_some()
     }

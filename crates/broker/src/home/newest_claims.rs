@@ -1,17 +1,17 @@
-//! The newest claims of MQTT sessions in a partition of a cluster, as its QoS 2 messages and their releases show them.
+//! In a cluster: the newest claims of MQTT sessions, as far as a partition has shown them by QoS 2 messages and their releases.
 //!
-//! A client that has not got a PUBREC sends its message again, at another node perhaps. The copy that the former node has appended may come into the log
-//! after the message was released, when its key is gone. But that copy names an older claim, so it is void. The same holds for a late copy of a
-//! PUBREL: otherwise it could release the next message with the same packet id.
+//! A client that gets no PUBREC sends its message again, perhaps to another node. The log may store the first node's copy only after the message was
+//! released, when the message's key is forgotten. But that copy names an older claim, so it is void. A late copy of a PUBREL is void for the same
+//! reason: otherwise it could release the next message with the same packet id.
 //!
-//! The table follows from the records of the partition and from the log's clock, so all nodes decide alike. Snapshots contain it.
+//! The table is derived from the records of the partition and from the log's clock, so all nodes decide alike. Snapshots contain it.
 //!
-//! Why 60 seconds are enough: a node applies the claim that fences its connection at most five seconds after the log has stored it, or it is cut off
-//! and admits no such message any more. A message that it has admitted by then is stored within `BOUND_S` (`commit/batch.rs`), or it is void, so no
-//! record of an older claim comes more than some 12 seconds after the first record of a newer one. The rest is for clocks that differ.
+//! Why 60 seconds are enough: a node applies the claim that fences its connection within five seconds after the log has stored the claim. Otherwise
+//! the node is cut off, and admits no such message any more. A message that was admitted before is stored within `BOUND_S` (`commit/batch.rs`), or it
+//! is void. So a record of an older claim comes at most some 12 seconds after the first record of a newer claim. The rest is for clocks that differ.
 //!
-//! Why a void copy is no loss: its client has got no PUBREC for it. The client sends it again on the connection of the newer claim, or has begun another
-//! session, or is a second client with the same id, which has lost its session to the first one.
+//! Why a void copy is no loss: its client has got no PUBREC for it. Either the client sends the message again on the connection of the newer claim,
+//! or it has begun another session, or it is a second client with the same id, which has lost its session to the first client.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -26,12 +26,12 @@ const FORGOTTEN_PER_TICK: usize = 4096;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
 const ENTRY_BYTES: usize = 48;
 
-/// The newest claims that the records of a partition have shown.
+/// The newest claims in the records of a partition.
 #[derive(Default)]
 pub(crate) struct NewestClaims {
     /// By session: the offset of the claim's record, and the second of the log in which the partition had the first record of that claim.
     sessions: BTreeMap<Party, (u64, u32)>,
-    /// The same in the order of these seconds, with entries that newer ones have replaced.
+    /// The same sessions in the order of these seconds. Also contains entries that newer entries have replaced.
     order: VecDeque<(u32, Party)>,
 }
 
@@ -41,13 +41,13 @@ impl NewestClaims {
         self.sessions.len() * ENTRY_BYTES + self.order.capacity() * size_of::<(u32, Party)>()
     }
 
-    /// Whether a record of this claim is void, since the partition had one of a newer claim of the session. The time of the log is `now_s`.
+    /// Whether a record of this claim is void, because the partition has shown a newer claim of the session. `now_s` is the time of the log.
     pub fn is_outdated(&self, session: Party, claim: u64, now_s: u32) -> bool {
         let newest = self.sessions.get(&session);
         newest.is_some_and(|(newest, since_s)| claim < *newest && !has_passed(*since_s, now_s))
     }
 
-    /// The partition has a record of this claim; 0: of no cluster.
+    /// Notes that the partition has a record of this claim; 0: a record without a claim, which is not of a cluster.
     pub fn note(&mut self, session: Party, claim: u64, now_s: u32) {
         let newest = self.sessions.get(&session);
         let is_known = newest
@@ -57,13 +57,13 @@ impl NewestClaims {
         }
     }
 
-    /// Adds an entry, which may come from a snapshot. Entries that come in another order than that of their seconds are forgotten later.
+    /// Adds an entry, which may come from a snapshot. An entry that does not come in the order of the seconds is forgotten later.
     pub fn insert(&mut self, session: Party, claim: u64, since_s: u32) {
         self.sessions.insert(session, (claim, since_s));
         self.order.push_back((since_s, session));
     }
 
-    /// Forgets what is old, by the time of the log. Called once a second.
+    /// Forgets old claims, by the time of the log. Called once a second.
     pub fn forget_old(&mut self, now_s: u32) {
         for _ in 0..FORGOTTEN_PER_TICK {
             let Some(&(since_s, session)) = self.order.front() else {

@@ -1,10 +1,9 @@
-//! The queue of the pages (bounded runs of past messages) that a home must read, with fair shares for the parties (addresses and users)
-//! that get the pages. A home is the part of a shard that keeps topics.
+//! The queue of the pages (bounded runs of past messages) that a home (the part of a shard that keeps topics) must read. The parties (addresses and
+//! users) that get the pages have fair shares.
 //!
-//! Two kinds of pages have queues of their own: pages for members of groups (MQTT shared subscriptions), and pages whose first message
-//! exceeds the page size. These queues are throttled: while carriers (the shards with subscribers) have enough pages of a kind to deliver,
-//! pages of that kind wait, and other pages overtake them. The queues that may run now get equal shares of the work, which is counted in
-//! steps.
+//! Two kinds of pages have their own, throttled queues: pages for members of groups (MQTT shared subscriptions), and pages whose first message
+//! exceeds the page size. While carriers (the shards with subscribers) have enough pages of a kind to deliver, pages of that kind wait, and other
+//! pages overtake them. The queues that may run now get equal shares of the work, which is counted in steps.
 //!
 //! Other words: a *subscriber by filter* subscribes with wildcards. A *gap* is the notice that messages are lost. A *follower* is a client
 //! that is told which topics have subscribers. *Late* groups get a message in a later turn (a pass of the shard's loop).
@@ -24,7 +23,7 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 pub(crate) enum SearchProgress {
     /// Not begun.
     Unknown,
-    /// Counts back from the newest message: the offset reached, and how many messages are left to count, including the one at that offset.
+    /// Counts back from the newest message: the offset reached, and the number of messages left to count, including the one at that offset.
     Back(u64, u32),
     /// The page begins after `offset`. `gap`: messages before `offset` are lost. `promised`: the subscriber gave a position, so it gets a
     /// gap for losses after that position.
@@ -51,7 +50,7 @@ impl From<SearchProgress> for DeferredPage {
     }
 }
 
-/// A subscriber by filter that reads a partition: its position in that partition, and what it has requested.
+/// A subscriber by filter that reads a partition: its position in that partition, and its request.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader {
     pub partition: PartitionId,
@@ -59,10 +58,9 @@ pub(crate) struct Reader {
     pub start: u64,
     /// The end of the initial snapshot: messages up to this offset belong to it. 0: no snapshot.
     pub snapshot_end: u64,
-    /// How many of each topic's newest messages the snapshot has; 0: only latest values and retained messages.
+    /// How many of each topic's newest messages the snapshot contains; 0: only latest values and retained messages.
     pub newest: u32,
-    /// Losses are numbered. Losses up to this number happened before the subscription began, and cause no gap. 0 if the subscriber gave a
-    /// position.
+    /// Losses up to this number happened before the subscription began, and cause no gap. 0 if the subscriber gave a position.
     pub losses_before: u64,
     /// Whether the page begins with a gap.
     pub gap: bool,
@@ -174,7 +172,7 @@ const KINDS: [PageKind; 2] = [PageKind::Group, PageKind::Large];
 #[derive(Default)]
 struct ThrottledQueue {
     queue: FairQueue<PendingPage>,
-    /// The steps that this queue has used beyond its fair share. The queue runs again when the other queues have caught up.
+    /// The steps that this queue has used beyond its fair share. It runs again when the other queues have caught up.
     ahead: u64,
 }
 
@@ -250,7 +248,7 @@ impl PageQueue {
         self.has_unthrottled() || self.has_throttled() && self.may_go(lanes).contains(&true)
     }
 
-    /// For each kind, whether a page waits and carriers can take it.
+    /// For each kind: whether a page waits, and carriers can take it.
     fn may_go(&self, lanes: &mut Lanes) -> [bool; KINDS.len()] {
         KINDS.map(|kind| {
             self.has(kind)
@@ -261,7 +259,7 @@ impl PageQueue {
         })
     }
 
-    /// Whether a page that begins with a message of this size has to wait in the queue of pages with large messages.
+    /// Whether a page that begins with a message of this size must wait in the queue of pages with large messages.
     pub fn must_wait(&self, bytes: usize, lanes: &mut Lanes) -> bool {
         let is_next = self.served == Some(PageKind::Large)
             || !self.has(PageKind::Large) && lanes.may_tell_large();

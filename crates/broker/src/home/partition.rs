@@ -13,17 +13,17 @@ use crate::base::writer_set::WriterSet;
 use crate::budget::admission::Admission;
 use crate::log::{HomeCounts, Log, LogBytes};
 
-/// A home remembers at most this many names of forgotten topics that have lost messages. Each partition gets an equal part.
+/// A home remembers at most this many names of forgotten topics that have lost messages, an equal number for each partition.
 const NAMED_FORGOTTEN_TOPICS_MAX: usize = 1024;
 
 pub(super) struct Partition {
     pub log: Log,
-    /// The last offset given. All topics of the partition share this counter, so offsets are the order of arrival.
+    /// The last offset given. All topics of the partition share this counter, so the order of offsets is the order of arrival.
     pub sequence: u64,
     /// Unlogged facts have at most this offset. After a crash, new offsets begin above it.
     pub mark: u64,
-    /// A replicated log leaves a range of offsets free after each batch, and unlogged facts take their offsets from this range. This is its
-    /// last offset. `u64::MAX` if the log is not replicated.
+    /// The last offset that an unlogged fact may get before the next batch: a replicated log leaves a range of offsets free after each batch.
+    /// `u64::MAX` if the log is not replicated.
     pub unlogged_max: u64,
     /// (Writer, number) of the last batch that was read from the log, if the log has one writer at a time.
     pub last_batch: (u64, u64),
@@ -75,12 +75,12 @@ impl Partition {
         }
     }
 
-    /// From now on the log is replicated, and assigns the offsets in place of this home.
+    /// From now on the log is replicated: the log gives the offsets, not this home.
     pub fn set_replicated(&mut self) {
         self.unlogged_max = self.sequence | (OFFSETS_PER_BATCH - 1);
     }
 
-    /// The time at which a fact admitted at `now` takes effect: never before that of an earlier record.
+    /// The time at which a fact that is admitted at `now` takes effect: never earlier than that of an earlier record.
     #[inline]
     pub fn effective_time(&mut self, now: Now) -> Now {
         self.newest_time_s = self.newest_time_s.max(now.unix_s);

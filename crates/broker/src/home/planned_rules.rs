@@ -12,7 +12,7 @@ const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 /// The planned rules, and the rows matched so far.
 pub(super) struct PlannedRules {
     world: Arc<World>,
-    /// By row: the number of the topic's planned rule. From row `seen` on, only topics that were created meanwhile have their number.
+    /// By row: the number of the topic's planned rule. From row `seen` on, it is set only for topics that were created meanwhile.
     numbers: Vec<u8>,
     seen: u32,
 }

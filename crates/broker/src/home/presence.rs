@@ -1,17 +1,19 @@
-//! Presence: the members of topics (connections that subscribe to them), and the watchers, who are told of each member that comes or leaves.
+//! Presence: the members of topics (connections that subscribe to them), and the watchers (connections that are told which members come and leave).
 //!
-//! A member whose connection broke stays for some seconds. If the same user with the same info returns within them, the member continues with the new
-//! connection, and nobody is told. So a reload of a page shows no leave and no join.
+//! A member whose connection broke stays for some seconds. If the same user with the same info returns meanwhile, the member continues with the new
+//! connection, and no watcher is told: the reload of a web page shows no leave and no join. Exception: a watcher may ask to be told of each
+//! connection.
 //!
-//! All changes of a table have numbers that rise. The number of its join identifies a member. A watcher stands at two numbers: it knows exactly the members
-//! that came up to `joined`, as they were after change `left`. In each page it gets first the members that have left since, and then, if these were all, the
-//! members that came later. So a watcher may be as slow as it likes: it needs no queue, and gets at most one change of each member in a page.
+//! The changes of a table are numbered in order. A member is identified by the number of its join. A watcher has two numbers: of the members that
+//! joined up to change `joined`, it knows exactly those that had not left up to change `left`. A page first contains the members that have left since
+//! then. If these are all told, it also contains the members that joined later. So a slow watcher needs no queue, and a page contains at most one
+//! change of each member.
 //!
-//! Members that have left are remembered only for topics that are watched, or were a short time ago, and only so many. A watcher from before that gets a
-//! new snapshot.
+//! Members that have left are remembered for topics that are watched, or were watched a short time ago, and only a limited number of them. A watcher
+//! that has missed a forgotten leave gets a new snapshot.
 //!
-//! Invariants: a member is in the list of its topic, which is ordered by the numbers of joins, and in the index of connections. A topic has a row while it
-//! has members, uncounted or not, or is watched.
+//! Invariants: a member is in the list of its topic, which is ordered by the numbers of joins, and in the index of connections. A topic has a row
+//! while it has members, listed or only counted, and while it is watched or was watched a short time ago.
 
 mod pages;
 mod rows;
@@ -34,14 +36,14 @@ use pages::Source;
 use rows::{Gone, Row, Topic, hash_of_member};
 use watchers::{WATCHER_BYTES, Watched, Watcher, key_of};
 
-/// Seconds for which the members that have left are remembered after the last watcher.
+/// After its last watcher, a topic's members that have left are remembered for this many seconds.
 const RESUME_S: u32 = 60;
-/// The watchers that one call looks at, for each page that it may send.
+/// The maximum number of watchers that one call examines, for each page that it may send.
 const LOOKS_PER_PAGE: usize = 8;
-/// Members leave in one call until the lists of members have moved this many bytes.
+/// One call removes members until the lists of members have moved this many bytes.
 const MOVED_MAX: usize = 1 << 20;
 
-/// The key of a user's count: the topic and a hash of the name.
+/// Identifies a user in a topic: the topic, and a hash of the user's name.
 type UserKey = (u32, [u32; 2]);
 
 /// The members and watchers of a home's topics.
@@ -51,30 +53,30 @@ pub(crate) struct Presence {
     members: Slab<Row>,
     member_index: Index,
     users: BTreeMap<UserKey, u32>,
-    /// Members whose connections have gone, by the second in which they leave, and by their user.
+    /// Members whose connections have ended, by the second in which they leave.
     leaving: BTreeSet<(u32, u32)>,
     leaving_users: BTreeSet<(UserKey, u32)>,
-    /// The same members by their topic, and the second.
+    /// The same members, by topic and second.
     leaving_topics: BTreeSet<(u32, u32, u32)>,
     watched: BTreeMap<u32, Watched>,
-    /// Watched topics in which a watcher lacks something, by the time from which it may be told.
+    /// Watched topics with unsent news, by the time from which it may be sent.
     due: BTreeSet<(u64, u32)>,
     watchers: usize,
-    /// Topics that nobody watches any more, by the second in which they are forgotten.
+    /// Topics without watchers, by the second in which the members that have left them are forgotten.
     unwatched: BTreeSet<(u32, u32)>,
-    /// The last change.
+    /// The number of the last change.
     changed: u64,
     table: u32,
     seed: u64,
     text_bytes: usize,
     order_bytes: usize,
     gone_bytes: usize,
-    /// The bytes that lists of members have moved since they were last asked for.
+    /// The bytes that lists of members have moved since the last [`Presence::take_moved_bytes`].
     moved_bytes: usize,
 }
 
 impl Presence {
-    /// A table that begins `now`.
+    /// An empty table. `now` makes its number differ from that of earlier tables.
     pub fn new(seed: u64, now: Now) -> Presence {
         Presence {
             topics: Slab::default(),
@@ -107,7 +109,7 @@ impl Presence {
             (size_of::<(u32, u32)>() + size_of::<(UserKey, u32)>() + size_of::<(u32, u32, u32)>())
                 * 3
                 / 2;
-        // With its entry in `due` or in `unwatched`.
+        // Includes the entry in `due` or in `unwatched`.
         const WATCHED_BYTES: usize =
             (size_of::<(u32, Watched)>() + size_of::<(u64, u32)>()) * 3 / 2;
         self.topics.bytes()
@@ -123,17 +125,17 @@ impl Presence {
             + self.watchers * WATCHER_BYTES
     }
 
-    /// Whether there is no member, no watcher and nothing to forget.
+    /// Whether there are no members, no watchers and no remembered leaves.
     pub fn is_empty(&self) -> bool {
         self.topics.len() == 0
     }
 
-    /// Whether a watcher lacks something of which it may be told now.
+    /// Whether news may be sent to a watcher now.
     pub fn has_due(&self, now_ns: u64) -> bool {
         self.due.first().is_some_and(|(at_ns, _)| *at_ns <= now_ns)
     }
 
-    /// Whether a watcher lacks something, of which it may be told now or later.
+    /// Whether any watcher has unsent news.
     pub fn waits(&self) -> bool {
         !self.due.is_empty()
     }
@@ -188,7 +190,7 @@ impl Presence {
             .find(&self.members, hash_of_member(topic, at), is)
     }
 
-    /// Notes a change of the topic; returns its number.
+    /// Notes a change of a topic, and returns the number of the change.
     fn change(&mut self, topic: u32) -> u64 {
         self.changed += 1;
         let row = self.topics.get_mut(topic);
@@ -200,7 +202,7 @@ impl Presence {
         self.changed
     }
 
-    /// Enters the time at which the next watcher of a topic is told.
+    /// Updates the entry of a topic in `due`.
     fn plan(&mut self, topic: u32) {
         let Some(watched) = self.watched.get_mut(&topic) else {
             return;
@@ -218,7 +220,7 @@ impl Presence {
         }
     }
 
-    /// A connection has subscribed to a topic. Above `members_max` members it is only counted.
+    /// Adds a connection that has subscribed to a topic. If the topic has `members_max` members already, the connection is only counted.
     pub fn join(
         &mut self,
         name: &[u8],
@@ -233,7 +235,7 @@ impl Presence {
         }
         let most = members_max as usize;
         if self.topics.get(topic).order.len() >= most {
-            // A member whose connection has gone gives way.
+            // A member whose connection has ended makes room.
             let mut away = self
                 .leaving_topics
                 .range((topic, 0, 0)..=(topic, u32::MAX, u32::MAX));
@@ -273,7 +275,7 @@ impl Presence {
         self.topics.get_mut(topic).users += u32::from(*count == 1);
     }
 
-    /// Whether a member of this user, whose connection has gone, continues with this connection.
+    /// Lets a member of this user whose connection has ended continue with this connection. Returns whether there was such a member.
     fn returns(&mut self, topic: u32, at: MemberConn, texts: (&[u8], &[u8])) -> bool {
         let (user, _) = texts;
         if user.is_empty() || self.leaving_users.is_empty() {
@@ -286,7 +288,7 @@ impl Presence {
         };
         let member = *member;
         if (self.watched.get(&topic)).is_some_and(Watched::tells_connections) {
-            // The new connection is another member for them, and so for all.
+            // For such a watcher the new connection must be another member, and so it is for all.
             self.take_out(member);
             return false;
         }
@@ -294,13 +296,13 @@ impl Presence {
         self.member_index.remove(&mut self.members, member);
         self.members.get_mut(member).move_to(at);
         self.member_index.insert(&mut self.members, member);
-        // Readers see the new connection. Watchers are told nothing.
+        // Readers see the new connection. Watchers get no news.
         self.changed += 1;
         self.topics.get_mut(topic).read_changed = self.changed;
         true
     }
 
-    /// A member that was about to leave does not.
+    /// Cancels the leave of a member.
     fn stays(&mut self, member: u32) {
         let row = self.members.get_mut(member);
         let leaves_s = core::mem::take(&mut row.leaves_s);
@@ -313,8 +315,8 @@ impl Presence {
         }
     }
 
-    /// A connection has ended its subscription to a topic, or has gone: then its member leaves after `linger_s`. One without a name leaves at once, since
-    /// nobody would know it again.
+    /// Lets the member of a connection leave after `linger_s`, or at once if `linger_s` is 0. A member without a user name leaves at once, since it
+    /// could not be recognised when it returns.
     pub fn leave(&mut self, name: &[u8], at: MemberConn, linger_s: u32, now: Now) {
         let Some(topic) = self.find(name) else {
             return;
@@ -349,7 +351,7 @@ impl Presence {
         self.close_if_unused(topic);
     }
 
-    /// Removes a member from its topic, which stays. Returns the topic.
+    /// Removes a member, but keeps the topic's row. Returns the topic.
     fn take_out(&mut self, member: u32) -> u32 {
         self.stays(member);
         self.member_index.remove(&mut self.members, member);
@@ -367,7 +369,7 @@ impl Presence {
         let members = &self.members;
         let of = self.topics.get_mut(topic);
         of.users -= u32::from(count == 0);
-        // The row of the member itself is free.
+        // The row of the removed member is free already.
         let is_before = |other: &u32| *other != member && members.get(*other).id < row.id;
         let at = of.order.partition_point(is_before);
         self.moved_bytes += at.min(of.order.len() - at) * size_of::<u32>();
@@ -386,7 +388,7 @@ impl Presence {
         topic
     }
 
-    /// Lets members leave whose time has come, at most `most`. Returns whether more are due.
+    /// Removes members whose connections ended long enough ago, at most `most`. Returns whether more are due.
     pub fn end_absent(&mut self, now: Now, most: usize) -> bool {
         let is_due = |first: Option<&(u32, u32)>| match first.copied() {
             Some((leaves_s, member)) if leaves_s <= now.s => Some(member),
@@ -405,7 +407,7 @@ impl Presence {
         is_due(self.leaving.first()).is_some()
     }
 
-    /// Forgets topics that nobody has watched for some time, at most `most`. Returns whether more are due.
+    /// Forgets the leaves of topics that nobody has watched for some time, in at most `most` topics. Returns whether more are due.
     pub fn end_unwatched(&mut self, now: Now, most: usize) -> bool {
         for _ in 0..most {
             match self.unwatched.first().copied() {
@@ -419,14 +421,14 @@ impl Presence {
         (self.unwatched.first()).is_some_and(|(ends_s, _)| *ends_s <= now.s)
     }
 
-    /// Forgets what is remembered for the watchers of a topic. There are none.
+    /// Forgets what is remembered for the watchers of a topic, which has none any more.
     fn forget(&mut self, topic: u32) {
         let watched = self.watched.remove(&topic).unwrap_or_default();
         self.gone_bytes -= watched.gone.iter().map(Gone::bytes).sum::<usize>();
         self.close_if_unused(topic);
     }
 
-    /// Reads the members of a topic that came after change `after`, at most `most`.
+    /// Reads the members of a topic that joined after change `after`, at most `most`.
     pub fn read(&self, name: &[u8], after: u64, most: usize) -> PresencePage {
         let mut page = PresencePage {
             position: PresencePosition {
@@ -450,7 +452,7 @@ impl Presence {
         page
     }
 
-    /// Adds a watcher of a topic. If it comes back with a position that is known, it gets what it missed, otherwise a snapshot.
+    /// Adds a watcher of a topic. If it resumes from a position that is still known, it gets what it has missed, otherwise a snapshot.
     pub fn watch(
         &mut self,
         name: &[u8],
@@ -470,7 +472,7 @@ impl Presence {
         self.plan(topic);
     }
 
-    /// Adds a watcher that is told of what changes from now on, connection by connection.
+    /// Adds a watcher that gets no snapshot, only changes from now on, and is told of each connection.
     pub fn watch_changes(&mut self, name: &[u8], (shard, to): (ShardId, ReplyTo), now_ns: u64) {
         let (topic, changed) = self.open_watched(name);
         let watched = self.watched.get_mut(&topic).expect("it was opened");
@@ -479,7 +481,7 @@ impl Presence {
         self.plan(topic);
     }
 
-    /// The row of a topic that is watched from now on, and the last change.
+    /// Makes a topic watched. Returns the topic's row and the number of the last change.
     fn open_watched(&mut self, name: &[u8]) -> (u32, u64) {
         let topic = self.open(name);
         let changed = self.changed;
@@ -490,7 +492,7 @@ impl Presence {
         (topic, changed)
     }
 
-    /// A watcher can take another page.
+    /// Notes that a watcher can take another page.
     pub fn is_ready(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now_ns: u64) {
         let Some(topic) = self.find(name) else { return };
         let changed = self.topics.get(topic).changed;
@@ -514,7 +516,7 @@ impl Presence {
             watched.ends_s = now.s.saturating_add(RESUME_S);
             let (ends_s, has_gone) = (watched.ends_s, !watched.gone.is_empty());
             self.plan(topic);
-            // Where nobody is or was, a watcher that comes back needs nothing.
+            // Without members and leaves, there is nothing to remember for a watcher that resumes.
             match has_gone || self.topics.get(topic).counts().clients > 0 {
                 true => drop(self.unwatched.insert((ends_s, topic))),
                 false => self.forget(topic),
@@ -524,7 +526,7 @@ impl Presence {
         self.plan(topic);
     }
 
-    /// Gives watchers what they lack, at most `most` pages. Returns how many watchers it has looked at.
+    /// Sends watchers their news, at most `most` pages. Returns how many watchers were examined.
     pub fn tell(
         &mut self,
         now_ns: u64,

@@ -1,5 +1,5 @@
-//! What a home (the part of a shard that keeps topics) does about presence: the members of its topics, and their watchers. The table begins with the first
-//! member or watcher, so a server without presence has none.
+//! Presence at a home (the part of a shard that keeps topics): the members of its topics, and their watchers. The first request makes the table, so a
+//! server without presence has none.
 
 use alloc::boxed::Box;
 
@@ -11,15 +11,15 @@ use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
-/// The members that one turn lets leave, and the topics that it forgets. If more are due, the next turn follows at once.
+/// The maximum number of members that leave, and of topics that are forgotten, in one turn (a pass of the shard's loop).
 const ENDS_PER_TURN: usize = 256;
-/// The pages for watchers in one turn. Each costs as much as a visit.
+/// The maximum number of pages for watchers in one turn. Each costs as much as a visit (the work of a delivery to one connection).
 const PAGES_PER_TURN: usize = 64;
-/// The bytes of pages for watchers in one turn, about.
+/// The approximate maximum bytes of pages for watchers in one turn.
 const BYTES_PER_TURN: usize = 1 << 20;
-/// The pages that one call makes before it looks at their bytes.
+/// The number of pages that one call makes before it checks their bytes.
 const PAGES_AT_ONCE: usize = 4;
-/// The members of one page for a reader.
+/// The maximum number of members in one page for a reader.
 const MEMBERS_READ_MAX: usize = 1_000;
 
 impl Home {
@@ -61,13 +61,13 @@ impl Home {
         self.steps.add_bytes(presence.take_moved_bytes());
     }
 
-    /// The members of a topic that came after a change, for the operator.
+    /// For the operator: the members of a topic that joined after change `after`.
     pub(crate) fn read_members(&self, name: &[u8], after: u64, most: usize) -> PresencePage {
         let presence = self.presence.as_ref();
         presence.map_or_else(PresencePage::default, |it| it.read(name, after, most))
     }
 
-    /// Once a turn: members leave whose time has come. Returns whether more must leave now.
+    /// Called once a turn: removes members whose connections ended long enough ago. Returns whether more is due.
     #[inline]
     pub(crate) fn end_absent_members(&mut self, now: Now) -> bool {
         let Some(presence) = &mut self.presence else {
@@ -78,7 +78,7 @@ impl Home {
         more | presence.end_unwatched(now, ENDS_PER_TURN)
     }
 
-    /// Gives watchers what they lack, up to the limits of a turn.
+    /// Sends watchers their news, up to the limits of a turn.
     #[inline]
     pub(crate) fn tell_watchers(&mut self, lanes: &mut Lanes) {
         while self.has_watch_news(lanes) {
@@ -97,7 +97,7 @@ impl Home {
         }
     }
 
-    /// Whether watchers lack something of which this turn may tell them.
+    /// Whether this turn may send news to watchers, and there is news.
     #[inline]
     pub(crate) fn has_watch_news(&self, lanes: &mut Lanes) -> bool {
         let presence = self.presence.as_ref();
@@ -107,13 +107,13 @@ impl Home {
             && lanes.may_tell_members()
     }
 
-    /// The next turn may tell watchers more.
+    /// Begins new limits for the next turn.
     #[inline]
     pub(crate) fn end_turn_of_watchers(&mut self) {
         (self.presence_pages, self.presence_page_bytes) = (0, 0);
     }
 
-    /// Whether watchers wait until they may be told of changes.
+    /// Whether any watcher has unsent news.
     #[inline]
     pub(crate) fn watchers_wait(&self) -> bool {
         self.presence.as_ref().is_some_and(|it| it.waits())

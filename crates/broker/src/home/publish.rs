@@ -66,7 +66,7 @@ impl Home {
         };
         let keep = messages_max > 0;
         if !keep {
-            // An earlier subscription may have left a log. This message will be missing in it, so the log is dropped.
+            // An earlier subscription may have left a log. This message will be missing in that log, so the log is dropped.
             let chain = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
             let log = &mut self.logs.partitions[partition_index].log;
             let before = match chain {

@@ -18,8 +18,8 @@ use crate::store::slab::NONE;
 pub(crate) const EVERYTHING: &[u8] = b"#";
 
 impl Home {
-    /// Adds (`on`) or removes a subscription that needs the messages of a topic, or of all topics that match a filter, to be kept. Each
-    /// shard with subscribers removes exactly the subscriptions that it added, even if the home refused the subscription itself.
+    /// Adds (`on`) or removes a subscription for which the messages of a topic, or of all topics that match a filter, must be kept. Each shard with
+    /// subscribers removes exactly the subscriptions that it added, even if the home refused the subscription itself.
     pub(crate) fn count_qos_subscription(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
         let is_filter = topic::has_wildcard(name);
         let found = (!is_filter).then(|| self.topics.find(hash, name)).flatten();
@@ -29,8 +29,7 @@ impl Home {
                 self.topics.rows.get_mut(id).flags |= HAS_QOS_SUBSCRIPTION;
             }
             (None, true) => self.subscriptions.qos.add_filter(name),
-            // Entries by name are removed first: if the topic exists by now, it was created for another subscription that is counted in its
-            // row.
+            // An entry by name is removed first. If the topic exists by now, its row counts other subscriptions, which came later.
             (found, false) => {
                 if self.subscriptions.qos.remove_filter(name) {
                     return;
@@ -53,8 +52,8 @@ impl Home {
             || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name)
     }
 
-    /// Removes the messages that neither a rule nor a subscription keeps. While a log is read, nobody knows the subscriptions, and each topic keeps
-    /// as many messages as a subscription needs.
+    /// Removes the messages that neither a rule nor a subscription keeps. Called after a log was read: until then the subscriptions are unknown, and
+    /// each topic keeps as many messages as a subscription may need.
     pub(crate) fn drop_unneeded(&mut self, rules: &Rules, now: Now) {
         for id in 0..self.topics.rows.end() {
             let row = self.topics.rows.get(id);
@@ -71,7 +70,7 @@ impl Home {
             };
             let (chain, _) = log.drop_until(chain, u64::MAX, excess, now.unix_s);
             let is_empty = log.count(chain) == 0;
-            // An empty chain stays if its newest messages have expired: it knows the last offset that is lost.
+            // An empty chain stays if its newest messages have expired, since it stores the last lost offset.
             self.topics.rows.get_mut(id).log = chain;
             if is_empty {
                 self.log_emptied(id, now);

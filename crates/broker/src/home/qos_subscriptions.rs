@@ -1,10 +1,10 @@
 //! Counts the QoS 1 and 2 subscriptions of each topic and each filter. Messages for these subscriptions are kept, whatever the topic's rule
 //! says.
 //!
-//! No subscription is refused here, since its client is told nothing of this count. If the trie of filters has no room for another shape
-//! (the set of levels that are `+`, see `crate::filters`), the messages for a wider filter are kept instead.
+//! The table cannot refuse a subscription, since the client is not told of this count. If the trie of filters has no room for another shape (the set
+//! of levels that are `+`, see `crate::filters`), the messages for a wider filter are kept instead.
 //!
-//! Invariant: a topic or filter is listed exactly while it has such a subscription; a filter is either in `filters` or in `others`.
+//! Invariant: a topic or filter is listed exactly while it has such a subscription. A filter is either in `filters` or in `others`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -27,11 +27,11 @@ pub(super) struct QosSubscriptions {
     topics: BTreeMap<u32, u32>,
     /// Filters with their counts. The value of a filter is its count minus 1; a filter that was just added has the value `NONE`.
     filters: Filters,
-    /// Filters that `filters` has no room for, with their counts.
+    /// Filters for which `filters` has no room, with their counts.
     others: BTreeMap<Box<[u8]>, u32>,
     /// Bytes of the texts of `others`.
     other_bytes: usize,
-    /// The wider filters that stand for the filters in `others`. The value is the number of `others` for which a filter stands, minus 1.
+    /// The wider filters that replace those in `others`. The value is the number of `others` that a filter replaces, minus 1.
     wider: Filters,
     /// The sum of all counts.
     subscriptions: u32,
@@ -47,7 +47,7 @@ pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     Filters::bytes_alone(filter) + other
 }
 
-/// A filter that matches everything that `filter` matches, but has so few levels and so few `+` that the trie always has room for it.
+/// A wider filter than `filter`, which has so few levels and so few `+` that the trie always has room for it.
 fn widened(filter: &[u8]) -> Vec<u8> {
     let mut wild = 0;
     let levels = filter.split(|b| *b == b'/').take(LEVELS_MAX - 1);

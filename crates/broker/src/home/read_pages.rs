@@ -1,13 +1,13 @@
 //! Reads the queued pages of a home (the part of a shard that keeps topics), as far as the budget of the turn (a pass of the shard's loop)
 //! goes. A page is a bounded run of past messages for one subscriber.
 //!
-//! Reading one page examines at most [`TurnLimits::page_entries`](crate::base::turn_limits::TurnLimits::page_entries) log entries. If the
-//! page is not complete by then, it is queued again with its progress. So a subscriber that reads far back delays others by one page at a
-//! time, and a thousand subscribers of one address delay others no more than one subscriber. Publishes do not wait for pages.
+//! Reading one page examines at most [`TurnLimits::page_entries`](crate::base::turn_limits::TurnLimits::page_entries) log entries. If the page is not
+//! complete then, it is queued again with its progress. So a subscriber that reads many old messages delays others by one page at a time, and a
+//! thousand subscribers of one address delay others no more than one subscriber. Publishes do not wait for pages.
 //!
 //! Invariants:
-//! * While the first page of a subscription waits, the subscriber is already counted and its filter registered: later requests from the
-//!   same shard rely on both.
+//! * While the first page of a subscription waits, the subscriber is already counted, and its filter is registered: later requests from the same
+//!   shard rely on both.
 //! * A page marked `at_head` is sent in the step that reads it, so no message is missed between the page and the live messages.
 
 use super::Home;
@@ -49,7 +49,7 @@ impl Home {
         self.steps.add(1);
         self.read(reading, context);
         let did = self.steps.count() - before;
-        // A large message is not copied here. But its delivery is work for the subscriber's shard, and the page's party is charged for it.
+        // A large message is not copied here. But the page's party is charged for its delivery, which is work for the subscriber's shard.
         let large = context.lanes.frames().large_page_bytes - large;
         self.page_queue.charge(did + (large / STEP_BYTES) as u64);
         true

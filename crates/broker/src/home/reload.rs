@@ -1,12 +1,12 @@
 //! Changes settings and rules of a home (the part of a shard that keeps topics) while it runs.
 //!
-//! A reload that changes only values of the rules is cheap. But if topics may come under other rules, every topic's name must be matched
-//! with the rules. With a million topics this takes too long for one turn (a pass of the shard's loop), so the home gets the planned rules
-//! before the change, and matches some rows in each turn. The change itself then writes one byte into each row. If a rule only gets another
-//! number, the log keeps its list of the rule's messages.
+//! A reload that changes only values of the rules is cheap. But if topics may come under other rules, every topic's name must be matched with the
+//! rules. With a million topics this takes too long for one turn (a pass of the shard's loop). So the home gets the planned rules before the change,
+//! and matches some rows in each turn. The change itself then only writes one byte into each row. If a rule only gets another number, the log does
+//! not rebuild the rule's list of messages.
 //!
-//! Invariants: after the change every topic has the number of its rule, even if topics were created and forgotten meanwhile; the
-//! preparation changes nothing else.
+//! Invariants: after the change every topic has the number of its rule, even if topics were created and forgotten meanwhile. The preparation changes
+//! nothing that others can see.
 
 use alloc::sync::Arc;
 
@@ -77,7 +77,7 @@ impl Home {
             self.change_rules(former, rules);
         }
         self.topics.planned_rules = None;
-        // If the budget is smaller now and this call leaves messages beyond it, later turns remove them before the next publish.
+        // The budget may be smaller now. If this call leaves messages beyond it, later turns remove them before the next publish.
         let steps_max = steps_for_making_room(&self.turn_limits);
         self.enforce_budget(rules, now, steps_max);
     }

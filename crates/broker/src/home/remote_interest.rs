@@ -1,7 +1,7 @@
 //! Topics with interest (with subscribers) at other nodes of the cluster, as those nodes report them.
 //!
-//! Each node reports in a *stream*: a snapshot first, then every change. A topic is listed while at least one stream has it. A node that
-//! starts over uses a new stream; its old stream is forgotten when the new snapshot is complete, so followers see no interruption.
+//! Each node reports in a *stream*: a snapshot first, then every change. A topic is listed while at least one stream contains it. A node that starts
+//! over uses a new stream. Its old stream is forgotten when the new snapshot is complete, so followers see no interruption.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -2,8 +2,8 @@
 //! nodes.
 //!
 //! Invariants:
-//! * State that is derived from the log is the same at all nodes that have applied the same records. The exception is what a process drops
-//!   for lack of room: only that process forgets it.
+//! * State that is derived from the log is the same at all nodes that have applied the same records. The exception is state that a process drops for
+//!   lack of room.
 //! * A client may come with a position that it got from a node which has applied more of the log. The client gets no gap (the notice that
 //!   messages are lost): its subscription begins when this node has applied the log up to the position.
 //!
@@ -31,7 +31,7 @@ impl Home {
         self.logs.future_pages = Some(Box::default());
         for partition in &mut self.logs.partitions {
             partition.set_replicated();
-            // Subscribers by filter may have been at other nodes before, so losses are remembered from the beginning.
+            // Subscribers by filter may come from other nodes, so losses are remembered from the beginning.
             partition.log.losses.watch();
         }
     }
@@ -58,9 +58,8 @@ impl Home {
         self.logs.future_pages.as_ref()?.last_of(partition_index)
     }
 
-    /// Gives up the positions of pages up to page `number` that still wait for the log of this partition, so that their subscribers get a
-    /// gap. The caller knows that these positions do not exist in this log: this node has read a record that it wrote after those pages
-    /// came.
+    /// Gives up the positions of pages up to page `number` that still wait for the log of this partition, so that their subscribers get a gap. These
+    /// positions do not exist in this log, because this node has read a record that it wrote after those pages came.
     pub(crate) fn give_up_positions(&mut self, partition_index: usize, number: u64) {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
@@ -84,7 +83,7 @@ impl Home {
         }
     }
 
-    /// Forgets an idle topic if there are too many topics. Another process may create a topic without asking whether this process has room.
+    /// Forgets an idle topic if there are too many topics, since other processes create topics without a check of this process's limits.
     pub(crate) fn make_room_for_others(&mut self) {
         if self.topics.rows.len() as usize > self.topics.topics_max {
             self.evict_idle_topic(Client::NOBODY, u32::MAX);
@@ -188,7 +187,7 @@ impl Logs {
 }
 
 impl Home {
-    /// A digest of what a home of a cluster knows besides its topics.
+    /// A digest of the state of a home of a cluster besides its topics.
     pub(super) fn digest_of_cluster(&self) -> u64 {
         if !self.logs.is_replicated() {
             return 0;

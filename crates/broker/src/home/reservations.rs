@@ -5,12 +5,12 @@ use alloc::collections::BTreeMap;
 
 use crate::budget::admission::Client;
 
-/// What is reserved for a record in flight: its topic, bytes and key.
+/// The reservation for a record in flight: its topic, bytes and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
     /// The hash of the topic's name. The topic is not forgotten meanwhile.
     pub topic_hash: u32,
-    /// The client that is charged, and the bytes that it keeps with this message.
+    /// The client that is charged, and the bytes of the message if it will be kept.
     pub kept: (Client, usize),
     /// The group of the message's idempotency key.
     pub key: Option<u8>,

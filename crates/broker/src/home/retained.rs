@@ -65,8 +65,8 @@ impl Home {
         }
     }
 
-    /// The retained message for a subscriber that begins after offset `start`. The returned record has the offset `start`, so that the
-    /// message does not move the subscriber's position.
+    /// The retained message for a subscriber that begins after offset `start`. The returned record gets the offset `start`, so that the message does
+    /// not move the subscriber's position.
     pub(super) fn read_retained(
         &mut self,
         id: u32,

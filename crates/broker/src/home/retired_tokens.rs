@@ -1,12 +1,13 @@
-//! Tokens of MQTT sessions and wills that have ended a short time ago, in a cluster. The homes of topics recognise copies of their messages by keys with
-//! these tokens (`unreleased.rs`). Nodes release such keys a minute after the end, since copies come until then: a node that was cut off, or a steward
-//! that died, may have appended a message that the log stores late. A node that is cut off publishes no will (`shard/session_replicas.rs`).
+//! Tokens of MQTT sessions and wills that have ended a short time ago, in a cluster. Homes recognise copies of the messages of such a session or will
+//! by keys with its token (`unreleased.rs`). Nodes release the keys a minute after the end, because copies can come until then: a node that was cut
+//! off, or a steward that died, may have appended a message that the log stores late. A node that is cut off publishes no will
+//! (`shard/session_replicas.rs`).
 //!
-//! The table follows from the records of the sessions' partition, so all nodes have it, and snapshots contain it. Each node releases: the steward
-//! first, and the others half a minute later, when normally no key is left. So no key stays after the death of a node.
+//! The table is derived from the records of the sessions' partition, so it is the same at all nodes. Snapshots contain it. The steward releases the
+//! keys first, and the other nodes half a minute later, when normally no key is left. So no key stays if a node dies.
 //!
-//! A will that a claim makes due is here until it is released, and a new steward publishes it once more: its key tells whether the last steward has
-//! published it. It is lost only if no steward publishes it within a minute.
+//! A will that a claim makes due stays here until its token is released. A new steward publishes it again; its key prevents a second message if the
+//! last steward has published it. The will is lost only if no steward publishes it within a minute.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -16,30 +17,30 @@ use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::budget::admission::{Counts, Party};
 use crate::mail::session::Will;
 
-/// Seconds after the end until the steward releases.
+/// The steward releases a token this many seconds after the end.
 const STEWARD_S: u32 = 60;
-/// The same for the other nodes.
+/// The other nodes release it this many seconds after the end.
 const OTHERS_S: u32 = 90;
-/// A token is forgotten after this many seconds of the log, by a process that releases nothing: one that reads the log, or makes a checkpoint. A node that
-/// serves forgets a token when it releases its keys, however late that is: all nodes may have been cut off for minutes.
+/// A process that releases no keys, because it reads the log or makes a checkpoint, forgets a token after this many seconds of the log. A node that
+/// serves forgets a token when it releases the keys. That may be late, since all nodes may have been cut off for minutes.
 const FORGOTTEN_S: u32 = 120;
 
 /// A session or a will that has ended.
 struct Retired {
-    /// The second of the log in which it ended.
+    /// The second of the log in which the session or the will ended.
     end_s: u32,
     token: u64,
-    /// The will, if the steward has to publish it.
+    /// The will, if the steward must publish it.
     will: Option<Box<Will>>,
-    /// The party of its session, and the bytes that it is charged. `None` after a start: a snapshot does not say whose it was.
+    /// The party of the session, and the bytes that the party is charged. `None` if restored from a snapshot, which does not contain the party.
     charged: Option<(Party, usize)>,
 }
 
-/// What a node has to do for a token.
+/// The work of a node for a token.
 pub(crate) enum DueToken {
-    /// Publish this will, as the steward.
+    /// The steward publishes this will.
     Publish(Box<Will>),
-    /// Release its keys.
+    /// Every node releases the keys with this token.
     Release(u64),
 }
 
@@ -49,11 +50,11 @@ impl Retired {
     }
 }
 
-/// The tokens in the order of the ends.
+/// The tokens in the order in which their sessions and wills ended.
 #[derive(Default)]
 pub(crate) struct RetiredTokens {
     all: VecDeque<Retired>,
-    /// As the steward, this node has published the wills among the first so many.
+    /// As the steward, this node has published the wills of this many tokens, the first ones.
     published: usize,
     /// Whether this process releases keys.
     pub releases: bool,
@@ -66,8 +67,8 @@ impl RetiredTokens {
         self.all.capacity() * size_of::<Retired>() + self.will_bytes
     }
 
-    /// The session or the will with this token (0: none) has ended in second `end_s` of the log.
-    /// The party of its session pays for the will, and for `key_bytes` of its keys, until they are released.
+    /// Adds the token of a session or a will (0: none) that ended in second `end_s` of the log. The `payer` is charged for the will and for this many
+    /// bytes of keys until the token is released.
     pub fn insert(
         &mut self,
         (token, will): (u64, Option<Box<Will>>),
@@ -109,7 +110,7 @@ impl RetiredTokens {
         Some(first)
     }
 
-    /// This node becomes the steward: it publishes the wills that the last steward may not have published.
+    /// Makes a new steward publish all wills, since the last steward may not have published them.
     pub fn publish_all_again(&mut self) {
         self.published = 0;
     }
@@ -123,7 +124,7 @@ impl RetiredTokens {
         }
     }
 
-    /// What this node has to do next; `None` if nothing is due. The steward looks at each of them, and has nothing to do for most.
+    /// The next work of this node; `None` if nothing is due. The steward examines each token once; `Some(None)` if the token has no will to publish.
     pub fn next_due(
         &mut self,
         is_steward: bool,
@@ -143,7 +144,7 @@ impl RetiredTokens {
         Some(next.will.clone().map(DueToken::Publish))
     }
 
-    /// Writes them from this one on. Returns where to go on, if any are left.
+    /// Writes the tokens from index `from` on. Returns the index to continue with, if any are left.
     pub fn save(
         &self,
         partition: PartitionId,
@@ -166,10 +167,10 @@ impl RetiredTokens {
         None
     }
 
-    /// Reads the next one. Returns its end, its token and its will.
+    /// Reads a token. Returns the second of its end, the token, and its will.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The record is malformed.
     pub fn read(from: &mut FieldReader<'_>) -> Result<(u32, u64, Option<Box<Will>>), Damaged> {
         let (end_s, token) = (from.number32()?, from.word()?);
         let will = match from.byte()? {

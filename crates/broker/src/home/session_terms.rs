@@ -1,5 +1,5 @@
-//! Types of the table of sessions: when a will or the end of a session is due and, in a cluster, which connection holds a session and which effects a
-//! record of the log has.
+//! Types of the table of sessions: delayed wills and, in a cluster, the holders of sessions, the effects of a record of the log, and the work that is
+//! due.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -10,17 +10,17 @@ use crate::base::time::Now;
 use crate::home::retired_tokens::{DueToken, RetiredTokens};
 use crate::mail::session::Will;
 
-/// The state of a partition's sessions in a cluster, besides their stored forms.
+/// In a cluster: the state of a partition's sessions besides their stored forms.
 #[derive(Default)]
 pub(crate) struct Replicas {
     /// Whether this node is the steward of the partition.
     pub is_steward: bool,
     /// How many times this node has become the steward. Each time it starts over with all work that is due.
     pub stewardship: u32,
-    /// The rows of sessions whose wills or ends this node has begun to record as the steward, each with the number of the stewardship. A record of an
-    /// earlier stewardship may have been lost.
+    /// Sessions whose will or end this node has begun to record as the steward: the number of the stewardship, and the row. A record of an earlier
+    /// stewardship may have been lost.
     pub begun: BTreeSet<(u32, u32)>,
-    /// The nodes that have died, until all rows have been visited.
+    /// Dead nodes, until all rows were visited for them.
     pub dead: Vec<DeadHolder>,
     /// The sessions, by row.
     pub rows: BTreeMap<u32, Replica>,
@@ -30,11 +30,11 @@ pub(crate) struct Replicas {
     pub retired: RetiredTokens,
 }
 
-/// A node that has died, whose connections hold no sessions any more.
+/// A node that has died: its connections hold no sessions any more.
 #[derive(Clone, Copy)]
 pub(crate) struct DeadHolder {
     pub writer: u64,
-    /// The second of the log in which it died. The delays of its sessions' wills and ends count from then.
+    /// The second of the log in which the node died. The delays of its sessions' wills and ends begin then.
     pub since_s: u32,
     /// The next row to visit.
     pub row: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Replica {
 pub(crate) struct Held {
     /// The writer of the claim.
     pub writer: u64,
-    /// For how many seconds after the connection's end the session is kept.
+    /// The seconds for which the session outlives the connection.
     pub expiry_s: u32,
 }
 
@@ -73,15 +73,15 @@ pub struct LogPlace {
 /// The effects of a record besides the change of the table.
 #[derive(Default)]
 pub struct Consequences {
-    /// The record changes nothing: its condition is not met.
+    /// Whether the record was void: its condition was not met.
     pub is_void: bool,
-    /// A connection has taken over the session from another one. Each may be at any node.
+    /// Whether a connection has taken over the session from another connection, both at any node.
     pub is_takeover: bool,
     /// The connection of this node that has lost the session.
     pub fenced: Option<(ShardId, ConnId)>,
-    /// The homes must keep messages for this session, in its stored form, from now on.
+    /// The stored form of a session for which homes must keep messages from now on.
     pub needs: Option<Box<[u8]>>,
-    /// The homes need not keep messages for this session, in its stored form, any longer.
+    /// The stored form of a session for which homes need not keep messages any longer.
     pub needed: Option<Box<[u8]>>,
 }
 
@@ -94,7 +94,7 @@ impl Consequences {
     }
 }
 
-/// Work that is due for a session. Every node does `Released`, and releases the token of `Retired`. The steward does the rest.
+/// Work that is due for a session. Every node handles `Released`, and releases tokens of `Retired`. Only the steward does the rest.
 pub(crate) enum DueInLog {
     /// Publish this will.
     Will(Box<[u8]>, Box<Will>),
@@ -124,7 +124,7 @@ impl Delayed {
     }
 }
 
-/// The first second in which `seconds` have passed for sure. One is added, because the current second has already begun.
+/// The first second in which `seconds` have passed for sure: one more, because the current second has already begun.
 pub(crate) fn end_s(now: Now, seconds: u32) -> u32 {
     now.unix_s.saturating_add(seconds).saturating_add(1)
 }

@@ -1,15 +1,15 @@
-//! The MQTT sessions of a partition. A client id belongs to a partition as a topic does (MQTT 5.0 section 4.1). A session is *held* by a
-//! connection, or it is *away*: its client is disconnected, and the session has its [stored form](crate::mail::session::stored).
+//! The MQTT sessions of a partition (MQTT 5.0 section 4.1). A client id belongs to a partition in the same way as a topic name. A session is *held*
+//! by a connection, or it is *away*: its client is disconnected, and this table keeps the session's [stored form](crate::mail::session::stored).
 //!
-//! A session is not a queue. Messages that are published while the session is away are in the logs of their topics, and the session has its
-//! positions there.
+//! A session is not a queue: it contains positions in the logs of topics. The logs keep the messages that are published while the session is away.
 //!
 //! Invariants:
 //! * A client id has at most one row. A row has at most one holder.
-//! * If a connection claims a session that another one holds, the claimant gets the session only when the holder has given it back.
-//! * A serial number names one holder. A request of an earlier holder is ignored.
+//! * If a connection claims a session that another connection holds, the claimant waits until the holder has given the session back.
+//! * Each holder has another serial number than the holder before. A request with an earlier serial number is ignored.
 //!
-//! In a cluster all sessions have their stored form here, and the log says who holds them (`replicated.rs`).
+//! In a cluster this table keeps the stored form of every session, held or not, and treats all rows as away. The log says which connection holds a
+//! session (`replicated.rs`).
 //!
 //! Deliberately not here: the consequences of a session's end. The shard publishes the will and releases the logs (`shard/sessions.rs`).
 //!
@@ -50,9 +50,9 @@ pub const FOREVER_S: u32 = u32::MAX;
 enum Hold {
     /// A connection holds the session.
     Connected,
-    /// No connection holds the session.
+    /// No connection holds the session. In a cluster all rows say this, see [`Replica`](super::session_terms::Replica).
     Away,
-    /// A connection holds the session, and was told to give it back for a claimant.
+    /// A connection holds the session, and must give it back to a claimant.
     Claimed,
 }
 
@@ -62,16 +62,16 @@ struct Row {
     /// The next row with the same bucket of the index.
     next: u32,
     client: Blob,
-    /// The slot of the holder's connection, or the row of a session that is away in [`AbsentStates::rows`].
+    /// The slot of the holder's connection. If the session is away, its row in [`AbsentStates::rows`].
     holder: u32,
     /// The generation of the holder's connection.
     generation: u16,
     /// The shard of the holder's connection.
     shard: ShardId,
-    /// The number of holders so far.
+    /// Changes with each holder and with each use of the row, and wraps.
     serial: u16,
     held: Hold,
-    /// The number of sessions that have used the row so far.
+    /// Changes with each session that uses the row, and wraps.
     life: u8,
 }
 
@@ -120,36 +120,36 @@ pub struct Claim {
     pub expiry_s: u32,
     /// The client that is charged for the session.
     pub owner: Client,
-    /// What the record of the claim needs besides, if the session is recorded.
+    /// The other fields of the claim's record, if the session is recorded.
     pub recorded: Option<Box<RecordedClaim>>,
 }
 
-/// Counts another session with this name for this client. Returns false if the client, or the user, may have no more sessions.
+/// Counts another session with this name for this client. Returns false if a limit of sessions is reached.
 fn room_for_session(owner: Client, name: &[u8], counts: &Admission) -> bool {
     counts.has_room_for_session() && counts.enter_session(owner, name).is_ok()
 }
 
 /// The outcome of a claim.
 pub enum Opening {
-    /// The claimant holds a session. The caller first releases the logs of the session that ends and publishes the will.
+    /// The claimant holds a session now. The caller releases the logs of the session that has ended, answers the claimant, and publishes the will.
     Opened {
         /// The session and its new holder.
         id: SessionId,
-        /// The state of the session that goes on; `None` if a new one begins.
+        /// The state of the session that continues; `None` if a new session begins.
         kept: Option<SavedSession>,
         /// The state of the session that ends.
         ended: Option<SavedSession>,
         /// The will that is due.
         will: Option<Box<Will>>,
-        /// The token of the will that is not due any more, since its client is back; 0 if there is none. A crash may have come between its
-        /// publication and the record of that.
+        /// The token of a delayed will that is dropped, since its client is back; 0 if there is none. The will may have been published before a crash
+        /// that lost the record of this.
         dropped_will: u64,
     },
     /// Another connection holds the session. The claimant waits until that connection gives it back.
     Claimed {
-        /// The holder, if it must be told to give the session back.
+        /// The holder, if it must still be told to give the session back.
         holder: Option<(ShardId, ConnId)>,
-        /// A claimant that has waited for the session, and that will not get it because of the new claim.
+        /// A claimant that has waited for the session. The new claim replaces it.
         superseded: Option<Claim>,
     },
     /// There is no room for another session.
@@ -169,17 +169,17 @@ pub struct Sessions {
     due: BTreeSet<(u32, u32)>,
     evicted: Evicted,
     claims: BTreeMap<u32, Claim>,
-    /// While a log is read: the sessions that a connection held when the log was written. By row, the seconds for which each session
-    /// outlives its connection.
+    /// While a log is read: by row, the sessions that a connection held when the log was written, with the seconds for which each of them outlives
+    /// its connection.
     held: BTreeMap<u32, u32>,
-    /// While a log is read: the records of sessions that are not applied yet.
+    /// While a log is read: records that are not applied yet.
     unapplied: Unapplied,
-    /// In a cluster.
+    /// Only in a cluster.
     replicas: Option<Box<Replicas>>,
 }
 
 impl Sessions {
-    /// No sessions yet, in this partition of a server with this number of homes. `is_replicated`: of a node of a cluster.
+    /// An empty table for this partition of a server with this number of homes. `is_replicated`: the server is a node of a cluster.
     pub fn new(partition: PartitionId, homes: usize, is_replicated: bool) -> Sessions {
         Sessions {
             partition,
@@ -224,7 +224,7 @@ impl Sessions {
         self.index.find(&self.rows, hash, is)
     }
 
-    /// The client id of this holder's session, unless the session has another holder by now.
+    /// The client id of this holder's session; `None` if this holder does not hold it any more.
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
         let row = self.rows.try_get(id.row)?;
         let is_held = row.held != Hold::Away || self.has_holder_here(id.row);
@@ -242,7 +242,7 @@ impl Sessions {
         self.find(hash, client).is_some()
     }
 
-    /// Whether a claim of this client id goes on with a session. One that has expired may wait for its end.
+    /// Whether a claim of this client id would continue a session. An expired session does not continue, even if it has not ended yet.
     pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
         let found = self.find(hash, client);
         found.is_some_and(|id| !self.has_expired(id, now))
@@ -254,13 +254,13 @@ impl Sessions {
         away.is_some_and(|row| self.states.rows.get(row.holder).expires_s <= now.unix_s)
     }
 
-    /// Whether this client id has a session that a connection holds.
+    /// Whether a connection holds the session of this client id. Not for a cluster: see [`has_holder`](Self::has_holder).
     pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
         let found = self.find(hash, client);
         found.is_some_and(|id| self.rows.get(id).held != Hold::Away)
     }
 
-    /// Whether this client id has a session that a connection holds, at whatever node of a cluster.
+    /// Whether a connection holds the session of this client id, at any node of a cluster.
     pub fn has_holder(&self, hash: u32, client: &[u8]) -> bool {
         let Some(id) = self.find(hash, client) else {
             return false;
@@ -316,7 +316,7 @@ impl Sessions {
         Opening::Claimed { holder, superseded }
     }
 
-    /// Gives the session to the claimant. A will with a delay is due only if the session ends now, because it has no state or because of
+    /// Gives the session to the claimant. A will with a delay is due only if the former session ends now: it has no state, or the claimant asks for
     /// Clean Start (section 3.1.3.2.2).
     fn hand_over(
         &mut self,
@@ -368,7 +368,6 @@ impl Sessions {
             return Closing::Stale;
         }
         let row = self.rows.get_mut(id.row);
-        // Only a session that is claimed has a claimant.
         if row.held == Hold::Claimed
             && let Some(claim) = self.claims.remove(&id.row)
         {
@@ -402,7 +401,7 @@ impl Sessions {
         Closing::Done(due)
     }
 
-    /// The session in this row has ended. It counted for `owner`, and for its user.
+    /// Removes a session that has ended, and its count for `owner` and for its user.
     fn leave(&mut self, id: u32, owner: Client, counts: &Admission) {
         let name = self.clients.get(self.rows.get(id).client);
         counts.leave_session(owner, name);
@@ -418,9 +417,9 @@ impl Sessions {
 
 /// The outcome of giving a session back.
 pub enum Closing {
-    /// The session is away or has ended. This will is due.
+    /// The session is away or has ended. The will is due, if there is one.
     Done(Option<Box<Will>>),
-    /// A claimant was waiting for the session and holds it now.
+    /// A claimant has waited for the session, and holds it now.
     Next(Claim, Opening),
     /// The connection does not hold the session, which is a bug. Nothing has changed.
     Stale,

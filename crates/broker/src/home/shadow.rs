@@ -1,5 +1,5 @@
-//! The serving home's side of a [`Shadow`](crate::Shadow). A shadow is a home (the part of a shard that keeps topics) without clients,
-//! which writes checkpoints. The serving home reports which messages it still has, and the shadow drops the others.
+//! Keeps a [`Shadow`](crate::Shadow) equal to the serving home. A shadow is a home (the part of a shard that keeps topics) without clients, which
+//! writes checkpoints. The serving home reports which messages it still has, and the shadow drops the others.
 //!
 //! Invariant: only the serving home removes messages for lack of room or because no subscription needs them. The shadow finds all other
 //! removals by itself: a newer message with the same key, expiry, a deletion.
@@ -70,8 +70,8 @@ impl Home {
                 == EXPIRED_AT_ONCE
             {}
         }
-        // Also drops expired messages that come after older ones which have not expired. A serving home drops such messages only when it
-        // reads them.
+        // Also drops expired messages that come after messages which have not expired. A serving home drops them only when it reads the topic or must
+        // make room in it.
         for id in 0..self.topics.rows.end() {
             self.expire_topic(id, rules, now);
         }

@@ -13,7 +13,7 @@ use crate::filters::Filters;
 use crate::filters::matching::Matching;
 use crate::store::slab::{NONE, Side};
 
-/// This bit marks a filter's value as the number of a set of shards. A value without this bit is the number of a shard.
+/// If a filter's value has this bit, it is the number of a set of shards, otherwise the number of a shard.
 const SET: u32 = 1 << 31;
 /// Separates the filters of an attach. It is a control character, which no filter contains.
 pub const SEPARATOR: u8 = b'\n';
@@ -53,7 +53,7 @@ impl ShardFilters {
         self.filters.prefetch(topics);
     }
 
-    /// Finds the shards that get a message. Returns how many they are.
+    /// Finds the shards that get a message, and returns their number.
     pub fn find(&mut self, name: &[u8]) -> u32 {
         self.due.clear();
         if self.filters.is_empty() {
@@ -83,7 +83,7 @@ impl ShardFilters {
         self.due = due;
     }
 
-    /// Finds the shards that get a message, the home's own shard included. Returns how many they are.
+    /// Finds the shards that get a message, including the home's own shard, and returns their number.
     pub fn find_with(&mut self, name: &[u8], local_filters: &Matching, me: ShardId) -> u32 {
         let others = self.find(name);
         if !local_filters.has_match(name) {

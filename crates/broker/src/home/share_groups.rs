@@ -1,13 +1,13 @@
 //! Shared subscriptions (MQTT 5.0 section 4.8.2): each message goes to one member of the group.
 //!
-//! A group has a cursor in each partition; messages up to the cursor were given to members. A member's credit is the number of messages
-//! that the group may still give to the member before the member acknowledges any. Members with credit take turns. While no member has
-//! credit, the cursor stays and messages wait in the log. Messages that a member gives back unacknowledged go to another member before any
-//! newer message. Messages that a member does not give back (QoS 2, or of a session that outlives its connection) stay with that member
-//! [MQTT-4.8.2-4, -5].
+//! A group has a cursor in each partition: it is done with the messages up to the cursor. A member's credit is the number of messages that the group
+//! may still give to the member before the member acknowledges any. Members with credit take turns. While no member has credit, the cursor does not
+//! move, and messages wait in the log. A member that leaves may give unacknowledged messages back: they go to another member before any newer
+//! message. Messages that the member does not give back (QoS 2, or of a session that outlives its connection) stay with its session [MQTT-4.8.2-4,
+//! -5].
 //!
-//! Invariants: a group exists while a session subscribes to it, with or without a connection; each message that the group's filter matches
-//! is kept for the group, within the limits of the log.
+//! Invariants: a group exists while a session subscribes to it, with or without a connection. Each message that matches the group's filter is kept
+//! for the group, within the limits of the log.
 
 use crore_wire::topic;
 
@@ -71,7 +71,7 @@ impl Home {
         }
     }
 
-    /// The delivery of the message with this offset of the partition to a member is complete: adds 1 to the member's credit.
+    /// Adds 1 to a member's credit, since the delivery of the message with this offset of the partition is complete.
     pub(crate) fn group_credit(
         &mut self,
         from: ShardId,
@@ -98,8 +98,7 @@ impl Home {
         }
     }
 
-    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found: at once, or later, when the group reads
-    /// the message from the log.
+    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found: at once, or later when the group reads the log.
     pub(super) fn tell_groups(
         &mut self,
         partition_index: usize,
@@ -126,8 +125,7 @@ impl Home {
         }
     }
 
-    /// Queues some of the late groups (those that get a message in a later turn). If others are left, they come after all pages that wait
-    /// now.
+    /// Queues some of the late groups (groups that get a message in a later turn). If others are left, they come after all pages that wait now.
     pub(super) fn wake_late(&mut self) {
         for id in self.subscriptions.groups.mark_late_behind() {
             self.queue_group_if_ready(id);
@@ -170,7 +168,7 @@ impl Home {
         Ok(())
     }
 
-    /// Adds a session that was restored from the log to this group. The group goes on at its recorded positions.
+    /// Adds a session that was restored from the log to this group. The group continues after its recorded positions.
     pub(crate) fn restore_group_member(&mut self, filter: &[u8], name: &[u8]) {
         let partitions = self.logs.partitions.iter();
         let ends: Vec<u64> = partitions.map(|partition| partition.sequence).collect();
@@ -184,7 +182,7 @@ impl Home {
             return;
         };
         let mut messages_left = self.turn_limits.page_messages;
-        // Looking up a returned message takes steps even if it is no longer in the log.
+        // Looking up a returned message takes steps, even if the message is no longer in the log.
         let until = self.steps.count() + self.turn_limits.page_entries as u64;
         while group.has_credit()
             && context.lanes.may_tell_group_members()
@@ -335,7 +333,7 @@ impl Home {
     /// Restores a position from a snapshot, if sessions are still recorded.
     ///
     /// # Errors
-    /// The partition is not one of the home that wrote the snapshot.
+    /// The partition does not belong to the home that wrote the snapshot.
     pub(crate) fn restore_group_position(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -358,8 +356,7 @@ impl Home {
         Ok(())
     }
 
-    /// Takes the positions that must be recorded: those of groups that have begun or ended. With `moved` also those of some groups whose
-    /// position has moved.
+    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `moved` also some positions that have moved.
     pub(crate) fn take_due_positions(&mut self, moved: bool) -> Vec<DuePosition> {
         let logs = &self.logs;
         let partition_index_of = |topic: &[u8]| {
@@ -382,7 +379,7 @@ impl Subscriptions {
     }
 }
 
-/// Gives a message of this partition to the next member of the group with this number. `records`: the log has positions of groups.
+/// Gives a message of this partition to the next member of the group with this number. `records`: positions of groups are recorded in the log.
 fn give(
     group: &mut Group,
     (id, partition_index, records): (u64, usize, bool),

@@ -2,7 +2,7 @@
 //! messages are kept, losses, and messages (`messages.rs`). Idempotency keys and groups are written and restored in `idempotence.rs` and
 //! `share_groups.rs`.
 //!
-//! A restored home gives rows and rules new numbers, and applies the rules in force now.
+//! A restored home gives rows and rules new numbers, and applies its present rules.
 //!
 //! An *epoch* is a number in each position, which changes with each start on the log.
 
@@ -207,7 +207,7 @@ impl Home {
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let (count, filter) = (from.number32()?, from.field()?);
-        // A name without wildcards belongs to a topic that could not be created.
+        // A name without wildcards is that of a topic that could not be created.
         let is_here =
             topic::has_wildcard(filter) || self.logs.placement.home_of_name(filter) == self.logs.me;
         if is_here && origin.local {
@@ -218,7 +218,7 @@ impl Home {
 }
 
 impl Logs {
-    /// What a reader of this home's records must know about the home: its number, its placement and its epoch.
+    /// The facts about this home that a reader of its records needs: its number, its placement and its epoch.
     fn origin(&self) -> Origin {
         Origin {
             placement: self.placement,
@@ -275,15 +275,15 @@ impl Logs {
             }
         }
         if !origin.local {
-            // Subscribers by filter may have come since the snapshot was written, so losses are remembered from now on.
+            // Subscribers by filter may have come after the snapshot was written, so losses are remembered from now on.
             let logs = self.partitions.iter_mut().map(|it| &mut it.log);
             logs.for_each(|log| log.losses.watch());
         }
         Ok(rows)
     }
 
-    /// Checks that this partition has assigned this offset. Otherwise the next message of a topic whose last offset this is would get a lower
-    /// one.
+    /// Checks that this partition has given this offset. Otherwise the next message of a topic could get a lower offset than the topic's last
+    /// message.
     ///
     /// # Errors
     /// The partition has not given the offset.

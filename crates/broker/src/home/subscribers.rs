@@ -138,7 +138,7 @@ impl Home {
         let name = lanes.frames().push_name(name);
         self.topics.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.carrier_row, carrier.serial);
-            // One mail entry for both kinds: the shard finds its subscribers of the topic and of the filters itself.
+            // One mail entry for both kinds: the shard itself finds its subscribers of the topic and of the filters.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {
                 Some(at) => {
                     due.swap_remove(at);

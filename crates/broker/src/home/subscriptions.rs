@@ -12,12 +12,12 @@ pub(crate) struct Subscriptions {
     pub(super) filters: ShardFilters,
     /// Shared subscriptions.
     pub(super) groups: Groups,
-    /// Counts of subscriptions whose messages are kept.
+    /// Counts of the subscriptions for which messages are kept.
     pub(super) qos: QosSubscriptions,
 }
 
 impl Subscriptions {
-    /// No subscriptions, at a home with this number of partitions. `records`: the log has the positions of groups.
+    /// No subscriptions, at a home with this number of partitions. `records`: positions of groups are recorded in the log.
     pub(super) fn new(seed: u64, partitions: usize, records: bool, steps: &Steps) -> Subscriptions {
         Subscriptions {
             filters: ShardFilters::new(seed, steps),

@@ -1,29 +1,29 @@
-//! Counts how often the session of an MQTT client is taken over. Two clients with one client id end each other's connection, and each connects
-//! again: without a limit they do nothing else. Therefore a session that is taken over too often is *contested*: a takeover is refused until a
-//! second has passed since the last one. Afterwards the next client gets the session, as always.
+//! Limits how often the session of an MQTT client is taken over. Two clients with the same client id end each other's connection, and each connects
+//! again: without a limit they do nothing else. Therefore a session that is taken over too often is *contested*: a takeover is refused until a second
+//! has passed since the last one. Then the next client gets the session as usual.
 //!
-//! The count of a session rises by one with each takeover, and falls evenly, in a minute by the number that is allowed in a minute. The clock is
-//! that of this home (the part of a shard that keeps topics). In a cluster each home counts what it reads from the log, so takeovers at any node
-//! count at all nodes.
+//! The count of a session rises by one with each takeover. It falls evenly, in each minute by the number of takeovers that are allowed in a minute.
+//! The clock is that of this home (the part of a shard that keeps topics). In a cluster each home counts the takeovers in the log, so a takeover at
+//! any node counts at all nodes.
 //!
-//! Invariant: the table has at most [`SESSIONS_MAX`] sessions. Those beyond are not counted.
+//! Invariant: the table has at most [`SESSIONS_MAX`] sessions. Takeovers of further sessions are not counted.
 
 use alloc::collections::BTreeMap;
 
-/// The maximum number of sessions whose takeovers are counted at a time.
+/// The maximum number of sessions in the table.
 const SESSIONS_MAX: usize = 1024;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
 const ENTRY_BYTES: usize = 28;
-/// What a takeover adds to the level of a session.
+/// The amount that a takeover adds to the level of a session.
 const TAKEOVER: u32 = 60;
 
-/// Whether a refused takeover is the first of its session since the fight began.
+/// Whether this takeover is the first that is refused since the session's entry was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IsFirst(pub bool);
 
 /// The takeovers of a session.
 struct Recent {
-    /// The number of takeovers at the last one, in sixtieths.
+    /// The count after the last takeover, in sixtieths of a takeover.
     level: u32,
     /// The second of the last takeover.
     last_s: u32,
@@ -40,7 +40,7 @@ impl Recent {
     }
 }
 
-/// The sessions that were taken over a short time ago, by the keyed hash of their names. Two sessions with the same hash count as one.
+/// The sessions that were taken over a short time ago, by the keyed hash of their names. Sessions with the same hash are counted together.
 #[derive(Default)]
 pub(crate) struct Takeovers {
     sessions: BTreeMap<u32, Recent>,
@@ -52,7 +52,7 @@ impl Takeovers {
         self.sessions.len() * ENTRY_BYTES
     }
 
-    /// A session was taken over. `per_minute` takeovers are allowed in a minute; 0: any number.
+    /// Counts a takeover of a session. `per_minute` takeovers are allowed in a minute; 0: any number.
     pub fn note(&mut self, session: u32, now_s: u32, per_minute: u32) {
         let is_known = self.sessions.contains_key(&session);
         if per_minute == 0 || !is_known && self.sessions.len() >= SESSIONS_MAX {
@@ -65,7 +65,7 @@ impl Takeovers {
         });
         let full = per_minute.saturating_mul(TAKEOVER);
         let level = recent.level_at(now_s, per_minute).saturating_add(TAKEOVER);
-        // One takeover more than what makes it full: otherwise the session would be contested for long after the fight.
+        // The level is limited to one takeover more than the limit. Otherwise the session would stay contested long after the last takeover.
         recent.level = level.min(full.saturating_add(TAKEOVER));
         recent.last_s = now_s;
     }
@@ -79,7 +79,7 @@ impl Takeovers {
         refuses.then(|| IsFirst(!core::mem::replace(&mut recent.is_named, true)))
     }
 
-    /// Forgets sessions that were not taken over for long. Called once a second.
+    /// Forgets sessions whose count has fallen to 0. Called once a second.
     pub fn forget_old(&mut self, now_s: u32, per_minute: u32) {
         self.sessions
             .retain(|_, recent| per_minute > 0 && recent.level_at(now_s, per_minute) > 0);
@@ -94,7 +94,7 @@ mod tests {
 
     const PER_MINUTE: u32 = 6;
 
-    /// Takes the session over in each of these seconds, if that is not refused. Returns how often it was.
+    /// Tries to take the session over many times in each of these seconds. Returns how many takeovers were not refused.
     fn fight(table: &mut Takeovers, session: u32, seconds: core::ops::Range<u32>) -> u32 {
         let mut done = 0;
         for now_s in seconds {

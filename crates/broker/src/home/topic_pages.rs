@@ -1,9 +1,8 @@
 //! Reads the page (a bounded run of past messages) of a topic that answers an attach (a request to subscribe): finds the first message,
 //! reports losses, and copies messages.
 //!
-//! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn (a pass of the shard's loop) where it
-//! stopped. If the first message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before any
-//! message of it is copied or counted.
+//! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn (a pass of the shard's loop). If the first
+//! message of a page exceeds the page size, the page waits in the queue of such pages (`page_queue.rs`) before any message is copied or counted.
 //!
 //! Words: a *home* is the part of a shard that keeps topics; a *gap* is the notice that messages are lost.
 
@@ -43,7 +42,7 @@ impl Home {
         let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
-            // The subscriber wants values. A value that was replaced by a newer one is no loss for the subscriber.
+            // The subscriber wants latest values, so a value that was replaced by a newer one is no loss.
             (gap, promised) = (false, false);
         }
         let last = self.topics.rows.get(id).last();

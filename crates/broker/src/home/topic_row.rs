@@ -8,7 +8,7 @@ use crate::store::slab::{NONE, Vacant};
 
 /// Flag: a publisher has created the topic or published to it.
 pub(super) const CREATED: u8 = 1;
-/// Flag: the topic was deleted. The row stays, since it has the topic's last offset.
+/// Flag: the topic was deleted. The row stays, since it contains the topic's last offset.
 pub(super) const DELETED: u8 = 2;
 /// Flag: `carrier` is the number of a set of carriers.
 pub(super) const HAS_CARRIER_SET: u8 = 4;

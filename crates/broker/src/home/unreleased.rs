@@ -1,15 +1,15 @@
-//! QoS 2 messages of recorded MQTT sessions that their clients have not released. Such a client sends a message again if the server has crashed before
-//! the client got the PUBREC. The message is recognised by session and packet id, so that it is published once (MQTT 5.0 section 4.3.3).
+//! QoS 2 messages of recorded MQTT sessions that their clients have not released. If the server crashes before the client gets the PUBREC, the client
+//! sends the message again. Session and packet id identify the message, so that it is published only once (MQTT 5.0 section 4.3.3).
 //!
-//! A will has the packet id 0 and a token of its own, and is recognised in the same way.
+//! A will is identified in the same way, by the packet id 0 and a token of its own.
 //!
-//! The log has the key with the message, and a record for its release, so each process that reads the log has the same table. In a cluster the session of
-//! a key may have ended when its message comes into the log, so its keys are released later (`retired_tokens.rs`).
+//! The log contains the key with the message, and a record for the release, so each process that reads the log has the same table. In a cluster the
+//! log may store a message after its session has ended, so the keys are released later (`retired_tokens.rs`).
 //!
 //! Invariants:
-//! * A key is in the table from its message until its release. The client uses a packet id again only after the release is in the log.
-//! * A message is compared with the keys of its own partition only. In a cluster a node may read the next message with a packet id, in another partition,
-//!   before the release of the last one. All nodes must decide alike, whichever partition they read first.
+//! * A key is in the table from its message to its release. The client uses a packet id again only after the release is in the log.
+//! * A message is compared only with the keys of its own partition. In a cluster, a node may read the next message with a packet id in one partition
+//!   before it reads the release of the last message in another partition. All nodes must decide alike, whichever partition they read first.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -20,7 +20,8 @@ use crate::base::snapshot::{Block, kind};
 use crate::budget::admission::Party;
 use crate::mail::message::SessionKey;
 
-/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header. The session of the message is charged for it, too.
+/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header. The session of the message is charged for
+/// the entry, too.
 pub(crate) const ENTRY_BYTES: usize = 48;
 
 /// A key, with the slot of its message's topic.
@@ -38,18 +39,18 @@ impl Unreleased {
         self.keys.len() * ENTRY_BYTES
     }
 
-    /// Whether the partition whose slots satisfy `is_here` has a message with this key that is not released.
+    /// Whether a message with this key is not released in the partition whose slots satisfy `is_here`.
     pub fn has(&self, key: SessionKey, is_here: impl Fn(u8) -> bool) -> bool {
         let mut all = self.keys.range((key, 0)..=(key, u8::MAX));
         all.any(|(_, slot)| is_here(*slot))
     }
 
-    /// The message with this key was published, to a topic of this slot.
+    /// Adds the key of a message that was published to a topic of this slot.
     pub fn insert(&mut self, key: SessionKey, slot: u8) {
         self.keys.insert((key, slot));
     }
 
-    /// The slots of the messages that a release of `key` releases: those of the whole session if its packet id is 0.
+    /// The slots of the messages that a release of `key` releases. With the packet id 0, these are all messages of the session.
     pub fn slots_of(&self, key: SessionKey) -> Vec<u8> {
         let all = self.keys.range(released_by(key));
         all.map(|(_, slot)| *slot).collect()
@@ -73,7 +74,7 @@ impl Unreleased {
         })
     }
 
-    /// Drops the keys of all sessions that `keeps` denies.
+    /// Drops the keys of all sessions for which `keeps` returns false.
     pub fn retain(&mut self, keeps: impl Fn(Party) -> bool) {
         self.keys.retain(|(key, _)| keeps(key.session));
     }

@@ -94,7 +94,7 @@ impl Client {
         ended
     }
 
-    /// Lets a node ask for its news.
+    /// Lets a node request its news.
     fn take_from(&mut self, home: &mut Home, filters: Option<Vec<Box<[u8]>>>) {
         let FollowerKey::Node(stream) = self.key else {
             panic!("a connection is told")
@@ -120,7 +120,7 @@ struct Fixture {
     followed: u32,
     /// By topic: the second in which the topic lost its last subscriber.
     left_s: BTreeMap<String, u32>,
-    /// Whether there is so much room that no topic is evicted. An eviction would end a debounce early.
+    /// Whether no topic is evicted, since there is enough room. An eviction would end a debounce early.
     has_room: bool,
 }
 
@@ -136,7 +136,7 @@ impl Fixture {
         let mut settings = Settings::default();
         settings.interest.debounce_s = debounce_s;
         settings.limits.topics_per_shard = topics_max;
-        // Idle topics are forgotten at once, so that rows are reused for other topics all the time.
+        // Idle topics are forgotten at once, so that other topics reuse the rows all the time.
         settings.rules.push(Rule {
             log_messages: 1,
             log_age_s: 2,

@@ -1,11 +1,10 @@
 //! The groups of each filter, by name, and which of them are *late*.
 //!
-//! A publish gives its message to at most [`AT_ONCE`] groups in total. If the groups of a filter would exceed that number, they are late:
-//! the publish only notes the message's partition in the filter's list. In each later turn (a pass of the shard's loop), some of the groups
-//! learn that the log has messages for them.
+//! A publish gives its message to at most [`AT_ONCE`] groups. If the groups of a filter would exceed that number, they are late: the publish only
+//! notes the message's partition in the filter's list. In each later turn (a pass of the shard's loop), some of the groups learn that the log has
+//! messages for them.
 //!
-//! Invariant: while the groups of a filter are late, no publish gives them a message, so each of them reads all messages from the log, in
-//! order.
+//! Invariant: while the groups of a filter are late, no publish gives them a message. So each group reads all messages from the log, in order.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -29,7 +28,7 @@ pub(super) const NAME_BYTES: usize = 3 * size_of::<(Arc<[u8]>, u64)>() / 2 + 16;
 #[derive(Default)]
 struct GroupsOfFilter {
     ids: BTreeMap<Arc<[u8]>, u64>,
-    /// Partitions that have messages of which the groups do not know yet.
+    /// Partitions with messages of which the groups have not learned yet.
     missed: Vec<usize>,
     /// Present while the groups learn of missed messages, some of the groups in each turn.
     telling: Option<Telling>,

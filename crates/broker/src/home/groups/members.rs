@@ -12,8 +12,8 @@ use crate::base::ids::ShardId;
 use crate::budget::admission::Party;
 use crate::mail::ReplyTo;
 
-/// A member, identified by the shard of its connection and the connection's row and generation there. The shard is necessary, because
-/// connections of two shards may have the same row and generation.
+/// A member, identified by the shard of its connection, and the connection's row and generation at that shard. Connections of two shards may have the
+/// same row and generation.
 pub(in crate::home) type Member = (ShardId, ReplyTo);
 
 /// Heap bytes of a member: its entries in two B-trees, whose nodes are two thirds full.
@@ -61,12 +61,12 @@ impl Members {
         self.all.remove(&member);
         self.ready.remove(&member);
         if self.all.is_empty() {
-            // Each tree would keep an empty leaf, so both are replaced by new trees, which have no leaf.
+            // Each tree would keep an empty leaf, so both are replaced by new trees without leaves.
             (self.all, self.ready) = Default::default();
         }
     }
 
-    /// Chooses the member for the next message: the next one in turn that has credit. Takes one credit from the member.
+    /// Chooses the member for the next message, the next in turn with credit, and takes one credit from it.
     pub fn next(&mut self) -> Option<Member> {
         let member = self.first_ready()?;
         self.last = Some(member);

@@ -1,4 +1,4 @@
-//! The pages (bounded parts) for readers and watchers of one topic.
+//! Makes the pages (bounded lists of changes) for readers and watchers of one topic.
 
 use alloc::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use super::watchers::Watcher;
 use crate::mail::presence::{PresenceChange, PresencePage, PresencePosition};
 use crate::store::slab::Slab;
 
-/// The number of members of a page.
+/// The maximum number of joins in a watcher's page.
 const MEMBERS_PER_PAGE: usize = 256;
-/// The members that have left which one page looks at.
+/// The maximum number of leaves that one page examines.
 const GONE_PER_PAGE: usize = 4_096;
-/// The bytes of a page, about.
+/// The approximate maximum bytes of a page.
 const BYTES_PER_PAGE: usize = 64 << 10;
 
-/// What pages of a topic are made of.
+/// The state from which the pages of a topic are made.
 pub(super) struct Source<'a> {
     pub(super) topic: &'a Topic,
     pub(super) members: &'a Slab<Row>,
     pub(super) table: u32,
-    /// The last change of the table.
+    /// The number of the table's last change.
     pub(super) changed: u64,
 }
 
 impl Source<'_> {
-    /// Adds members that came after change `after` to a page. Returns the number of the last one.
+    /// Adds members that joined after change `after` to a page. Returns the number of the last join.
     pub(super) fn push_members(&self, after: u64, most: usize, page: &mut PresencePage) -> u64 {
         let order = &self.topic.order;
         let first = order.partition_point(|member| self.members.get(*member).id <= after);
@@ -41,7 +41,7 @@ impl Source<'_> {
         last
     }
 
-    /// The next page of a watcher. `None` if it need not be told anything.
+    /// The next page of a watcher; `None` if there is no news.
     pub(super) fn next_page(
         &self,
         watcher: &mut Watcher,

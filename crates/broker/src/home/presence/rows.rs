@@ -8,10 +8,10 @@ use crate::mail::presence::{Member, MemberConn, PresenceCounts};
 use crate::store::index::chained;
 use crate::store::slab::{NONE, Vacant};
 
-/// A member. Its text is the length of the user's name, the name, and the info.
+/// A member. Its text consists of the length of the user's name, the name, and the info.
 pub(super) struct Row {
     pub(super) text: Box<[u8]>,
-    /// The number of its join.
+    /// The number of the member's join.
     pub(super) id: u64,
     pub(super) slot: u32,
     pub(super) generation: u16,
@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) topic: u32,
     pub(super) next: u32,
     pub(super) since_s: u32,
-    /// The second in which it leaves, if its connection has gone. Otherwise 0.
+    /// The second in which the member leaves, if its connection has ended; otherwise 0.
     pub(super) leaves_s: u32,
 }
 
@@ -59,7 +59,7 @@ impl Row {
         }
     }
 
-    /// The member has this connection from now on.
+    /// Gives the member another connection.
     pub(super) fn move_to(&mut self, at: MemberConn) {
         (self.shard, self.slot, self.generation) = (at.shard, at.conn.slot, at.conn.generation);
     }
@@ -70,7 +70,7 @@ impl Row {
         texts.split_at(usize::from(*len))
     }
 
-    /// The member, as a page names it.
+    /// The member as a page describes it.
     pub(super) fn member(&self) -> Member<'_> {
         let (user, info) = self.texts();
         Member {
@@ -83,7 +83,7 @@ impl Row {
     }
 }
 
-/// Row numbers of a server do not come from clients, so the hash needs no key.
+/// The hash needs no key, since clients do not choose the row numbers of a server.
 pub(super) fn hash_of_member(topic: u32, at: MemberConn) -> u32 {
     let conn = at.conn.token() ^ u64::from(at.shard) << 48;
     let mixed = (conn ^ u64::from(topic) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -93,17 +93,17 @@ pub(super) fn hash_of_member(topic: u32, at: MemberConn) -> u32 {
 /// A topic with members or watchers.
 pub(super) struct Topic {
     pub(super) name: Box<[u8]>,
-    /// Its members, by the numbers of their joins. Members that leave together are often the oldest, so this is a queue.
+    /// The rows of its members, by the numbers of their joins. A double-ended queue, since members that leave are often the oldest.
     pub(super) order: VecDeque<u32>,
     pub(super) hash: u32,
     pub(super) next: u32,
-    /// The different users among the members.
+    /// The number of different users among the members.
     pub(super) users: u32,
-    /// The connections above the limit of the rule, which are only counted.
+    /// The number of connections above the rule's limit, which are only counted.
     pub(super) unlisted: u32,
-    /// The last change that watchers are told.
+    /// The last change of which watchers are told.
     pub(super) changed: u64,
-    /// The last change of what a reader is told: also a member that goes on with another connection.
+    /// The last change that a reader can see. It can be a member that continues with another connection, of which watchers are not told.
     pub(super) read_changed: u64,
 }
 
@@ -141,7 +141,7 @@ impl Topic {
 
 /// A member that has left.
 pub(super) struct Gone {
-    /// The number of this change.
+    /// The number of the leave.
     pub(super) left: u64,
     pub(super) row: Row,
 }

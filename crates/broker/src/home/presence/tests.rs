@@ -40,7 +40,7 @@ fn begun() -> Presence {
     Presence::new(7, now(0))
 }
 
-/// What a watcher knows of a topic: members by id, with their users.
+/// What a watcher knows of a topic: by id, the user of each member.
 #[derive(Default)]
 struct Known {
     members: BTreeMap<u64, String>,
@@ -80,7 +80,7 @@ impl Known {
     }
 }
 
-/// Tells all watchers; each takes one page.
+/// Sends each watcher at most one page.
 fn tell(presence: &mut Presence, known: &mut BTreeMap<u32, Known>) -> usize {
     let mut pages = Vec::new();
     while presence.tell(0, 3, |_, to, page| pages.push((to, page))) > 0 {}
@@ -98,7 +98,7 @@ fn watch(presence: &mut Presence, slot: u32, from: Option<PresencePosition>) {
     presence.watch(TOPIC, (0, to(slot)), from, 0);
 }
 
-/// The number of changes in the watcher's next page. `None` if it gets none.
+/// The number of changes in the watcher's next page; `None` if it gets no page.
 fn next_changes(presence: &mut Presence, slot: u32) -> Option<usize> {
     presence.is_ready(TOPIC, 0, to(slot), 0);
     let mut changes = None;
@@ -138,7 +138,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                     let mut same = away.iter().filter(|(_, (of, _))| *of == user);
                     let same = same.next().filter(|_| !user.is_empty());
                     if let Some(slot) = same.map(|(slot, _)| *slot) {
-                        // Any of them may be the one.
+                        // Any member of this user may have continued.
                         let still = |slot: &u32| presence.find_member(0, at(*slot)).is_some();
                         let gone = away.keys().copied().find(|slot| !still(slot));
                         away.remove(&gone.unwrap_or(slot));
@@ -146,7 +146,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                     } else if open.len() + away.len() < max as usize {
                         open.insert(next, user);
                     } else if open.len() < max as usize {
-                        // One that was away has given way: the first to leave.
+                        // The member that would have left first has made room.
                         let still = |slot: &u32| presence.find_member(0, at(*slot)).is_some();
                         let gone: Vec<u32> = away.keys().copied().filter(|it| !still(it)).collect();
                         assert_eq!(gone.len(), 1, "seed {seed}");
@@ -184,7 +184,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                     let slot = 900_000 + random(4) as u32;
                     match known.contains_key(&slot) {
                         true => {
-                            // It comes back, from where it was or anew.
+                            // It comes back, with its position or without one.
                             presence.unwatch(TOPIC, 0, to(slot), now(s));
                             let known = known.get_mut(&slot).unwrap();
                             let from = (known.is_whole && random(4) > 0).then_some(known.position);
@@ -318,7 +318,7 @@ fn position_of_another_table_or_of_forgotten_changes_gets_a_snapshot() {
     for slot in 2..2_000 {
         presence.join(TOPIC, at(slot), (b"", b""), 9_999, now(1));
     }
-    // Another watcher knows them all when they leave.
+    // Another watcher knows all members when they leave.
     watch(&mut presence, 11, None);
     let mut others = BTreeMap::new();
     while tell(&mut presence, &mut others) > 0 {
@@ -328,7 +328,7 @@ fn position_of_another_table_or_of_forgotten_changes_gets_a_snapshot() {
         presence.leave(TOPIC, at(slot), 0, now(1));
     }
     assert_eq!(snapshots(&mut presence, position), 1, "forgotten");
-    // The slow watcher gets a new snapshot too, instead of changes that are not all known.
+    // The slow watcher gets a new snapshot too, since not all its missed changes are remembered.
     presence.is_ready(TOPIC, 0, to(9), 0);
     let known = known.get_mut(&9).unwrap();
     presence.tell(0, 9, |_, to, page| {
@@ -386,7 +386,7 @@ fn member_needs_at_most_120_bytes_beside_its_texts() {
 
 const MS: u64 = 1_000_000;
 
-/// Tells all watchers what they may be told at this time; each is ready for its next page at once.
+/// Sends watchers the pages that they may get at this time. Each watcher is ready for its next page at once.
 fn tell_at(presence: &mut Presence, at_ms: u64, known: &mut BTreeMap<u32, Known>) {
     for _ in 0..9 {
         let mut slots = Vec::new();
@@ -416,7 +416,7 @@ fn watcher_that_lacks_more_than_a_page_is_told_the_rest_though_nothing_changes()
     tell_at(&mut presence, 1_101, &mut known);
     assert_eq!(known[&9].members.len(), 900);
     assert_eq!(known[&9].position.change, presence.changed);
-    // One that comes back after as many is told all of them too.
+    // A watcher that comes back after as many leaves is told of all of them.
     presence.unwatch(TOPIC, 0, to(9), now(1));
     join_all(&mut presence, 1_000..2_000);
     watch(&mut presence, 9, Some(known[&9].position));
@@ -501,7 +501,7 @@ fn watcher_gets_at_most_one_new_snapshot_in_a_second() {
     let mut slot = 0;
     for round in 0..30 {
         join_all(&mut presence, slot..slot + 3_000);
-        // Another watcher knows them, so they are remembered, and more than can be.
+        // Another watcher knows these members, so their leaves are remembered, until there are too many.
         watch(&mut presence, 100 + round, None);
         let at_ms = 10_000 + u64::from(round) * 100;
         let mut pages = 0;
@@ -616,7 +616,7 @@ fn watcher_of_changes_is_told_each_connection_from_then_on() {
     presence.join(TOPIC, at(3), (b"ann", b""), MAX, now(3));
     assert_eq!(told(&mut presence), [(false, 1), (true, 3)]);
     presence.unwatch(TOPIC, 0, to(9), now(4));
-    // Without such a watcher a member goes on with its new connection.
+    // Without such a watcher, a member continues with its new connection.
     let before = counts(&presence);
     let changed = presence.read(TOPIC, 0, 9).changes.iter().count();
     presence.leave(TOPIC, at(3), 15, now(4));

@@ -1,7 +1,7 @@
 //! The watchers of one topic, and the members that have left it and are remembered for them.
 //!
-//! A watcher that can take a page is in one of two sets: of those that lack something, or of those that lack nothing. Both are ordered by the time from which
-//! the watcher may be told. So nobody looks at a watcher that cannot be told, and those that wait longest come first.
+//! A watcher that can take a page is in one of two sets: `lacking` if it has unsent news, otherwise `content`. Both are ordered by the time from
+//! which the watcher may get a page. So no call examines watchers that must wait, and the watcher that has waited longest comes first.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,11 +9,11 @@ use super::rows::Gone;
 use crate::base::ids::ShardId;
 use crate::mail::ReplyTo;
 
-/// The members that have left one topic and are remembered, if the topic has not more members: a snapshot would be longer.
+/// At most this many leaves of a topic are remembered. If the topic has more members, as many leaves as members, since a snapshot is longer.
 const GONE_MIN: usize = 1_024;
-/// The least time between two pages for a watcher that has its snapshot: its changes come together.
+/// The minimum time between two pages for a watcher that knows everything, so that changes are sent together.
 const PAGE_INTERVAL_NS: u64 = 100_000_000;
-/// The least time between two snapshots for a watcher.
+/// The minimum time between two snapshots for a watcher.
 const SNAPSHOT_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Identifies a watcher by its shard and connection.
@@ -27,30 +27,30 @@ pub(super) fn key_of(shard: ShardId, to: ReplyTo) -> WatcherKey {
 /// A watcher of one topic.
 pub(super) struct Watcher {
     pub(super) to: ReplyTo,
-    /// It knows the members that came up to this change,
+    /// The watcher knows exactly the members that joined up to this change and had not left by change `left`.
     pub(super) joined: u64,
-    /// as they were after this change.
+    /// The watcher knows of all leaves up to this change.
     pub(super) left: u64,
-    /// Its next page begins a snapshot.
+    /// Whether its next page begins a snapshot.
     pub(super) begins: bool,
-    /// It has a whole snapshot.
+    /// Whether it has got a whole snapshot.
     pub(super) is_whole: bool,
-    /// It gets its next page even if nothing has changed.
+    /// Whether it gets its next page even if nothing has changed.
     pub(super) is_due: bool,
-    /// It is told of each connection, so members do not go on with another one.
+    /// Whether it is told of each connection. Then no member of the topic continues with another connection.
     by_connection: bool,
-    /// It can take a page, and is in one of the two sets.
+    /// Whether it can take a page. Then it is in one of the two sets.
     is_ready: bool,
-    /// The unlisted connections that it was told of.
+    /// The number of unlisted connections in its last page.
     pub(super) unlisted: u32,
-    /// From when on it may be told.
+    /// The time from which it may get its next page.
     next_ns: u64,
-    /// When its last snapshot began.
+    /// The time at which its last snapshot began.
     reset_ns: u64,
 }
 
 impl Watcher {
-    /// A watcher that knows the topic as it was after change `from`, or nothing of it.
+    /// A watcher that knows the topic as of change `from`; `None`: it knows nothing of the topic.
     pub(super) fn new(to: ReplyTo, from: Option<u64>, changed: u64) -> Watcher {
         Watcher {
             to,
@@ -67,7 +67,7 @@ impl Watcher {
         }
     }
 
-    /// A watcher that is told what changes after change `changed`, connection by connection.
+    /// A watcher that gets only what changes after change `changed`, and is told of each connection.
     pub(super) fn of_changes(to: ReplyTo, changed: u64) -> Watcher {
         Watcher {
             by_connection: true,
@@ -76,29 +76,29 @@ impl Watcher {
         }
     }
 
-    /// Whether the watcher does not know the topic as it was after this change.
+    /// Whether the watcher does not know the topic as of this change, or must get a page anyway.
     fn lacks(&self, changed: u64) -> bool {
         self.is_due || !self.is_whole || self.left < changed || self.joined < self.left
     }
 }
 
-/// What a watched topic has besides its members.
+/// The state of a topic that is watched, or was watched a short time ago.
 #[derive(Default)]
 pub(super) struct Watched {
     watchers: BTreeMap<WatcherKey, Watcher>,
-    /// Those that are told of each connection.
+    /// The number of watchers that are told of each connection.
     by_connection: usize,
     lacking: BTreeSet<(u64, WatcherKey)>,
     content: BTreeSet<(u64, WatcherKey)>,
-    /// The members that have left, in order.
+    /// The members that have left, in the order of their leaves.
     pub(super) gone: VecDeque<Gone>,
-    /// Members that left up to this change are forgotten.
+    /// Members that left up to this change may be forgotten.
     pub(super) floor: u64,
-    /// No watcher, and nobody who may come back, knows a member that came after this change.
+    /// No watcher, present or past, knows a member that joined after this change.
     known: u64,
-    /// When all this is forgotten, if there is no watcher.
+    /// Without a watcher: the second in which this state is forgotten.
     pub(super) ends_s: u32,
-    /// When a watcher is told next: the key of this topic among those that are due.
+    /// The time at which the next watcher may get a page: the topic's key in [`Presence::due`](super::Presence::due).
     pub(super) due_ns: Option<u64>,
 }
 
@@ -116,7 +116,7 @@ impl Watched {
         }
     }
 
-    /// Whether nobody watches.
+    /// Whether the topic has no watchers.
     pub(super) fn is_unwatched(&self) -> bool {
         self.watchers.is_empty()
     }
@@ -126,12 +126,12 @@ impl Watched {
         self.by_connection > 0
     }
 
-    /// When the next watcher may be told that lacks something.
+    /// The time from which the next watcher with unsent news may get a page.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.lacking.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// Adds a watcher, which can take a page.
+    /// Adds a watcher that can take a page.
     pub(super) fn add(&mut self, shard: ShardId, watcher: Watcher, now_ns: u64) {
         self.by_connection += usize::from(watcher.by_connection);
         let changed = watcher.left;
@@ -155,7 +155,7 @@ impl Watched {
         true
     }
 
-    /// A watcher can take another page.
+    /// Notes that a watcher can take another page.
     pub(super) fn is_ready(&mut self, key: WatcherKey, (changed, now_ns): (u64, u64)) {
         let Some(watcher) = self.watchers.get_mut(&key) else {
             return;
@@ -176,16 +176,16 @@ impl Watched {
         set.insert((watcher.next_ns, key));
     }
 
-    /// The topic has changed, so all watchers lack something.
+    /// Moves all watchers to `lacking`, because the topic has changed.
     pub(super) fn has_changed(&mut self) {
-        // The fewer move to the more, so each is moved seldom.
+        // The smaller set is moved into the larger one, so each watcher is moved seldom.
         if self.content.len() > self.lacking.len() {
             core::mem::swap(&mut self.content, &mut self.lacking);
         }
         self.lacking.extend(core::mem::take(&mut self.content));
     }
 
-    /// Makes the next page of the watcher that waits longest. `page` makes it, if the watcher lacks something that it must be told.
+    /// Makes the next page of the watcher that has waited longest. `page` makes it, or returns `None` if the watcher has no news.
     pub(super) fn tell<T>(
         &mut self,
         now_ns: u64,
@@ -222,7 +222,7 @@ impl Watched {
         }
     }
 
-    /// Remembers a member that has left, if a watcher may know it. Returns the bytes that are remembered more, and those that are forgotten.
+    /// Remembers a member that has left, if a watcher may know it. Returns the bytes that are added, and the bytes that are forgotten.
     pub(super) fn remember(&mut self, gone: Gone, members: usize) -> (usize, usize) {
         if gone.row.id > self.known {
             return (0, 0);

@@ -1,11 +1,10 @@
-//! Sessions whose clients are away: their states, their wills and ends that become due, the bytes that are charged for them, and their eviction when
-//! memory is short.
+//! Sessions that are away: their stored forms, their wills, their ends, the bytes that are charged for them, and their eviction when memory is short.
 //!
-//! The bytes are in two sums. The account of the process has the bytes of this home's tables ([`Sessions::held_bytes`]). The counters by party
-//! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) also have the bytes that all homes need for the session's
-//! subscriptions, as if no other session had the same ones: they tell all shards who holds most.
+//! The bytes are counted twice. The memory account of the process counts the tables of this home ([`Sessions::held_bytes`]). The counters by party
+//! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) tell all shards which party holds most. They also count what all
+//! homes need for the session's subscriptions, as if no other session shared them.
 //!
-//! Invariant: a session counts for its party exactly while it is away.
+//! Invariant: a session counts for its party exactly while it is away. In a cluster, all sessions count as away here.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -26,43 +25,43 @@ use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
 use crate::store::slab::{Side, Slot};
 
-/// States from this length on have an allocation of their own, so that their memory is given back when the session ends.
+/// States of at least this length have their own allocation, so that their memory is freed when the session ends.
 const OWN_MIN: usize = 512;
-/// A session's row and its bucket.
+/// Bytes of a session's row and of its bucket in the index.
 pub(super) const ROW_BYTES: usize = size_of::<Row>() + 4;
 /// Bytes of each session that is away, besides its client id and state: its row, its [`Away`], and its entry in [`Sessions::due`], a tree whose leaves
 /// may be half full.
 const ROWS_BYTES: usize = ROW_BYTES + size_of::<Slot<Away>>() + 16;
 /// Bytes of a list of payloads, without the payloads.
 const PAYLOADS_BYTES: usize = 128;
-/// An empty arena is given back only if it is larger than this, so that a few sessions that come and go do not allocate it each time.
+/// Empty tables are freed only if they are larger than this. Otherwise a few sessions that come and go would allocate them each time.
 const EMPTY_MAX: usize = 1 << 20;
-/// The end of an evicted session: in the past of every clock.
+/// The second in which an evicted session ends: in the past of every clock.
 pub(super) const EVICTED_S: u32 = 0;
 
-/// Bytes that a home needs to keep the messages of a topic for a session: the topic's row, the place of its name, and the count of such
-/// subscriptions. The name comes on top.
+/// Bytes that a home needs to keep the messages of a topic for a session, without the topic's name: the topic's row, the place of its name, and the
+/// count of subscriptions.
 const KEPT_TOPIC_BYTES: usize = 96;
 
 /// A session that is away.
 pub struct Absent {
-    /// The party that is charged for it.
+    /// The party that is charged for the session.
     pub party: Party,
-    /// Names it for [`Sessions::evict`].
+    /// Identifies the session for [`Sessions::evict`].
     pub id: SessionId,
-    /// Bytes that its end frees at this home, with its part of messages that it shares.
+    /// Bytes that the end of the session frees at this home, with its share of large messages.
     pub bytes: usize,
 }
 
 /// A session that is away, as an operator sees it.
 pub struct AbsentView<'s> {
-    /// The name of the session: the client id, and the user if there is one.
+    /// The session's name: the client id, and the user if there is one.
     pub name: &'s [u8],
-    /// The Unix second in which it expires, or [`FOREVER_S`].
+    /// The Unix second in which the session expires, or [`FOREVER_S`].
     pub expires_s: u32,
-    /// Its bytes, without those of large messages.
+    /// Bytes of the session, without those of large messages.
     pub bytes: usize,
-    /// Its [stored form](crate::mail::session::stored).
+    /// The [stored form](crate::mail::session::stored) of the session.
     pub state: &'s [u8],
 }
 
@@ -73,7 +72,7 @@ pub(super) struct Away {
     pub state_bytes: u32,
     pub will: Option<Box<Delayed>>,
     pub expires_s: u32,
-    /// The client that it counts for.
+    /// The client for which the session counts.
     pub owner: Client,
 }
 
@@ -110,16 +109,16 @@ pub(super) struct AbsentStates {
     pub payloads: BTreeMap<u32, Vec<Slice>>,
     pub state_bytes: usize,
     pub will_bytes: usize,
-    /// Bytes of their client ids.
+    /// Bytes of the sessions' client ids.
     pub name_bytes: usize,
 }
 
-/// Sessions that are evicted and have not ended yet.
+/// Evicted sessions that have not ended yet.
 #[derive(Default)]
 pub(super) struct Evicted {
-    /// The bytes that the end of each one frees, by row.
+    /// By row: the bytes that the end of the session frees.
     sessions: BTreeMap<u32, usize>,
-    /// Their sum, which is needed before each eviction.
+    /// The sum of these bytes, which each eviction needs.
     bytes: usize,
 }
 
@@ -138,7 +137,7 @@ impl Sessions {
         }
     }
 
-    /// The session in this row is away from now on.
+    /// Stores the session of this row as away.
     pub(super) fn insert_away(&mut self, row: u32, away: Away, payloads: Vec<Slice>) {
         self.states.state_bytes += away.state_bytes as usize;
         self.states.will_bytes += away.will_bytes();
@@ -175,7 +174,7 @@ impl Sessions {
         counts.change_absent(party, before, after);
     }
 
-    /// The session in this row is not away any more. Returns its state, will and owner.
+    /// Removes what is stored for the session of this row, which is away. Returns its state, will and owner.
     pub(super) fn take_away(
         &mut self,
         id: u32,
@@ -240,12 +239,12 @@ impl Sessions {
         )
     }
 
-    /// The number after the last row.
+    /// One past the highest row that was ever used.
     pub fn end(&self) -> u32 {
         self.rows.end()
     }
 
-    /// The session in this row, if there is one and it is away.
+    /// The row, if it has a session that is away.
     pub(super) fn away(&self, id: u32) -> Option<&Row> {
         let row = self.rows.get(id);
         (row.client != Blob::NONE && row.held == Hold::Away).then_some(row)
@@ -266,7 +265,7 @@ impl Sessions {
         }
     }
 
-    /// The session in this row as an operator sees it, if there is one and it is away.
+    /// The session in this row as an operator sees it, if its client is away.
     pub(super) fn view(&self, id: u32) -> Option<AbsentView<'_>> {
         let row = self.away(id).filter(|_| !self.is_held_somewhere(id))?;
         let away = self.states.rows.get(row.holder);
@@ -278,19 +277,19 @@ impl Sessions {
         })
     }
 
-    /// The session with this name, if there is one and it is away.
+    /// The session with this name, if its client is away.
     pub(super) fn find_absent(&self, hash: u32, client: &[u8]) -> Option<AbsentView<'_>> {
         self.view(self.find(hash, client)?)
     }
 
-    /// Makes this session due to end now. Returns whether it was away.
+    /// Evicts the session with this name, see [`evict`](Self::evict).
     pub(super) fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
         let found = self.find(hash, client);
         let absent = found.and_then(|id| self.absent(id, counts));
         absent.is_some_and(|absent| self.evict(absent.id, counts))
     }
 
-    /// The session in this row, if there is one, it is away, and this process may end it.
+    /// The session in this row, if it is away and this process may end it.
     pub fn absent(&self, id: u32, counts: &Admission) -> Option<Absent> {
         let row = self.away(id).filter(|_| self.may_end(id))?;
         let owner = self.states.rows.get(row.holder).owner;
@@ -308,7 +307,7 @@ impl Sessions {
         })
     }
 
-    /// Makes this session due to end now, as if it had expired. Returns whether it was still away.
+    /// Makes this session due to end now, as if it had expired. Returns false if it is not away any more, or was evicted before.
     pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
         let is = |row: &&Row| (row.serial, row.life) == (id.serial, id.life);
         let there = self.rows.try_get(id.row).filter(is);
@@ -332,13 +331,13 @@ impl Sessions {
         true
     }
 
-    /// Bytes of sessions that are evicted and have not ended yet.
+    /// Bytes of evicted sessions that have not ended yet.
     pub fn evicted_bytes(&self) -> usize {
         self.evicted.bytes
     }
 
-    /// The first second in which this process has something to do, [`FOREVER_S`] if there is nothing. In a cluster only the steward does what is due of
-    /// sessions.
+    /// The first second in which this process has something to do for sessions, [`FOREVER_S`] if there is nothing. In a cluster only the steward
+    /// publishes wills and ends sessions.
     pub fn next_due_s(&self) -> u32 {
         let first = self.due.first().map_or(FOREVER_S, |(due_s, _)| *due_s);
         let Some(replicas) = &self.replicas else {
@@ -356,13 +355,14 @@ impl Sessions {
         }
     }
 
-    /// The name of the session that has something due first.
+    /// The name of the session whose will or end is due first.
     pub fn next_due_name(&self) -> Option<&[u8]> {
         let (_, id) = self.due.first()?;
         Some(self.clients.get(self.rows.get(*id).client))
     }
 
-    /// The will that a claim to this session would make due, if a record has it. The session, which is away, goes on without it.
+    /// Takes the will that a claim to this session, which is away, makes due now. Only a recorded will is taken: it has a token. The session stays
+    /// without it.
     pub(super) fn take_will(
         &mut self,
         (hash, client): (u32, &[u8]),
@@ -386,7 +386,7 @@ impl Sessions {
         will.map(|delayed| delayed.will)
     }
 
-    /// Takes what is due first, which is due now: the will of a session, and its state if it has expired.
+    /// Takes what is due first, which must be due now: the will of a session, and the state of the session if it has expired.
     pub fn next_due(
         &mut self,
         counts: &Admission,
@@ -412,7 +412,7 @@ impl Sessions {
         Some((will, Some(kept)))
     }
 
-    /// Gives large tables back when no session is away any more.
+    /// Frees large tables when no session is away any more.
     fn give_back(&mut self) {
         if self.states.rows.len() == 0
             && self.states.blobs.reserved_bytes() + self.states.rows.bytes() > EMPTY_MAX
@@ -422,7 +422,8 @@ impl Sessions {
     }
 }
 
-/// The time to live that a session has if it expires in this second. It is 0 only if the session has expired, since the log takes 0 for its end.
+/// The remaining seconds of a session that expires in second `expires_s`. 0 only if the session has expired, since 0 in the log means that the
+/// session ends.
 pub(super) fn left_s(expires_s: u32, now: Now) -> u32 {
     match expires_s {
         FOREVER_S => FOREVER_S,
@@ -431,8 +432,8 @@ pub(super) fn left_s(expires_s: u32, now: Now) -> u32 {
     }
 }
 
-/// Bytes that `homes` homes need for the subscriptions of a stored session, if no other session has the same ones, and for its QoS 2 messages that are not
-/// released.
+/// Bytes that `homes` homes need for a stored session: for its subscriptions, as if no other session shared them, and for its QoS 2 messages that are
+/// not released.
 fn retention_bytes(state: &[u8], homes: usize) -> usize {
     let of = |subscription: StoredSubscription<'_>| {
         let filter = &*subscription.filter;
@@ -447,7 +448,7 @@ fn retention_bytes(state: &[u8], homes: usize) -> usize {
     all + key_bytes(state)
 }
 
-/// Bytes that the homes of topics need for the keys of the QoS 2 messages of a stored session that are not released.
+/// Bytes that homes need for the keys of a stored session's QoS 2 messages that are not released.
 pub(super) fn key_bytes(state: &[u8]) -> usize {
     unreleased(state) * ENTRY_BYTES
 }

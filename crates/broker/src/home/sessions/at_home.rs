@@ -1,6 +1,7 @@
-//! The sessions of a home: a table for each of its partitions.
+//! The MQTT sessions of a home (the part of a shard that keeps topics): a table for each of its partitions.
 //!
-//! Invariant: `due_s` and `held_bytes` are up to date after each change, because each turn needs them and must not search the tables.
+//! Invariant: `due_s` and `held_bytes` are updated with each change, because every turn (a pass of the shard's loop) needs them and must not search
+//! the tables.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -23,7 +24,7 @@ use crate::mail::ClosingSession;
 use crate::mail::session::record::{ChangeAtHome, ChangedBy, Fence, SessionRecord, Terms};
 use crate::mail::session::{SavedSession, SessionId, SessionPatch, Will};
 
-/// All sessions of a home; a shard that is no home has none.
+/// All sessions of a home. A shard without a home has none.
 pub struct SessionsAtHome {
     placement: Placement,
     me: ShardId,
@@ -31,13 +32,13 @@ pub struct SessionsAtHome {
     /// The first second in which something is due, [`FOREVER_S`] if nothing is.
     due_s: u32,
     held_bytes: usize,
-    /// The number of claims to each session, by its name, whose records are on their way to the log.
+    /// By session name: the number of claims whose records are in flight to the log.
     claims_in_flight: BTreeMap<Box<[u8]>, u32>,
     takeovers: Takeovers,
 }
 
 impl SessionsAtHome {
-    /// No sessions yet, at the home `me`. `is_replicated`: the node belongs to a cluster.
+    /// Empty tables for the home `me`. `is_replicated`: the server is a node of a cluster.
     pub fn new(placement: Placement, me: ShardId, is_replicated: bool) -> SessionsAtHome {
         let all = (me < placement.homes()).then(|| placement.of_home(me));
         let homes = placement.homes().into();
@@ -62,14 +63,14 @@ impl SessionsAtHome {
         self.sum(Sessions::len)
     }
 
-    /// Adds the counts and bytes of its sessions.
+    /// Adds the counts and bytes of the sessions.
     pub fn account(&self, accounts: &mut Accounts) {
         for sessions in &self.partitions {
             sessions.account(accounts);
         }
     }
 
-    /// Bytes of the sessions that are away, and of the counts of takeovers.
+    /// Bytes of the sessions that are away, and of the table of takeovers.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes + self.takeovers.bytes()
     }
@@ -79,7 +80,7 @@ impl SessionsAtHome {
         self.takeovers.note(hash, now.s, per_minute);
     }
 
-    /// Refuses a claim to this session if it would be a takeover, and takeovers of the session happen too often.
+    /// Refuses a claim that would be a takeover of this session, if the session was taken over too often.
     pub(crate) fn refuses_takeover(
         &mut self,
         (hash, client): (u32, &[u8]),
@@ -93,7 +94,7 @@ impl SessionsAtHome {
             .then_some(is_first)
     }
 
-    /// Forgets sessions that were not taken over for a long time. Called once a second.
+    /// Forgets takeovers that are long ago. Called once a second.
     pub(crate) fn forget_takeovers(&mut self, now: Now, per_minute: u32) {
         self.takeovers.forget_old(now.s, per_minute);
     }
@@ -123,14 +124,14 @@ impl SessionsAtHome {
         self.sum(Sessions::saved_bytes)
     }
 
-    /// The sessions of the partition of this session, if it is here.
+    /// The index of this session's partition, if the partition belongs to this home.
     fn place_of(&self, id: SessionId) -> Option<usize> {
         let partition = id.partition.into();
         let is_here = self.placement.home_of(partition) == self.me;
         is_here.then(|| self.placement.place_at_home(partition))
     }
 
-    /// The client id of this holder's session, unless the session has another holder by now.
+    /// See [`Sessions::name_of`].
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
         self.partitions.get(self.place_of(id)?)?.name_of(id)
     }
@@ -140,12 +141,12 @@ impl SessionsAtHome {
         self.partitions.get(self.place_of(id)?)?.claim_to(id)
     }
 
-    /// The record of a claim to the session with this name is on its way to the log.
+    /// Counts a claim to the session with this name, whose record is in flight to the log.
     pub fn note_claim(&mut self, name: &[u8]) {
         *self.claims_in_flight.entry(name.into()).or_default() += 1;
     }
 
-    /// The claim is in the log.
+    /// A claim that was counted by [`note_claim`](Self::note_claim) is in the log.
     pub fn claim_committed(&mut self, name: &[u8]) {
         if let Some(count) = self.claims_in_flight.get_mut(name) {
             *count -= 1;
@@ -155,8 +156,8 @@ impl SessionsAtHome {
         }
     }
 
-    /// The number of claims to the session with this name whose records are on their way to the log. A record of what was before would stand behind them,
-    /// and undo them.
+    /// The number of claims to the session with this name whose records are in flight to the log. Another record of the session would come after them
+    /// in the log, so it must not contain the state before the claims.
     pub fn claims_in_flight(&self, name: &[u8]) -> u32 {
         self.claims_in_flight.get(name).copied().unwrap_or_default()
     }
@@ -166,7 +167,7 @@ impl SessionsAtHome {
         self.partitions[self.place_of_client(client)].is_held(hash, client)
     }
 
-    /// Applies a record of the log with these bytes, written at `now`, or keeps it until [`apply_rest`](Self::apply_rest). Returns whether it was valid.
+    /// See [`Sessions::fold`].
     pub(crate) fn fold(
         &mut self,
         record: &SessionRecord<'_>,
@@ -183,7 +184,7 @@ impl SessionsAtHome {
         is_valid
     }
 
-    /// Applies the records that were kept. Called when the log is read. Returns the number of those that were not valid.
+    /// See [`Sessions::apply_rest`].
     pub(crate) fn apply_rest(&mut self, world: &World, now: Now) -> u32 {
         let before = self.len();
         let all = 0..self.partitions.len();
@@ -194,14 +195,14 @@ impl SessionsAtHome {
         invalid
     }
 
-    /// The log is read: from `now` on, no connection holds any session.
+    /// Called after the log was read: from `now` on, no connection holds any session.
     pub(crate) fn release_held(&mut self, now: Now) {
         for at in 0..self.partitions.len() {
             self.change(at, |it| it.release_held(now));
         }
     }
 
-    /// The log is read, and says nothing true of sessions: all end, without their wills. Returns their number.
+    /// Ends all sessions without their wills, because the log that was read does not describe their present state. Returns their number.
     pub(crate) fn end_all(&mut self, world: &World, now: Now) -> u32 {
         let before = self.len();
         for at in 0..self.partitions.len() {
@@ -221,8 +222,7 @@ impl SessionsAtHome {
         })
     }
 
-    /// Applies a record of the log of a cluster. Returns what follows from the death of the node that held the session, if that is not done yet, and what
-    /// follows from the record.
+    /// See [`Sessions::apply`].
     pub(crate) fn apply(
         &mut self,
         record: &SessionRecord<'_>,
@@ -238,13 +238,13 @@ impl SessionsAtHome {
         after
     }
 
-    /// A record of partition `at` says that a node of the cluster is dead. Its connections hold no sessions any more. The effects come in pieces
-    /// ([`DueInLog::Released`]), or now if `at_once` is set.
+    /// Called if a record of partition `at` says that a node of the cluster is dead: its connections hold no sessions any more. The effects come
+    /// later in several pieces ([`DueInLog::Released`]), or in this call if `at_once` is set.
     pub(crate) fn release_writer(&mut self, at: usize, writer: u64, now: Now, at_once: bool) {
         self.change(at, |it| it.release_writer(writer, now, at_once));
     }
 
-    /// Gives the session with this name to a connection of this node of a cluster. Returns the session, and the offset of its claim.
+    /// See [`Sessions::hold`].
     pub(crate) fn hold(
         &mut self,
         (hash, name): (u32, &[u8]),
@@ -254,7 +254,7 @@ impl SessionsAtHome {
         self.partitions[at].hold((hash, name), holder)
     }
 
-    /// The condition for a change of this session; `None` if its connection no longer holds it.
+    /// See [`Sessions::fence_of`].
     pub(crate) fn fence_of(&self, id: SessionId, by: ChangedBy) -> Option<Fence> {
         self.partitions.get(self.place_of(id)?)?.fence_of(id, by)
     }
@@ -264,14 +264,14 @@ impl SessionsAtHome {
         self.change(at, |it| it.set_steward(is_steward));
     }
 
-    /// The log of a cluster is read: this node serves.
+    /// Called after a node has read the log of its cluster, before the node serves clients.
     pub(crate) fn begin_releases(&mut self) {
         let all = self.partitions.iter_mut();
         all.for_each(Sessions::begin_releases);
     }
 
-    /// Called if a will that this node has published as a steward is not in the log. The steward begins all its work again. The wills' keys prevent a
-    /// second publish of those that are in the log.
+    /// Called if a will that this node has published as the steward is not in the log. The steward begins all its work again. Wills that are in the
+    /// log are not published twice, since their keys are known.
     pub(crate) fn begin_again(&mut self) {
         for at in 0..self.partitions.len() {
             self.change(at, Sessions::begin_again);
@@ -288,7 +288,7 @@ impl SessionsAtHome {
         self.change(at, |it| it.next_due_in_log(now, counts))
     }
 
-    /// The change that the steward records for this session.
+    /// See [`Sessions::change_by_steward`].
     pub(crate) fn change_by_steward(
         &self,
         (hash, name): (u32, &[u8]),
@@ -299,7 +299,7 @@ impl SessionsAtHome {
         self.partitions[at].change_by_steward((hash, name), will, now)
     }
 
-    /// The change by which an operator ends this session.
+    /// See [`Sessions::change_by_operator`].
     pub(crate) fn change_by_operator(
         &self,
         (hash, name): (u32, &[u8]),
@@ -308,7 +308,7 @@ impl SessionsAtHome {
         self.partitions[at].change_by_operator((hash, name))
     }
 
-    /// A digest of what all nodes of a cluster know alike.
+    /// A digest of the state that is the same at all nodes of a cluster.
     pub(crate) fn digest(&self, seed: u64) -> u64 {
         let all = self.partitions.iter();
         all.fold(0, |digest, sessions| digest ^ sessions.digest(seed))
@@ -329,12 +329,12 @@ impl SessionsAtHome {
         self.partitions[self.place_of_client(client)].has(hash, client)
     }
 
-    /// Whether a claim of this client id goes on with a session.
+    /// See [`Sessions::goes_on`].
     pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
         self.partitions[self.place_of_client(client)].goes_on(hash, client, now)
     }
 
-    /// The will that a claim to this session would make due, if a record has it. The session goes on without it.
+    /// See [`Sessions::take_will`].
     pub(crate) fn take_will(
         &mut self,
         client: (u32, &[u8]),
@@ -346,7 +346,7 @@ impl SessionsAtHome {
         self.change(at, |it| it.take_will(client, clean, counts, now))
     }
 
-    /// A client connects. `counts` limits the number of sessions.
+    /// See [`Sessions::open`].
     pub fn open(
         &mut self,
         client: (u32, &[u8]),
@@ -358,7 +358,7 @@ impl SessionsAtHome {
         self.change(at, |it| it.open(client, claim, counts, now))
     }
 
-    /// The holder gives its session back.
+    /// See [`Sessions::close`].
     pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> Closing {
         match self.place_of(session.id) {
             Some(at) => self.change(at, |it| it.close(session, counts, now)),
@@ -371,14 +371,14 @@ impl SessionsAtHome {
         self.sum(Sessions::end)
     }
 
-    /// Calls `each` with the sessions that are away in these rows, counted over all partitions.
+    /// Calls `each` with the sessions in these rows that are away and that this process may end. Rows are numbered over all partitions.
     pub fn each_absent(&self, rows: Range<u32>, counts: &Admission, mut each: impl FnMut(Absent)) {
         self.each_row(rows, |sessions, row| {
             sessions.absent(row, counts).into_iter().for_each(&mut each);
         });
     }
 
-    /// The same, as an operator sees them.
+    /// Calls `each` with the sessions in these rows that are away, as an operator sees them.
     pub fn each_absent_view(&self, rows: Range<u32>, mut each: impl FnMut(AbsentView<'_>)) {
         self.each_row(rows, |sessions, row| {
             sessions.view(row).into_iter().for_each(&mut each);
@@ -397,25 +397,25 @@ impl SessionsAtHome {
         }
     }
 
-    /// Makes this session due to end now, as if it had expired. Returns whether it was still away.
+    /// See [`Sessions::evict`].
     pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
         let at = self.place_of(id);
         at.is_some_and(|at| self.change(at, |it| it.evict(id, counts)))
     }
 
-    /// The session with this name, if it has its home here and its client is away.
+    /// The session with this name, if it belongs to this home and its client is away.
     pub fn find_absent(&self, hash: u32, client: &[u8]) -> Option<AbsentView<'_>> {
         let at = self.place_here(client)?;
         self.partitions[at].find_absent(hash, client)
     }
 
-    /// Makes this session due to end now, as if it had expired. Returns whether it was away.
+    /// See [`Sessions::evict_named`].
     pub fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
         let at = self.place_here(client);
         at.is_some_and(|at| self.change(at, |it| it.evict_named(hash, client, counts)))
     }
 
-    /// The place of this client's sessions, if it is here.
+    /// The index of this client's partition, if the partition belongs to this home.
     fn place_here(&self, client: &[u8]) -> Option<usize> {
         let partition = self.placement.partition_of(client);
         let is_here = self.placement.home_of(partition) == self.me;
@@ -432,7 +432,7 @@ impl SessionsAtHome {
         self.due_s <= now.unix_s
     }
 
-    /// The place of the next partition with something due.
+    /// The index of the partition that has something due first, if it is due now.
     pub fn due_at(&self, now: Now) -> Option<usize> {
         if !self.is_due(now) {
             return None;
@@ -441,12 +441,12 @@ impl SessionsAtHome {
         all.position(|sessions| sessions.next_due_s() == self.due_s)
     }
 
-    /// The name of the session in this partition that has something due first.
+    /// See [`Sessions::next_due_name`].
     pub fn next_due_name(&self, at: usize) -> Option<&[u8]> {
         self.partitions[at].next_due_name()
     }
 
-    /// What a record that is written `now` says of a session that is away.
+    /// See [`Sessions::recorded`].
     pub(crate) fn recorded(
         &self,
         (hash, name): (u32, &[u8]),
@@ -456,7 +456,7 @@ impl SessionsAtHome {
         self.partitions[at].recorded((hash, name), now)
     }
 
-    /// The next thing due in a partition, if any is left: the will of a session, and its state if it has expired.
+    /// Takes the next thing that is due now in a partition: the will of a session, and the state of the session if it has expired.
     pub fn end_due(
         &mut self,
         at: usize,
@@ -467,7 +467,7 @@ impl SessionsAtHome {
         is_due.then(|| self.change(at, |sessions| sessions.next_due(counts, now)))?
     }
 
-    /// Begins to count the sessions that were read, each for its client and its party.
+    /// Counts the sessions that were read, each for its client and its party.
     pub(crate) fn count_restored(&self, counts: &Admission) {
         counts.count_sessions(0, self.len());
         self.partitions
@@ -475,7 +475,7 @@ impl SessionsAtHome {
             .for_each(|it| it.count_restored(counts));
     }
 
-    /// Writes the sessions from this place and this row of it on; returns where to go on.
+    /// Writes the sessions from this partition and this row on. Returns where to continue, if any are left.
     pub(crate) fn save(
         &self,
         (first, mut row): (usize, u64),
@@ -488,14 +488,14 @@ impl SessionsAtHome {
                 block.record(kind::SESSIONS).number(u64::from(partition));
             }
             if let Some(next) = self.partitions[at].save(core::mem::take(&mut row), now, block) {
-                // A block that was full before the first row begins the partition once more.
+                // If the block was full before the first row, the next block begins with the partition again.
                 return Some((at, next));
             }
         }
         None
     }
 
-    /// Writes the tokens of sessions and wills that have ended a short time ago in a cluster, from this place and this one on. Returns where to go on.
+    /// Writes the retired tokens of a cluster, from this partition and this token on. Returns where to continue, if any are left.
     pub(crate) fn save_retired(
         &self,
         (first, mut from): (usize, usize),
@@ -509,7 +509,7 @@ impl SessionsAtHome {
         None
     }
 
-    /// Reads such a token.
+    /// Restores a retired token from a snapshot.
     pub(crate) fn restore_retired(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -528,8 +528,7 @@ impl SessionsAtHome {
         Ok(())
     }
 
-    /// Reads a session of the partition that was named last, into its next row. `snapshot_age_s` have passed since it was
-    /// written.
+    /// Restores a session into the next row of its client's partition. The snapshot was written `snapshot_age_s` ago.
     pub(crate) fn restore(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -549,7 +548,7 @@ impl SessionsAtHome {
         Ok(())
     }
 
-    /// Reads a row without a session, of this partition.
+    /// Restores a row without a session in this partition.
     pub(crate) fn restore_gap(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -564,7 +563,7 @@ impl SessionsAtHome {
         Ok(())
     }
 
-    /// All records are read: rows without a session are free.
+    /// Called after all records were read: frees the rows without a session.
     pub(crate) fn close_gaps(&mut self) {
         self.partitions.iter_mut().for_each(Sessions::close_gaps);
     }

@@ -1,8 +1,8 @@
-//! Restores sessions from the records of the log. While a log is read, all sessions are away, also those that a connection held when the log was
-//! written: their connections have ended with that process.
+//! Restores sessions from the records of the log. While a log is read, all sessions are away. This includes sessions that a connection held when the
+//! log was written, because the connection ended with that process.
 //!
-//! Invariant: the time for which a session outlives its connection begins with the process that serves next, if a connection held the session, and
-//! with the record otherwise.
+//! Invariant: a session outlives its connection for a limited time. If a connection held the session, this time begins when the next process begins
+//! to serve, otherwise at the time of the record.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -21,16 +21,16 @@ use crate::mail::session::{SessionPatch, Will};
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// Bytes of the records of a partition that are not applied. With more of them all are.
+/// If the records of a partition that wait exceed this many bytes, all of them are applied.
 const UNAPPLIED_BYTES_MAX: usize = 4 << 20;
 
-/// The second in which a session expires that has ended with its connection.
+/// The expiry of a session that has ended with its connection: in the past of every clock.
 pub(super) const ENDED_S: u32 = 0;
 
-/// A record with its second.
+/// The second of a record, and its bytes.
 type Waiting = (u32, Box<[u8]>);
 
-/// The records of sessions that are not applied yet, by row.
+/// By row: records that are not applied yet.
 #[derive(Default)]
 pub(super) struct Unapplied {
     rows: BTreeMap<u32, Vec<Waiting>>,
@@ -56,11 +56,11 @@ impl Unapplied {
 }
 
 impl Sessions {
-    /// Applies a record, whose bytes are `bytes` and which was written at `now`. Returns whether it was valid: a state that cannot be decoded ends its session,
-    /// so that the client is told to begin anew.
+    /// Applies a record that was written at `now` and has these bytes. Returns whether it was valid. A state that cannot be decoded ends its session,
+    /// so the client is told that it has no session.
     ///
-    /// Parts, and the claims between them, are applied [later](Self::apply_rest): each costs as much as the session is long. Most are followed by a whole
-    /// state, which connections record now and then (`Recording` in `protocol/mqtt/state.rs`), and are not applied at all.
+    /// Parts, and the claims between them, wait until [later](Self::apply_rest), because each costs time in proportion to the length of the session.
+    /// Most of them are never applied, because a whole state follows: connections record one now and then (`Recording` in `protocol/mqtt/state.rs`).
     pub(super) fn fold(
         &mut self,
         record: &SessionRecord<'_>,
@@ -82,13 +82,13 @@ impl Sessions {
         self.unapplied.bytes <= UNAPPLIED_BYTES_MAX || self.apply_rest(world, now) == 0
     }
 
-    /// Applies the records that wait. Called when the log is read. Returns the number of sessions with a record that was not valid.
+    /// Applies the records that wait. Called after the log was read. Returns the number of sessions with an invalid record.
     pub(super) fn apply_rest(&mut self, world: &World, now: Now) -> u32 {
         let mut invalid = 0;
         while let Some((id, _)) = self.unapplied.rows.first_key_value() {
             let mut are_valid = true;
             for (unix_s, bytes) in self.unapplied.take(*id) {
-                // It was decoded before.
+                // The record was decoded before, so this succeeds.
                 if let Ok(Some((_, record))) = SessionRecord::decode(&bytes) {
                     are_valid &= self.fold_now(&record, world, Now { unix_s, ..now });
                 }
@@ -148,7 +148,7 @@ impl Sessions {
             }
             SessionChange::Parts(parts) => {
                 let Some(id) = found.filter(|id| self.token(*id) == parts.token) else {
-                    // The session has ended, or a claim that came between has begun another one.
+                    // The session has ended, or a later claim has begun another one.
                     return true;
                 };
                 let session = patched_session(&self.copy_of_state(id), parts, world);
@@ -170,7 +170,7 @@ impl Sessions {
         }
     }
 
-    /// What a record that is written `now` says of a session that is away: a patch that changes nothing, and its terms.
+    /// The contents of a record, written `now`, that only changes the terms of a session that is away: a patch that changes nothing, and the terms.
     pub(super) fn recorded(
         &self,
         (hash, name): (u32, &[u8]),
@@ -195,7 +195,7 @@ impl Sessions {
         Some((SessionPatch::nothing(&self.copy_of_state(id))?, terms))
     }
 
-    /// Whether the log says that the session in this row has ended: it only waits for its will. No claim goes on with it.
+    /// Whether the session in this row has ended in the log, and only waits for its will. No claim continues it.
     fn has_ended(&self, id: u32) -> bool {
         let away = self.states.rows.get(self.rows.get(id).holder);
         away.expires_s == ENDED_S
@@ -254,7 +254,7 @@ impl Sessions {
         true
     }
 
-    /// A session that is away begins, with this name.
+    /// Adds a session with this name that is away.
     pub(super) fn insert_row(
         &mut self,
         name: &[u8],
@@ -272,7 +272,7 @@ impl Sessions {
         id
     }
 
-    /// Ends all sessions without their wills, after the log was read.
+    /// Ends all sessions without their wills. Called after the log was read.
     pub(super) fn end_all(&mut self, world: &World, now: Now) {
         for id in 0..self.end() {
             if self.away(id).is_some() {
@@ -288,7 +288,7 @@ impl Sessions {
         self.leave(id, owner, &world.admission);
     }
 
-    /// A connection with this will holds the session in this row: it does not expire, and its will is not due.
+    /// Notes that a connection with this will holds the session in this row: the session does not expire, and the will is not due.
     fn set_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>, counts: &Admission) {
         let (party, before) = self.charged(id, counts);
         self.reschedule(id, |away| {
@@ -305,7 +305,7 @@ impl Sessions {
         self.held.insert(id, expiry_s);
     }
 
-    /// The log is read: from `now` on, no connection holds any session.
+    /// Called after the log was read: from `now` on, no connection holds any session.
     pub(super) fn release_held(&mut self, now: Now) {
         for (id, expiry_s) in core::mem::take(&mut self.held) {
             self.reschedule(id, |away| {
@@ -317,7 +317,7 @@ impl Sessions {
         }
     }
 
-    /// Changes when the session in this row, which is away, has something due.
+    /// Changes when the will or the end of the session in this row, which is away, is due.
     pub(super) fn reschedule(&mut self, id: u32, change: impl FnOnce(&mut Away)) {
         let away = self.states.rows.get_mut(self.rows.get(id).holder);
         self.due.remove(&(away.due_s(), id));
@@ -331,7 +331,7 @@ impl Sessions {
     }
 }
 
-/// When a session expires that is away from `now` on, and outlives its connection by `expiry_s`.
+/// The expiry of a session that is away from `now` on, and outlives its connection by `expiry_s`.
 fn expires_s(now: Now, expiry_s: u32) -> u32 {
     match expiry_s {
         0 => ENDED_S,
@@ -349,7 +349,7 @@ mod tests {
     use crate::mail::session::record::RecordedParts;
     use crate::mail::session::stored::unreleased;
 
-    /// The sessions of a partition, from records.
+    /// The sessions of a partition, restored from records.
     struct Table(Sessions, alloc::sync::Arc<World>);
 
     impl Table {
@@ -363,7 +363,7 @@ mod tests {
             self.push(name, change) && self.0.apply_rest(&self.1, now) == 0
         }
 
-        /// Folds a record that may wait.
+        /// Adds a record, which may wait.
         fn push(&mut self, name: &[u8], change: SessionChange<'_>) -> bool {
             let record = SessionRecord {
                 name,
@@ -402,12 +402,12 @@ mod tests {
         table.0.release_held(now);
         let hash = xxh3_64_with_seed(b"it", table.1.seed) as u32;
         assert!(table.0.has(hash, b"it") && !table.0.goes_on(hash, b"it", now));
-        // The next records find that it has ended, too.
+        // The next records find an ended session, too.
         assert!(table.fold(b"it", claim(false, 60, 8)));
         assert_eq!((table.0.len(), table.0.token(0)), (1, 8));
     }
 
-    /// The records of the new session come before its claim would be applied, if that waited.
+    /// Tests that this claim does not wait: otherwise the records of the new session would be applied before the claim.
     #[test]
     fn claim_behind_a_session_that_only_waits_for_its_will_begins_another_one() {
         let mut table = Table::new();

@@ -1,13 +1,14 @@
-//! The sessions of a cluster. All nodes apply the records of all sessions in the order of the log. Each node has every session with its stored form, also
-//! while a connection holds it. If the node of that connection dies, the client goes on at any other node.
+//! The sessions of a cluster. All nodes apply the records of all sessions in the order of the log. Each node keeps the stored form of every session,
+//! even while a connection holds it. So if the node of that connection dies, the client continues at any other node.
 //!
 //! Invariants:
-//! * Only records of the log change the state of a session, so it is the same at all nodes. Two things are local: which connection of the node holds a
-//!   session, and what the node has begun to end.
+//! * Only records of the log change the state of a session, so the state is the same at all nodes. Two things are local: which connection of the node
+//!   holds a session, and which wills and ends the node has begun to record.
 //! * The connection with the last claim in the log holds the session. A change by any other connection is void at all nodes (fencing).
-//! * While no connection of the node holds a session, this table tells the homes of the node to keep messages for it. Otherwise the connection does.
+//! * A node's homes must keep messages for each session. If a connection of the node holds the session, that connection tells the homes, otherwise
+//!   this table does.
 //! * Only the steward of the partition publishes wills and ends sessions that expire.
-//! * The token of a session or a will that ends is [retired](crate::home::retired_tokens), and its keys are released later.
+//! * If a session or a will ends, its token is [retired](crate::home::retired_tokens): its keys are released later.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,8 +34,8 @@ use crate::mail::session::stored::{
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 
 impl Sessions {
-    /// Applies a record of the log of a cluster. Returns the effects of the death of the node that held the session, if they are not done yet, and the
-    /// effects of the record.
+    /// Applies a record of the log. Returns the effects of the record. If the node that held the session has died, first returns the effects of its
+    /// death, unless an earlier call has returned them.
     pub(super) fn apply(
         &mut self,
         record: &SessionRecord<'_>,
@@ -63,7 +64,7 @@ impl Sessions {
         (of_death, after)
     }
 
-    /// The row, if the condition of the change is met.
+    /// The row, if the condition of the change holds.
     fn fenced(&self, found: Option<u32>, fence: Fence) -> Option<u32> {
         let id = found?;
         let replica = self.replica(id)?;
@@ -122,7 +123,7 @@ impl Sessions {
             }
         }
         let will = will.clone().map(|mut will| {
-            // A record does not name the client of the will: it is the session's.
+            // The record does not repeat the client: it is that of the session.
             will.client = owner;
             Box::new(Delayed {
                 will,
@@ -210,7 +211,7 @@ impl Sessions {
         }
     }
 
-    /// Sets the state of the session in this row, and its terms.
+    /// Sets the state and the terms of the session in this row.
     fn set_state(
         &mut self,
         id: u32,
@@ -267,8 +268,8 @@ impl Sessions {
         after
     }
 
-    /// Ends a session whose record cannot be read. All nodes find the same, and the client is told that there is no session any more. The record has no
-    /// other effect, so a connection that ends releases what it needs.
+    /// Ends a session whose record cannot be decoded, at all nodes alike. The client is told that it has no session any more. The record counts as
+    /// void, so a connection that has ended still releases what it needed.
     fn end_unreadable(&mut self, id: u32, world: &World, now: Now) -> Consequences {
         Consequences {
             is_void: true,
@@ -285,21 +286,22 @@ impl Sessions {
         let keys = (party, key_bytes(&kept.state.bytes));
         self.retire((token_of(&kept.state.bytes), None), keys, world, now);
         if let Some(will) = will {
-            // Nobody has published it if an operator ends the session.
+            // If an operator ends the session, the will is not published yet.
             let is_due = by == ChangedBy::Operator;
             let retired = (will.token, is_due.then_some(will));
             self.retire(retired, (party, 0), world, now);
         }
         Consequences {
-            // A connection that ends has released what it needed.
+            // A connection that has ended releases what it needed.
             needed: former.holder.is_none().then_some(kept.state.bytes),
             fenced: former.holder.filter(|_| by != ChangedBy::Closing),
             ..Consequences::default()
         }
     }
 
-    /// A node is dead: its connections hold no sessions any more, and what is due of them counts from this moment of the log. The rows are visited
-    /// in later turns, but a row that a record concerns is [released](Self::release_if_dead) before. With `at_once` all rows are visited now.
+    /// Notes that a node is dead: its connections hold no sessions any more, and the delays of these sessions begin at this time of the log. Later
+    /// turns visit the rows. If a record concerns a row before its visit, the row is [released](Self::release_if_dead) first. With `at_once` all rows
+    /// are visited now.
     pub(super) fn release_writer(&mut self, writer: u64, now: Now, at_once: bool) {
         let Some(replicas) = &mut self.replicas else {
             return;
@@ -316,7 +318,7 @@ impl Sessions {
         while at_once && self.release_some().is_some() {}
     }
 
-    /// Visits some rows since a node has died. Returns their number and what follows; `None` if no node has died that still holds sessions here.
+    /// Visits some rows after the death of a node. Returns their number and the effects; `None` if all rows are visited for every dead node.
     fn release_some(&mut self) -> Option<(u32, Vec<Consequences>)> {
         let replicas = self.replicas.as_mut()?;
         let dead = replicas.dead.first_mut()?;
@@ -333,7 +335,7 @@ impl Sessions {
         Some((rows.len() as u32, after))
     }
 
-    /// Releases the session in this row if a node held it that has died. Returns what follows, if a connection of this node held it.
+    /// Releases the session in this row if its holder's node has died. Returns the effects, if a connection of this node held the session.
     fn release_if_dead(&mut self, id: u32) -> Option<Consequences> {
         let replicas = self.replicas.as_deref_mut()?;
         if replicas.dead.is_empty() {
@@ -366,7 +368,7 @@ impl Sessions {
         })
     }
 
-    /// Gives the session with this name to a connection of this node, whose claim was just applied. Returns the session, and the offset of that claim.
+    /// Gives the session with this name to a connection of this node whose claim was just applied. Returns the session, and the offset of the claim.
     pub(super) fn hold(
         &mut self,
         (hash, name): (u32, &[u8]),
@@ -390,14 +392,14 @@ impl Sessions {
         Some((session, SavedSession { expiry_s, state }, claim))
     }
 
-    /// The condition for a change of this session by the connection that holds it; `None` if that connection holds it no more.
+    /// The condition for a change of this session by its connection; `None` if the connection does not hold it any more.
     pub(super) fn fence_of(&self, id: SessionId, by: ChangedBy) -> Option<Fence> {
         self.name_of(id)?;
         let claim = self.replica(id.row)?.claim;
         Some(Fence { claim, by })
     }
 
-    /// Becomes the steward of the partition, or is it no more.
+    /// Sets whether this node is the steward of the partition: the node that publishes wills and ends sessions.
     pub(super) fn set_steward(&mut self, is_steward: bool) {
         let Some(replicas) = &mut self.replicas else {
             return;
@@ -408,7 +410,7 @@ impl Sessions {
         self.begin_again();
     }
 
-    /// Lets the steward begin again with all that is not recorded.
+    /// Lets the steward start over with all work that is not recorded.
     pub(super) fn begin_again(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.retired.publish_all_again();
@@ -416,7 +418,7 @@ impl Sessions {
         }
     }
 
-    /// What this node has to do next, of what is due now. A session stays in the table until its record is applied.
+    /// The next work of this node that is due now. A session stays in the table until the record of its end is applied.
     pub(super) fn next_due_in_log(&mut self, now: Now, counts: &Counts) -> Option<DueInLog> {
         if let Some((visited, after)) = self.release_some() {
             return Some(DueInLog::Released(visited, after));
@@ -429,7 +431,7 @@ impl Sessions {
         if !replicas.is_steward {
             return None;
         }
-        // What this process had begun to end as an earlier steward may not have been recorded.
+        // What this process began to record in an earlier stewardship may be lost, so it begins again.
         let stewardship = replicas.stewardship;
         let again = replicas.begun.first().copied();
         let id = match again.filter(|(earlier, _)| *earlier < stewardship) {
@@ -445,7 +447,7 @@ impl Sessions {
         Some(due)
     }
 
-    /// What is due now of the session in this row.
+    /// The work that is due now for the session in this row.
     fn due_of(&self, id: u32, now: Now) -> Option<DueInLog> {
         let row = self.away(id)?;
         let (away, name) = (
@@ -462,8 +464,9 @@ impl Sessions {
         })
     }
 
-    /// The change that the steward records for the session with this name, whose will with this token was published (0: it has none): its end if it has
-    /// expired, and its state without the will otherwise. `None` if a connection holds the session, or if there is none with this will.
+    /// The change that the steward records after it has published the session's will with the token `will` (0: the session has no will). It is the
+    /// end of the session if it has expired, otherwise its state without the will. `None` if a connection holds the session, or if no such session
+    /// has this will.
     pub(super) fn change_by_steward(
         &self,
         (hash, name): (u32, &[u8]),
@@ -473,7 +476,7 @@ impl Sessions {
         let id = self.find(hash, name)?;
         let of_session = self.states.rows.get(self.rows.get(id).holder).will.as_ref();
         if of_session.map_or(0, |delayed| delayed.will.token) != will {
-            // Meanwhile another connection held the session.
+            // Another connection has held the session meanwhile.
             return None;
         }
         let replica = self.replica(id).filter(|replica| replica.held.is_none())?;
@@ -493,7 +496,7 @@ impl Sessions {
         Some((ChangeAtHome::Terms(patch, terms), fence))
     }
 
-    /// The change by which an operator ends the session with this name; `None` if there is none, or if a connection holds it.
+    /// The change by which an operator ends the session with this name; `None` if there is no such session, or if a connection holds it.
     pub(super) fn change_by_operator(
         &self,
         (hash, name): (u32, &[u8]),
@@ -508,7 +511,7 @@ impl Sessions {
         Some((ChangeAtHome::End(token), fence))
     }
 
-    /// Whether a connection of some node holds the session in this row.
+    /// Whether a connection holds the session in this row, at any node of a cluster.
     pub(super) fn is_held_somewhere(&self, id: u32) -> bool {
         self.replica(id)
             .is_some_and(|replica| replica.held.is_some())
@@ -526,7 +529,7 @@ impl Sessions {
         replicas.is_none_or(|all| all.is_steward && !self.is_held_somewhere(id))
     }
 
-    /// A digest of what all nodes know alike.
+    /// A digest of the state that is the same at all nodes.
     pub(super) fn digest(&self, seed: u64) -> u64 {
         let Some(replicas) = &self.replicas else {
             return 0;
@@ -546,20 +549,20 @@ impl Sessions {
         })
     }
 
-    /// The log is read: this node serves, and releases the keys of what has ended.
+    /// Called after the log was read: from now on this process releases the keys of retired tokens.
     pub(super) fn begin_releases(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.retired.releases = true;
         }
     }
 
-    /// Writes the tokens that have ended a short time ago, from this one on. Returns where to go on.
+    /// Writes the retired tokens from index `from` on. Returns where to continue, if any are left.
     pub(super) fn save_retired(&self, from: usize, block: &mut Block<'_>) -> Option<usize> {
         let retired = &self.replicas.as_ref()?.retired;
         retired.save(self.partition, from, block)
     }
 
-    /// Restores a token from a snapshot. They come in the order of their ends.
+    /// Restores a retired token from a snapshot. The tokens come in the order of their ends.
     pub(super) fn restore_retired(
         &mut self,
         retired: (u64, Option<Box<Will>>),
@@ -597,7 +600,7 @@ impl Sessions {
         })
     }
 
-    /// Retires a token, with the will if the steward has to publish it. `payer` is the party of the session, and the bytes of its keys.
+    /// Retires a token, with the will if the steward must publish it. `payer` is the party of the session, and the bytes of the token's keys.
     fn retire(
         &mut self,
         retired: (u64, Option<Box<Will>>),
@@ -621,10 +624,10 @@ impl Sessions {
     }
 }
 
-/// Rows that are visited in one step of work after the death of a node.
+/// After the death of a node, one step of work visits this many rows.
 const ROWS_PER_PIECE: usize = 16;
 
-/// The second in which `seconds` have surely passed. No second has to pass for 0.
+/// The first second in which `seconds` have passed for sure; for 0, the current second.
 fn due_s(now: Now, seconds: u32) -> u32 {
     match seconds {
         0 => now.unix_s,

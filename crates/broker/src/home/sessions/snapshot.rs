@@ -1,7 +1,7 @@
-//! Sessions in a snapshot. All are away, since a snapshot is taken when no connection is left.
+//! Sessions in a snapshot. All are away, since the process that writes a snapshot has no connections (any more).
 //!
-//! A message names its publisher by the row and the life of its session, for subscribers with No Local, so sessions keep their rows, and rows without a
-//! session keep their count of lives.
+//! For subscribers with No Local, a message names its publisher by the row and the life of its session. So a snapshot keeps the rows of sessions, and
+//! the lives of rows without a session.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,9 +27,9 @@ use crate::store::slab::{NONE, Vacant as _};
 const ENDLESS: u8 = 1;
 const HAS_WILL: u8 = 2;
 const HAS_PAYLOADS: u8 = 4;
-/// A connection held the session when the log was written. Times count from the moment in which no connection holds it.
+/// A connection held the session when the log was written. Times begin when no connection holds the session any more.
 const HELD: u8 = 8;
-/// The session is of a cluster: its last claim follows. Its times are seconds of the log's clock, so that all nodes read the same.
+/// The session belongs to a cluster: its last claim follows. Times are seconds of the log's clock, so that all nodes restore the same state.
 const REPLICATED: u8 = 16;
 /// The maximum number of bytes of a session's record, besides its client id, state and will.
 const SESSION_BYTES: usize = 64;
@@ -40,25 +40,25 @@ pub(super) struct Saved<'a> {
     life: u8,
     pub client: &'a [u8],
     owner: Client,
-    /// Seconds until it expires, if it does.
+    /// Seconds until the session expires; `None` if it never does.
     left_s: Option<u32>,
     state: &'a [u8],
     payloads: Vec<&'a [u8]>,
-    /// Its will, and the seconds until that is due.
+    /// The will, and the seconds until it is due.
     will: Option<(u32, Will)>,
-    /// A connection held it.
+    /// Whether a connection held the session.
     is_held: bool,
-    /// Of a cluster: the offset of the last claim, and its writer.
+    /// In a cluster: the offset of the last claim, and its writer.
     claim: Option<(u64, u64)>,
 }
 
 impl Sessions {
-    /// The maximum number of bytes of their records, without wills.
+    /// The maximum number of bytes of the sessions' records, without wills.
     pub(crate) fn saved_bytes(&self) -> usize {
         self.clients.bytes() + self.states.state_bytes + self.rows.end() as usize * SESSION_BYTES
     }
 
-    /// Writes the sessions from row `from` on. Returns the next row.
+    /// Writes the sessions from row `from` on. Returns the row to continue with, if any are left.
     pub(crate) fn save(&self, from: u64, now: Now, block: &mut Block<'_>) -> Option<u64> {
         for id in from as u32..self.rows.end() {
             if block.is_full() {
@@ -165,7 +165,7 @@ impl Sessions {
     /// `snapshot_age_s` ago.
     ///
     /// # Errors
-    /// Its state is not valid.
+    /// The state is not valid, or the session and this process are not both of a cluster or both of a single node.
     pub(super) fn restore(
         &mut self,
         saved: Saved<'_>,
@@ -197,7 +197,7 @@ impl Sessions {
             owner: saved.owner,
         };
         if saved.claim.is_none() && saved.left_s == Some(0) {
-            // The records behind the snapshot must find that it has ended.
+            // The records after the snapshot must find that the session has ended.
             away.expires_s = ENDED_S;
         }
         if saved.is_held {
@@ -250,7 +250,7 @@ impl Sessions {
         }
     }
 
-    /// All records are read: rows without a session are free.
+    /// Called after all records were read: frees the rows without a session.
     pub(crate) fn close_gaps(&mut self) {
         for id in 0..self.rows.end() {
             if self.rows.get(id).client == Blob::NONE {
@@ -263,7 +263,7 @@ impl Sessions {
 /// A session from its bytes and the payloads of its large messages.
 ///
 /// # Errors
-/// No server has written it.
+/// The bytes are damaged: no server writes such a session.
 pub(super) fn checked_session(
     bytes: &[u8],
     payloads: &[&[u8]],
@@ -277,10 +277,10 @@ pub(super) fn checked_session(
     Ok(session)
 }
 
-/// A session after the changes of a record, with the epoch of this process.
+/// A session with the changes of a record and the epoch of this process.
 ///
 /// # Errors
-/// The record changes another state of the session, or no server has written it.
+/// The record does not fit the state of the session, or is damaged.
 pub(super) fn patched_session(
     session: &EncodedSession,
     parts: &RecordedParts<'_>,

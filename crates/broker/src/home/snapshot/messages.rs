@@ -159,8 +159,8 @@ impl Home {
             .append(row.log, row.rule, rule, most, usize::MAX, &new)
             .0;
         if offset < row.last() {
-            // The budget may remove this message before newer ones are restored, or there are none because they were removed without a loss.
-            // Without the note the whole topic would then count as lost.
+            // Newer messages may be restored later, or may have been removed without a loss. If the budget removes this message before, the whole
+            // topic would count as lost without this note.
             log.note_newest_removed(row.log);
         }
         self.log_grew(at, rules, now, usize::MAX);

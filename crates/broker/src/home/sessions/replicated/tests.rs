@@ -41,7 +41,7 @@ impl Table {
         let mut settings = Settings::default();
         settings.mqtt.durable_sessions = true;
         settings.mqtt.sessions_per_user_max = 2;
-        // So that bytes count by party.
+        // With a limit, bytes are counted by party.
         settings.limits.memory_bytes = 64 << 20;
         Table {
             world: World::for_tests(settings, 1),
@@ -74,7 +74,7 @@ impl Table {
         self.apply_record(&record, writer)
     }
 
-    /// Applies a change that a home has made.
+    /// Applies a change that a home has recorded.
     fn apply_at_home(
         &mut self,
         name: &str,
@@ -137,7 +137,7 @@ impl Table {
         self.sessions.next_due_in_log(now, &self.world.admission)
     }
 
-    /// What is due now, until nothing is.
+    /// Takes all work that is due now.
     fn due(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         while self.sessions.next_due_s() <= self.now_s {
@@ -312,7 +312,7 @@ fn party_of_a_session_pays_for_its_retired_will_and_keys_until_their_release() {
     };
     let parts = SessionChange::Parts(RecordedParts::new(&patch, None));
     assert!(!table.apply("sensor", ME, parts, Some(by)).is_void);
-    // The clean start ends the session.
+    // The Clean Start ends the session.
     claim(&mut table, None);
     let id = table.sessions.find(hash, b"sensor").expect("a new session");
     let (_, alone) = table.sessions.charged(id, &world.admission);
@@ -400,7 +400,7 @@ fn sessions_of_a_dead_node_are_released_in_pieces_and_count_as_released_at_once(
         1000,
         "nothing is visited in the turn of the death"
     );
-    // Its session has expired by now, so that another one begins, although its row was not visited.
+    // The session has expired by now, so another one begins, although the row was not visited.
     table.now_s += 102;
     let (before, last) = (table.offset, names.last().expect("there are some"));
     table.claim(last, ME, false, None);
