@@ -502,8 +502,8 @@ impl Groups {
     }
 
     /// Gives the message to the next member of each group that [`Groups::find`] has found. A group reads this message from the log later if the log
-    /// may have earlier messages for it, or without `may_give`. Returns whether the caller must queue an entry for [late
-    /// groups](Groups::mark_late_behind).
+    /// may have earlier messages for it, or without `may_give`. Returns whether the caller must queue an entry for late groups
+    /// ([`Groups::mark_late_behind`]).
     pub fn give_due(
         &mut self,
         partition_index: usize,

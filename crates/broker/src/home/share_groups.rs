@@ -3,8 +3,7 @@
 //! A group has a cursor in each partition: it is done with the messages up to the cursor. A member's credit is the number of messages that the group
 //! may still give to the member before the member acknowledges any. Members with credit take turns. While no member has credit, the cursor does not
 //! move, and messages wait in the log. A member that leaves may give unacknowledged messages back: they go to another member before any newer
-//! message. Messages that the member does not give back (QoS 2, or of a session that outlives its connection) stay with its session [MQTT-4.8.2-4,
-//! -5].
+//! message. Other messages (QoS 2, or of a session that outlives its connection) stay with its session [MQTT-4.8.2-4, -5].
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection. Each message that matches the group's filter is kept
 //! for the group, within the limits of the log.

@@ -422,8 +422,7 @@ impl Sessions {
     }
 }
 
-/// The remaining seconds of a session that expires in second `expires_s`. 0 only if the session has expired, since 0 in the log means that the
-/// session ends.
+/// The remaining seconds of a session that expires in second `expires_s`. 0 only if it has expired, since 0 in the log ends the session.
 pub(super) fn left_s(expires_s: u32, now: Now) -> u32 {
     match expires_s {
         FOREVER_S => FOREVER_S,

@@ -162,7 +162,7 @@ impl SessionsAtHome {
         self.claims_in_flight.get(name).copied().unwrap_or_default()
     }
 
-    /// Whether this client id has a session that a connection holds.
+    /// See [`Sessions::is_held`].
     pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
         self.partitions[self.place_of_client(client)].is_held(hash, client)
     }
@@ -264,7 +264,7 @@ impl SessionsAtHome {
         self.change(at, |it| it.set_steward(is_steward));
     }
 
-    /// Called after a node has read the log of its cluster, before the node serves clients.
+    /// From now on this process releases the keys of retired tokens. Called after the node has read the log of its cluster.
     pub(crate) fn begin_releases(&mut self) {
         let all = self.partitions.iter_mut();
         all.for_each(Sessions::begin_releases);
@@ -422,7 +422,7 @@ impl SessionsAtHome {
         is_here.then(|| self.placement.place_at_home(partition))
     }
 
-    /// Bytes of sessions that are evicted and have not ended yet.
+    /// Bytes of evicted sessions that have not ended yet.
     pub fn evicted_bytes(&self) -> usize {
         self.sum(Sessions::evicted_bytes)
     }
