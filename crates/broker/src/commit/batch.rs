@@ -7,7 +7,7 @@
 //! record: varint length, u8 kind, varint offset minus the first offset, body (`record`)
 //! ```
 //!
-//! A *writer* is a process that writes to the log, under a number of its own.
+//! A *writer* is a process that writes to the log, and has a number.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -24,14 +24,13 @@ use crate::mail::session::record::SessionRecord;
 
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 36;
-/// The version of the format of batches and records. If it changes, the version of the cluster's format must change too (`FORMATS` of the server).
+/// The version of the format of batches and records. A change needs a new version of the cluster's format, too (`FORMATS` of the server).
 pub const FORMAT: u8 = 1;
 
 /// A replicated log must store a *fact* (a message, or a change of a topic) within this many seconds of its admission. A fact that is
 /// stored later is void for every reader. So a fact takes effect before its publisher is told that the outcome is unknown (`LATE_S` in
 /// `queue`), or never. The bound is four seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may
-/// be nearly two seconds ahead of the log's clock. Notes (records about a partition or its writers) are valid at any time, since no
-/// publisher waits for them.
+/// be nearly two seconds ahead of the log's clock. The bound holds also for claims of MQTT sessions, but not for other records.
 pub const BOUND_S: u32 = 6;
 
 /// The header of a batch.
@@ -39,12 +38,12 @@ pub const BOUND_S: u32 = 6;
 pub struct Header {
     /// The partition.
     pub partition: PartitionId,
-    /// The number of the process that wrote the batch.
+    /// The writer of the batch.
     pub writer: u64,
     /// The number of the batch among the batches of its writer in the partition.
     pub number: u64,
-    /// The first offset of the batch, if the writer assigns the offsets; otherwise 0. If unlogged facts precede the first record, the
-    /// offset of that record is higher.
+    /// The first offset of the batch, if the writer assigns the offsets; otherwise 0. The offset of the first record is higher if unlogged
+    /// facts (facts without a record) precede it.
     pub first: u64,
     /// When the records were admitted, in Unix seconds.
     pub unix_s: u32,
@@ -92,9 +91,9 @@ impl Header {
 /// The content of a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
-    /// A message, or a change of a topic. The hash of the topic's name is made with seed 0.
+    /// A message, or a change of a topic. The seed of the hash of the topic's name is 0.
     Fact(&'a Fact<'a>),
-    /// A note about the partition, or about the processes that write to it.
+    /// A note.
     Note(Note<'a>),
     /// A change of an MQTT session.
     Session(&'a SessionRecord<'a>),
@@ -114,9 +113,8 @@ impl Entry<'_> {
 /// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field, with the checks
 /// of a publish.
 ///
-/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes check batches
-/// before they write them. Only this function decides that, so that all nodes agree, whether they read the batch live, at their start or
-/// for a checkpoint.
+/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes write only valid batches.
+/// Only this function decides that, so that all nodes agree, whether they read the batch live, at their start or for a checkpoint.
 ///
 /// # Errors
 /// What is wrong with the batch.
@@ -199,19 +197,19 @@ impl StoredHeader {
         StoredHeader { header, written_s }
     }
 
-    /// Whether a replicated log stored the batch too late. Then its messages and changes of topics are void, since other nodes may have
-    /// published newer values in the meantime. The number of the batch still counts, so the writer's next batch is valid.
+    /// Whether a replicated log stored the batch too late. If so, its facts are void, since other nodes may have published newer values in
+    /// the meantime, and its claims of sessions are void, too. The number of the batch counts, so the writer's next batch is valid.
     pub fn is_late(&self) -> bool {
         is_late(self.written_s, self.header.unix_s)
     }
 }
 
-/// Whether facts that were admitted in the second `written_s` are void, because a replicated log stored them only in the second `stored_s`.
+/// Whether facts that were admitted at `written_s` are void because a replicated log stored them as late as `stored_s`.
 pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
     stored_s.saturating_sub(written_s) > BOUND_S
 }
 
-/// The records of a committed batch, to be taken one by one.
+/// The records of a committed batch. Each call of `take` returns the next one.
 pub(crate) struct Records {
     stored: StoredHeader,
     batch: Arc<[u8]>,

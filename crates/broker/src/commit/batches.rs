@@ -1,10 +1,10 @@
-//! The batches of a partition that are not committed: the open batch, to which records are added, and the batches in flight to the log.
+//! The uncommitted batches of a partition: the open batch, to which records are added, and the batches in flight to the log.
 //!
 //! Words: a *fact* is a message or a change of a topic. An *unlogged* fact gets an offset but no record. A *mark* is a record that reserves
 //! offsets for unlogged facts. A *writer* is one process under one number; the process gets a new number if the log declares it dead.
 //!
-//! Invariants: a batch in flight that is not committed is appended again unchanged, with all batches after it. All records of a batch were
-//! admitted in the second that its header has, so waiting for the engine does not change the time of a record.
+//! Invariants: if a batch in flight is not committed, it is appended again unchanged, with all batches after it. The header of a batch has the
+//! second in which all its records were admitted, so waiting for the engine does not change the time of a record.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -19,18 +19,18 @@ use crate::base::snapshot::FieldWriter;
 /// The maximum number of records of a batch. A batch that has used this many offsets takes no more records.
 pub(super) const BATCH_RECORDS: u32 = 4096;
 const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
-/// A batch with this many bytes is full. Its last record may exceed this.
+/// A batch with this many bytes is full. Its last record may exceed this limit.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
 /// The capacity that the buffer of an open batch keeps for the next batch. It is small, since there may be hundreds of partitions.
 pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
 /// How many offsets a mark reserves: a million unlogged facts need one mark.
 const MARK_STEP: u64 = 1 << 20;
-/// The maximum number of batches of a partition in flight. An engine that needs some turns (passes of the shard's loop) to answer still has
-/// enough work with this many.
+/// The maximum number of batches of a partition in flight. With this many, even an engine that answers some turns (passes of the shard's
+/// loop) later is always busy.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
 /// The maximum number of batches of a partition in flight to a replicated log: one is sent while another is stored, and further records
-/// wait in the open batch. With NATS, 16 in flight do not raise the rate of publishes, but double the number of batches, which every node
-/// must read.
+/// wait in the open batch. With NATS, 16 batches in flight do not raise the rate of publishes, but make twice as many batches, and every
+/// node must read them.
 pub(super) const IN_FLIGHT_REPLICATED: usize = 2;
 /// Seconds without a commit after which batches in flight are appended again.
 pub(super) const RESEND_S: u32 = 2;
@@ -38,7 +38,7 @@ pub(super) const RESEND_S: u32 = 2;
 /// The batch to which records are added.
 #[derive(Default)]
 struct OpenBatch {
-    /// Room for the header, then the records.
+    /// The header, which is written when the batch is closed, then the records.
     bytes: Vec<u8>,
     records: u32,
     /// The number of offsets that the batch uses: one for each record, and one for each unlogged fact before or between the records.
@@ -50,7 +50,7 @@ struct OpenBatch {
 /// The batches of one partition that are not committed.
 pub(super) struct Batches {
     partition: PartitionId,
-    /// The number of this process among the writers of the log.
+    /// The number of this process as a writer of the partition.
     pub writer: u64,
     /// Whether the log is replicated: it has other writers too, and the log assigns the offsets.
     pub is_replicated: bool,
@@ -59,7 +59,7 @@ pub(super) struct Batches {
     mark: u64,
     /// Closed batches that are not committed, the oldest first.
     pub in_flight: VecDeque<Batch>,
-    /// How many batches in flight, from the oldest on, were passed to the engine.
+    /// The number of batches in flight, from the oldest, that the engine has got.
     sent: usize,
     /// When the oldest batch in flight was last appended, or a batch was last committed, in seconds (`Now::s`).
     progress_s: u32,
@@ -112,8 +112,8 @@ impl Batches {
         buffer.len()
     }
 
-    /// Skips an offset of the open batch, for an unlogged fact. If the log assigns the offsets and the open batch has no records, nothing
-    /// is skipped: then the offsets before the batch are free.
+    /// Skips an offset of the open batch, for an unlogged fact. Skips nothing if the log assigns the offsets and the open batch has no
+    /// records: the offsets before the batch are free.
     pub fn skip_offset(&mut self) {
         if !self.is_replicated || self.open.records > 0 {
             self.open.offsets += 1;
@@ -125,8 +125,8 @@ impl Batches {
         self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1
     }
 
-    /// Whether the log needs a new mark before the next unlogged fact gets an offset. False if the log assigns the offsets: then the
-    /// offsets up to the next batch are free. `sequence` is the last offset of the partition.
+    /// Whether the log needs a new mark before the next unlogged fact gets an offset. False if the log assigns the offsets: the offsets
+    /// up to the next batch are free. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
         !self.is_replicated
             && self.highest_offset(sequence) > self.mark
@@ -146,7 +146,7 @@ impl Batches {
         self.open.bytes.capacity()
     }
 
-    /// Frees the open batch's buffer if it has no records.
+    /// Frees the open batch's buffer if the batch has no records.
     pub fn free(&mut self) {
         if self.open.records == 0 {
             self.open.bytes = Vec::new();
@@ -155,7 +155,7 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, sequence: u64) {
-        // Some unlogged facts may already have offsets after the last batch. Others may still wait for their offsets.
+        // Unlogged facts use offsets after the last batch. `sequence` has those that are assigned, `next_offset` those that are reserved.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),
@@ -188,8 +188,8 @@ impl Batches {
         bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
-    /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine does not have yet, or all batches
-    /// in flight if none was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
+    /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine has not got yet, or all batches
+    /// in flight if no batch was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
     pub fn send(
         &mut self,
         now_s: u32,
@@ -231,22 +231,22 @@ impl Batches {
         }
     }
 
-    /// Continues as the next writer, after the log has declared this writer dead. The batches in flight are void, so the next writer appends their records
-    /// in its first batches.
+    /// Continues as the next writer, after the log has declared this writer dead. The batches in flight are void, so the next writer
+    /// appends their records in its first batches.
     pub fn restart_as_next_writer(&mut self) {
         self.writer += 1;
         (self.last_number, self.sent) = (0, 0);
         self.renumber();
     }
 
-    /// Handles the report that the log has the batch `number` of this writer. Returns the batch if it is valid.
+    /// Handles the report that the log contains the batch `number` of this writer. Returns the batch if it is the next one.
     pub fn committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
         let next = self.last_number + 1 - self.in_flight.len() as u64;
         if number < next {
             return None;
         }
         if number > next && !planted::is(Fault::GapAccepted) {
-            // A batch is missing in the log: it and all batches after it are appended again.
+            // The log lacks a batch. That batch and all later ones are appended again.
             self.sent = 0;
             return None;
         }

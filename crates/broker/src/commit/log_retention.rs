@@ -1,24 +1,23 @@
-//! Decides which batches of a partition's log may be removed because checkpoints contain them, and where a node begins to read the log at its start.
+//! Decides which batches of a partition's log may be removed because checkpoints contain them, and where a node begins to read the log when
+//! it starts.
 //!
 //! Invariant: each batch is in the log or in a checkpoint, so every node can restore all acknowledged messages.
-//!
-//! A *writer* is a process that writes to the log, under a number of its own.
 
 use crate::base::planted::{self, Fault};
 
-/// How many checkpoints of each partition are kept: if the newest checkpoint is damaged, a node can begin with the one before.
+/// The number of checkpoints that are kept of each partition: if the newest is damaged, a node can begin with the one before.
 pub const CHECKPOINTS_KEPT: usize = 2;
 
-/// What is stored of a partition: the batches of the log from the first one on, and the checkpoints.
+/// The stored batches and checkpoints of a partition.
 #[derive(Clone, Copy, Debug)]
 pub struct LogExtent<'a> {
-    /// The number of the first batch in the log. Batches are numbered 1, 2, 3, and so on, over all writers.
+    /// The number of the first batch in the log. All writers' batches are numbered together: 1, 2, 3, and so on.
     pub first: u64,
-    /// For each checkpoint, the newest first: the number of the last batch that it contains.
+    /// For each checkpoint, the newest first: the number of the last batch that the checkpoint contains.
     pub contained: &'a [u64],
 }
 
-/// Batches are missing: they are neither in the log nor in the newest checkpoint.
+/// Some batches are neither in the log nor in the newest checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
     /// The number of the last missing batch.
@@ -26,11 +25,11 @@ pub struct Hole {
 }
 
 impl LogExtent<'_> {
-    /// All batches before the returned number may be removed. `wanted` is the first batch to keep by the log's limits of bytes and age. A
-    /// batch may be removed only if the older checkpoint contains it. If no batch may be removed by this rule and the log is full, it is
-    /// enough that the newest checkpoint contains the batch. Then the caller must verify that the newest checkpoint is intact.
+    /// The number of the first batch that must stay. `wanted` is the first batch to keep by the log's limits of bytes and age. A batch may
+    /// be removed only if the older checkpoint contains it. If this rule frees nothing and the log is full, it is enough that the newest
+    /// checkpoint contains the batch. In this case the caller must verify that the newest checkpoint is intact.
     ///
-    /// The last batch of a checkpoint stays in the log. By this batch a node recognises that the checkpoint belongs to this log.
+    /// The last batch of a checkpoint stays in the log: it shows a node that the checkpoint belongs to this log.
     pub fn removable_before(&self, wanted: u64, is_full: bool) -> u64 {
         if planted::is(Fault::EarlyPurge) {
             return wanted;
@@ -44,7 +43,7 @@ impl LogExtent<'_> {
         }
     }
 
-    /// The last batch of the newest checkpoint; 0 without a checkpoint. A node begins with that checkpoint and reads the log after this batch.
+    /// The last batch of the newest checkpoint; 0 without a checkpoint. A node begins with this checkpoint and reads the log after this batch.
     ///
     /// # Errors
     /// Batches between the checkpoint and the log are missing, so the node would lack acknowledged messages.
@@ -73,7 +72,7 @@ mod tests {
             (1, &[40, 20], 50, false, 20),
             (1, &[40, 20], 10, false, 10),
             (1, &[40, 20], 50, true, 20),
-            // The log is full. Nobody can publish until there is room, so the newest checkpoint is enough.
+            // The log is full, and nobody can publish, so the newest checkpoint is enough.
             (1, &[40], 50, true, 40),
             (20, &[40, 20], 50, true, 40),
             (20, &[40, 20], 50, false, 0),

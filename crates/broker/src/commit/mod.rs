@@ -1,26 +1,26 @@
-//! Commits the writes of homes (the parts of shards that keep topics) through an engine: an ordered log on disk or in a cluster.
+//! Commits the writes of homes (a home is the component of a shard that stores topics) through an engine: an ordered log on disk or in a cluster.
 //!
 //! A write is admitted, committed and applied:
-//! 1. The home admits the write. Only here the write can be refused: for lack of rights, by limits, or because this process has no room.
+//! 1. The home admits the write. Only this step can refuse the write: for lack of rights, by limits, or because this process has no room.
 //! 2. The home encodes the write as a record (`record`) and adds the record to the open batch of its partition (`batches`). At the end of the turn the
 //!    batch goes to the engine ([`Io::append`](crate::Io::append)). The request waits in the queue of its partition (`queue`) until
-//!    [`Input::Committed`](crate::Input::Committed) reports that the log has the batch.
-//! 3. The home applies the write. Now the write gets its offset, its answer and its deliveries.
+//!    [`Input::Committed`](crate::Input::Committed) reports that the log contains the batch.
+//! 3. The home applies the write: assigns the offset, answers the client and delivers the message.
 //!
 //! Without an engine a write is applied in the call that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
 //!
-//! The engine may lose and repeat batches. Its log must only be ordered, and must at some time contain a batch that is appended again and
-//! again. The batches of a writer in a partition have consecutive numbers, and are valid in this order. A duplicate is void. A batch after
-//! a gap in the numbers is void too, and its writer appends it again.
+//! The engine may lose and repeat batches, but its log must be ordered, and a batch that is appended again and again must finally be stored. The
+//! batches of a writer in a partition have consecutive numbers. A duplicate is void. A batch after a gap in the numbers is void too, and its
+//! writer appends it again.
 //!
 //! A replicated log ([`World::is_replicated`](crate::World::is_replicated): a cluster) has several writers. The batches of all writers are applied in the
-//! order of the log. The log assigns to each record its second and its offset: `sequence << 12 | index in the batch`
+//! order of the log. The log assigns a timestamp and an offset to each record: `sequence << 12 | index in the batch`
 //! ([`OFFSET_BITS`](crate::OFFSET_BITS)).
 //!
-//! Invariants: the records of a partition are applied in the order of the log, and applying refuses no record. The requests of a shard to a partition
-//! take effect in the order in which they were made, so that a subscription sees all earlier publishes.
+//! Invariants: the records of a partition are applied in the order of the log, and no valid record is refused. The requests of a shard to a
+//! partition take effect in the order in which they were made, so that a subscription sees all earlier publishes.
 //!
-//! Words: a *writer* is a process that writes to the log, under a number of its own; a *turn* is a pass of the shard's loop.
+//! Words: a *writer* is a process that writes to the log, and has a number; a *turn* is a pass of the shard's loop.
 
 pub mod batch;
 mod batches;
@@ -39,7 +39,7 @@ use crate::base::snapshot::Damaged;
 /// A batch of records of one partition, to be appended to the log.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The decoded header. The numbers of a writer's batches in a partition are 1, 2, 3, ...
+    /// The decoded header.
     pub header: Header,
     /// The encoded header and records.
     pub bytes: Arc<[u8]>,
@@ -51,17 +51,17 @@ impl AsRef<[u8]> for Batch {
     }
 }
 
-/// An engine's report that the log of a partition has a batch. The reports of a partition come in the order of its log.
+/// An engine's report that the log of a partition contains a batch. The reports of a partition come in the order of its log.
 #[derive(Debug)]
 pub struct Committed {
-    /// The header of the batch. If the log assigns the offsets, `first` is the first assigned offset, and `unix_s` is the second in which
-    /// the log stored the batch, by the log's clock. So the clock of one process decides nothing for other processes.
+    /// The header of the batch. If the log assigns the offsets, `first` is the first assigned offset, and `unix_s` is the time by the log's
+    /// clock at which the log stored the batch, so that no process depends on the clock of another.
     pub header: Header,
     /// The batch, if the log has other writers. Ignored if this process wrote the batch.
     pub batch: Option<ForeignBatch>,
 }
 
-/// A checked batch that another process may have written. Its bytes count in a backlog until the records are applied or dropped.
+/// A checked batch that another process may have written. Its bytes count in a backlog until this value is dropped.
 #[derive(Debug)]
 pub struct ForeignBatch {
     bytes: Arc<[u8]>,
@@ -69,7 +69,7 @@ pub struct ForeignBatch {
 }
 
 impl ForeignBatch {
-    /// Checks a batch of the log ([`batch::check`]), and counts the batch in this backlog.
+    /// Checks a batch of the log ([`batch::check`]), and adds its bytes to `backlog`.
     ///
     /// # Errors
     /// Why the batch is void.
@@ -96,8 +96,7 @@ impl Drop for ForeignBatch {
     }
 }
 
-/// The bytes of batches that the engine has reported and that are not applied yet. While the backlog is large, the engine stops reading its
-/// log.
+/// The bytes of batches that the engine has reported and that are not applied yet. While the backlog is large, the engine does not read its log.
 #[derive(Clone, Debug, Default)]
 pub struct Backlog(Arc<AtomicUsize>);
 

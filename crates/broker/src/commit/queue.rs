@@ -1,20 +1,20 @@
-//! The queues of requests to a home (the part of a shard that keeps topics) that wait for the engine, which writes the log: writes whose
-//! records are not committed yet, and the requests after them.
+//! The queues of requests that wait at a home (the component of a shard that stores topics) for the engine, which writes the log: writes whose
+//! records are not committed yet, and the requests after these writes.
 //!
 //! Each partition has a queue. A request takes effect after all earlier requests to the same partition. A request that concerns all
-//! partitions of the home has an entry in each queue. It takes effect when its entry is the first in each queue, and until then no later
-//! request takes effect.
+//! partitions of the home has an entry in each queue. The request takes effect when its entry is the first of every queue, and all later
+//! requests wait until then.
 //!
 //! In a replicated log, records of other writers are applied between the records of this process, in the order of the log. A request that
-//! writes nothing waits neither for these records nor for the notes of this process (records about a partition or its writers). A batch is
-//! judged valid or void only when all earlier batches are applied, since an earlier record may declare the writer of the batch dead.
+//! writes nothing waits neither for these records nor for the notes of this process (records about a partition or its writers). Whether a
+//! batch is valid is decided only when all earlier batches are applied, since an earlier record may declare the writer of the batch dead.
 //!
 //! An *unlogged fact* is a message or a change of a topic that gets an offset but no record. A *mark* is a record that reserves offsets for
 //! unlogged facts.
 //!
 //! Invariant: the writes of a queue are in the order of their records in the log (`batches`).
 //!
-//! Words: a *writer* is a process that writes to the log, under a number of its own; a *turn* is a pass of the shard's loop.
+//! Words: a *writer* is a process that writes to the log, and has a number; a *turn* is a pass of the shard's loop.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -29,16 +29,16 @@ use crate::base::time::Now;
 
 /// The capacity that the buffer for encoding a record keeps for the next record.
 const RECORD_KEPT_BYTES: usize = 512 << 10;
-/// A request of this age in seconds is late: its sender is told that the outcome is unknown.
+/// A request that has waited for this many seconds is late: its sender is told that the outcome is unknown.
 const LATE_S: u32 = 10;
 const _: () = assert!(LATE_S >= BOUND_S + 4);
 
 /// The entry of a request in a queue.
 struct Entry<T> {
-    /// Whether the request waits for a record. Its record is then the next record of this process in the log.
+    /// Whether the request waits for a record. If this entry is the first, its record is the next record of this process in the log.
     writes: bool,
     asked_s: u32,
-    /// `None` if the request concerns all partitions: then the queue `all_partitions` has the request.
+    /// `None` if the request concerns all partitions: the request is then in the queue `all_partitions`.
     request: Option<T>,
     /// The bytes that were counted for the request.
     bytes: usize,
@@ -47,7 +47,7 @@ struct Entry<T> {
 /// Entries in the order in which their requests were made.
 struct RequestQueue<T> {
     entries: VecDeque<Entry<T>>,
-    /// The entries before this index are already known to be late.
+    /// The number of entries, from the first, that were already reported as late.
     late: usize,
 }
 
@@ -89,12 +89,12 @@ struct Queue<T> {
     current: Option<CurrentBatch>,
 }
 
-/// What takes effect next.
+/// The request or record that takes effect next.
 pub(crate) enum Next<T> {
     /// A request, with its record if it waited for one.
     Request(T, Option<Record>),
-    /// A record that no request waits for, and whether this process wrote it. This is known from the batch, not from the present number of
-    /// the writer: a record before it in the batch may have declared the writer dead.
+    /// A record that no request waits for, and whether this process wrote it. The batch tells that. The present writer number does not: an
+    /// earlier record of the batch may have declared the writer dead, and this process then continues under a new number.
     Record { record: Record, is_own: bool },
 }
 
@@ -119,8 +119,8 @@ pub(crate) struct CommitQueues<T> {
     all_partitions: RequestQueue<T>,
     /// The index of the queue that is examined first.
     next: usize,
-    /// Where the search continues for requests that were late at `late_s`: the index of a partition's queue, then `all_partitions`; a
-    /// higher index means that no search is in progress.
+    /// The cursor of the search for requests that were late at `late_s`: the index of a partition's queue, or the number of partitions for
+    /// `all_partitions`. If the cursor is higher, no search is in progress.
     late_queue: usize,
     late_s: u32,
     may_have_due: bool,
@@ -161,7 +161,7 @@ impl<T> Queue<T> {
         false
     }
 
-    /// The entry or record that takes effect next. The last value: whether this process wrote the record.
+    /// The entry or record that takes effect next, and whether this process wrote the record.
     fn next(
         &mut self,
         held_bytes: &mut usize,
@@ -326,8 +326,8 @@ impl<T> CommitQueues<T> {
         bytes
     }
 
-    /// The request or record that takes effect next. `is_valid` tells whether the next batch in a partition's log is valid. Its arguments are the index of
-    /// the partition, the writer, and the number of the batch.
+    /// The request or record that takes effect next. `is_valid` tells whether the next batch in a partition's log is valid. Its arguments are
+    /// the index of the partition, the writer, and the number of the batch.
     pub fn next(
         &mut self,
         now: Now,
@@ -343,7 +343,7 @@ impl<T> CommitQueues<T> {
             let Some(next) = queue.next(held, now.s, self.is_replicated, is_valid) else {
                 continue;
             };
-            // After a batch it is the next queue's turn, so that a queue that fills again and again does not delay the others.
+            // After each batch the next queue continues, so that a queue that is always full does not delay the others.
             self.next = partition_index + usize::from(queue.current.is_none());
             return Some(match next {
                 (Some(entry), record, _) => Next::Request(self.takes_effect(entry)?, record),
@@ -392,7 +392,7 @@ impl<T> CommitQueues<T> {
         self.requests == 0
     }
 
-    /// The number of this process among the writers of the partition at this index.
+    /// The number of this process as a writer of the partition at this index.
     pub fn writer(&self, partition_index: usize) -> u64 {
         self.queues[partition_index].batches.writer
     }
@@ -404,7 +404,7 @@ impl<T> CommitQueues<T> {
             .restart_as_next_writer();
     }
 
-    /// The second of the oldest record that is not applied, or the present second. No record that is applied later has an earlier second.
+    /// The time of the oldest record that is not applied, or the present time. No record that is applied later is older.
     pub fn oldest_s(&self, now: Now) -> u32 {
         if self.requests == 0 {
             return now.unix_s;
@@ -415,8 +415,8 @@ impl<T> CommitQueues<T> {
         all.fold(now.unix_s, u32::min)
     }
 
-    /// Closes batches and passes them to `append`. Batches that the engine does not commit are passed again. `sequence` returns the last offset of the
-    /// partition at an index.
+    /// Closes batches and passes them to `append`. A batch that the engine does not commit in time is passed again. `sequence` returns the last
+    /// offset of the partition at an index.
     pub fn send(
         &mut self,
         now: Now,
@@ -430,7 +430,7 @@ impl<T> CommitQueues<T> {
             let batches = &mut self.queues[partition_index].batches;
             batches.send(now.s, || sequence(partition_index), &mut append);
             if self.requests == 0 {
-                // If no request waits, the partition writes only a note each second, so its buffer is not kept.
+                // Without requests, a partition writes only a note each second, so its buffer is not kept.
                 batches.free();
             }
             if planted::is(Fault::AppliedEarly) {
@@ -465,8 +465,8 @@ impl<T> CommitQueues<T> {
         self.late_queue <= self.queues.len()
     }
 
-    /// Continues the search for late requests by one entry. Returns each late request once, and leaves the request in its queue. The
-    /// requests to a partition come in order. Requests that concern all partitions come last.
+    /// Continues the search for late requests by one entry. Returns each late request once, and leaves the request in its queue. Requests to
+    /// the same partition are returned in order, and requests that concern all partitions at the end.
     pub fn next_late(&mut self) -> Option<&mut T> {
         let line = match self.queues.get_mut(self.late_queue) {
             Some(queue) => &mut queue.line,

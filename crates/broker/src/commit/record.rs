@@ -1,10 +1,10 @@
 //! The encoding of a record of the log. A record is a fact (a message, or a change of a topic), a change of an MQTT session
-//! ([`crate::mail::session::record`]), or a [`Note`] about the partition or its writers.
+//! ([`crate::mail::session::record`]), or a [`Note`].
 //!
 //! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues
-//! with the topic. Data that only this process needs is not encoded: the client, and whom to answer.
+//! with the topic. Data that only this process needs is not encoded: the client that is charged, and the receiver of the answer.
 //!
-//! A *writer* is a process that writes to the log, under a number of its own.
+//! A *writer* is a process that writes to the log, and has a number.
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ use crate::mail::message::{DedupKey, Headers, Publish, Release, SessionKey};
 use crate::mail::session::record::SessionRecord;
 use crate::mail::{Change, Fact};
 
-/// Flags of a message: its QoS in two bits, and which optional fields it has.
+/// The flags of a message: two bits for the QoS, and a bit for each of the headers `retain` and `binary` and for each optional field.
 const QOS: u8 = 3;
 const RETAIN: u8 = 4;
 const BINARY: u8 = 8;
@@ -101,17 +101,17 @@ impl<'a> Fact<'a> {
     }
 }
 
-/// A record that is not a fact: it concerns the partition, its writers or what identifies a retry, and no client sees it.
+/// A record about the partition, its writers, the release of QoS 2 messages, or a shared subscription. No client sees the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note<'a> {
-    /// A mark: unlogged facts may have offsets up to this offset.
+    /// A mark: unlogged facts may have offsets up to this one. In a cluster a mark has offset 0, and only its position in the log counts.
     Mark(u64),
     /// The writer of the batch is alive.
     Heartbeat(Heartbeat<'a>),
     /// This writer is dead: its batches after this record are void.
     Dead(u64),
-    /// This writer becomes the steward (the node that runs wills, expiry and checkpoints for the partition), unless another living writer is the
-    /// steward.
+    /// This writer becomes the steward (the node that runs wills, expiry and checkpoints for the partition), unless a living writer is the
+    /// steward already.
     Steward(u64),
     /// QoS 2 messages of an MQTT session are released.
     Release(Release),
@@ -126,7 +126,7 @@ pub struct GroupPosition<'a> {
     pub filter: &'a [u8],
     /// The share name.
     pub name: &'a [u8],
-    /// The messages of the partition up to this offset are delivered to members. `None`: the group has ended.
+    /// The messages of the partition up to this offset were delivered to members. `None`: the group has ended.
     pub offset: Option<u64>,
 }
 
@@ -230,7 +230,6 @@ impl<'a> Note<'a> {
                 })
             }
             RecordKind::Steward => Note::Steward(from.word()?),
-            // These are no notes.
             RecordKind::Publish
             | RecordKind::Create
             | RecordKind::Delete
@@ -247,8 +246,8 @@ impl<'a> Note<'a> {
     }
 }
 
-/// Checks a record of this partition that another process may have written: its kind, its encoding, and each field. Returns the offset of the record
-/// minus the first offset of the batch. `None` for a record of an unknown kind that may be skipped.
+/// Checks a record of this partition that another process may have written: its kind, its encoding, and each field. Returns the offset of
+/// the record minus the first offset of the batch. `None` for a record of an unknown kind that may be skipped.
 ///
 /// # Errors
 /// What is wrong with the record.
@@ -264,7 +263,7 @@ pub(crate) fn check(
     }
     if let Some((offset_delta, note)) = Note::decode(record)? {
         if let Note::Heartbeat(beat) = note {
-            // The admin console and terminals show both fields, so control characters are refused.
+            // Control characters are refused, since the admin console and terminals show both fields.
             check_fields(beat.name, b"", beat.admin_address).map_err(Damaged)?;
         }
         return Ok(Some(offset_delta));
@@ -290,7 +289,7 @@ pub(crate) fn check(
     Fact::decode(record, 0, Client::NOBODY, checked)?.map_err(Damaged)
 }
 
-/// Whether a record is a note that a node of a cluster writes by itself, so that no request waits for it.
+/// Whether a record is a note that a node of a cluster writes by itself. No request waits for such a note.
 pub(crate) fn is_of_cluster(record: &[u8]) -> bool {
     use RecordKind::{Dead, Heartbeat, Mark, Steward};
     RecordKind::read(record).is_some_and(|kind| matches!(kind, Mark | Heartbeat | Dead | Steward))

@@ -185,7 +185,7 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     commits.push(Scope::All, 5, 0, at(1));
     write(&mut commits, 0, 3);
     assert!(late(&mut commits, LATE_S - 1).is_empty());
-    // The last write is old enough to be late, but the requests in front of it must be reported first.
+    // The last write is old enough to be late, but the requests before it must be reported first.
     assert_eq!(late(&mut commits, LATE_S), [1]);
     assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
     assert!(late(&mut commits, 3 * LATE_S).is_empty());
@@ -210,7 +210,7 @@ fn a_batch_ends_at_its_limits() {
     assert_eq!(sent(&mut commits, 0), [(1, 1, 1), (1, 2, 1)]);
 }
 
-/// Tests that the second of a record is that of its admission, however long the engine takes.
+/// Tests that the time of a record is the time of its admission, however long the engine takes.
 #[test]
 fn a_batch_has_records_of_one_second() {
     let mut commits = commits();
@@ -314,7 +314,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Tests that each request takes effect once, and after all earlier requests to the same partitions, whatever batches the engine loses.
+    /// Tests that each request takes effect once, and after all earlier requests to the same partitions, although the engine loses batches.
     #[test]
     fn entries_take_effect_in_the_order_in_which_they_were_asked(steps in prop::collection::vec(step(), 1..120)) {
         let mut commits = commits();
