@@ -1,8 +1,8 @@
-//! A shard: the part of the server that one thread runs. It has connections, the topics to which they subscribe, and perhaps a home, which
-//! keeps topics and their logs. In a turn, a shard handles inputs; at the end of the turn it delivers messages and sends mail to other shards.
+//! A shard is the state that one thread of the server runs: connections, the topics to which they subscribe, and perhaps a home, which stores
+//! topics and their logs. In a turn, a shard handles inputs; at the end of the turn it delivers messages and sends mail to other shards.
 //!
-//! Invariants: a turn delivers messages in the order of the *lanes*, the queues of mail from each home. The work for one input, and at the end
-//! of a turn, is bounded (see `work.rs`). No input from the network causes a panic.
+//! Invariants: the messages of each home are delivered in the order of its *lane*, the queue of mail from that home. The work for one input,
+//! and at the end of a turn, is bounded (see `work.rs`). No input from the network causes a panic.
 
 pub(crate) mod asks;
 mod catch_up;
@@ -74,7 +74,7 @@ use crate::shard::snapshot_writer::SnapshotWriter;
 use crate::shard::sweep::Sweep;
 use crate::shard::sys_values::SysTopics;
 
-/// How many mails were posted and received.
+/// The number of mails that were posted and received.
 #[derive(Default)]
 struct MailCount {
     posted: u64,
@@ -85,7 +85,7 @@ struct MailCount {
 pub struct Shard {
     front: Front,
     home: Option<Home>,
-    /// MQTT sessions that this shard keeps, by the hash of their client ids.
+    /// The MQTT sessions whose home is this shard.
     sessions: SessionsAtHome,
     wills: PublishedWills,
     /// Requests that wait for the engine to commit records.
@@ -93,7 +93,7 @@ pub struct Shard {
     /// The home's view of the cluster, if this process is a node of one.
     cluster: Option<Box<ClusterView>>,
     sys: SysTopics,
-    /// Present while clients are moved to another server.
+    /// Present during a drain, which makes clients reconnect elsewhere.
     draining: Option<DrainProgress>,
     /// Present while a snapshot is written.
     saving: Option<Box<SnapshotWriter>>,
@@ -101,7 +101,7 @@ pub struct Shard {
     stopped: bool,
     mail_count: MailCount,
     sweep: Sweep,
-    /// What the sweep must check again on each connection after a change of the settings.
+    /// The checks that the sweep must repeat on each connection after a change of the settings.
     review: crate::protocol::Review,
 }
 
@@ -133,7 +133,7 @@ impl Shard {
         }
     }
 
-    /// The part of the shard that has connections and subscriptions, for tests.
+    /// The connection side of the shard, for tests.
     #[cfg(test)]
     pub(crate) fn front(&mut self) -> &mut Front {
         &mut self.front
@@ -177,7 +177,7 @@ impl Shard {
         self.front.gate.verdict_cache().clear();
     }
 
-    /// The counters of this shard's connections since its start: without those of its home.
+    /// The counters of this shard's connections since its start, without the counters of its home.
     pub fn connection_stats(&self) -> &Stats {
         &self.front.clients.meter.stats
     }
@@ -191,8 +191,8 @@ impl Shard {
         stats
     }
 
-    /// Sets the time of this turn, in nanoseconds of a clock that all shards share and that is never 0. [`Io::written`] gets it back when messages that were
-    /// published in this turn are written, so that their delay can be measured.
+    /// Sets the time of this turn, in nanoseconds of a clock that all shards share and that is never 0. When messages that were published in
+    /// this turn are written, [`Io::written`] gets this time, so that their delay can be measured.
     pub fn set_turn_time(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
@@ -203,7 +203,7 @@ impl Shard {
         self.front.clients.ctx.wall.set(ahead_s);
     }
 
-    /// Limits the number of connections. The transport calls this if it has room for fewer than the settings allow.
+    /// Limits the number of connections. For a transport that has room for fewer connections than the settings allow.
     pub fn limit_connections(&mut self, max: u32) {
         self.front.gate.limit(max);
         let admission = &self.front.clients.ctx.world.admission;
@@ -225,8 +225,8 @@ impl Shard {
             .then(|| self.front.clients.conns.get(conn.slot).link.socket)
     }
 
-    /// Whom a connection's work is charged to: a number for the client's address, or for the connection if the address is unknown. 0 if the
-    /// connection does not exist.
+    /// The party to which a connection's work is charged: a number for the client's address, or for the connection if the address is unknown.
+    /// 0 if the connection does not exist.
     pub fn party_of(&self, conn: ConnId) -> u64 {
         let row = self.front.clients.conns.try_get(conn.slot);
         row.map_or(0, |row| {
@@ -234,8 +234,8 @@ impl Shard {
         })
     }
 
-    /// Whether the shard needs no ticks: it is not a home in a cluster, has no connections, sessions or topics, nothing is in flight to the engine,
-    /// and all its counts are added to the totals of all shards.
+    /// Whether the shard needs no ticks: it is not a home in a cluster, it has no connections, sessions or topics, nothing is in flight to the
+    /// engine, and all its counts are added to the totals of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.bytes() == 0
@@ -253,7 +253,7 @@ impl Shard {
         self.front.clients.meter.journal = Some(Box::default());
     }
 
-    /// Handles one input. Effects may be sent now or by [`Shard::flush`].
+    /// Handles one input. The output is sent now or by [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.front.clients.ctx.set_now(now);
         let input_connection = input.about();
@@ -265,7 +265,7 @@ impl Shard {
             Input::Received(conn, bytes) => {
                 if front.clients.conns.is_current(conn) {
                     let consumer = &mut front.clients.conns.get_mut(conn.slot).consumer;
-                    // The peer is alive, so unanswered pings do not count any more.
+                    // The peer is alive, so the count of unanswered pings is reset.
                     consumer.options &= !PINGS;
                     let (state, home) = (consumer.state, &mut self.home);
                     protocol_of!(
@@ -308,7 +308,7 @@ impl Shard {
             }
             Input::Tick => {
                 self.tick(io);
-                // A new budget of work, so that the tick takes nothing from the turn's other inputs.
+                // A new budget of work, so that the tick does not use the budget of the turn's other inputs.
                 self.front.clients.meter.work.begin();
             }
         }
@@ -317,12 +317,12 @@ impl Shard {
         self.take_own_asks();
     }
 
-    /// Ends the turn: delivers within the budget and posts the mail. Returns whether work is left: then the caller must not sleep.
+    /// Ends the turn: delivers within the budget and posts the mail. Returns whether work is left, so that the caller must not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
         self.front.clients.meter.work.begin();
-        // One page for each follower and turn, since an interest snapshot of a million topics is too much for one turn.
+        // A follower gets one page in each turn, since an interest snapshot of a million topics is too much for one turn.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
@@ -377,7 +377,7 @@ impl Shard {
         }
         self.front.end_input(None, io);
         flush_links(&mut self.front, io);
-        // Answers that waited for a window may have been the last of their streams, whose ends are frames too.
+        // An answer that waited for a window may have been the last of its stream. The end of a stream is a frame, too.
         while !self.front.clients.scratch.ends.is_empty() {
             self.front.end_input(None, io);
             flush_links(&mut self.front, io);
@@ -418,7 +418,7 @@ impl Shard {
             || !self.front.clients.scratch.ends.is_empty()
     }
 
-    /// Whether work waits for a condition that no event announces. Then the caller should run another turn within a millisecond or two.
+    /// Whether work waits for a condition that no event announces. If so, the caller should run another turn within a millisecond or two.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         // Throttled pages wait until the subscribers' shards have delivered earlier messages.

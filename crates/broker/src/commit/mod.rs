@@ -1,4 +1,4 @@
-//! Commits the writes of homes (a home is the component of a shard that stores topics) through an engine: an ordered log on disk or in a cluster.
+//! Commits the writes of homes through an engine: an ordered log on disk or in a cluster. A *home* is the component of a shard that stores topics.
 //!
 //! A write is admitted, committed and applied:
 //! 1. The home admits the write. Only this step can refuse the write: for lack of rights, by limits, or because this process has no room.
@@ -10,11 +10,11 @@
 //! Without an engine a write is applied in the call that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
 //!
 //! The engine may lose and repeat batches, but its log must be ordered, and a batch that is appended again and again must finally be stored. The
-//! batches of a writer in a partition have consecutive numbers. A duplicate is void. A batch after a gap in the numbers is void too, and its
-//! writer appends it again.
+//! batches of a writer in a partition have consecutive numbers. A duplicate is void. A batch after a gap in the numbers is void too, and
+//! its writer appends it again.
 //!
-//! A replicated log ([`World::is_replicated`](crate::World::is_replicated): a cluster) has several writers. The batches of all writers are applied in the
-//! order of the log. The log assigns a timestamp and an offset to each record: `sequence << 12 | index in the batch`
+//! A replicated log ([`World::is_replicated`](crate::World::is_replicated): a cluster) has several writers. The batches of all writers are
+//! applied in the order of the log. The log assigns a timestamp and an offset to each record: `sequence << 12 | index in the batch`
 //! ([`OFFSET_BITS`](crate::OFFSET_BITS)).
 //!
 //! Invariants: the records of a partition are applied in the order of the log, and no valid record is refused. The requests of a shard to a
@@ -96,7 +96,7 @@ impl Drop for ForeignBatch {
     }
 }
 
-/// The bytes of batches that the engine has reported and that are not applied yet. While the backlog is large, the engine does not read its log.
+/// The bytes of batches that the engine has reported and that are not applied yet. While there are many, the engine does not read its log.
 #[derive(Clone, Debug, Default)]
 pub struct Backlog(Arc<AtomicUsize>);
 

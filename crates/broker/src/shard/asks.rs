@@ -1,5 +1,5 @@
-//! Carries out asks: requests that shards with subscribers send to this shard's home, the part of a shard that keeps topics. This shard
-//! sends asks to its own home, too.
+//! Carries out asks: requests that shards with subscribers send to this shard's home, the component of a shard that stores topics. This
+//! shard sends asks to its own home, too.
 
 use alloc::boxed::Box;
 
@@ -31,8 +31,8 @@ impl Shard {
         }
     }
 
-    /// Takes the asks of a shard, and carries them out in order until the budget of the turn (a pass of the shard's loop) is spent. The
-    /// rest waits for later turns.
+    /// Carries out the asks of a shard in order, until the budget of the turn (a pass of the shard's loop) is spent. The rest waits for later
+    /// turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: WaitingAsks) {
         // Mail without asks needs no budget.
         let spent = !asked.asks.is_empty() && self.front.clients.meter.work.is_spent();
@@ -43,9 +43,9 @@ impl Shard {
         self.carry_out_asks(from, asked, u64::MAX);
     }
 
-    /// Continues with waiting asks for about `steps` steps. Each pass takes one mail of each lane (the queue of mail from one shard).
-    /// Returns whether asks were waiting. All lanes share the steps, since a shard that wakes often sends many small mails during one turn
-    /// of another shard.
+    /// Continues with waiting asks for about `steps` steps, with one mail of each lane (the queue of mail from one shard) in turn. Returns
+    /// whether asks were waiting. All lanes share the steps, since a shard that wakes often sends many small mails during one turn of
+    /// another shard.
     pub(crate) fn continue_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;
@@ -59,8 +59,8 @@ impl Shard {
         any
     }
 
-    /// Carries out a shard's asks in order, until the turn's budget is spent or step `until` is reached. The rest is put back at the front
-    /// of the lane. Returns whether all asks are done.
+    /// Carries out a shard's asks in order, until the turn's budget is spent or step `until` is reached. The rest goes back to the
+    /// beginning of the lane. Returns whether all asks are done.
     fn carry_out_asks(&mut self, from: ShardId, mut asked: WaitingAsks, until: u64) -> bool {
         self.front.subs.lanes.read_at = asked.stamp;
         let mut done = 0;
@@ -99,8 +99,8 @@ impl Shard {
         true
     }
 
-    /// Handles an ask. A fact (a publish, or a change of a topic) is admitted. Any other ask is carried out after the earlier requests that
-    /// are in flight to the engine, which writes the log. Returns the credit that the sender gets back only when the ask is done.
+    /// Handles an ask: admits a fact (a publish, or a change of a topic), and carries out any other ask after the earlier requests that are
+    /// in flight to the engine, which writes the log. Returns the credit that the sender gets back only when the ask is done.
     pub(crate) fn handle_ask(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
         match &ask {
             Ask::Publish {
@@ -212,10 +212,10 @@ impl Shard {
                 };
                 self.session_open(claim, (hash, &client));
             }
-            // The record of its end has closed the session already.
+            // The record of the connection's end has closed the session already.
             Ask::SessionClose(_) if self.front.clients.ctx.world.replicates_sessions() => {}
             Ask::SessionClose(session) if self.sessions.claim_to(session.id).is_some() => {
-                // If it ends, the record of the claim says so.
+                // If the session ends, the record of the claim has ended it in the log.
                 let ended = session.kept.as_ref().map_or(session.token, |_| 0);
                 self.session_close(*session);
                 self.release_tokens([ended, 0]);
@@ -236,7 +236,7 @@ impl Shard {
                     token,
                     has_ended: session.kept.is_none(),
                 };
-                // With a will it ends in the log when the will is there.
+                // The end of a session with a will is recorded after the will was published.
                 let ends = left.has_ended && session.will.is_none();
                 self.session_close(*session);
                 match name {
@@ -400,7 +400,8 @@ pub(super) fn reply(
             lanes.tell(from, Tell::Outcome(to, outcome));
         }
         WantedAnswer::Report(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
-        // No client waits for this outcome: a refusal is only counted. Only MQTT publishes without an answer; whether in a WebSocket is not known here.
+        // No client waits for this outcome, so a refusal is only counted. Only MQTT has publishes without an answer; MQTT over WebSocket is
+        // counted here, too.
         WantedAnswer::None if let Outcome::NoRoom(reason) = outcome => {
             clients.meter.stats.dropped += 1;
             clients.meter.stats.refusals.add(reason, Transport::Mqtt);

@@ -1,11 +1,11 @@
-//! Lets a node of a cluster that has fallen behind the log keep all messages, until it has read to the end.
+//! Makes a cluster node that has fallen behind the log keep all messages, until it has read to the end.
 //!
-//! The record of a session and the messages that the session needs are mostly in different partitions. A node that was paused, or cut off from the log,
-//! may read the messages first. It would remove them, since it knows of nobody who needs them, and the session would miss them at this node without a
-//! notice. So all homes of the node keep messages as for a subscription to everything, until each of them has read a mark (a record without content) in
-//! each of its partitions that was written after the interruption.
+//! The record of a session and the messages that the session needs are mostly in different partitions. A node that was paused, or cut off
+//! from the log, may read the messages first, and remove them because nobody seems to need them. The session would then lack the messages at
+//! this node, without a notice. So after an interruption all homes of the node keep messages as for a subscription to everything. Each home
+//! writes a mark (a record without content) into each of its partitions, and the node is up to date when all marks are read.
 //!
-//! A *home* is the part of a shard that keeps partitions.
+//! A *home* is the component of a shard that stores partitions.
 //!
 //! Not covered: the log of one partition that is read seconds later than the others, while the node reads its own heartbeats in time.
 
@@ -17,7 +17,7 @@ use crate::shard::cluster::NodeContext;
 use crate::shard::cluster_view::{ReadTo, kind_bit};
 
 impl Shard {
-    /// Notices that the node has been interrupted, before it applies what the log has got meanwhile.
+    /// Checks whether the node was interrupted. Called before the node applies the log's new records.
     pub(super) fn look_for_interruption(&mut self) {
         if let Some(mut node) = self.node_context() {
             node.look_for_interruption();
@@ -54,7 +54,7 @@ impl NodeContext<'_> {
         }
     }
 
-    /// Writes the marks up to which this home has to read. Called once a second.
+    /// Writes the marks up to which this home must read. Called once a second.
     pub(super) fn write_marks_of_interruption(&mut self) {
         let (admission, now) = (&self.ctx.world.admission, self.ctx.now);
         if self.cluster.counts_needs && admission.misses_heartbeats(now.unix_s) {
@@ -71,7 +71,7 @@ impl NodeContext<'_> {
         }
     }
 
-    /// This home has read its own mark in partition `at`.
+    /// Called when this home has read its mark in partition `at`.
     pub(super) fn mark_of_interruption_applied(&mut self, at: usize) {
         let cluster = &mut *self.cluster;
         if cluster.partitions[at].read_to != ReadTo::MarkInFlight {

@@ -1,14 +1,13 @@
 //! Writes and applies notes, the records by which the nodes of a cluster know of one another: heartbeats, deaths of nodes, and the steward
 //! of each partition (the node that makes its checkpoints).
 //!
-//! Words: a *home* is the part of a shard that keeps partitions. A *writer* is a process that writes to the log, under a number of its own; a
+//! Words: a *home* is the component of a shard that stores partitions. A *writer* is a process that writes to the log, and has a number; a
 //! process that was declared dead continues under the next number. A *mark* is a record that changes no topic. A *page* is a run of past
 //! messages that a subscriber waits for. A *fact* is a publish or a change of a topic.
 //!
-//! Each second every node writes a heartbeat (BEAT) into partition 0. If a node reads its own heartbeats, but none of another node for some
-//! seconds, it declares the other node dead: it writes a DEAD record into partition 0, and once that record is logged, into all other
-//! partitions. A note takes effect at all nodes at its place in the log. The clock of a node only decides whether and when the node writes
-//! a note.
+//! Each second every node writes a heartbeat into partition 0. If a node reads its own heartbeats, but none of another node for some
+//! seconds, it declares the other node dead: it writes a death record into partition 0, and later into all other partitions. A note takes
+//! effect at all nodes at the same position of the log. The clock of a node only decides whether and when the node writes a note.
 //!
 //! Invariants: at most one note of each kind is in flight in a partition, so a node that is cut off does not accumulate notes. A node that
 //! reads its own death continues as a new writer, and sends everything in flight again. Records of a writer after its death are void, so
@@ -34,15 +33,15 @@ use crate::shard::pending_request::PendingRequest;
 const HEARTBEAT_PARTITION: u16 = 0;
 /// A node is declared dead after this many seconds without a heartbeat.
 const SILENT_S: u32 = 5;
-/// The steward writes a mark into a partition that has had no record for this long. The reason: idempotency keys expire by the log's clock,
-/// which advances only with records.
+/// The steward writes a mark into a partition that has had no record for this long, since idempotency keys expire by the log's clock, and
+/// only records advance this clock.
 const IDLE_S: u32 = 60;
-/// The maximum number of deaths that the homes learn in one second.
+/// The maximum number of deaths that are announced to the homes in one second.
 const DEATHS_PER_TICK: usize = 16;
 /// The maximum number of nodes that are remembered.
 const NODES_MAX: usize = 256;
 
-/// The parts of a cluster node's shard that write and apply notes.
+/// The fields of a shard by which a cluster node writes and applies notes.
 pub(super) struct NodeContext<'a> {
     pub cluster: &'a mut ClusterView,
     commits: &'a mut CommitQueues<PendingRequest>,
@@ -52,7 +51,7 @@ pub(super) struct NodeContext<'a> {
 }
 
 impl Shard {
-    /// The parts of the shard that write and apply notes; `None` without a cluster.
+    /// The context for notes; `None` without a cluster.
     pub(super) fn node_context(&mut self) -> Option<NodeContext<'_>> {
         Some(NodeContext {
             cluster: self.cluster.as_deref_mut()?,
@@ -63,7 +62,7 @@ impl Shard {
         })
     }
 
-    /// Applies a note, which has this offset in partition `at`. Returns whether it has an effect.
+    /// Applies the note at this offset of partition `at`. Returns whether the note has an effect.
     pub(super) fn apply_note(
         &mut self,
         at: usize,
@@ -135,9 +134,9 @@ impl NodeContext<'_> {
         }
     }
 
-    /// Tells this node's homes which nodes are dead, according to the state of partition 0. It is not enough to react to each DEAD record
-    /// when it is read: a node that starts from a later checkpoint does not read that record, and the nodes that read it may have stopped
-    /// before they wrote the death into the other partitions.
+    /// Tells this node's homes which nodes are dead, according to the state of partition 0. A reaction to each death record is not enough: a
+    /// node that starts from a later checkpoint does not read the record, and the nodes that have read it may have stopped before they wrote
+    /// the death into the other partitions.
     fn announce_deaths(&mut self, at: usize) {
         let (writer_set, announced) = (
             self.home.logs.writer_set(at),
@@ -183,8 +182,8 @@ impl NodeContext<'_> {
         }
     }
 
-    /// A writer that counts as living, but of which this node has read no heartbeat since it started, although each node writes one every
-    /// second. Its node died before the checkpoint from which this node started, and the death was not recorded.
+    /// A writer that counts as living although this node has read none of its heartbeats since the start. The writer's node died before the
+    /// checkpoint from which this node started, and the death was not recorded.
     fn silent_since_start(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
@@ -195,10 +194,10 @@ impl NodeContext<'_> {
         silent_since_start.next().filter(|_| waited)
     }
 
-    /// Writes the next death that is missing in the log of this partition.
+    /// Writes the next death that the log of this partition lacks.
     fn write_missing_death(&mut self, at: usize) {
         if self.is_cut_off() {
-            // The node may be reading old records. Later in the log there may be DEAD records of other nodes for the same writers.
+            // The node may be reading old records, and the log may already have other nodes' death records for the same writers.
             return;
         }
         let writer_set = self.home.logs.writer_set(at);
@@ -221,14 +220,14 @@ impl NodeContext<'_> {
             .retain(|writer| !is_written(*writer));
     }
 
-    /// Offers this node as steward of a partition without one. As steward, writes a mark if the partition has been idle.
+    /// Offers this node as steward of a partition that has no steward. As steward, writes a mark if the partition has been idle.
     fn offer_steward(&mut self, at: usize) {
         let own = self.commits.writer(at);
         let (steward, now_s) = (self.home.logs.writer_set(at).steward, self.ctx.now.s);
         let applied_s = self.cluster.partitions[at].applied_s;
         match steward {
-            // The node offers itself only while it reaches the log. If it became steward without having sent a heartbeat, other nodes would
-            // never notice its death.
+            // The node offers itself only while it reaches the log: other nodes would never notice the death of a steward that has sent no
+            // heartbeat.
             None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
             None => {}
             Some(steward) if steward == own && now_s - applied_s >= IDLE_S => {
@@ -238,8 +237,8 @@ impl NodeContext<'_> {
         }
     }
 
-    /// If subscriptions wait for positions that this node has not reached, writes a mark. All records that other nodes had read by now come
-    /// before that mark, so when this node reads the mark, it has reached every position that exists, and gives up the others.
+    /// Writes a mark if subscriptions wait for positions that this node has not reached. All records that other nodes have read come before
+    /// the mark. So when this node reads the mark, it has reached every position that exists, and the other subscriptions get a gap.
     fn write_mark_for_pages(&mut self, at: usize) {
         let Some(waits) = self.home.waits_for_log(at) else {
             return;
@@ -262,15 +261,15 @@ impl NodeContext<'_> {
         self.commits.note(at, self.ctx.now, sequence, note);
     }
 
-    /// Writes a mark when half of the offsets between the last record and the next batch are used. These offsets are for facts that are not
-    /// logged, and the batch of the mark brings new ones.
+    /// Writes a mark when half of the offsets between the last record and the next batch are used. Facts without a record use these offsets,
+    /// and the batch of the mark provides new ones.
     pub(super) fn renew_offsets(&mut self, at: usize) {
         if self.home.logs.sequence(at) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
             self.write_note(at, &Note::Mark(0));
         }
     }
 
-    /// Notes that a note of this process was applied.
+    /// Records that a note of this process was applied.
     pub(super) fn note_applied(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
         let note_applied = partition.notes_in_flight & kind_bit(note) != 0;
@@ -319,7 +318,7 @@ impl NodeContext<'_> {
         }
     }
 
-    /// Removes a dead writer from the living nodes, if partition `at` is the one with the heartbeats.
+    /// Removes a dead writer from the living nodes, if partition `at` contains the heartbeats.
     fn apply_death(&mut self, at: usize, writer: u64) {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();

@@ -1,6 +1,6 @@
-//! A home's view of the other nodes of the cluster. The home is the part of a shard that keeps partitions. `cluster.rs` updates the view. A
-//! *writer* is a process that writes to the log, under a number of its own. A *note* is a record by which nodes know of one another. A *mark* is a
-//! note without content. A *page* is a run of past messages that a subscriber waits for.
+//! A home's view of the other nodes of the cluster. The home is the component of a shard that stores partitions. `cluster.rs` updates the
+//! view. A *writer* is a process that writes to the log, and has a number. A *note* is a record by which nodes know of one another. A *mark*
+//! is a note without content. A *page* is a run of past messages that a subscriber waits for.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use crate::base::record_kind::KINDS;
 use crate::commit::record::Note;
 use crate::mail::orders::NodeState;
 
-/// How long dead nodes are remembered, in seconds; and the maximum number of dead nodes.
+/// The seconds for which dead nodes are remembered, and the maximum number of remembered nodes.
 const REMEMBERED_S: u32 = 3600;
 const DEAD_NODES_MAX: usize = 64;
 
@@ -28,9 +28,9 @@ pub(super) struct ClusterView {
     /// Writers whose death is logged in partition 0 and known to all homes of this node; only at the home of partition 0.
     pub announced_deaths: Vec<u64>,
     pub partitions: Vec<Partition>,
-    /// Whether the log was read, so that the homes know which messages the sessions need. Then they are told of each change.
+    /// Whether the log was read to its end at the start. From then on, homes are told of each change of the messages that sessions need.
     pub counts_needs: bool,
-    /// The second in which this home last looked whether the node was interrupted, and the newest interruption that it knows (`catch_up.rs`).
+    /// The second of this home's last check for interruptions, and the newest interruption that the home knows (`catch_up.rs`).
     pub looked_s: u32,
     pub interruption: u64,
     /// Whether all messages are kept, since some home of the node has not read to the end of the log.
@@ -52,7 +52,7 @@ pub(super) struct Partition {
 /// How far a home has read a partition since the last interruption.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum ReadTo {
-    /// To the mark that was written after the interruption.
+    /// The home has read the mark that was written after the interruption.
     #[default]
     End,
     /// That mark is in flight.

@@ -1,8 +1,8 @@
 //! Applies the batches of records that the engine (which writes the log) has committed, and answers the requests that waited for them. See
 //! [`commit`](crate::commit).
 //!
-//! Words: a *home* is the part of a shard that keeps topics; a *turn* is a pass of the shard's loop; a *gap* is the notice that messages
-//! are lost; an *epoch* is a number in each position, which changes with each start on the log.
+//! Words: a *home* is the component of a shard that stores topics; a *turn* is a pass of the shard's loop; a *gap* is the notice that
+//! messages are lost; an *epoch* is a number in each position, which changes with each start on the log.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -37,7 +37,7 @@ impl Shard {
         }
     }
 
-    /// Carries out requests that the engine has committed, until the turn's budget is spent. Returns whether there were any.
+    /// Carries out requests whose records are committed, until the turn's budget is spent. Returns whether there were any.
     pub(crate) fn continue_commits(&mut self) -> bool {
         self.look_for_interruption();
         let mut any = false;
@@ -64,7 +64,7 @@ impl Shard {
     }
 
     /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], until the turn's budget is spent. Returns whether
-    /// there may be any. The records of these requests stay in flight, and are applied later without a second answer.
+    /// it has looked for any. The records of these requests stay in flight, and are applied later without a second answer.
     pub(crate) fn answer_late(&mut self) -> bool {
         let Front { clients, subs, .. } = &mut self.front;
         let (mut any, lanes) = (false, &mut subs.lanes);
@@ -75,8 +75,8 @@ impl Shard {
                 continue;
             };
             let answer = match request {
-                // With MQTT QoS 2, a second copy must not be acknowledged while the first is in flight. The key of a will is released when its message is
-                // applied.
+                // With MQTT QoS 2, a second copy must not be acknowledged while the first is in flight. A will's key is released when its message
+                // is applied.
                 Request::Fact { once: true, .. } => continue,
                 Request::Fact { answer, .. } => core::mem::replace(answer, WantedAnswer::None),
                 Request::Ask(ask) => match ask.0 {
@@ -163,8 +163,8 @@ impl Shard {
         }
     }
 
-    /// Notes the offset of a record of this process that is no fact. On one machine it changes nothing here, because the change is made by the
-    /// request that waits for the record. Returns whether the record has an effect.
+    /// Applies a record of this process that is not a fact. On one machine, only the offset of a session's record is noted here, since the
+    /// waiting request makes the change. Returns whether the record has an effect.
     fn note_own_record(&mut self, record: &Record) -> bool {
         let (stored, bytes) = (&record.stored, record.bytes());
         let noted = self.apply_batch_record(stored, bytes, record.is_last(), Some(Client::NOBODY));
@@ -174,8 +174,8 @@ impl Shard {
         !matches!(noted, Ok(Some(Outcome::Unknown)))
     }
 
-    /// Applies a record that no request waits for: a note, or a record of another process. Its batch was checked. `is_own`: this process wrote
-    /// the record.
+    /// Applies a record that no request waits for: a note, or a record of another process. The record's batch was checked. `is_own`: this
+    /// process wrote the record.
     fn apply_unrequested(&mut self, record: &Record, is_own: bool) {
         let (header, bytes) = (&record.stored.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
@@ -193,8 +193,7 @@ impl Shard {
         }
     }
 
-    /// Applies a record of a batch of this home. `asker` is the client of this process that asked for the record, if any. Returns the
-    /// outcome of a fact.
+    /// Applies a record of a batch of this home. `asker` is the client of this process that requested the record, if any. Returns the outcome.
     fn apply_batch_record(
         &mut self,
         stored: &StoredHeader,
@@ -262,7 +261,7 @@ impl Shard {
                 return (offset, Some(Outcome::Unknown));
             }
             if asker.is_none() && !world.rules.is_durable(name) {
-                // The operator has changed the rules since: topics of this rule are not kept across a crash any more.
+                // The operator has changed the rules since then: topics of this rule no longer survive a crash.
                 home.logs.note_record(at, offset, 0, 0);
                 return (offset, None);
             }
@@ -274,13 +273,13 @@ impl Shard {
         })
     }
 
-    /// Applies a batch of the log that no request of this process waits for. `header` is that of the log. Does nothing for:
+    /// Applies a batch of the log that no request of this process waits for. `header` is as the log reports it. Does nothing for:
     /// * a batch of another home's partition,
     /// * a batch that was applied before, here or by the writer of the checkpoint from which this home began,
     /// * a batch that fails the [check](batch::check), if the log is replicated.
     ///
     /// # Errors
-    /// The batch fails the check, and the log is not replicated. Nothing of it is applied.
+    /// The batch fails the check, and the log is not replicated. No record of the batch is applied.
     pub fn fold(&mut self, header: &Header, batch: &[u8], now: Now) -> Result<(), Damaged> {
         self.front.clients.ctx.now = now;
         let world = &self.front.clients.ctx.world;
@@ -314,8 +313,8 @@ impl Shard {
         records.expect_end()
     }
 
-    /// Records that facts which were not logged are lost. Called when the log was read after a crash. Partitions continue after their marks
-    /// (the highest offset that such a fact may have). Clients with older positions are told of a gap if they may have missed a message.
+    /// Records the loss of facts without a record. Called when the log was read after a crash. A partition continues after its mark (the
+    /// highest offset of such facts). A client with an older position is told of a gap if it may have missed a message.
     pub fn lose_unlogged(&mut self) {
         if let Some(home) = &mut self.home {
             home.lose_unlogged(&self.front.clients.ctx.world.rules);
@@ -323,8 +322,7 @@ impl Shard {
     }
 
     /// Begins a new epoch of a partition whose log is damaged and may have lost records before its end. Called after the last batch.
-    /// Clients with older positions are told of a gap. `base` is the first offset that the log's last life (the time since its last start)
-    /// could give.
+    /// Clients with older positions are told of a gap. `base` is the first offset of the log's last life (the time since the last start).
     pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {
         if let Some((at, home)) = part(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
@@ -339,7 +337,7 @@ impl Shard {
         home.flat_map(|home| home.logs.ends()).collect()
     }
 
-    /// Sets the lives of the log (the times between two starts on it), the new one included. Positions of all these lives are valid. Called
+    /// Sets the lives of the log (each start on the log begins a life), the new one included. Positions of all these lives are valid. Called
     /// on every shard, after the last batch.
     pub fn follow_lives(&mut self, lives: &Arc<Lives>) {
         self.front.clients.ctx.lives = lives.clone();

@@ -1,4 +1,4 @@
-//! Carries out the operator's orders ([`orders`](crate::orders)), and answers them.
+//! Carries out and answers the operator's orders ([`orders`](crate::orders)).
 
 use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};

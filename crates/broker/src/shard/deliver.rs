@@ -1,9 +1,9 @@
-//! Delivers tells to this shard's connections. A tell is a message, page or answer that a home (the part of a shard that keeps topics)
+//! Delivers tells to this shard's connections. A tell is a message, page or answer that a home (the component of a shard that stores topics)
 //! sends to the shards with subscribers.
 //!
-//! The tells of one topic are taken together, in order, so a subscriber gets all messages of a turn (a pass of the shard's loop) with one
-//! write. A fan-out has a cursor: it stops when the turn's budget is spent, and other deliveries overtake it. The rest of a long fan-out is
-//! a *flow* (`client/deliveries.rs`). The budget counts visits: a visit is the work of a delivery to one connection.
+//! The tells of one topic are delivered together, in order, so a subscriber gets all messages of a turn (a pass of the shard's loop) with
+//! one write. A fan-out has a cursor: it stops when the turn's budget is spent, and other deliveries overtake it. The rest of a long fan-out
+//! is a *flow* (`client/deliveries.rs`). The budget counts visits: a visit is the work of a delivery to one connection.
 //!
 //! A *page* is a bounded run of past messages.
 
@@ -25,9 +25,9 @@ use crate::shard::delivery_order::{flow_before, keep_order};
 use crate::shard::flows::{charge_encoding, count_written, end_walk, park_topic};
 use crate::store::slab::NONE;
 
-/// Looking for a tell's topic among this many flows costs as much as one visit.
+/// The search for a tell's topic among this many flows costs as much as one visit.
 const LOOKS_PER_VISIT: usize = 64;
-/// While other deliveries wait, a fan-out becomes a flow after this many visits. Making a flow costs about as much as these visits.
+/// While other deliveries wait, a fan-out becomes a flow after this many visits. A flow costs about as much as these visits.
 const CROWDED_VISITS: u32 = 16;
 /// The cost of a tell to one connection, in visits.
 fn cost_of(tell: &Tell) -> u32 {
@@ -162,7 +162,7 @@ impl Front {
         }
     }
 
-    /// Works through a delivery until it is done or the budget is spent. Also stops if many tells to single connections are left, which
+    /// Works through a delivery until it is done or the budget is spent. Stops also if so many tells to single connections are left that they
     /// must become a flow. A fan-out that exceeds its share becomes a flow. Tells about a topic with a flow join that flow.
     fn deliver_tells<I: Io>(
         &mut self,
@@ -235,8 +235,8 @@ impl Front {
         let tell = &delivery.tells[delivery.keys[delivery.at] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
             let end = collect_run(&mut self.feed.run, delivery, topic);
-            // The topic's row may have been freed meanwhile. In the middle of a walk it is not freed: members that have left keep their
-            // places until the walk ends.
+            // The topic's row may have been freed meanwhile, but not in the middle of a walk: members that have left keep their places
+            // until the walk ends.
             if self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(delivery, topic, serial, frames, budget, io)
             {
@@ -329,7 +329,7 @@ impl Front {
 pub(super) struct Visit {
     /// The shard's count of steps before the visit.
     steps: u64,
-    /// The shard's count of delivered messages before the visit. `None` if bytes wait for the socket already: then nothing will be written.
+    /// The shard's count of delivered messages before the visit. `None` if bytes already wait for the socket, so that nothing will be written.
     delivered: Option<u64>,
 }
 
@@ -343,7 +343,7 @@ impl Visit {
         }
     }
 
-    /// Charges the budget with `cost` if something was written, otherwise with one visit, and in both cases with the time of matching.
+    /// Charges the budget with `cost` if a message was delivered, otherwise with one visit, and in both cases with the time of matching.
     #[inline]
     pub(super) fn charge(self, clients: &Clients, cost: u32, budget: &mut u32) {
         let is_written = (self.delivered).is_some_and(|it| clients.meter.stats.delivered != it);
@@ -352,8 +352,8 @@ impl Visit {
     }
 }
 
-/// Prefetches the rows of the next tells. A topic's row leads to its member's row, and neither is in the cache. If the rows of several
-/// tells are read together, their cache misses overlap.
+/// Prefetches the rows of the next tells. A topic's row refers to a member's row, and neither is in the cache. The cache misses of several
+/// tells overlap if their rows are read together.
 fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
     let mut members = [NONE; PREFETCH_ROWS];
     for (member, key) in members.iter_mut().zip(keys) {

@@ -1,32 +1,31 @@
 //! Delivers new messages to the connections of this shard that subscribe by filter. The home of a topic (the shard that orders and stores
-//! its messages) only knows which shards have a matching filter, so this shard matches the filters again.
+//! its messages) only knows the shards that have a matching filter, so this shard matches the filters again.
 //!
 //! Words:
 //! * A *run* is a sequence of messages from one home that are delivered together.
-//! * A *visit* writes to one connection all messages of the run that its filters match, with one write. A message that several of its
-//!   filters match is written once.
-//! * A *turn* is one round of the shard, in which a limited number of visits (the budget) is possible. A run continues in the next turn.
-//! * A connection is *live* in a partition when it has received the older messages that it asked for. Only then it gets new messages.
+//! * A *visit* writes all messages of the run that match a connection's filters to that connection, with one write. A message that matches
+//!   several filters of the connection is written once.
+//! * A *turn* is one pass of the shard's loop, with a limited number of visits (the budget). A run that exceeds it continues in the next turn.
+//! * A connection is *live* in a partition when it has received the older messages that it asked for. Only a live connection gets new messages.
 //! * The *exact subscribers* of a topic subscribe to the topic by name.
 //!
-//! A run has two parts. First, each message goes to the exact subscribers of its topic. Second, the messages go to the connections with
-//! filters. An MQTT connection may subscribe to a topic by name and by filter. Then the first part leaves it out (`Clients::has_match`), so
-//! that it gets the message once, in the second part.
+//! A run has two phases. The first sends each message to the exact subscribers of its topic. The second sends the messages to the connections
+//! with filters. An MQTT connection may subscribe to a topic by name and by filter. The first phase skips this connection
+//! (`Clients::has_match`), so that it gets the message once, in the second phase.
 //!
-//! Before the first visit of the second part, the pairs of message and connection are collected and sorted by connection. The list has
+//! Before the first visit of the second phase, the pairs of message and connection are collected and sorted by connection. The list has
 //! about as many pairs as four turns can visit. If the messages of a single topic have more pairs, these messages become a *broad run*. A
 //! broad run has no list of pairs: it walks over the members of the matching filters, and a bitmap marks the visited connections. Members
 //! may leave and join meanwhile.
 //!
-//! Messages that arrive during a run wait, and are then delivered together (`client/together.rs`), so the busier a topic is, the more
-//! messages go into one write.
+//! Messages that arrive during a run wait, and are then delivered together (`client/together.rs`). So a busy topic needs fewer writes for
+//! each message.
 //!
 //! Invariants:
-//! * Messages are not reordered. The second part of a run visits a connection once.
-//! * After a visit, the position of the connection has the message's offset for the message's partition. For every other partition it has
-//!   the last offset that the connection has seen.
-//! * A connection that joins during a run becomes live in the partitions of the run's messages only after the run, and gets none of these
-//!   messages.
+//! * Messages are not reordered. The second phase of a run visits a connection once.
+//! * After a visit, the position of the connection has the message's offset for the message's partition. For every other partition, the
+//!   position has the last offset that the connection has seen.
+//! * A connection that joins during a run gets none of the run's messages, and becomes live in their partitions only after the run.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -47,14 +46,13 @@ use crate::store::slab::NONE;
 
 /// The maximum number of messages of a run.
 const RUN_MAX: usize = 64;
-/// Collecting and sorting this many pairs costs as much as one visit. So does skipping this many pairs.
+/// Collecting and sorting this many pairs, or skipping this many, costs as much as one visit.
 const PAIRS_PER_VISIT: usize = 16;
-/// A run collects as many pairs as this many turns can visit. One turn would be enough, but a longer run has more messages for each
-/// connection, and so needs fewer writes.
+/// A run collects as many pairs as this many turns can visit. A longer run has more messages for each connection, and so needs fewer writes.
 const TURNS_OF_RUN: usize = 4;
 
 impl Front {
-    /// Continues the run at the delivery's cursor, or begins one. Returns false if the budget is spent before the run ends.
+    /// Continues the run at the delivery's cursor, or begins a new run. Returns false if the budget is spent before the run ends.
     pub(crate) fn match_run<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -115,8 +113,8 @@ impl Front {
         true
     }
 
-    /// Does the first part of a run: sends the messages to the exact subscribers of their topics. Returns false if the budget is spent
-    /// before the part ends.
+    /// Does the first phase of a run: sends the messages to the exact subscribers of their topics. Returns false if the budget is spent
+    /// before the phase ends.
     fn deliver_exact<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -140,8 +138,8 @@ impl Front {
         true
     }
 
-    /// Does the second part of a broad run: visits the members of the matching filters. Returns false if the budget is spent before the
-    /// part ends.
+    /// Does the second phase of a broad run: visits the members of the matching filters. Returns false if the budget is spent before the
+    /// phase ends.
     fn deliver_broad<I: Io>(
         &mut self,
         home: ShardId,
@@ -162,7 +160,7 @@ impl Front {
             if next.is_empty() {
                 return true;
             }
-            // A connection with several matching filters occurs several times. It is visited once, but skipping it also costs time.
+            // A connection with several matching filters occurs several times. Only the first time is a visit, but skipping costs time too.
             *budget = budget.saturating_sub(next.len().div_ceil(PAIRS_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             due.clear();
@@ -198,8 +196,8 @@ impl Front {
     }
 }
 
-/// Message `n` of the run. The home names the message's topic by a row of this shard's table of topics. If another topic has that row by
-/// now, the message's topic has no exact subscriber here any more. Then the row of the result is `NONE`.
+/// Message `n` of the run. The home identifies the message's topic by a row of this shard's table of topics. If another topic now uses that
+/// row, the message's topic has no exact subscriber at this shard any more, and the row of the result is `NONE`.
 fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     let mut message = delivery.matched(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
@@ -211,7 +209,7 @@ fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     message
 }
 
-/// A run with this many pairs takes no further message.
+/// A run that has this many pairs takes no more messages.
 fn pairs_max(clients: &Clients) -> usize {
     TURNS_OF_RUN * clients.meter.work.turn_limits.visits_per_turn as usize
 }
@@ -231,8 +229,8 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
     delivery.run = run;
 }
 
-/// Puts the next messages of one topic, as many as fit into one write, into `run`. The exact subscribers of the topic get them. Returns
-/// the topic's row and serial, and the number of messages.
+/// Collects in `run` the next messages of one topic, as many as fit into one write, for the exact subscribers of the topic. Returns the
+/// topic's row and serial, and the number of messages.
 fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usize) {
     let at = |n: usize| match *delivery.tell(n) {
         Tell::Match {
@@ -286,8 +284,8 @@ fn begin_broad(
     }
 }
 
-/// Adds up to `messages_max` messages to a run, with a pair for each member of a matching filter, or turns the run into a broad one. Returns the
-/// number of messages added. All filters are read before the members, so that cache misses overlap.
+/// Adds up to `messages_max` messages to a run, with a pair for each member of a matching filter, or turns the run into a broad one.
+/// Returns the number of messages added. All filters are read before the members, so that cache misses overlap.
 fn extend_run(
     clients: &Clients,
     matching: &mut Matching,
@@ -302,7 +300,7 @@ fn extend_run(
         _ => None,
     };
     if delivery.home != clients.ctx.me {
-        // If the home is on this shard, nothing is prefetched: the home has just read the same rows, so they are in the cache.
+        // A home on this shard has just read the same rows, so they are in the cache already.
         matching.prefetch((0..messages_max).map_while(of));
     }
     let mut sets = Vec::with_capacity(messages_max);

@@ -12,8 +12,8 @@ use crate::protocol::front::{Connections, Deliveries};
 use crate::store::slab::NONE;
 
 /// Marks the tells that must stay in order: messages and pages for filters, and every tell about one of their topics. A page for a filter
-/// may contain any topic, so all pages for the same connection stay in order too. The reason: if two subscriptions of a client overlap,
-/// their progress decides which of them sends a message.
+/// may contain any topic, so all pages for the same connection stay in order too. Order matters since the progress of two overlapping
+/// subscriptions of a client decides which of them sends a message.
 pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) {
     let mut filtered: Vec<u32> = tells
         .iter()
@@ -48,9 +48,8 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     }
 }
 
-/// The first flow (the rest of a long fan-out) that must end before this ordered delivery continues: a flow of a topic that an ordered tell
-/// concerns, or a flow of a topic of a connection that gets a page by filter. The topics are taken from the tells, since the connection
-/// that made a tell ordered may be gone.
+/// The first flow (the rest of a long fan-out) that must end before this ordered delivery continues: a flow of an ordered tell's topic, or of
+/// a topic of a connection that gets a page by filter. The tells name the topics, since the connection that made a tell ordered may be gone.
 pub(super) fn flow_before(
     conns: &Connections,
     deliveries: &Deliveries,

@@ -1,11 +1,11 @@
-//! Drains a shard before it stops: each second it moves off some clients, by asking them to reconnect in the way of their protocol. At the
-//! deadline it closes all remaining connections.
+//! Drains a shard before it stops: in each second it asks some clients to reconnect, by the means of their protocol. At the deadline it
+//! closes all remaining connections.
 //!
 //! A cursor goes round the table of connections until no connection is left. Connections with a request in progress are skipped: their
-//! answers now say `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No acknowledged
-//! message is lost, since a client that is moved off has a position, a session or an answer.
+//! answers now contain `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No
+//! acknowledged message is lost, since a client that reconnects has a position, a session or an answer.
 //!
-//! Deliberately not here: the refusal of new connections, which is up to the owner of the listeners.
+//! Deliberately not here: the refusal of new connections, which the owner of the listeners does.
 
 use crate::base::reason::Closed;
 use crate::base::time::Now;
@@ -18,8 +18,8 @@ use crate::shard::Shard;
 use crate::shard::drain_progress::{DrainProgress, TICKS_PER_S};
 
 impl Shard {
-    /// Begins to move clients off, at the rate and until the deadline of `settings.drain`. The rate is that of all shards together. A
-    /// second call changes nothing.
+    /// Begins the drain, at the rate and until the deadline of `settings.drain`. The rate is the total of all shards. A second call changes
+    /// nothing.
     pub fn drain(&mut self, now: Now) {
         self.front.clients.ctx.drains = true;
         let drain = &self.front.clients.ctx.world.settings.drain;
@@ -29,7 +29,7 @@ impl Shard {
             .get_or_insert(DrainProgress::new(drain.rate_per_s, me, until_s));
     }
 
-    /// Whether the shard moves clients off.
+    /// Whether the shard is drained.
     pub fn drains(&self) -> bool {
         self.front.clients.ctx.drains
     }
@@ -51,14 +51,14 @@ impl Shard {
         }
     }
 
-    /// Milliseconds to the next tick that moves clients off; `None` if the shard moves none off.
+    /// Milliseconds to the next tick of the drain; `None` without a drain, or without connections.
     pub(crate) fn drain_in_ms(&self) -> Option<u32> {
         let waits = self.draining.is_some() && self.front.clients.conns.len() > 0;
         waits.then_some(1000 / TICKS_PER_S)
     }
 }
 
-/// Moves off the clients that are due in this tick.
+/// Asks the clients that are due in this tick to reconnect.
 pub(super) fn move_due_clients<I: Io>(
     draining: &mut Option<DrainProgress>,
     front: &mut Front,

@@ -1,4 +1,4 @@
-//! The progress of a drain: how many clients are moved off in each tick, and which rows the tick examines.
+//! The progress of a drain: how many clients are asked to reconnect elsewhere in each tick, and which rows the tick examines.
 //!
 //! A *turn* is a pass of the shard's loop.
 
@@ -14,8 +14,8 @@ const ROWS_PER_TICK: u32 = 16_384;
 pub(crate) struct DrainProgress {
     /// Connections per second, of all shards together.
     rate_per_s: u64,
-    /// The fraction of a connection left over from earlier ticks. A whole connection is [`TICKS_PER_S`] times the number of shards. So
-    /// shards take turns if fewer connections than shards are due in a tick.
+    /// The fraction of a connection that is left over from earlier ticks, in units of one connection divided by [`TICKS_PER_S`] and by the
+    /// number of shards. So shards take turns if fewer connections than shards are due in a tick.
     tokens: u64,
     /// The next row.
     cursor: u32,
@@ -24,11 +24,11 @@ pub(crate) struct DrainProgress {
 }
 
 impl DrainProgress {
-    /// The drain of shard `me` until this second. The rate is that of all shards together.
+    /// The drain of shard `me` until this second. The rate is the total of all shards.
     pub fn new(rate_per_s: u32, me: ShardId, until_s: u32) -> DrainProgress {
         DrainProgress {
             rate_per_s: u64::from(rate_per_s),
-            // A different start for each shard, so that shards do not move clients in the same tick.
+            // Each shard starts with another fraction, so that not all shards move clients in the same tick.
             tokens: u64::from(me) * u64::from(TICKS_PER_S),
             cursor: 0,
             until_s,

@@ -1,6 +1,6 @@
-//! Queues requests to a home (the part of a shard that keeps topics). A request waits for the earlier requests that are in flight to the
-//! engine, which writes the log. Facts (publishes, and changes of topics) are admitted and appended to the log. Asks (requests of shards to
-//! the home) that change nothing logged only keep their place in the order. See [`commit`](crate::commit).
+//! Queues requests to a home (the component of a shard that stores topics). A request waits for the earlier requests that are in flight to
+//! the engine, which writes the log. Facts (publishes, and changes of topics) are admitted and appended to the log. Asks (requests of shards
+//! to the home) that change nothing logged only wait for their turn. See [`commit`](crate::commit).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -66,7 +66,7 @@ impl Shard {
             Fact::Topic { .. } => false,
         };
         let admitted = match is_logged {
-            // As for a release: the session may have gone to another node long ago.
+            // Another node may have taken the session long ago, as for a release.
             _ if is_of_session && is_outdated => Err(Outcome::Unknown),
             true if !appends => Err(home.apply_now(fact, &mut context)),
             false if self.commits.is_free_unlogged(at, sequence) => {
@@ -140,12 +140,12 @@ fn scope_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
     }
 }
 
-/// The queue in which an ask that changes nothing logged waits. `None` if the ask need not wait, because its subscription has begun already
-/// or it concerns nothing that is logged.
+/// The queue for an ask that changes nothing logged. `None` if the ask need not wait: its subscription has begun already, or it concerns
+/// nothing that is logged.
 fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
-        // This ask takes effect at once. The partitions commit independently: if the ask waited for one partition, another one could
-        // apply messages meanwhile without keeping them.
+        // This ask takes effect at once. The partitions commit independently: while the ask waited for one partition, another could apply
+        // messages without keeping them.
         Ask::CountQosSubscription { name, on: true, .. }
             if topic::has_wildcard(name.in_bytes(bytes)) =>
         {

@@ -1,9 +1,9 @@
 //! Continues flows. A *flow* is the rest of a fan-out, or of messages for filters, that exceeds its share of a turn (a pass of the shard's
 //! loop). The next flow is that of the party (user or address) that has received the least work.
 //!
-//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Anything else that a home (the
-//! part of a shard that keeps topics) sends about the topic, such as a page for a new subscriber or the topic's deletion, waits until the
-//! walk has ended. Messages behind that wait, too.
+//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). All other tells about the topic
+//! from its home (the component of a shard that stores topics), such as a page for a new subscriber or the topic's deletion, wait until the
+//! walk has ended, and so do the messages after these tells.
 //!
 //! A *page* is a bounded run of past messages.
 
@@ -17,8 +17,8 @@ use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
-/// The visits (deliveries to one connection) that a flow gets before the next flow continues. This is as much as a whole turn of the
-/// shard's loop, because a flow encodes its messages again each time that it continues.
+/// The visits (deliveries to one connection) that a flow gets before the next flow continues: as many as a whole turn has, because a flow
+/// encodes its messages again each time that it continues.
 const FLOW_VISITS: u32 = 256;
 
 impl Front {
@@ -56,7 +56,7 @@ impl Front {
             if *budget == 0 {
                 return false;
             }
-            // If most members have left their places, no message joins the walk, so the walk ends first, and the next walk is shorter.
+            // If most members have left, no message joins the walk: the walk ends first, so that the next walk is shorter.
             if parked.walk.is_none() || !self.subs.topics.is_sparse(topic) {
                 let serial = self.subs.topics.get(topic).serial;
                 parked.join(topic, serial, |done| self.recycle_delivery(done));
@@ -130,8 +130,8 @@ impl Front {
     }
 
     /// Continues with the first delivery of a flow that does not belong to one topic. Returns false if the budget is spent before the
-    /// delivery is done. If only tells to single connections are left, and these must become part of the flow `others`, moves the delivery
-    /// there and returns true.
+    /// delivery is done. If only tells to single connections are left, and these must join the flow `others`, moves the delivery to that
+    /// flow and returns true.
     fn continue_first_delivery<I: Io>(
         &mut self,
         flow: Flow,
@@ -167,8 +167,8 @@ impl Front {
     }
 }
 
-/// The party that is charged for a flow. If the first, the middle and the last member have the same party, it is this party; otherwise it
-/// is a party that only this flow has.
+/// The party that is charged for a flow: the party of the first, the middle and the last member if they have the same, otherwise a party
+/// that only this flow has.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.own_party();
@@ -202,7 +202,7 @@ pub(super) fn park_topic(
     deliveries.park(flow, party, delivery.take_topic());
 }
 
-/// Charges the budget with the bytes that were encoded, because encoding a message of megabytes costs as much as many visits.
+/// Charges the budget with the encoded bytes, because encoding a message of megabytes costs as much as many visits.
 pub(super) fn charge_encoding(forms: &mut Forms, budget: &mut u32) {
     let made = forms.take_made_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));

@@ -1,5 +1,5 @@
-//! The requests that wait at a home, which is the shard that orders and stores the messages of a topic. They wait until the engine (the log
-//! on disk or in a cluster) has committed a batch.
+//! The requests that wait at a home, the shard that orders and stores the messages of a topic, until the engine (the log on disk or in a
+//! cluster) has committed their records or the records before them.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,30 +26,30 @@ impl PendingRequest {
         }
     }
 
-    /// An [`Ask`] that refers to no bytes outside of itself.
+    /// An [`Ask`] that refers to no other bytes.
     pub fn of_ask(from: ShardId, ask: Ask) -> PendingRequest {
         PendingRequest::new(from, Request::Ask(Box::new((ask, Vec::new()))))
     }
 }
 
 pub(crate) enum Request {
-    /// A request that the engine does not store. It waits for the earlier changes. The second field has the names and other bytes to which
-    /// the [`Ask`] refers.
+    /// An ask, which waits for the earlier changes, or for its record if it concerns a session. The second field has the names and other
+    /// bytes to which the [`Ask`] refers.
     Ask(Box<(Ask, Vec<u8>)>),
-    /// A request that waited so long that it was already answered: its outcome is unknown.
+    /// A request that needs no answer: nobody waits for its record, or it was answered already because it waited too long.
     Answered,
-    /// The record of a session that has ended, or whose will was published. Then homes forget the QoS 2 messages of the session, and the will, with these
-    /// tokens; 0: there is none.
+    /// The record of a session that has ended, or whose will was published. When it is committed, homes forget the QoS 2 messages of the
+    /// session with the first token, and the will with the second. 0: there is none.
     EndRecorded([u64; 2]),
     /// A change of a topic, such as a message.
     Fact {
-        /// The encoded change, if the topic is not durable, so that the engine does not store the change.
+        /// The encoded change, if the topic is not durable, so that the change has no record.
         unlogged: Option<Box<[u8]>>,
         answer: WantedAnswer,
         client: Client,
         reserved: Reserved,
-        /// Whether the change is a message with MQTT QoS 2, or the will of a recorded session. Then the publisher waits for the real outcome, however
-        /// long that takes. Other publishers are told after some time that the outcome is unknown.
+        /// Whether the change is a message with MQTT QoS 2, or the will of a recorded session. Its publisher waits for the real outcome,
+        /// however long that takes. Other publishers are told after some time that the outcome is unknown.
         once: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! The wills of recorded MQTT sessions whose messages are on their way to the log (see `wills.rs`).
+//! The wills of recorded MQTT sessions whose messages are in flight to the log (see `wills.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -20,9 +20,9 @@ pub(super) struct PublishedWill {
 /// A session whose connection has ended.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LeftSession {
-    /// Its token.
+    /// The session's token.
     pub token: u64,
-    /// The session has ended, too.
+    /// Whether the session has ended, too.
     pub has_ended: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Reads snapshots into a home (the part of a shard that keeps topics) and its sessions, before the shard starts. When the snapshots were
-//! written, its partitions may have been at other homes, so this home reads the snapshot of every home that had one of them.
+//! Reads snapshots into a home (the component of a shard that stores topics) and its sessions, before the shard starts. A home that wrote a
+//! snapshot may have had other partitions, so this home reads every snapshot with one of its partitions.
 
 use crate::base::snapshot::{Damaged, FieldReader, Head, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
@@ -22,30 +22,30 @@ use crate::home::sessions::SessionsAtHome;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::shard::Shard;
 
-/// What the sessions of all homes need after a log was read.
+/// The needs of the sessions of all homes after a log was read.
 #[derive(Default)]
 pub struct SessionNeeds {
-    /// The filters whose messages homes must keep, as in the SUBSCRIBE.
+    /// The filters whose messages homes must keep, in the form of the SUBSCRIBE packet.
     filters: Vec<Box<[u8]>>,
     /// The sessions, as publishers of QoS 2 messages, and their wills.
     publishers: BTreeSet<Party>,
 }
 
-/// A home and its sessions, while they are read.
+/// A home and its sessions, while their snapshots are read.
 pub struct Restored {
     world: Arc<World>,
     shard: ShardId,
     now: Now,
     /// Whether to restore local state (sessions, groups, and filters that keep messages).
     local_state: bool,
-    /// Whether logs keep the epoch (the number of a start on the log) of the snapshot. Then positions that clients got before the restart
-    /// stay valid.
+    /// Whether logs keep the epoch (the number of a start on the log) of the snapshot, so that positions of clients from before the
+    /// restart stay valid.
     keeps_epoch: bool,
     home: Box<Home>,
     sessions: SessionsAtHome,
     /// The snapshot being read.
     reader: Option<SnapshotReader>,
-    /// Topics whose newest messages were removed on purpose. Their absence is not a loss.
+    /// Topics whose newest messages were removed on purpose. The absence of these messages is not a loss.
     newest_removed: Vec<u32>,
 }
 
@@ -57,11 +57,9 @@ pub(crate) struct SnapshotReader {
     /// The number of topic rows in the snapshot.
     rows: u32,
     /// For each topic, its row in the snapshot and its row in this home; `NONE` if another home now has the topic. Ordered by the row
-    /// in the snapshot.
-    ///
-    /// The vector grows as topics are read. It reserves no memory for `rows`, since a damaged count may be too large for the memory.
+    /// in the snapshot. No memory is reserved for `rows` topics, since that number may be damaged and too large.
     topics: Vec<(u32, u32)>,
-    /// The partition of the sessions that follow.
+    /// The partition of the sessions that are read next.
     partition: PartitionId,
     /// The number of records read.
     records: u64,
@@ -70,7 +68,7 @@ pub(crate) struct SnapshotReader {
 }
 
 impl Restored {
-    /// An empty home of this shard. `world` has the seed and the partitions of the snapshots, but the epoch of the run that begins now.
+    /// An empty home of this shard. `world` has the seed and the partitions of the snapshots, and the epoch of the run that begins now.
     pub fn new(world: Arc<World>, shard: ShardId, now: Now) -> Restored {
         Restored {
             shard,
@@ -85,11 +83,11 @@ impl Restored {
         }
     }
 
-    /// Skips local state: sessions, groups, and filters that keep messages. Use it if the server has served clients since it wrote the
-    /// snapshots. Their local state is then out of date, and the log has no record of its changes.
+    /// Skips local state: sessions, groups, and filters that keep messages. For a server that has served clients since it wrote the
+    /// snapshots: the local state has changed since, and the log does not record these changes.
     ///
-    /// If the log has records of sessions, sessions are restored nevertheless. Until [`Shard::finish_recovery`] it is unknown which
-    /// messages the sessions need, so all messages are kept.
+    /// If the log has records of sessions, the log's sessions are restored. Until [`Shard::finish_recovery`] it is unknown which messages
+    /// the sessions need, so all messages are kept.
     #[must_use]
     pub fn without_local_state(mut self) -> Restored {
         self.local_state = false;
@@ -100,8 +98,7 @@ impl Restored {
         self
     }
 
-    /// Begins a new epoch, so that positions from before the restart are invalid. Use it if the log lacks messages that the clients with
-    /// these positions have seen.
+    /// Begins a new epoch, so that positions from before the restart are invalid. For a log that lacks messages that clients have seen.
     #[must_use]
     pub fn with_new_epoch(self) -> Restored {
         Restored {
@@ -125,7 +122,7 @@ impl Restored {
     /// Begins to read the snapshot with this head.
     ///
     /// # Errors
-    /// The snapshot before it is not complete, or this one is of another server.
+    /// The previous snapshot is not complete, or this one is of another server.
     pub fn begin_snapshot(&mut self, head: &Head) -> Result<(), Damaged> {
         self.end_snapshot()?;
         let world = &self.world;
@@ -154,7 +151,7 @@ impl Restored {
     /// Reads a block that follows the head. The caller has checked the checksum of the block.
     ///
     /// # Errors
-    /// A record is invalid although the checksum is right.
+    /// A record is invalid.
     pub fn read_block(&mut self, block: &[u8]) -> Result<(), Damaged> {
         let mut reader = self.reader.take().ok_or(Damaged("it has no head"))?;
         let mut block = FieldReader(block);
@@ -263,7 +260,7 @@ impl Restored {
 }
 
 impl Shard {
-    /// Prepares to read a log that no snapshot precedes.
+    /// Prepares to read a log without a snapshot: until [`finish_recovery`](Self::finish_recovery) all messages are kept.
     pub fn begin_recovery(&mut self) {
         let ctx = &self.front.clients.ctx;
         if let Some(home) = &mut self.home
@@ -273,7 +270,7 @@ impl Shard {
         }
     }
 
-    /// Applies the records of sessions that were kept until the end of the log.
+    /// Applies the records of sessions that must wait for the end of the log.
     pub(super) fn apply_rest_of_sessions(&mut self) {
         let ctx = &self.front.clients.ctx;
         let (world, now) = (ctx.world.clone(), ctx.now);
@@ -281,7 +278,7 @@ impl Shard {
         self.front.clients.meter.stats.closed[Closed::Broken as usize] += u64::from(invalid);
     }
 
-    /// Adds what the restored sessions need of all homes. Called after the last batch.
+    /// Adds the needs of the restored sessions. Called after the last batch.
     pub fn add_session_needs(&mut self, needs: &mut SessionNeeds) {
         self.apply_rest_of_sessions();
         for session in self.sessions.stored() {
@@ -295,16 +292,16 @@ impl Shard {
         needs.publishers.extend(wills);
     }
 
-    /// Ends all restored sessions, and publishes no will. Called before [`finish_recovery`](Self::finish_recovery) if a process has served clients since
-    /// then without recording their sessions. Returns the number of sessions.
+    /// Ends all restored sessions without their wills. Called before [`finish_recovery`](Self::finish_recovery) if a process has served
+    /// clients since the log's last record without recording their sessions. Returns the number of sessions.
     pub fn end_restored_sessions(&mut self, now: Now) -> u32 {
         let world = self.front.clients.ctx.world.clone();
         self.sessions.end_all(&world, now)
     }
 
-    /// Completes the recovery of sessions. Called after the log was read, if the log has records of sessions and no clean stop preceded. On one machine
-    /// no connection holds any session from now on. This home keeps the messages that sessions need. `needs` are those of the sessions of
-    /// all homes.
+    /// Completes the recovery of sessions. Called after the log was read, if the log has records of sessions and the last stop was not
+    /// clean. From now on this home keeps messages beyond its rules only for sessions; `needs` are the needs of the sessions of all homes.
+    /// On one machine no connection holds a session any more.
     pub fn finish_recovery(&mut self, needs: &SessionNeeds, now: Now) {
         let world = self.front.clients.ctx.world.clone();
         if !world.recovers_sessions() {
@@ -343,7 +340,7 @@ impl Shard {
         home.drop_unneeded(&world.rules, now);
     }
 
-    /// Takes over restored state, before the shard handles any input.
+    /// Adopts the restored state, before the shard handles any input.
     pub fn adopt(&mut self, restored: Restored) {
         let Restored {
             home,

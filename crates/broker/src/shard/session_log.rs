@@ -1,11 +1,10 @@
-//! Writes the changes of MQTT sessions to the log, if [sessions are durable](crate::budget::world::World::records_sessions). The effect of
-//! a client's request (the CONNACK or the SUBACK is sent, or the session is handed over to the next connection) waits until the record of
-//! the request is committed.
+//! Writes the changes of MQTT sessions to the log, if [sessions are durable](crate::budget::world::World::records_sessions). A client's request
+//! takes effect only when its record is committed: the CONNACK or the SUBACK is sent, or the session goes to the next connection.
 //!
 //! Invariants:
 //! * The requests for the sessions of a partition take effect in the order in which they were made, with or without a record.
-//! * When a connection gets a session, the log says so. If the record of a claim, or of a session that is given back, is out of date by then, it is
-//!   written once more.
+//! * When a connection gets a session, the log has a record of that. If the record of a claim or of a closed session is out of date by then, a
+//!   new record is written first.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,7 +33,7 @@ use crate::shard::sessions::refuse_session;
 use crore_wire::mqtt::ReasonCode;
 
 impl Shard {
-    /// Takes a request for a session. Writes the record that the request needs, and carries the request out when the record is committed.
+    /// Handles a request for a session: writes the record that the request needs, and carries the request out when the record is committed.
     pub(super) fn handle_session_request(&mut self, from: ShardId, ask: Ask) {
         let Some(mut ask) = self.wait_for_will(from, ask) else {
             return;
@@ -63,8 +62,8 @@ impl Shard {
         }
     }
 
-    /// The connection that asks for a new session, if that cannot be recorded because the disk is full. Existing sessions go on: their records have room in
-    /// the spare segments.
+    /// The connection that asks for a new session, if the session cannot be recorded because the disk is full. Existing sessions continue:
+    /// the spare segments have room for their records.
     fn refused_for_room(&self, ask: &Ask) -> Option<ReplyTo> {
         match ask {
             Ask::SessionOpen {
@@ -88,8 +87,8 @@ impl Shard {
         }
     }
 
-    /// Whether a request has another effect now than its record in the log says, since other requests for the session took effect meanwhile. It is
-    /// recorded again then, before it takes effect. Otherwise the client could lose what it was promised in a crash.
+    /// Whether the record of a request is out of date, since other requests for the session took effect meanwhile. Such a request is recorded
+    /// again before it takes effect. Otherwise a crash could undo an effect that the client was told of.
     pub(super) fn must_record_again(&self, ask: &Ask) -> bool {
         let ctx = &self.front.clients.ctx;
         let (sessions, world) = (&self.sessions, &ctx.world);
@@ -101,7 +100,7 @@ impl Shard {
                 begins: Some(begins),
                 ..
             } => {
-                // A session that is held is recorded when its holder gives it back.
+                // A session that a connection holds is recorded when that connection ends.
                 *begins != begins_session(sessions, *clean, (*hash, client), ctx.now)
                     && !sessions.is_held(*hash, client)
             }
@@ -115,16 +114,16 @@ impl Shard {
         }
     }
 
-    /// Records a request again, since it has another effect now than its record says.
+    /// Records a request again, since its record is out of date.
     pub(super) fn record_again(&mut self, from: ShardId, mut ask: Ask) {
         if let Ask::SessionClose(session) = &mut ask {
-            // The log has its changes, and may have a session of another connection behind them.
+            // The log has these changes already, and may have a session of another connection after them.
             session.patch = None;
         }
         if let Ask::SessionOpen { client, to, .. } = &ask
             && self.sessions.claims_in_flight(client) > 1
         {
-            // The others are newer, and take effect before a new record.
+            // The other claims in flight are newer, and would take effect before a new record of this one.
             self.sessions.claim_committed(client);
             let lanes = &mut self.front.subs.lanes;
             return refuse_session(lanes, from, *to, ReasonCode::SERVER_BUSY);
@@ -132,14 +131,14 @@ impl Shard {
         self.handle_session_request(from, ask);
     }
 
-    /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the records are committed. A home that does
-    /// not know the message answers at once.
+    /// Handles the release of QoS 2 messages: writes a record to each log that has one of the messages, and answers when the records are
+    /// committed. A home that does not know the message answers at once.
     pub(super) fn take_release(&mut self, from: ShardId, ask: Ask) {
         let Ask::Release { key, claim, at, to } = ask else {
             return;
         };
         if to.is_some() && is_outdated(&self.front) {
-            // Another node may have the session since so long that nobody knows this claim as an older one.
+            // Another node may have taken the session so long ago that nobody remembers this claim as an older one.
             return self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE);
         }
         let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
@@ -175,9 +174,9 @@ impl Shard {
         }
     }
 
-    /// Writes to the log what is left of a session's will and time, or that the session has ended. Called after the
-    /// will was published, or after the session ended. No request waits for this record. The homes of topics forget the will, and the QoS 2 messages of a
-    /// session that has ended, when the record is committed: a crash before that brings the session back.
+    /// Records the state of a session after its will was published, or the end of the session. No client waits for this record. When the
+    /// record is committed, the homes of topics forget the will, and the QoS 2 messages of an ended session. They must not forget them
+    /// earlier, since a crash before the commit restores the session.
     pub(super) fn record_state_or_end(
         &mut self,
         name: &[u8],
@@ -185,7 +184,7 @@ impl Shard {
         will: u64,
     ) {
         if self.front.clients.ctx.world.replicates_sessions() {
-            // Otherwise the record of the claim that made the will due has replaced it.
+            // Without a session here, the record of the claim that made the will due has replaced the will.
             if session.is_some() {
                 self.record_as_steward(name, will);
             }
@@ -196,7 +195,7 @@ impl Shard {
         let ended = session.filter(|session| session.has_ended);
         let tokens = [ended.map_or(0, |session| session.token), will];
         if self.sessions.claims_in_flight(name) > 0 {
-            // The record of the claim replaces the will. If a new session begins instead, the claim is recorded again.
+            // The record of the claim replaces the will. If the claim begins a new session, it is recorded again.
             return self.release_tokens(tokens);
         }
         let change = match (self.sessions.recorded((hash, name), ctx.now), session) {
@@ -204,7 +203,7 @@ impl Shard {
             (None, Some(session)) if !self.sessions.has(hash, name) => {
                 ChangeAtHome::End(session.token)
             }
-            // A connection holds the session, and records it with its own will.
+            // A connection holds the session, and records the session with the connection's will.
             (None, _) => return self.release_tokens(tokens),
         };
         let waiting = PendingRequest::new(ctx.me, Request::EndRecorded(tokens));
@@ -212,7 +211,7 @@ impl Shard {
         self.write_session_record(place_of(ctx, name), waiting, &record);
     }
 
-    /// Homes forget the messages of these sessions and wills.
+    /// Tells the homes to forget the messages of these sessions and wills.
     pub(super) fn release_tokens(&mut self, tokens: [u64; 2]) {
         let Front { clients, subs, .. } = &mut self.front;
         for token in tokens {
@@ -220,7 +219,7 @@ impl Shard {
         }
     }
 
-    /// Records the positions of shared subscriptions that have begun or ended, and with `moved` of some whose position has moved.
+    /// Records the positions of shared subscriptions that have begun or ended. With `moved`, also records some positions that have moved.
     pub(super) fn record_group_positions(&mut self, moved: bool) {
         let Some(home) = &mut self.home else { return };
         for due in home.take_due_positions(moved) {
@@ -292,13 +291,13 @@ fn has_token(will: &Will) -> bool {
     will.token != 0
 }
 
-/// The connection that waits for the session that is given back.
+/// The connection that waits for the session of this closing connection.
 fn claimant_of(sessions: &SessionsAtHome, session: &ClosingSession) -> Option<(ShardId, ReplyTo)> {
     let claim = sessions.claim_to(session.id)?;
     Some((claim.shard, claim.to))
 }
 
-/// Notes in a request what its next record says.
+/// Stores the content of the next record of a request in the request.
 fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now) {
     match ask {
         Ask::SessionOpen {
@@ -309,13 +308,13 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now)
             begins,
             ..
         } => {
-            // A session that ends with its connection has nothing to lose.
+            // A session that ends with its connection needs no record.
             if *expiry_s == 0 && begins.is_none() && !sessions.has(*hash, client) {
                 return;
             }
             let is_again = begins.is_some();
-            // Another claim that is on its way to the log begins the session, so this one goes on with it. Otherwise the log would ignore what the
-            // other connection records meanwhile.
+            // If another claim is in flight, that claim begins the session, and this one continues it. If this one began a new session, the log
+            // would ignore the other connection's records.
             let others = sessions.claims_in_flight(client) - u32::from(is_again);
             let begun = others == 0 && begins_session(sessions, false, (*hash, client), now);
             *begins = Some(*clean || begun);
@@ -329,7 +328,7 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now)
             if session.recorded_for.is_some()
                 || name.is_some_and(|name| sessions.claims_in_flight(name) > 0)
             {
-                // The claim may have begun another session in the log.
+                // In the log, the claim may have begun another session, which a patch would not fit.
                 session.patch = None;
             }
         }
@@ -337,9 +336,8 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now)
     }
 }
 
-/// The name of the session that a request concerns, and the record that the request needs. The record is `None` if the request changes
-/// nothing that is logged. The result is `None` if the request does not concern a session, or if the connection that sent it no longer
-/// holds the session.
+/// The name of a request's session, and the record that the request needs. The record is `None` if the request changes nothing that is
+/// logged. The result is `None` if the request does not concern a session, or if its connection no longer holds the session.
 fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<EncodedRecord>)> {
     let empty;
     let (name, change) = match ask {
@@ -393,8 +391,8 @@ fn change_by_claim<'a>(
     }
 }
 
-/// The change to record when a connection gives its session back. If another connection waits for the session, the record gives the session
-/// to that one: in the log, the records of the former connection may follow the record of the claim. `empty`: see [`ClosingSession::without_state`].
+/// The change to record when a connection ends. If another connection waits for the session, this record gives the session to that connection,
+/// since the former connection's records may follow the record of the claim in the log. `empty`: see [`ClosingSession::without_state`].
 fn change_at_close<'a>(
     session: &'a ClosingSession,
     claim: Option<&Claim>,
@@ -418,7 +416,7 @@ fn change_at_close<'a>(
             let is_needed = session.is_recorded || recorded.is_some();
             is_needed.then(|| change_by_claim(true, claim.expiry_s, claim.owner, recorded))
         }
-        // A will that is due now stays in the log until it is published.
+        // The will stays in the log until it is published.
         (None, Some(kept)) => Some(session.change(
             &kept.state,
             Terms {
@@ -428,7 +426,8 @@ fn change_at_close<'a>(
                 will: session.will.clone(),
             },
         )),
-        // The same holds if the session ends. It has expired, so no claim goes on with it. A will without a token could be published twice.
+        // The will stays, too, if the session ends. The session has expired, so no claim continues it. A will without a token does not stay,
+        // since it could be published twice.
         (None, None) if session.is_recorded && session.will.as_deref().is_some_and(has_token) => {
             let terms = Terms {
                 owner: session.owner,

@@ -2,9 +2,9 @@
 //! (`home/sessions/replicated.rs`).
 //!
 //! Invariants:
-//! * A connection gets its session when its claim is applied. It does not wait for the connection that held the session, which may be at a node that
-//!   cannot be reached: the claim fences it.
-//! * Each node carries out most effects for itself. Work that must be done once, such as to publish a will, is done by the steward of the partition.
+//! * A connection gets its session when its claim is applied. The claim fences the former connection, so nobody waits for that connection, which may
+//!   be at a node that cannot be reached.
+//! * Each node carries out most effects itself. The steward of the partition does the work that must be done once, such as to publish a will.
 
 use alloc::boxed::Box;
 
@@ -41,7 +41,7 @@ enum NoRecord {
 }
 
 impl Shard {
-    /// Takes a request for a session: writes its record, and carries the request out when the record is applied.
+    /// Handles a request for a session: writes its record, and carries the request out when the record is applied.
     pub(super) fn handle_replicated_request(&mut self, from: ShardId, ask: Ask) {
         match self.replicated_record(&ask) {
             Ok((name, record)) => {
@@ -124,8 +124,8 @@ impl Shard {
         }
     }
 
-    /// Whether the client may bring this will. All nodes keep the will of a session that a claim ends for a minute longer, so a client that holds much gets
-    /// no connection with a will while memory is short.
+    /// Whether the client may connect with this will. When a claim ends a session, all nodes keep the session's will for a minute longer. So
+    /// while memory is short, a client that holds much cannot connect with a will.
     fn has_memory_for_will(
         &self,
         name: &[u8],
@@ -146,12 +146,12 @@ impl Shard {
         ctx.world.placement().place_at_home(ctx.partition_of(name))
     }
 
-    /// Ends a request for a session whose record has no effect, or was not written.
+    /// Refuses a request for a session whose record has no effect, or was not written.
     pub(super) fn refuse_session_ask(&mut self, from: ShardId, ask: Ask, reason: ReasonCode) {
         let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
         match ask {
             Ask::SessionOpen { to, .. } => refuse_session(lanes, from, to, reason),
-            // Its connection is told that another one has taken the session.
+            // The connection is told elsewhere that another one has taken the session.
             Ask::SessionClose(session) => {
                 if let Some(kept) = session.kept {
                     release_needs(lanes, &clients.meter.work, &clients.ctx, &kept.state.bytes);
@@ -191,7 +191,7 @@ impl Shard {
         lanes.tell(from, Tell::Session(to, Box::new(given)));
     }
 
-    /// Applies a record of a session, at this offset of partition `at`. Returns whether the record has an effect.
+    /// Applies the record of a session at this offset of partition `at`. Returns whether the record has an effect.
     pub(super) fn apply_session_record(
         &mut self,
         at: usize,
@@ -225,7 +225,7 @@ impl Shard {
         !is_void
     }
 
-    /// A node is dead, by a record of partition `at`.
+    /// Releases the sessions of partition `at` that a dead node's connections held.
     pub(super) fn release_sessions_of(&mut self, at: usize, writer: u64) {
         let now = self.time_of_log(at);
         let at_once = !self.counts_needs();
@@ -245,7 +245,7 @@ impl Shard {
         cluster.is_some_and(|cluster| cluster.counts_needs)
     }
 
-    /// Carries out what follows from a record.
+    /// Carries out the consequences of a record.
     fn follow_up(&mut self, after: Consequences) {
         if !self.counts_needs() {
             return;
@@ -263,8 +263,8 @@ impl Shard {
         }
     }
 
-    /// Releases the keys of what has ended, and as the steward publishes the wills and ends the sessions that are due: at least one, and more until half
-    /// of the turn's budget is spent.
+    /// Releases the keys of ended sessions and published wills. As the steward, also publishes the wills and ends the sessions that are due.
+    /// Handles at least one, and more until half of the turn's budget is spent.
     pub(super) fn end_replicated_sessions(&mut self) {
         let now = self.front.clients.ctx.now;
         let world = self.front.clients.ctx.world.clone();
@@ -297,14 +297,14 @@ impl Shard {
         }
     }
 
-    /// Whether a session has something due. A node that is cut off from the log does nothing, since it may not be the steward any more: a will that it
-    /// publishes when it comes back would come after the release of its key.
+    /// Whether a will, an end or a release is due. False while the node is cut off from the log, since another node may be the steward by
+    /// then, and this node would publish a will after the release of the will's key.
     pub(super) fn has_session_due(&self) -> bool {
         let ctx = &self.front.clients.ctx;
         self.sessions.is_due(ctx.now) && !ctx.is_cut_off()
     }
 
-    /// As the steward: records the end of a session that has expired, or its state without the will with this token, which was published.
+    /// As the steward: records the end of an expired session, or a session's state without the published will with this token.
     pub(super) fn record_as_steward(&mut self, name: &[u8], will: u64) {
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.place_of(name);
@@ -317,7 +317,7 @@ impl Shard {
         self.write_session_record(self.place_of_session(name), waiting, &record);
     }
 
-    /// Records that an operator ends this session, if its client is disconnected. Each node may do that.
+    /// Records that an operator ends this session, if its client is disconnected. Any node may write this record.
     pub(super) fn record_end_by_operator(&mut self, name: &SessionName) -> Ended {
         let name = session_named(&name.client_id, &name.user);
         let ctx = &self.front.clients.ctx;
@@ -343,8 +343,8 @@ impl Shard {
     }
 }
 
-/// The change to record when the connection that holds a session ends. A session that ends with its connection stays until its will is published, with the
-/// stored form `empty`.
+/// The change to record when the connection that holds a session ends. A session that ends with its connection stays, in the stored form
+/// `empty`, until its will is published.
 fn change_at_close<'a>(
     session: &'a ClosingSession,
     empty: &'a EncodedSession,

@@ -1,5 +1,5 @@
-//! Gives MQTT sessions to connections, and takes a session back when its connection ends. A session is kept at its home, a shard chosen by
-//! the hash of the client id. When a session ends, the home publishes the will and releases the messages that it kept for the session.
+//! Gives MQTT sessions to connections, and takes a session back when its connection ends. A hash of the client id chooses the home of a
+//! session, the shard that stores it. When a session ends, the home publishes the will and releases the session's messages.
 //!
 //! A *turn* is a pass of the shard's loop.
 
@@ -57,7 +57,7 @@ impl Shard {
         }
     }
 
-    /// Whether a connection must not take over its session now, since connections take it over from each other too often.
+    /// Whether a connection must not take over its session now, since connections have taken it over from each other too often.
     pub(super) fn refuses_takeover(&mut self, hash: u32, client: &[u8]) -> bool {
         let clients = &mut self.front.clients;
         let (now, per_minute) = (
@@ -77,7 +77,7 @@ impl Shard {
         true
     }
 
-    /// Forgets old takeovers. Called once a second.
+    /// Removes old takeovers from the count. Called once a second.
     pub(super) fn forget_takeovers(&mut self) {
         let ctx = &self.front.clients.ctx;
         let per_minute = ctx.world.settings.mqtt.takeovers_per_minute;
@@ -148,7 +148,7 @@ pub(super) fn may_open(
     has_memory_for_absent(clients, census, party, 0) || sessions.has(hash, client)
 }
 
-/// Ends a session when its connection ends, instead of storing it, if memory is short and its client holds much.
+/// Ends a session together with its connection, if memory is short and its client holds much.
 pub(super) fn end_if_memory_is_short(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -171,7 +171,7 @@ pub(super) fn end_if_memory_is_short(
     }
 }
 
-/// Counts sessions that were added or have ended. `before` is the number of sessions before the change.
+/// Counts the sessions that have begun or ended. `before` is the number of sessions before the change.
 fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32) {
     let admission = &clients.ctx.world.admission;
     admission.count_sessions(before, sessions.len());
@@ -236,7 +236,7 @@ pub(super) fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, rea
     lanes.tell(shard, Tell::Session(to, given));
 }
 
-/// Handles the next session of partition `at` that is due. Returns the will to publish, and what has become of the session.
+/// Handles the next session of partition `at` that is due. Returns the will to publish, and whether the session has ended.
 fn end_session(
     clients: &mut Clients,
     subs: &mut Subscriptions,

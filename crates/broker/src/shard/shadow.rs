@@ -1,6 +1,6 @@
-//! The shadow of a partition: a home (the part of a shard that keeps topics) without clients, which writes the checkpoints. It reads the
-//! last checkpoint, applies the log after that, drops the messages that the serving home has dropped, and writes a new checkpoint. The
-//! serving home need not stop for this.
+//! The shadow of a partition: a home (the component of a shard that stores topics) without clients, which writes the checkpoints. The shadow
+//! reads the last checkpoint, applies the rest of the log, drops the messages that the serving home has dropped, and writes a new checkpoint.
+//! The serving home continues meanwhile.
 //!
 //! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
 //! nothing that the serving home still has. It has no local state (sessions, groups, filters whose messages are kept).
@@ -20,8 +20,8 @@ use crate::mail::orders::Control;
 use crate::shard::Shard;
 use crate::shard::restore::Restored;
 
-/// A retry is admitted at most this many seconds after its message was published. This is longer than a publish waits for the engine, which
-/// writes the log.
+/// A retry is admitted at most this many seconds after its message was published: longer than a publish waits for the engine, which writes
+/// the log.
 const RETRY_S: u32 = 60;
 
 /// The shadow of a partition: a home without clients.
@@ -30,9 +30,9 @@ pub struct Shadow {
     partition: PartitionId,
     /// The time of the newest batch, by the log's clock, in seconds.
     last_s: u32,
-    /// The next topic row to ask about.
+    /// The first topic row of the next order.
     asked: u32,
-    /// The rows that the last order asked about.
+    /// The topic rows of the last order.
     rows: Vec<u32>,
 }
 
@@ -74,7 +74,7 @@ impl Shadow {
         }
     }
 
-    /// Applies a batch of the partition. `header` is that of the log.
+    /// Applies a batch of the partition. `header` is as the log reports it.
     ///
     /// # Errors
     /// The batch cannot be read.
@@ -84,7 +84,7 @@ impl Shadow {
         self.shard.fold(header, batch, Now { s: 1, unix_s })
     }
 
-    /// The time of the newest batch, in seconds since 1970, by the log's clock.
+    /// The time of the newest batch, in Unix seconds of the log's clock.
     pub fn log_s(&self) -> u32 {
         self.last_s
     }
@@ -93,7 +93,7 @@ impl Shadow {
         self.shard.home.as_mut().expect("each shard is a home")
     }
 
-    /// Drops what has expired by `now`, or by the log's clock if the log is replicated. Called after the last batch.
+    /// Drops everything that has expired by `now`, or by the log's clock if the log is replicated. Called after the last batch.
     pub fn settle(&mut self, now: Now) {
         self.shard.apply_rest_of_sessions();
         let world = self.shard.front.clients.ctx.world.clone();
@@ -121,7 +121,7 @@ impl Shadow {
         (!names.is_empty()).then_some(Control::Floors(self.partition, sequence, names))
     }
 
-    /// Applies the answer ([`Report::Floors`](crate::Report::Floors)): drops what the serving home no longer has.
+    /// Applies the answer ([`Report::Floors`](crate::Report::Floors)): drops the messages that the serving home no longer has.
     pub fn keep(&mut self, floors: &[Option<u64>]) {
         let now = self.shard.front.clients.ctx.now;
         let rows = core::mem::take(&mut self.rows);

@@ -2,7 +2,7 @@
 //!
 //! Topics are written before the records that refer to them, and messages in the order of arrival, so a reader needs only one pass.
 //!
-//! A *home* is the part of a shard that keeps topics.
+//! A *home* is the component of a shard that stores topics.
 
 use alloc::vec::Vec;
 
@@ -15,7 +15,7 @@ use crate::home::unreleased::KeyInSlot;
 use crate::home::{GroupKey, Home};
 use crate::log::arrival::ArrivalCursor;
 
-/// The kind of record to write next, with the cursor from which to continue within that kind.
+/// The kind of record to write next, with the cursor within that kind.
 enum Stage {
     Head,
     Topics(u64),

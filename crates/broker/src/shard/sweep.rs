@@ -15,7 +15,7 @@ pub(super) struct Sweep {
     began_s: u32,
     /// The connections counted by the present sweep, and by the last complete one.
     tally: [ConnectionCounts; 2],
-    /// Whether the last tick ended as many connections as one tick may end. Then the next tick follows soon.
+    /// Whether the last tick could not finish its rows, or ended as many connections as one tick may end. If so, the next tick follows soon.
     pub is_crowded: bool,
 }
 
@@ -50,7 +50,7 @@ impl Sweep {
         self.tally[0][transport as usize] += 1;
     }
 
-    /// Continues after the rows before `until`, of a table that ends at `end`.
+    /// Continues with row `until`, of a table that ends at `end`.
     pub fn advance(&mut self, until: u32, end: u32) {
         if until == end {
             self.tally = [ConnectionCounts::default(), self.tally[0]];

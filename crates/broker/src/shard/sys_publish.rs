@@ -1,5 +1,5 @@
 //! Publishes the server's state as retained messages under `$SYS/broker`, as MQTT brokers do (mosquitto(8)). The home of a topic (the shard
-//! that keeps it) publishes the value only while the topic has a subscriber, and removes the value afterwards.
+//! that stores the topic) publishes the value only while the topic has a subscriber, and removes the value afterwards.
 //!
 //! Invariants: these messages do not count as publishes. A topic keeps only its newest value, whatever the operator's rules say
 //! ([`Rules`](crate::base::rules::Rules)).

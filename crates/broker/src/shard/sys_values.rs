@@ -84,8 +84,8 @@ pub(super) const TOPICS: &[(&str, SysValue)] = &[
     ("$SYS/broker/crore/gaps", SysValue::Sum(&[Gaps])),
 ];
 
-/// For MQTT, all packets are counted; for the other protocols, only messages. `Published` and `Delivered` contain the messages of all
-/// protocols, so only those MQTT packets are added that are not messages.
+/// MQTT counts all packets, the other protocols only messages. `Published` and `Delivered` count the messages of all protocols, so the other
+/// two totals count only the MQTT packets that are not messages.
 const RECEIVED: &[Total] = &[Published, PacketsReceived];
 const SENT: &[Total] = &[Delivered, PacketsSent];
 /// A gap (the notice that messages are lost) counts as one dropped message, since the number of its messages is unknown.
@@ -108,7 +108,7 @@ pub(super) enum SysValue {
 
 /// A shard's state of the topics under `$SYS/broker`.
 pub(crate) struct SysTopics {
-    /// This shard's part of the totals.
+    /// The counts that this shard has added to the totals.
     pub added: AddedCounts,
     /// The topics with subscribers, a bit each.
     watched: u32,
@@ -120,8 +120,7 @@ impl SysTopics {
     pub fn new() -> SysTopics {
         SysTopics {
             added: AddedCounts::default(),
-            // All bits are set at the start, so the first publish removes the values that the former process left in topics without
-            // subscriber.
+            // All bits are set at the start, so that the first publish removes old values from topics without a subscriber.
             watched: u32::MAX,
             due_s: 0,
         }
@@ -153,7 +152,7 @@ impl SysTopics {
                 return String::from(concat!("crore version ", env!("CARGO_PKG_VERSION")));
             }
             SysValue::Uptime => return format!("{} seconds", now_s),
-            // The two totals are not read at the same moment, so the difference could be negative.
+            // The two totals are not read at the same moment, so their difference could be negative.
             SysValue::DisconnectedSessions => totals
                 .get(Sessions)
                 .saturating_sub(totals.get(ClientsConnected)),

@@ -1,5 +1,5 @@
-//! Counts everything that a shard holds, and the bytes of its tables. Tables grow in chunks. A chunk counts in full, although the memory
-//! pages that were never written may occupy no memory.
+//! Counts a shard's objects, and the bytes of its tables. Tables grow in chunks. A chunk counts in full, although memory pages that were
+//! never written may occupy no memory.
 
 use crate::budget::stats::Accounts;
 use crate::client::send::most_messages_waiting;
@@ -16,7 +16,7 @@ pub struct Tables {
     pub sides: usize,
     /// Topics to which connections of this shard subscribe, with the index.
     pub carrier_topics: usize,
-    /// Topics that this shard's home (the part that keeps topics) has, with the index.
+    /// Topics of this shard's home (the component that stores topics), with the index.
     pub home_topics: usize,
     /// MQTT sessions, with the index.
     pub sessions: usize,
@@ -55,12 +55,12 @@ impl Shard {
         self.front.clients.conns.charged_bytes()
     }
 
-    /// Counts and bytes of all that this shard holds. Large messages belong to no shard: see
+    /// Counts and bytes of everything in this shard. Large messages belong to no shard: see
     /// [`Account::messages_bytes`](crate::account::Account::messages_bytes).
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             transports: match self.front.clients.conns.len() {
-                // If the table is empty, no sweep runs, so the tally of the last sweep would be too old.
+                // No sweep runs over an empty table, so the tally of the last sweep would be too old.
                 0 => Default::default(),
                 _ => self.sweep.tally(),
             },

@@ -1,12 +1,12 @@
 //! Handles deadlines and heartbeats of connections: once a second, a sweep over the table finds the deadlines that have passed and the
-//! heartbeats that are due. In this way rows need no timers, and no links to other rows.
+//! heartbeats that are due, so that rows need no timers.
 //!
 //! The sweep of a large table is spread over many ticks within the second, so that heartbeats are sent in small groups and do not delay
 //! messages.
 //!
-//! Invariants: each row is visited once in a sweep, and at most one sweep begins in a second. A deadline is never handled early, and at
-//! most two seconds late, since it counts from the beginning of the second in which it was set. If very many connections end at once, a
-//! tick ends only some of them, and the next tick follows soon.
+//! Invariants: each row is visited once in a sweep, and at most one sweep begins in a second. A deadline is never handled early, and
+//! normally at most two seconds late, since it counts from the beginning of the second in which it was set. If very many connections end at
+//! once, a tick ends only some of them, and the next tick follows soon.
 
 use crate::base::reason::Reason;
 use crate::client::deadlines::{charge_if_nothing_is_read, deadline};
@@ -19,11 +19,11 @@ use crate::protocol::mqtt::contract::cut_off;
 use crate::shard::Shard;
 use crate::shard::drain::move_due_clients;
 
-/// Seconds between two looks at the positions of shared subscriptions.
+/// The interval at which moved positions of shared subscriptions are recorded, in seconds.
 const GROUP_INTERVAL_S: u32 = 5;
 /// The time for a sweep.
 const SWEEP_MS: u32 = 1000;
-/// The maximum number of ticks of a sweep. More are not possible, because the poller's timeout is in whole milliseconds.
+/// The maximum number of ticks of a sweep, because the poller's timeout is in whole milliseconds.
 const TICKS_MAX: u32 = 500;
 
 impl Shard {
@@ -71,7 +71,7 @@ impl Shard {
         }
         let end = self.front.clients.conns.end();
         if self.review.looks_for_members() {
-            // A new budget: the turn's other work does not count against the members that are looked for.
+            // A new budget, so that the turn's other work does not reduce the budget of this search.
             self.front.clients.meter.work.begin();
         }
         let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
@@ -83,7 +83,7 @@ impl Shard {
         for slot in rows {
             let is_spent =
                 self.review.looks_for_members() && self.front.clients.meter.work.is_spent();
-            // The work that the members of a connection cause is not known before.
+            // The work for a connection's members is known only afterwards.
             if self.front.clients.scratch.ends.len() >= ends_most || is_spent && slot > first {
                 until = slot;
                 break;

@@ -2,8 +2,7 @@
 //! long-poll displaces the waiting ones.
 //!
 //! Invariant: the walk over the members has a cursor, like every fan-out, so that the end of a topic with a million members is spread over
-//! many turns (passes of the shard's loop). A connection that joins during the walk has got no page of messages yet, and its subscription
-//! does not end.
+//! many turns (passes of the shard's loop). The subscription of a connection that joins during the walk does not end.
 
 use crate::base::reason::Reason;
 use crate::client::delivery::Delivery;
@@ -45,7 +44,7 @@ impl Front {
             let row = self.clients.conns.get(slot);
             let state = row.consumer.state;
             if state == State::Waiting && row.wants(HISTORY) {
-                // A page for this connection is in flight, and will report what happened to the topic.
+                // A page for this connection is in flight, and will report the end of the topic.
                 continue;
             }
             let reason = match gone {
@@ -65,8 +64,8 @@ impl Front {
     }
 }
 
-/// Notes that this topic was deleted after it was answered, if the connection's request is on several topics and still waits for answers
-/// about others. Returns whether the deletion was noted.
+/// Notes the deletion of a topic whose answer the connection has got, if the connection's request has several topics and still waits for the
+/// answers of others. Returns whether the deletion was noted.
 fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
     if row.consumer.state != State::Waiting || !row.wants(MULTI) {

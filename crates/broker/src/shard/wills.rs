@@ -1,5 +1,5 @@
-//! Publishes the wills of recorded MQTT sessions, each of them once. The will stays in the log with its session until its message is in the log of
-//! its topic. After a crash between the two it is published again under the same key, so that the home of the topic recognises it.
+//! Publishes the wills of recorded MQTT sessions, each of them once. The will stays in the log with its session until the will's message is in
+//! the log of its topic. After a crash between the two, the will is published again under the same key, so the topic's home recognises it.
 //!
 //! Deliberately not here: when a will is due (`home/sessions/absent.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
 
@@ -14,8 +14,8 @@ use crate::shard::published_wills::{LeftSession, PublishedWill, WaitingClaims};
 use crate::shard::sessions::publish_will;
 
 impl Shard {
-    /// Publishes the will of the session with this name. A recorded session is [recorded](Shard::record_state_or_end) again without the will, once the log
-    /// has the message. `session` is `None` if another connection holds it now.
+    /// Publishes the will of the session with this name. When the log has the message, a recorded session is
+    /// [recorded](Shard::record_state_or_end) again without the will. `session` is `None` if another connection holds the session now.
     pub(super) fn publish_will_once(
         &mut self,
         name: Box<[u8]>,
@@ -45,8 +45,8 @@ impl Shard {
         publish_will(&mut front.clients, &mut front.subs, &will, Some(to));
     }
 
-    /// Publishes the will that a claim makes due, before the record of the claim removes it from the log. Until then the claim waits, and later claims to the
-    /// session wait behind it. Returns a request that does not wait.
+    /// Publishes the will that a claim makes due. The claim waits for that, since its record removes the will from the log. Later claims to
+    /// the session wait after this claim. Returns a request that need not wait.
     pub(super) fn wait_for_will(&mut self, from: ShardId, ask: Ask) -> Option<Ask> {
         let Ask::SessionOpen {
             hash,
@@ -78,7 +78,7 @@ impl Shard {
         None
     }
 
-    /// Records the sessions whose wills are in the log now.
+    /// Records the sessions whose wills are now in the log.
     pub(super) fn finish_wills(&mut self) {
         for (part, is_unknown) in core::mem::take(&mut self.front.clients.own.published_wills) {
             let Some(published) = self.wills.waiting.remove(&part) else {
@@ -90,7 +90,7 @@ impl Shard {
                 will,
             } = published;
             if is_unknown && self.front.clients.ctx.world.replicates_sessions() {
-                // The log has stored the message too late, so that it is void at all nodes.
+                // The log has stored the message too late, so the message is void at all nodes, and must be published again.
                 self.sessions.begin_again();
                 continue;
             }

@@ -4,8 +4,8 @@ use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
-/// Waiting asks (requests to this shard's home, the part that keeps topics) get at most one part in this many of a turn's steps. After them a page (a
-/// run of past messages) and a connection continue.
+/// Waiting asks (requests to this shard's home, the component that stores topics) get at most the steps of a turn divided by this number.
+/// Then a page (a run of past messages) and a connection continue.
 const ASKS_OF_TURN: u32 = 4;
 
 impl Shard {
@@ -30,10 +30,9 @@ impl Shard {
             || self.commits.may_have_late()
     }
 
-    /// Continues work for which earlier turns had no time, until half of the budget is spent. In rotation it continues the asks of one lane
-    /// (the queue of asks from one shard), a page and a connection. So one of each continues in every turn, however many of the others
-    /// wait. Asks get half of that half: members of groups send an ask with credit for each message of a page, and publishes wait in the
-    /// lanes behind these asks.
+    /// Continues the work of earlier turns, until half of the budget is spent. Asks, a page and a connection continue in rotation, so that
+    /// each kind of work makes progress in every turn, however much of the others waits. Asks get half of that half: the members of groups
+    /// send an ask with credit for each message of a page, and publishes wait after these asks.
     pub(crate) fn continue_waiting<I: Io>(&mut self, io: &mut I) {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;

@@ -1,4 +1,4 @@
-//! Lists and ends connections and sessions, for the operator. A session is kept at its home, a shard chosen by the hash of its name.
+//! Lists and ends connections and sessions, for the operator. A hash of a session's name chooses its home, the shard that stores the session.
 //!
 //! A *page* is a bounded part of a list.
 
@@ -30,7 +30,7 @@ use crate::store::slab::NONE;
 
 /// The maximum number of rows that one order examines: some hundred microseconds of work if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// The maximum number of connections that one order ends or changes. Ending a connection may need a write to the socket, and removes the
+/// The maximum number of connections that one order ends or changes: to end a connection may need a write to the socket, and removes the
 /// connection from its topics.
 const ENDED_PER_TURN: usize = 256;
 /// The maximum number of topics, filters and MQTT subscriptions named for each connection of a list.
@@ -181,7 +181,7 @@ pub(super) fn session(
     })
 }
 
-/// Makes a session end in a later turn (a pass of the shard's loop).
+/// Schedules the end of a session for a later turn (a pass of the shard's loop).
 pub(super) fn end_session(
     at_home: &mut SessionsAtHome,
     clients: &Clients,
@@ -253,7 +253,7 @@ pub(super) fn order_connections<I: Io>(
     Ended { count, next }
 }
 
-/// Ends a connection in the way of its protocol. Returns false if the connection is gone or closing.
+/// Ends a connection by the means of its protocol. Returns false if the connection is gone or closing.
 pub(super) fn end_by_order<I: Io>(clients: &mut Clients, id: ConnId, io: &mut I) -> bool {
     if !clients.conns.is_current(id) || clients.conns.get(id.slot).link.has(CLOSING) {
         return false;

@@ -1,4 +1,4 @@
-//! Lists, reads and changes topics, for the operator. Only the home of a topic (the shard that keeps it) does this.
+//! Lists, reads and changes topics, for the operator. Only the home of a topic (the shard that stores the topic) does this.
 
 use crate::base::time::Now;
 use crate::budget::admission::{Client, Party};
@@ -25,7 +25,7 @@ pub(super) fn topic(home: Option<&Home>, now: Now, name: &[u8]) -> Option<Topic>
     home.look_up_topic(name, now)
 }
 
-/// Members of a topic that came after a change. The seconds in which they came are dates.
+/// Members of a topic that joined after change `after`. Their times are by the wall clock.
 pub(super) fn members_page(
     home: Option<&Home>,
     ctx: &Context,
