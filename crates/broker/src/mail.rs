@@ -1,10 +1,9 @@
 //! Mail between shards. In a turn, a shard sends at most one mail to each other shard. Mail arrives in order.
 //!
-//! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a topic's log), and a home **tells** carriers. A message
-//! is sent to each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
+//! A *carrier* (the shard of a connection) **asks** a *home* (the shard of a topic's log), and a home **tells** carriers. A message is sent to
+//! each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
 //!
-//! `ask` has the requests to homes, `tell` what homes send to carriers, `fact` the messages and changes of topics, `answer` the addressee and the outcome
-//! of a request, and `interest` the notifications of followers. `lanes` collects asks and tells during a turn and makes the mail.
+//! `lanes` collects asks and tells during a turn and makes the mail.
 
 pub mod fields;
 pub(crate) mod lanes;
@@ -48,13 +47,13 @@ pub struct Mail {
     pub asks: Vec<Ask>,
     /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
-    /// How many bytes of the sender's credit the asks use.
+    /// The bytes of the sender's credit that the asks use.
     pub weight: usize,
     /// Tells of the sender's home for the receiver's connections.
     pub tells: Vec<Tell>,
     /// The frames that the tells' records refer to.
     pub frames: Option<Arc<Frames>>,
-    /// The bytes of credit that the receiver gets back: the weight of its earlier asks that the sender has handled.
+    /// The bytes of credit that return to the receiver: the weight of the receiver's earlier asks that the sender has handled.
     pub credit_bytes: usize,
     /// When the sender read the messages that the asks publish: the time of the sender's turn ([`Shard::set_turn_time`](crate::Shard::set_turn_time)).
     pub stamp: u64,

@@ -1,5 +1,5 @@
-//! The answers of a home, the part of a shard that keeps topics. It answers an *attach* (a request to subscribe), a publish, or a change
-//! of a topic. [`ReplyTo`] names the request.
+//! The answers of a home (the component of a shard that stores topics) to an *attach* (a request to subscribe), a publish, or a change of a
+//! topic. [`ReplyTo`] identifies the request.
 //!
 //! Each start on the log gets a new number, the *epoch*. Every position contains its epoch.
 
@@ -12,16 +12,16 @@ use crate::store::slab::NONE;
 pub struct ReplyTo {
     /// The connection's row.
     pub slot: u32,
-    /// Distinguishes the connections that have used the row.
+    /// The row's generation: each connection that takes the row gets a new one.
     pub generation: u16,
-    /// The number of the request at the connection.
+    /// The number of the connection's request.
     pub request: u16,
-    /// Which part of the request: the index of the topic, or the line of the batch. For a will: its number.
+    /// The index of the topic in the request, the line of the batch, or the number of a will.
     pub part: u32,
 }
 
 impl ReplyTo {
-    /// For the outcome of a will: the shard reads it, and no connection waits for it.
+    /// The address for the outcome of a will. The shard reads this outcome, and no connection waits for it.
     pub(crate) fn for_will(number: u32) -> ReplyTo {
         ReplyTo {
             slot: NONE,
@@ -52,7 +52,7 @@ pub enum WantedAnswer {
     None,
     /// The outcome and the topic's info.
     OutcomeAndInfo(ReplyTo),
-    /// The outcome, only if it is a failure (for a line of a batch).
+    /// The outcome of a line of a batch, only if it is a failure.
     Failure(ReplyTo),
     /// A report to the operator who gave this order.
     Report(Ticket),
@@ -75,7 +75,7 @@ pub enum AttachOutcome {
 }
 
 impl AttachOutcome {
-    /// Why the subscription has not begun. Must not be called for `Yes`.
+    /// The reason why the subscription has not begun. Must not be called for `Yes`.
     pub(crate) fn refusal(self) -> Reason {
         match self {
             AttachOutcome::Gone => Reason::Deleted,
@@ -92,13 +92,13 @@ impl AttachOutcome {
 pub struct TopicInfo {
     /// Number of kept messages.
     pub messages: u32,
-    /// Seconds since a subscriber last asked, if one did.
+    /// Seconds since a subscriber last requested messages, if there was one.
     pub requested_s: Option<u32>,
     /// Number of connected subscribers.
     pub subscribers: u32,
-    /// Whether a subscriber, perhaps a disconnected one, needs the messages to be kept.
+    /// Whether the messages are kept for a subscriber, who may be disconnected.
     pub needs_log: bool,
-    /// The offset of the newest message, or, without one, the offset at which the topic was created.
+    /// The offset of the newest message; without a message, the offset at which the topic was created.
     pub offset: u64,
     /// The epoch of the log.
     pub epoch: u32,
@@ -118,7 +118,7 @@ pub struct RemoteSubscribers {
 pub enum Outcome {
     /// Done: the topic is created, or the message is published.
     Done(TopicInfo),
-    /// The topic to create existed already.
+    /// The topic was not created, since it exists already.
     Existed(TopicInfo),
     /// There is no such topic.
     Missing,
@@ -126,17 +126,17 @@ pub enum Outcome {
     Purged(u32),
     /// There is no room for another topic, key or message, or the client creates topics too fast.
     NoRoom(Reason),
-    /// A publish with this idempotency key was done before. This is the answer to that publish.
+    /// A publish with this idempotency key was done before. The info is the answer to that publish.
     Replayed(TopicInfo),
     /// The idempotency key was used before with another message; nothing was published.
     OtherMessage,
-    /// The engine, which writes the log, has not answered in time. The request may be done or not. With a single writer the engine may still do
-    /// it later.
+    /// The engine, which writes the log, has not answered in time, so it is unknown whether the request is done. With a single writer, the
+    /// request may still be done later.
     Unknown,
 }
 
 impl Outcome {
-    /// Why a publish was refused, or that its outcome is unknown; `None` if it was done.
+    /// The reason why a publish was refused, or for an unknown outcome; `None` if the publish was done.
     pub fn refusal(self) -> Option<Reason> {
         match self {
             Outcome::NoRoom(reason) => Some(reason),

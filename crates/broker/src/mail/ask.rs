@@ -1,7 +1,7 @@
-//! An *ask* is a request of a carrier to a home. The carrier is a shard with subscribers. The home is the part of a shard that keeps topics.
+//! An *ask* is a request of a carrier to a home. The carrier is a shard with connections. The home is the component of a shard that stores
+//! topics and sessions.
 //!
-//! Words: a *writer* is a process that writes to the log, under a number of its own. A *gap* is the notice that messages are
-//! lost. A *follower* is a client that is told which topics have subscribers.
+//! Words: a *writer* is a process that writes to the log, and has a number. A *follower* is a client that is told which topics have subscribers.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -41,7 +41,7 @@ pub enum Ask {
         data: Span,
         /// The headers that the publisher gave the message.
         headers: Headers<Span>,
-        /// Recognises a copy of the message; `None` if the publisher gave neither a key nor a packet id.
+        /// Identifies copies of the message; `None` if the publisher gave neither a key nor a packet id.
         dedup: Option<DedupKey<Span>>,
         /// The answer that the publisher wants.
         answer: WantedAnswer,
@@ -50,18 +50,18 @@ pub enum Ask {
     },
     /// Subscribe one connection to the topic with this name.
     Attach(Attach, Span),
-    /// Subscribe one connection to filters, which are separated by line feeds. The list is present if the positions of the home's partitions
-    /// differ, and has one for each partition.
+    /// Subscribe one connection to filters, which are separated by line feeds. If the positions of the home's partitions differ, the list has
+    /// the position of each partition.
     AttachFilters(AttachFilters, Span, Option<Box<[Since]>>),
     /// The carrier's last subscriber of this filter has left.
     LeaveFilter(Span),
-    /// A subscriber that the home has counted has left the topic.
+    /// A subscriber that the home counts has left the topic.
     Leave {
         /// The keyed hash of the name.
         hash: u32,
         /// The carrier's topic row.
         topic: u32,
-        /// Distinguishes the topics that have used the row.
+        /// The row's serial: each topic that takes the row gets a new one.
         serial: u16,
     },
     /// Report or change a topic.
@@ -77,14 +77,14 @@ pub enum Ask {
         /// The client that is charged for the topic, if it is created.
         client: Client,
     },
-    /// A subscriber with QoS 1 or 2 begins or ends. While there is one, the messages of the topic or filter are kept, whatever the topics' rules
-    /// say.
+    /// A subscription with QoS 1 or 2 begins or ends. As long as the topic or filter has such a subscription, its messages are kept, whatever
+    /// the topics' rules say.
     CountQosSubscription {
         /// The keyed hash of the name.
         hash: u32,
         /// The topic or the filter.
         name: Span,
-        /// Whether the subscriber begins.
+        /// Whether the subscription begins.
         on: bool,
     },
     /// An MQTT client connects and wants its session.
@@ -97,7 +97,7 @@ pub enum Ask {
         client: Box<[u8]>,
         /// Whether to discard an existing session.
         clean: bool,
-        /// For how many seconds after the connection's end the session is kept.
+        /// Seconds that the session outlives the connection.
         expiry_s: u32,
         /// The client that is charged for the session.
         owner: Client,
@@ -110,11 +110,11 @@ pub enum Ask {
     SessionClose(Box<ClosingSession>),
     /// Record the state of a session in the log, and answer when the record is committed.
     SessionRecord(Box<RecordSession>),
-    /// A client has released a QoS 2 message, or its session has ended: record that, and answer when it is committed.
+    /// A client has released a QoS 2 message, or its session has ended. Record that, and answer when the record is committed.
     Release {
-        /// The message. Packet id 0: all messages of the session.
+        /// The message; all messages of the session if the packet id is 0.
         key: SessionKey,
-        /// The claim of the connection that releases them (`mail/message.rs`); 0 for all messages of a session.
+        /// The claim of the connection that releases the message (`mail/message.rs`); 0 for all messages of a session.
         claim: u64,
         /// The partitions to which the release goes.
         at: ReleaseAt,
@@ -129,7 +129,7 @@ pub enum Ask {
         name: Box<[u8]>,
         /// The topic filter.
         filter: Box<[u8]>,
-        /// How many messages the client may have in flight.
+        /// The maximum number of messages in flight to the client.
         credit: u32,
         /// Whether the session subscribes for the first time.
         is_new_subscriber: bool,
@@ -144,12 +144,12 @@ pub enum Ask {
         to: ReplyTo,
         /// The partition of the message.
         partition: PartitionId,
-        /// Its offset.
+        /// The offset of the message.
         offset: u64,
     },
-    /// A member leaves its group.
+    /// A member leaves the group.
     LeaveGroup(Box<LeaveGroup>),
-    /// A session whose client is disconnected ends its subscription.
+    /// The shared subscription of a session whose client is disconnected ends.
     ReleaseGroup {
         /// The share name.
         name: Box<[u8]>,
@@ -171,7 +171,7 @@ pub enum Ask {
     },
     /// Send the next page of the snapshot to this follower.
     FollowOn(ReplyTo, Party),
-    /// Stop following.
+    /// End this follower's stream.
     Unfollow(ReplyTo),
     /// A request about the members of the topic with this name.
     Presence(PresenceAsk, Span),
@@ -204,7 +204,7 @@ pub struct Attach {
     pub serial: u16,
     /// The request to answer.
     pub to: ReplyTo,
-    /// Where to begin.
+    /// The position at which to begin.
     pub since: Since,
     /// Whether the subscriber is a long-poll, which needs only one message.
     pub poll: bool,
@@ -212,16 +212,16 @@ pub struct Attach {
     pub most: u32,
     /// Whether the subscriber accepts compressed frames.
     pub deflate: bool,
-    /// Whether this ask reads a later page of a subscription that is counted already. A long-poll that has timed out learns its position by
-    /// such an ask.
+    /// Whether this ask reads a later page of a subscription that is counted already. A long-poll that has timed out uses such an ask to
+    /// learn its position.
     pub is_next_page: bool,
-    /// Whether to read only kept messages: no subscription begins, and no topic is created.
+    /// Whether to read kept messages without a subscription. No topic is created.
     pub read_only: bool,
     /// Whether to send the retained message first, unless the first message of the subscription is newer.
     pub retained: bool,
     /// The client that is charged for the topic, if it is created.
     pub client: Client,
-    /// The address or user of the client. Pages are read in fair turns between addresses and users.
+    /// The address or user of the client. Addresses and users get fair shares of the reading of pages.
     pub party: Party,
 }
 
@@ -237,30 +237,30 @@ impl Attach {
 pub struct AttachFilters {
     /// The request to answer.
     pub to: ReplyTo,
-    /// The number that the connection gave to this group of filters.
+    /// The number that the connection assigned to this group of filters.
     pub serial: u32,
     /// The partition to read; `None` for all partitions of the home.
     pub partition: Option<PartitionId>,
-    /// Where to begin.
+    /// The position at which to begin.
     pub since: Since,
     /// For a later page: see [`FilterPage::snapshot_end`](crate::mail::FilterPage::snapshot_end).
     pub snapshot_end: u64,
-    /// Of the messages before the subscription, the newest this many of each topic are sent. 0: latest values and retained messages.
+    /// The number of each topic's newest messages to send, of those before the subscription. 0: latest values and retained messages.
     pub newest: u32,
     /// For a later page: see [`FilterPage::losses_before`](crate::mail::FilterPage::losses_before).
     pub losses_before: u64,
-    /// Whether the subscriber is a long-poll, which needs one message only.
+    /// Whether the subscriber is a long-poll, which needs only one message.
     pub poll: bool,
     /// Whether this ask reads a later page: the filters are registered already.
     pub is_next_page: bool,
-    /// The address or user of the client. Pages are read in fair turns between addresses and users.
+    /// The address or user of the client. Addresses and users get fair shares of the reading of pages.
     pub party: Party,
 }
 
 /// Fields for the record of a claim.
 #[derive(Debug)]
 pub struct RecordedClaim {
-    /// The token of the session, if a new one begins.
+    /// The token of the session, if a new session begins.
     pub token: u64,
     /// The will of the connection.
     pub will: Option<Box<Will>>,
@@ -286,7 +286,7 @@ pub struct RecordSession {
 pub enum SessionNews {
     /// The changes since the last record.
     Patch(SessionPatch),
-    /// The whole state, since it is not known which state the log has.
+    /// The whole state, because the state in the log is unknown.
     Whole(EncodedSession, Terms),
 }
 
@@ -305,23 +305,23 @@ impl RecordSession {
 /// The partitions of a home to which the release of a QoS 2 message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseAt {
-    /// Those that have the message.
+    /// The partitions that have the message.
     Known,
-    /// All. This is necessary if the message came over an earlier connection, perhaps at another node of a cluster: then this home may not have read the
-    /// message yet.
+    /// All partitions, if the message came over an earlier connection. In a cluster, that connection may have been at another node, and this
+    /// home may not have read the message yet.
     Everywhere,
-    /// None: the connection only asks whether this home knows the message.
+    /// No partition: the connection only wants to know whether this home has the message.
     Nowhere,
 }
 
-/// The state that an MQTT connection gives back when it ends.
+/// The state that an MQTT connection returns to the home when the connection ends.
 #[derive(Debug)]
 pub struct ClosingSession {
     /// The session.
     pub id: SessionId,
     /// The client that is charged for the session.
     pub owner: Client,
-    /// The state to save, unless the session ends too.
+    /// The state to save, unless the session ends with the connection.
     pub kept: Option<SavedSession>,
     /// The changes of `kept` since the last record, if they are known.
     pub patch: Option<SessionPatch>,
@@ -329,9 +329,9 @@ pub struct ClosingSession {
     pub will: Option<Box<Will>>,
     /// Whether the log may have records of the session.
     pub is_recorded: bool,
-    /// The token of the session, if it has one. Otherwise 0.
+    /// The token of the session, or 0.
     pub token: u64,
-    /// Another connection to which the session's last record in the log gives the session.
+    /// The other connection to which the last record in the log gives the session, if there is one.
     pub recorded_for: Option<(ShardId, ReplyTo)>,
     /// Charges memory for state and will until the home has them.
     pub charge: InFlightCharge,
@@ -364,7 +364,7 @@ impl ClosingSession {
         })
     }
 
-    /// The stored form in which a session that ends stays in the log until its will is published: without subscriptions and messages.
+    /// The stored form, without subscriptions and messages, in which an ended session stays in the log until its will is published.
     pub(crate) fn without_state(&self) -> EncodedSession {
         let session = StoredSession {
             token: self.token,
@@ -373,7 +373,7 @@ impl ClosingSession {
         session.encode()
     }
 
-    /// The change to record: the session has the state `kept` and these terms.
+    /// The change to record: the state `kept` and these terms.
     pub(crate) fn change<'a>(
         &'a self,
         kept: &'a EncodedSession,
@@ -395,7 +395,7 @@ pub struct Unacked {
     pub offset: u64,
 }
 
-/// The state that a member of a group gives back when it leaves.
+/// The state that a member of a group returns when it leaves.
 #[derive(Debug)]
 pub struct LeaveGroup {
     /// The group.

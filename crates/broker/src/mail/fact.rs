@@ -1,7 +1,5 @@
-//! Facts: the changes of topics at a home, the part of a shard that keeps topics. Facts are written to a log; most other state of a home is
-//! local.
-//!
-//! A fact borrows the bytes of the ask or of the record that contains it.
+//! Facts: messages, and changes of topics, at a home (the component of a shard that stores topics). Facts of durable topics are written to a
+//! log. A fact borrows the bytes of its ask or of its record.
 //!
 //! A *gap* is the notice that messages are lost.
 
@@ -15,11 +13,11 @@ pub enum Change {
     Create,
     /// Delete the topic and end its subscriptions.
     Delete,
-    /// Remove all messages; the subscribers stay.
+    /// Remove all messages, but no subscription.
     Purge,
     /// Remove the messages up to this offset, at most this many.
     PurgeSome(u64, u32),
-    /// In a topic that keeps latest values: remove the message without a key, so that no reader sees a gap.
+    /// In a topic that keeps latest values: remove the message without a key. No reader sees a gap.
     ForgetLatest,
 }
 
@@ -34,7 +32,7 @@ pub enum Fact<'a> {
         change: Change,
         /// The keyed hash of the name.
         hash: u32,
-        /// The topic, checked.
+        /// The checked name of the topic.
         name: &'a [u8],
         /// The client that is charged for the topic, if it is created.
         client: Client,

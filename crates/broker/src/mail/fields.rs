@@ -1,5 +1,5 @@
 //! Checks the topic and the fields of a message, in the same way for every source: a client, a log that other nodes write, or a checkpoint.
-//! The limits and rights of this process are checked elsewhere, when a client publishes (`client/publishing`).
+//! Configured limits and rights are checked elsewhere, when a client publishes (`client/publishing`).
 //!
 //! Invariant: a message that a client was allowed to publish passes these checks when it is read from a log, since no configured limit exceeds
 //! the bounds of this file.
@@ -26,8 +26,8 @@ macro_rules! faults {
     };
 }
 
-/// Checks content type, event name and key. The protocols send them as headers, as lines of an event or of a text frame, or as MQTT strings.
-/// So they must be UTF-8 without control characters. That excludes the tab, although a header may contain it.
+/// Checks content type, event name and key. They must be UTF-8 without control characters, since the protocols send them as headers, as lines
+/// of an event or of a text frame, or as MQTT strings. The tab is refused too, although a header may contain a tab.
 ///
 /// # Errors
 /// What is wrong.
@@ -65,7 +65,7 @@ pub fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
     }
 }
 
-/// Checks the name of a topic that was read from a log or a checkpoint, against the highest limit that a node can have.
+/// Checks the name of a topic from a log or a checkpoint, against the highest limit that a node can have.
 ///
 /// # Errors
 /// What is wrong.
@@ -73,7 +73,7 @@ pub fn check_stored_name(name: &[u8]) -> Result<(), &'static str> {
     topic::check_name(name, MAX_TOPIC_BYTES).map_err(|_| "the name of a topic is not valid")
 }
 
-/// Checks a message that was read from a log or a checkpoint.
+/// Checks a message from a log or a checkpoint.
 ///
 /// # Errors
 /// What is wrong.
@@ -99,7 +99,7 @@ pub(crate) fn check_stored_message(
     Ok(())
 }
 
-/// Checks the attributes of a message. Returns whether they declare the data as UTF-8.
+/// Checks the attributes of a message. Returns whether they declare that the data is UTF-8.
 fn check_attributes(attributes: &[u8]) -> Result<bool, &'static str> {
     if attributes.is_empty() {
         return Ok(false);

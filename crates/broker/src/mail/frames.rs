@@ -1,6 +1,5 @@
 //! The messages of a turn (a pass of the shard's loop): their WebSocket frames in one contiguous buffer, and a [`Record`] for each message
-//! with the frame's place and the message's properties. A large frame is not in the buffer: it is shared memory, to which [`Frames`] only
-//! refers.
+//! with the frame's position and the message's properties. Large frames are not in the buffer: [`Frames`] refers to their shared memory.
 //!
 //! Words: a *party* is an address or a user, and gets a fair share of the work; a *visit* is the work of a delivery to one connection.
 
@@ -32,14 +31,14 @@ pub struct Record {
     content_type: u8,
     event: u8,
     key: u8,
-    /// MQTT's quality of service.
+    /// The QoS of MQTT.
     pub qos: u8,
     /// Whether the message was published to be retained.
     pub retain: bool,
     /// Whether the message is sent in a binary frame.
     pub binary: bool,
     /// Whether the topic keeps only the newest message of each key. A message of such a topic is not queued for a full socket, since a
-    /// newer one may replace it before the socket accepts bytes again.
+    /// newer message may replace it before the socket accepts bytes again.
     pub latest: bool,
     /// Whether `ttl_s` is set.
     has_ttl: bool,
@@ -47,18 +46,18 @@ pub struct Record {
 
 const _: () = assert!(size_of::<Record>() == 56);
 
-/// Marks a span as a large message. The other bits are the index in `Frames::large`.
+/// Marks a span as a large frame. The other bits are the index in `Frames::large`.
 const LARGE: u32 = 1 << 31;
-/// Bytes of the publisher's number in the attributes of a message that came over MQTT.
+/// Bytes of the publisher's number, with which the attributes of a message begin.
 pub const ORIGIN_BYTES: usize = 8;
-/// The number of the publisher of a will, or of a message whose client is no longer known. No client has this number. Messages of protocols
-/// other than MQTT have 0.
+/// The publisher's number of a will, or of a message whose client is no longer known. No client has this number. The publisher's number of
+/// messages from other protocols than MQTT is 0.
 pub const NO_CLIENT: u64 = 1;
 
 /// The messages of a turn.
 #[derive(Default)]
 pub struct Frames {
-    /// Whole WebSocket frames in the order of publishing.
+    /// Complete WebSocket frames in the order of publishing.
     bytes: Vec<u8>,
     /// Content types, event names and keys.
     meta: Vec<u8>,
@@ -66,7 +65,7 @@ pub struct Frames {
     compressed: Vec<u8>,
     /// The frames of large messages, plain and compressed.
     large: Vec<Slice>,
-    /// The records of pages, which are answers to attaches (requests to subscribe).
+    /// The records of pages, the answers to attaches (requests to subscribe).
     pub pages: Vec<Record>,
     /// The topic names of the records in answers to attaches by filter, as positions for [`Frames::name`].
     pub names: Vec<u32>,
@@ -74,7 +73,7 @@ pub struct Frames {
     pub stamp: u64,
     /// The number of messages sent to members of shared subscriptions.
     pub group_messages: usize,
-    /// Bytes of the messages that are larger than a page, and so are the first message of their page.
+    /// Bytes of the messages that are larger than a page. Each of them is the first message of its page.
     pub large_page_bytes: usize,
     /// The bytes of pages of members.
     pub member_bytes: usize,
@@ -82,11 +81,11 @@ pub struct Frames {
     pub visits_by_group: VisitsByGroup,
 }
 
-/// A turn's buffers are freed, not reused, if they have more bytes than this.
+/// Buffers of a turn with more bytes than this are freed, not reused.
 pub const FRAMES_KEPT_BYTES: usize = 1 << 20;
 
 impl Frames {
-    /// Copies a message in.
+    /// Copies a message into the frames.
     pub fn push(&mut self, new: &NewMessage<'_>) -> Record {
         let span = match &new.whole {
             Some(frame) => self.push_shared(frame.clone()),
@@ -127,7 +126,7 @@ impl Frames {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(header);
         self.bytes.extend_from_slice(data);
-        // A place beyond this would be taken for a large message. A turn's budget of work ends the turn long before.
+        // A position beyond this would look like a large frame. The budget of work ends a turn long before.
         assert!(
             self.bytes.len() < LARGE as usize,
             "a turn has too many bytes"
@@ -151,7 +150,7 @@ impl Frames {
         }
     }
 
-    /// Copies the headers of a message, and returns its record. [`Frames::push_frame`] or [`Frames::push_shared`] has added the frame before.
+    /// Copies the headers of a message whose frame was already added ([`Frames::push_frame`], [`Frames::push_shared`]). Returns the record.
     pub fn push_record(&mut self, span: (u32, u32), new: &NewMessage<'_>) -> Record {
         let meta = self.meta.len() as u32;
         let headers = &new.headers;
@@ -230,13 +229,13 @@ impl Frames {
         self.frame_at((record.start, record.len))
     }
 
-    /// The message as one shared WebSocket frame; `None` if it is not large.
+    /// The shared WebSocket frame of a large message; `None` for other messages.
     #[inline]
     pub fn large(&self, record: &Record) -> Option<&Slice> {
         (record.start & LARGE != 0).then(|| &self.large[(record.start ^ LARGE) as usize])
     }
 
-    /// The data of a large message; `None` if it is not large.
+    /// The data of a large message; `None` for other messages.
     pub fn large_data(&self, record: &Record) -> Option<Slice> {
         let frame = self.large(record)?;
         Some(frame.behind(frame::header_len(frame)))
@@ -265,7 +264,7 @@ impl Frames {
         }
     }
 
-    /// The frames from one record to another, which must be contiguous. If the only frame is large, its shared memory.
+    /// The contiguous frames from record `first` to record `last`, or the shared memory of a single large frame.
     #[inline]
     pub fn joined(&self, first: &Record, last: &Record) -> OutputPart<'_> {
         match self.large(first) {
@@ -342,12 +341,12 @@ impl Frames {
         self.len() + self.meta.len()
     }
 
-    /// The bytes of large messages that are charged to these frames. The rest is charged to other holders of the same messages.
+    /// The bytes of large messages that are charged to these frames. The other bytes are charged to other holders of the same messages.
     pub fn large_weight(&self) -> usize {
         self.large.iter().map(Slice::weight).sum()
     }
 
-    /// Bytes of the buffers, with the reserved capacity and without large messages.
+    /// The capacity of the buffers in bytes, without large messages.
     pub fn own_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.meta.capacity()
@@ -381,7 +380,7 @@ impl Frames {
         self.visits_by_group.clear();
     }
 
-    /// Records the time at which a message was read. The field `stamp` keeps the earliest time.
+    /// Records the time at which a message was read. `stamp` keeps the earliest time.
     #[inline]
     pub fn read_at(&mut self, stamp: u64) {
         if self.stamp == 0 || stamp < self.stamp {
@@ -391,7 +390,7 @@ impl Frames {
 }
 
 impl Record {
-    /// The message's own time to live from [`Record::time_s`] on, if it has one.
+    /// The message's time to live from [`Record::time_s`] on, if the message has one.
     pub fn ttl_s(&self) -> Option<u32> {
         self.has_ttl.then_some(self.ttl_s)
     }

@@ -1,9 +1,9 @@
-//! Interest: whether a topic has subscribers. A home (the part of a shard that keeps topics) tells its followers (clients that want to
-//! know) each change.
+//! Interest: whether a topic has subscribers. A home (the component of a shard that stores topics) reports each change to its followers,
+//! clients that want to know the topics with subscribers.
 
 use alloc::vec::Vec;
 
-/// The part of a follower's stream that changes belong to: the snapshot at the beginning, or the live changes.
+/// The phase of a follower's stream: the snapshot at the beginning, or the live changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterestPart {
     /// Changes as they happen.

@@ -1,9 +1,9 @@
 //! The outgoing mail of a turn (a pass of the shard's loop): a *lane* (a queue of mail) for each shard, itself included, and the frames
-//! that all tells of the turn share. *Asks* are requests to a home, the part of a shard that keeps topics. *Tells* are messages and answers
-//! of a home to a *carrier*, a shard with subscribers.
+//! that all tells of the turn share. *Asks* are requests to a home, the component of a shard that stores topics. *Tells* are messages and
+//! answers of a home to a *carrier*, a shard with connections.
 //!
-//! Invariants: during a turn only this shard refers to `frames`. After `frames` were mailed, they are reused only when the last receiver
-//! has dropped them.
+//! Invariants: during a turn only this shard refers to `frames`. Frames that were mailed are reused only when the last receiver has dropped
+//! them.
 //!
 //! A *party* is an address or a user, and gets a fair share of the work.
 
@@ -23,7 +23,7 @@ use crate::mail::orders::Report;
 use crate::mail::presence::PresencePage;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
 
-/// The buffers for asks of a shard to itself are kept for reuse up to this number of asks, and up to `ASK_BYTES_KEPT` bytes.
+/// Buffers for asks of a shard to itself are kept for reuse if they have room for at most this many asks and `ASK_BYTES_KEPT` bytes.
 const ASKS_KEPT: usize = 1 << 11;
 const ASK_BYTES_KEPT: usize = 64 << 10;
 
@@ -38,9 +38,9 @@ pub struct Lane {
     pub publishes: usize,
     /// Tells to the peer as a carrier.
     pub tells: Vec<Tell>,
-    /// The weight of the peer's asks that were handled and whose credit is not given back yet.
+    /// The weight of the peer's handled asks whose credit was not returned yet.
     pub credit_bytes: usize,
-    /// The weight of asks to the peer whose credit has not come back yet.
+    /// The weight of asks to the peer whose credit the peer has not returned yet.
     pub under_way_bytes: usize,
     /// The peer's asks that wait for a later turn, in order. Credit bounds the publishes among them.
     pub waiting: VecDeque<WaitingAsks>,
@@ -48,7 +48,7 @@ pub struct Lane {
 
 /// The asks of one mail that are not handled yet.
 pub struct WaitingAsks {
-    /// The sender's credit that the asks use.
+    /// The bytes of the sender's credit that the asks use.
     pub weight: usize,
     /// The asks.
     pub asks: VecDeque<Ask>,
@@ -59,16 +59,16 @@ pub struct WaitingAsks {
 }
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// When `backpressure_turns` turns are in flight, the parties that caused most of the work must wait. When this many times as many turns are
-/// in flight, all parties must wait.
+/// With `backpressure_turns` turns in flight, the parties that caused most of the work must wait. With this many times as many turns in
+/// flight, all parties must wait.
 const ALL_WAIT_FACTOR: usize = 4;
-/// At most as many messages are in flight to members of shared subscriptions as all carriers deliver in this many turns.
+/// The messages in flight to members of shared subscriptions are limited to the number that all carriers deliver in this many turns.
 const GROUP_TURNS: usize = 2;
-/// Another large page (a page whose first message exceeds the page size) may be sent while those in flight have fewer bytes than this many
-/// full pages. A carrier needs 1 to 6 ms to encode a megabyte for its protocols, and the tells of other clients wait meanwhile.
+/// A large page (a page whose first message exceeds the page size) may be sent while the large pages in flight have fewer bytes than this
+/// many full pages. A carrier needs 1 to 6 ms to encode a megabyte for its protocols, and the tells of other clients wait meanwhile.
 const LARGE_PAGES_MAX: usize = 8;
 
-/// Pages of members are sent to watchers while those in flight have fewer bytes than this many full pages.
+/// Pages of members are sent to watchers while such pages in flight have fewer bytes than this many full pages.
 const MEMBER_PAGES_MAX: usize = 64;
 
 /// All lanes of a shard.
@@ -81,7 +81,7 @@ pub struct Lanes {
     under_way: Vec<Arc<Frames>>,
     /// This turn's stamp.
     pub stamp: u64,
-    /// When the message that is being published was read: the stamp of the turn that sent the ask.
+    /// When the message of the present publish was read: the stamp of the turn that sent the ask.
     pub read_at: u64,
     /// The lane whose waiting asks are handled next.
     pub next: usize,
@@ -89,12 +89,12 @@ pub struct Lanes {
     stopped: StoppedGroups,
     /// Reports to send to the operator.
     pub reports: Vec<(Ticket, Report)>,
-    /// An upper bound of the messages for members of shared subscriptions in the turns in flight. Turns that carriers have dropped are
+    /// An upper bound of the messages for members of shared subscriptions in the turns in flight. Turns that carriers have finished are
     /// subtracted later.
     group_messages: usize,
     /// An upper bound of the bytes of the large pages in the turns in flight.
     large_page_bytes: usize,
-    /// How much work a turn may do.
+    /// The limits of a turn's work.
     pub turn_limits: TurnLimits,
 }
 
@@ -117,12 +117,12 @@ impl Lanes {
         }
     }
 
-    /// The credit that asks use, if they have `bytes` bytes in total and `publishes` of them are publishes.
+    /// The credit that asks with `publishes` publishes and `bytes` bytes use.
     pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
         publishes * self.turn_limits.publish_credit_bytes + bytes
     }
 
-    /// Whether the asks to any peer use more credit than this.
+    /// Whether the asks to some peer use more credit than `limit`.
     #[inline]
     pub fn exceeds(&self, limit: usize) -> bool {
         self.to.iter().any(|lane| {
@@ -136,7 +136,7 @@ impl Lanes {
         Arc::get_mut(&mut self.frames).expect("a turn's frames are shared only when it ends")
     }
 
-    /// Drops the messages of this turn if no tell refers to them, so that they do not accumulate during the turn.
+    /// Drops the messages of this turn if no tell refers to them, so that they do not accumulate.
     pub fn drop_unused_frames(&mut self) {
         if self.to.iter().all(|lane| lane.tells.is_empty()) {
             self.frames().clear();
@@ -169,8 +169,8 @@ impl Lanes {
         self.tell(shard, tell);
     }
 
-    /// Whether more messages may be sent to members of shared subscriptions. At most as many are in flight as carriers deliver in a few
-    /// turns. More messages would fill so many turns that publishers had to wait.
+    /// Whether more messages may be sent to members of shared subscriptions. Their number in flight is limited ([`GROUP_TURNS`]), because
+    /// with too many turns in flight publishers would have to wait.
     pub fn may_tell_group_members(&mut self) -> bool {
         let most = GROUP_TURNS * self.turn_limits.visits_per_turn as usize * self.to.len();
         if self.group_messages + self.frames.group_messages >= most {
@@ -194,7 +194,7 @@ impl Lanes {
         self.tell(shard, Tell::Presence(to, Box::new(page)));
     }
 
-    /// Whether more pages of members may be sent to watchers: those in flight are bounded, as large pages are.
+    /// Whether more pages of members may be sent to watchers. Such pages in flight are bounded, as large pages are.
     pub fn may_tell_members(&mut self) -> bool {
         let most = MEMBER_PAGES_MAX * self.turn_limits.page_bytes;
         let here = self.frames.member_bytes;
@@ -259,12 +259,12 @@ impl Lanes {
         })
     }
 
-    /// Seconds since the ask that is handled now was sent.
+    /// The age of the present ask in seconds.
     pub fn ask_age_s(&self) -> u64 {
         self.stamp.saturating_sub(self.read_at) / NS_PER_S
     }
 
-    /// Keeps the buffers of handled asks of the shard to itself for reuse.
+    /// Keeps the buffers of the shard's handled asks to itself for reuse.
     pub fn recycle_asks(&mut self, mut asked: WaitingAsks) {
         let own = &mut self.to[self.me as usize];
         let kept = asked.asks.capacity() <= ASKS_KEPT && asked.bytes.capacity() <= ASK_BYTES_KEPT;
@@ -274,7 +274,7 @@ impl Lanes {
         }
     }
 
-    /// Whether asks of the shard to itself are not handled yet.
+    /// Whether the shard has unhandled asks to itself.
     #[inline]
     pub fn has_own_asks(&self) -> bool {
         let own = &self.to[self.me as usize];
@@ -350,7 +350,7 @@ impl Lanes {
         }
     }
 
-    /// Takes frames that all receivers have dropped: returns one of them for reuse, and frees the others.
+    /// Finds frames that all receivers have dropped: returns one for reuse, and frees the others.
     fn reclaim(&mut self) -> Option<Arc<Frames>> {
         let mut free = None;
         self.under_way
@@ -366,7 +366,7 @@ impl Lanes {
         free
     }
 
-    /// Bytes of the frames that receivers still refer to, with pages of members, of waiting asks, and of this turn's frames beyond
+    /// Bytes of the frames that receivers still refer to, of waiting asks, of pages of members, and of this turn's frames beyond
     /// [`FRAMES_KEPT_BYTES`].
     pub fn own_bytes(&self) -> usize {
         let held = self.held().map(|it| it.own_bytes() + it.member_bytes);
@@ -393,8 +393,7 @@ impl Lanes {
         self.stopped = stopped;
     }
 
-    /// Whether a party waits for the carriers of this home. The shard must check this again and again, since no event reports that carriers
-    /// have caught up.
+    /// Whether a party waits for the carriers of this home. The shard must poll, since no event reports that carriers have caught up.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.stopped.is_any()

@@ -1,5 +1,5 @@
-//! A message: its headers, the publish that brings it to a home (the part of a shard that keeps topics), and the form in which a log
-//! appends it.
+//! A message: its headers, the publish that brings the message to a home (the component of a shard that stores topics), and the form in
+//! which a log appends it.
 
 use crate::budget::admission::{Client, Party};
 use crate::store::shared::Slice;
@@ -14,12 +14,12 @@ pub struct Headers<F> {
     /// The key, checked, at most 255 bytes, or empty.
     pub key: F,
     /// The publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little endian; 0 if no MQTT client published the message), then
-    /// the MQTT properties that have no field here, encoded as in a packet; at most 65,535 bytes. Empty if there is neither. HTTP sets user
-    /// properties (`Crore-Property`), and `rule.publisher` adds the user's name for every protocol.
+    /// the MQTT properties without a field here, encoded as in a packet; at most 65,535 bytes. Empty if there is neither. HTTP publishers
+    /// can set user properties (`Crore-Property`), and `rule.publisher` adds the user's name for every protocol.
     pub attributes: F,
-    /// The message's own time to live, if it has one.
+    /// The message's time to live in seconds, if the message has one.
     pub ttl_s: Option<u32>,
-    /// MQTT's quality of service.
+    /// The QoS of MQTT.
     pub qos: u8,
     /// Whether the message replaces the topic's retained message. An empty message only removes the retained one.
     pub retain: bool,
@@ -53,12 +53,12 @@ pub(crate) fn is_binary(content_type: &[u8], data: &[u8]) -> bool {
     content_type.eq_ignore_ascii_case(b"application/octet-stream") || !is_utf8(data)
 }
 
-/// Whether a message is UTF-8. Most messages are ASCII, and the check for ASCII takes a quarter of the time.
+/// Whether a message is UTF-8. Most messages are ASCII, and a check for ASCII takes only a quarter of the time.
 pub(crate) fn is_utf8(data: &[u8]) -> bool {
     data.is_ascii() || core::str::from_utf8(data).is_ok()
 }
 
-/// A publish: a message, as its publisher gives it to the home of its topic.
+/// A publish: a message on its way to the home of its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish<'a> {
     /// The keyed hash of the name.
@@ -69,9 +69,9 @@ pub struct Publish<'a> {
     pub data: &'a [u8],
     /// The headers that the publisher gave the message.
     pub headers: Headers<&'a [u8]>,
-    /// By this a copy of the message is recognised: the publisher's idempotency key, or the packet id in a recorded MQTT session.
+    /// Identifies copies of the message: the publisher's idempotency key, or the packet id in a recorded MQTT session.
     pub dedup: Option<DedupKey<&'a [u8]>>,
-    /// The client that is charged for the topic, if it is created, and for the message while it is kept.
+    /// The client that is charged for the topic, if it is created, and for the kept message.
     pub client: Client,
 }
 
@@ -80,7 +80,7 @@ pub struct Publish<'a> {
 pub struct DedupKey<F> {
     /// The idempotency key, checked, 1 to 255 bytes. For a QoS 2 message of a recorded MQTT session: `SessionKeyBytes`.
     pub key: F,
-    /// The publisher that the key belongs to.
+    /// The publisher of the message. Other publishers may use the same key.
     pub publisher: Party,
 }
 
@@ -122,15 +122,15 @@ impl SessionKey {
     }
 }
 
-/// The bytes of a [`SessionKey`] in a [`DedupKey`]: the packet id, and in a cluster the claim of the connection that sends this copy of the message, which is
-/// the offset of the claim's record.
+/// The bytes of a [`SessionKey`] in a [`DedupKey`]: the packet id, and in a cluster the claim of the connection that sends this copy of the
+/// message. The claim is the offset of the claim's record.
 pub(crate) struct SessionKeyBytes {
     bytes: [u8; 10],
     has_claim: bool,
 }
 
 impl SessionKeyBytes {
-    /// Of this packet id, sent by a connection with this claim; 0: on one machine, where no copy is older than another.
+    /// The bytes for this packet id, sent by a connection with this claim. The claim is 0 on one machine, where it is not needed.
     pub(crate) fn new(packet_id: u16, claim: u64) -> SessionKeyBytes {
         let mut bytes = [0; 10];
         bytes[..2].copy_from_slice(&packet_id.to_be_bytes());
@@ -150,17 +150,18 @@ impl SessionKeyBytes {
     }
 }
 
-/// The client of a session has released the QoS 2 message with this packet id, so that its next message may have the same id. The packet id 0 stands
-/// for all messages of the session, which has ended.
+/// The release of a client's QoS 2 message: the next message may have the same packet id. The packet id 0 means all messages of the session,
+/// because the session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The session and the packet id.
     pub key: SessionKey,
-    /// In a cluster: the claim of the connection that got the PUBREL, which is the offset of the claim's record. Otherwise, and for a whole session, 0.
+    /// In a cluster, the claim of the connection that got the PUBREL, as the offset of the claim's record. Otherwise, and for a whole session,
+    /// 0.
     pub claim: u64,
 }
 
-/// A message in the form in which a log appends it, and [`Frames`](crate::mail::Frames) copy it.
+/// A message in the form that logs append and [`Frames`](crate::mail::Frames) copy.
 pub struct NewMessage<'a> {
     /// The home's topic row.
     pub topic: u32,
@@ -168,7 +169,7 @@ pub struct NewMessage<'a> {
     pub offset: u64,
     /// The topic's last offset before this message.
     pub previous: u64,
-    /// The client that is charged for the message while it is kept.
+    /// The client that is charged for the kept message.
     pub owner: Client,
     /// When the message was published, in Unix seconds.
     pub time_s: u32,
@@ -178,6 +179,6 @@ pub struct NewMessage<'a> {
     pub headers: Headers<&'a [u8]>,
     /// The WebSocket frame.
     pub frame: &'a [u8],
-    /// The same frame as shared memory, if the message is large. Made by `log::encode_shared`.
+    /// The same frame as shared memory, if the message is large (`log::encode_shared`).
     pub whole: Option<Slice>,
 }

@@ -1,10 +1,10 @@
 //! The operator's orders to a shard, and the shard's reports.
 //!
-//! Invariants: the work of one [`Control`] is bounded, like that of any input, so listings are paged. The shard answers each order with one
+//! Invariants: the work of each [`Control`] is bounded, as for any input, so listings are paged. The shard answers each order with one
 //! [`Report`], which has the [`Ticket`] of the order: in the same call of [`Shard::handle`](crate::Shard::handle) or in a later turn (a
-//! pass of the shard's loop). A *home* is the part of a shard that keeps topics and sessions.
+//! pass of the shard's loop). A *home* is the component of a shard that stores topics and sessions.
 //!
-//! Deliberately not here: permissions. The sender of an order is the operator.
+//! Deliberately not here: permissions. Only the operator sends orders.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -32,18 +32,18 @@ use crate::mail::{InterestChanges, Outcome, TopicInfo};
 pub enum Control {
     /// Report the shard's counters and memory accounts. The answer also shows that the shard is alive.
     Accounts,
-    /// Report the first name of this kind that was noted since the last order of this kind, and forget the name.
+    /// Report the first name of this kind that was noted since the last such order, and forget the name.
     Notice(Notice),
     /// Report a page of the home's topics.
     Topics(TopicsPage),
     /// Report the state of this topic of the home.
     Topic(Box<[u8]>),
-    /// Report members of this topic of the home that came after a change, at most as many as a page has.
+    /// Report the members of this topic of the home that joined after the change with this number, at most this many.
     Presence(Box<[u8]>, u64, u32),
     /// Report a page of the log of a topic of the home.
     Log(LogPage),
-    /// Remove the messages of this topic up to this offset, and the retained message. Removes at most as many messages from the log as a
-    /// turn may remove.
+    /// Remove the messages of this topic up to this offset, and the retained message. One order removes a limited number of messages from
+    /// the log.
     Purge(Box<[u8]>, u64),
     /// Delete this topic and end its subscriptions.
     Delete(Box<[u8]>),
@@ -55,27 +55,27 @@ pub enum Control {
         which: Selection,
         /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
-        /// How many at most.
+        /// The maximum number.
         most: u32,
     },
-    /// Report everything about one connection.
+    /// Report all details of one connection.
     Connection(ConnId),
-    /// Report the MQTT client ids of these sessions of the home. The list has at most as many sessions as a page has connections.
+    /// Report the MQTT client ids of these sessions of the home: at most the sessions of one page of connections.
     ClientIds(Vec<SessionId>),
     /// Report a page of the home's MQTT sessions whose clients are disconnected.
     Sessions {
         /// The row to begin with: 0, or [`Page::next`].
         from: u32,
-        /// How many at most.
+        /// The maximum number.
         most: u32,
     },
-    /// Report everything about a session of the home whose client is disconnected.
+    /// Report all details of a session of the home whose client is disconnected.
     Session(SessionName),
     /// End a session of the home whose client is disconnected, as if the session had expired: its will is published.
     EndSession(SessionName),
     /// Close this connection.
     Disconnect(ConnId),
-    /// Carry out an order for connections, as many as a turn may.
+    /// Carry out an order for the next of these connections. The number of connections in one turn is limited.
     EachConnection {
         /// The order.
         order: ConnectionOrder,
@@ -84,13 +84,13 @@ pub enum Control {
         /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
     },
-    /// Determine, for a bounded number of topics, the rules that these topics have in this world. If that is done in advance, the change
-    /// itself is short.
+    /// Determine the rules of a bounded number of topics in this world. Sent before [`Control::Settings`], so that the change of the rules
+    /// takes little time.
     PrepareRules(Arc<World>),
-    /// Report for each of these topics up to which offset its messages are removed from this partition of the home. The home must have
-    /// applied the log up to the offset in this order.
+    /// Report for each of these topics of this partition the offset up to which its messages are removed, if the home has applied the log up
+    /// to the offset in this order.
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
-    /// Change to the settings and rules of this world. Shards and topics stay.
+    /// Use the settings and rules of this world from now on.
     Settings(Arc<World>),
     /// Report the home's view of the cluster.
     Cluster,
@@ -98,10 +98,10 @@ pub enum Control {
     Interest(Interest),
     /// Drain: make clients reconnect elsewhere.
     Drain,
-    /// Stop the clock, and report whether work is in flight. Sent when the process is about to end.
+    /// Ignore all ticks from now on, and report whether work is in flight. Sent when the process is about to end.
     Settle,
-    /// Report the next block of the shard's snapshot. The messages and sessions in the snapshot have at most this many bytes, since the
-    /// oldest messages beyond that are removed.
+    /// Report the next block of the shard's snapshot. The oldest messages are removed, so that messages and sessions in the snapshot have
+    /// at most this many bytes.
     Save(Head, usize),
 }
 
@@ -132,12 +132,12 @@ pub enum Report {
     Sessions(Page<Session>),
     /// A session, if the home has it and its client is disconnected.
     Session(Option<Box<Session>>),
-    /// How many connections or sessions were ended, or changed.
+    /// The number of connections or sessions that were ended or changed.
     Ended(Ended),
     /// Whether topics remain for [`Control::PrepareRules`].
     RulesPrepared(bool),
-    /// For each topic the offset up to which its messages are removed; `None` for an unknown topic. `None` for all if the home has not applied the
-    /// log that far.
+    /// For each topic the offset up to which its messages are removed; `None` for an unknown topic. The whole list is `None` if the home has
+    /// not applied the log up to the offset in the order.
     Floors(Option<Vec<Option<u64>>>),
     /// The home's view of the cluster, if the node is in a cluster and the shard is a home.
     Cluster(Option<Box<ClusterState>>),
@@ -151,20 +151,20 @@ pub enum Report {
     Block(Vec<u8>),
 }
 
-/// An order about interest: which topics have subscribers at the nodes of a cluster.
+/// An order about interest: the topics that have subscribers at the nodes of a cluster.
 #[derive(Debug)]
 pub enum Interest {
     /// Report the filters that connections of this node follow.
     Filters,
-    /// Report the next changes of the stream with this number, which another node follows. If filters are given, a new stream begins, with a number
+    /// Report the next changes of the stream with this number, which another node follows. With filters, a new stream begins, under a number
     /// that no other stream has.
     Next(u64, Option<Vec<Box<[u8]>>>),
     /// End the stream with this number.
     End(u64),
-    /// Apply the changes that another node has sent for topics of this home, some hundred at most. The number of their stream is below
+    /// Apply the changes that another node has sent for topics of this home, at most some hundred. The number of the stream is below
     /// [`STREAMS`](crate::STREAMS).
     ApplyRemote(u8, InterestChanges),
-    /// Drop the changes of this stream for the topics after this name, in the order of names.
+    /// Drop the changes of this stream for the next topics after this name, in the order of names.
     DropStream(u8, Box<[u8]>),
 }
 
@@ -173,9 +173,9 @@ pub enum Interest {
 pub enum InterestReply {
     /// The followed filters.
     Filters(BTreeSet<Box<[u8]>>),
-    /// The changes, and whether more are ready; `None` if the home has no such stream, or has lost changes of it.
+    /// The changes, and whether more are ready; `None` if the home does not have the stream, or has lost changes of the stream.
     Changes(Option<(InterestChanges, bool)>),
-    /// The number of topics for which there was no room.
+    /// The number of changes that were dropped because there was no room for their topics.
     Refused(u32),
     /// The name after which to continue, unless all is dropped.
     Dropped(Option<Box<[u8]>>),
@@ -186,11 +186,11 @@ pub enum InterestReply {
 /// A request for a page of topics.
 #[derive(Debug)]
 pub struct TopicsPage {
-    /// The filter that the topics match; `#` matches all, `$` topics included.
+    /// The filter that matches the topics; `#` matches all, `$` topics included.
     pub filter: Box<[u8]>,
     /// The row to begin with: 0, or [`Page::next`].
     pub from: u32,
-    /// How many topics at most.
+    /// The maximum number of topics.
     pub most: u32,
 }
 
@@ -232,11 +232,11 @@ pub struct LogPage {
     pub name: Box<[u8]>,
     /// Only messages after this offset; 0 for the whole log.
     pub after: u64,
-    /// The epoch of that offset, if the client has named one. If the log does not know the position, messages count as lost.
+    /// The epoch of `after`, if the client has named one. If the log does not know the position, messages count as lost.
     pub epoch: Option<u32>,
-    /// How many messages at most.
+    /// The maximum number of messages.
     pub most: u32,
-    /// Whether to return the newest messages instead of the oldest. Both are in the order oldest first.
+    /// Whether to return the newest messages instead of the oldest. In both cases the oldest comes first.
     pub newest: bool,
 }
 
@@ -279,7 +279,7 @@ pub struct AdminPublish {
     pub data: Vec<u8>,
     /// The message's headers.
     pub headers: Headers<Vec<u8>>,
-    /// The idempotency key by which a retry is recognized, if it has one.
+    /// The idempotency key of the message, if there is one. A retry has the same key.
     pub idempotency_key: Option<Box<[u8]>>,
 }
 
@@ -290,11 +290,11 @@ pub struct Selection {
     pub transport: Option<Transport>,
     /// Only connections of this user.
     pub user: Option<Box<str>>,
-    /// Only connections from this address, in the form of [`Connection::address`].
+    /// Only connections whose [`Connection::address`] is this one.
     pub address: Option<IpAddr>,
     /// Only connections that subscribe to a topic that this filter matches, or to a filter that this filter covers.
     pub filter: Option<Box<[u8]>>,
-    /// Whether to select only connections whose socket has not accepted all bytes.
+    /// Only connections with bytes that their socket has not accepted yet.
     pub slow: bool,
     /// Only this connection.
     pub only: Option<ConnId>,
@@ -302,18 +302,18 @@ pub struct Selection {
     pub except: Vec<ConnId>,
 }
 
-/// An order for a connection. Those after the first are for clients of Centrifugo's protocol, and change no other connection.
+/// An order for a connection. All orders except `Disconnect` are for clients of Centrifugo's protocol, and change no other connection.
 #[derive(Clone, Debug)]
 pub enum ConnectionOrder {
-    /// Close it.
+    /// Close the connection.
     Disconnect,
-    /// Close it with this code, which WebSocket allows, and this reason, which fits into a Close frame.
+    /// Close the connection with this code, which WebSocket allows, and this reason, which fits into a Close frame.
     DisconnectAs(u16, Box<str>),
     /// Begin a subscription.
     Subscribe(Box<ServerSide>),
-    /// End its subscription to this topic.
+    /// End the subscription to this topic.
     Unsubscribe(Box<[u8]>),
-    /// From now on its credential ends in this Unix second, or never (`u32::MAX`). A connection without a credential stays as it is.
+    /// Set the Unix second in which the connection's credential ends; `u32::MAX` for never. Changes no connection without a credential.
     Refresh(u32),
 }
 
@@ -322,7 +322,7 @@ pub enum ConnectionOrder {
 pub struct ServerSide {
     /// The topic. The sender of the order has checked the name.
     pub name: Box<[u8]>,
-    /// The position of the last message that the client has; without one it begins with the next message.
+    /// The position of the client's last message; without one, the subscription begins with the next message.
     pub since: Option<Position>,
     /// Data for the client; empty for none.
     pub data: Box<[u8]>,
@@ -333,17 +333,17 @@ pub struct ServerSide {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// The connection's row.
+    /// The connection's id.
     pub id: ConnId,
     /// The connection's protocol.
     pub transport: Transport,
     /// Whether a request is in flight.
     pub request_in_flight: bool,
-    /// The client's address, as a trusted proxy stated it for the last request or for the connection; otherwise the address of the socket's peer.
+    /// The client's address, if a trusted proxy stated it for the last request or for the connection; otherwise the address of the socket's peer.
     pub address: Option<IpAddr>,
     /// The connection's user, or empty.
     pub user: Box<str>,
-    /// The connection's MQTT session, and the home of the session. The connection does not store the client id; [`Control::ClientIds`] to the home reports it.
+    /// The connection's MQTT session, and the home of the session. The home reports the client id ([`Control::ClientIds`]).
     pub session: Option<(ShardId, SessionId)>,
     /// Topics that the connection subscribes to; the list may be truncated.
     pub topics: Vec<Box<[u8]>>,
@@ -355,11 +355,11 @@ pub struct Connection {
     pub outbox_bytes: usize,
     /// Whether the client has fallen behind and continues from the log.
     pub behind: bool,
-    /// Seconds since something was last sent to the client.
+    /// Seconds since bytes were last sent to the client.
     pub silent_s: u32,
     /// The Unix second in which the connection was accepted, by the wall clock.
     pub connected_unix_s: u32,
-    /// Whether this server encrypts the connection with TLS. Encryption by a proxy does not count.
+    /// Whether this server, not a proxy, encrypts the connection with TLS.
     pub is_secure: bool,
     /// The state of an MQTT connection.
     pub mqtt: Option<MqttState>,
@@ -411,7 +411,7 @@ pub struct SessionName {
 /// The result of an order that ends or changes connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// How many were ended or changed.
+    /// The number of connections or sessions that were ended or changed.
     pub count: u32,
     /// The row to continue with, unless these were the last.
     pub next: Option<u32>,
@@ -426,9 +426,9 @@ pub struct ClusterState {
     pub nodes: Vec<NodeState>,
     /// Nodes that died within the last hour and whose name no living node has. Only the home of partition 0 knows them.
     pub dead_nodes: Vec<NodeState>,
-    /// When the report was made, in Unix seconds of this node's counted clock, which follows the clock of the log.
+    /// When the report was made, by this node's counted seconds (`Now::unix_s`), which follow the log's clock.
     pub unix_s: u32,
-    /// Whether this node has not read a heartbeat of its own for some seconds, so that it may be cut off from the log.
+    /// Whether this node has read none of its own heartbeats for some seconds, so that it may be cut off from the log.
     pub is_cut_off: bool,
 }
 
@@ -439,18 +439,18 @@ pub struct PartitionState {
     pub partition: PartitionId,
     /// The offset of the last applied record.
     pub offset: u64,
-    /// The number of this node among the partition's writers.
+    /// The number of this node as a writer of the partition.
     pub writer: u64,
-    /// The writer that is the steward: the node that makes checkpoints, and does other work that only one node must do.
+    /// The writer that is the steward: the node that makes checkpoints, and does other work that must be done once.
     pub steward: Option<u64>,
 }
 
 /// A node, according to its last heartbeat.
 #[derive(Clone, Debug)]
 pub struct NodeState {
-    /// The node's number among the writers of partition 0.
+    /// The node's number as a writer of partition 0.
     pub writer: u64,
-    /// Whether the node is the one that reports.
+    /// Whether this node made the report.
     pub is_self: bool,
     /// The node's name.
     pub name: Box<[u8]>,
@@ -464,20 +464,20 @@ pub struct NodeState {
     pub beat_s: u32,
     /// When the log stored the heartbeat, in Unix seconds.
     pub beat_unix_s: u32,
-    /// Seconds by which the node's clock was ahead of the log's, minus the time that the heartbeat was on the way.
+    /// Seconds by which the node's clock was ahead of the log's clock, minus the time that the heartbeat was in flight.
     pub ahead_s: i64,
 }
 
-/// How much work and mail is in flight at a shard. All shards are idle if two rounds over them find the same numbers, no shard is busy, and
-/// as many mails were received as posted. Then only a connection or the clock can start new work.
+/// The work and mail in flight at a shard. All shards are idle if two rounds over them find the same numbers, no shard is busy, and as many
+/// mails were received as posted: then only a connection or the clock can start new work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Number of connections.
+    /// The number of connections.
     pub connections: u32,
-    /// Number of mails that the shard has posted since its start.
+    /// The number of mails that the shard has posted since its start.
     pub posted: u64,
-    /// Number of mails that the shard has received since its start.
+    /// The number of mails that the shard has received since its start.
     pub received: u64,
-    /// Whether the shard has more to do.
+    /// Whether the shard has work left.
     pub busy: bool,
 }

@@ -1,5 +1,5 @@
-//! Presence: who subscribes to a topic. A home (the part of a shard that keeps topics) has the members of each topic whose rule asks for it,
-//! and tells them to *watchers*, clients that want to know who is there.
+//! Presence: who subscribes to a topic. A home (the component of a shard that stores topics) keeps a list of the members of each topic whose
+//! rule enables presence, and sends the changes to *watchers*, clients that want to know the members.
 
 use alloc::vec::Vec;
 
@@ -19,29 +19,30 @@ pub struct MemberConn {
 /// A member of a topic: one connection that subscribes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member<'a> {
-    /// Identifies the member in its topic, and orders the members by when they came. A member that was away for a short time keeps it.
+    /// Identifies the member in its topic, and orders the members by the time of joining. A member that returns after a short time keeps the
+    /// id.
     pub id: u64,
     /// The connection.
     pub at: MemberConn,
-    /// The counted second in which the member came.
+    /// The counted second in which the member joined.
     pub since_s: u32,
     /// The user's name; empty for an anonymous client.
     pub user: &'a [u8],
-    /// What the member's token tells others of it, as JSON; empty if it tells nothing.
+    /// The public information from the member's token, as JSON; empty if there is none.
     pub info: &'a [u8],
 }
 
 /// A change of a topic's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PresenceChange<'a> {
-    /// A member has come, or was there when the snapshot was taken.
+    /// A member has joined, or was a member when the snapshot was taken.
     Join(Member<'a>),
     /// A member has left.
     Leave(Member<'a>),
 }
 
-/// Encoded changes. Each is a byte (1: a member has come, 0: it has left), the id (8 bytes), slot, generation and shard of the connection (8 bytes), the
-/// second (4 bytes), the lengths of user (1 byte) and info (2 bytes), and both texts.
+/// Encoded changes. Each is a byte (1: a member has joined, 0: it has left), the id (8 bytes), slot, generation and shard of the connection
+/// (8 bytes), the second (4 bytes), the lengths of user (1 byte) and info (2 bytes), and both texts.
 #[derive(Clone, Debug, Default)]
 pub struct PresenceChanges(Vec<u8>);
 
@@ -108,33 +109,33 @@ impl PresenceChanges {
     }
 }
 
-/// Whether a connection is to be listed, or only counted because memory is short.
+/// Whether a connection becomes a member of the list, or is only counted because memory is short.
 pub type IsListed = bool;
 
-/// The bytes of a member at its home, beside its user and its info, at most.
+/// The maximum number of bytes of a member at its home, without user and info.
 pub const MEMBER_BYTES: usize = 120;
 
 /// A request about the members of one topic.
 #[derive(Clone, Copy, Debug)]
 pub enum PresenceAsk {
-    /// This connection is a member from now on, or is only counted. The text of the ask is that of [`write_member`].
+    /// This connection joins, and is listed or only counted. [`write_member`] writes the text of this ask.
     Join(ConnId, IsListed),
-    /// This connection is no member any more. If its connection broke, the member leaves only after these seconds.
+    /// This connection ends its membership. If the connection broke, the member leaves only after this many seconds.
     Leave(ConnId, u32),
-    /// Send the members that came after a change.
+    /// Send the members that joined after the change with this number.
     Read(ReplyTo, u64),
-    /// Tell this connection the members, or what has changed since a position, and then each change.
+    /// Send this connection the members, or the changes since a position, and then each change.
     Watch(ReplyTo, Option<PresencePosition>),
-    /// Tell this connection each change from now on. A member that returns with another connection leaves and comes again for it.
+    /// Send this connection each change from now on. If a member returns with another connection, the watcher sees it leave and join again.
     WatchChanges(ReplyTo),
-    /// The watcher can take another page.
+    /// The watcher is ready for another page.
     Ready(ReplyTo),
     /// The watcher has ended.
     Unwatch(ReplyTo),
 }
 
-/// The text for a connection that becomes a member: the length of the topic's name (2 bytes), the name, the length of the user's name (1 byte), the name,
-/// and the info.
+/// Writes the text for a connection that becomes a member: the length of the topic's name (2 bytes), the name, the length of the user's
+/// name (1 byte), the name, and the info.
 pub fn write_member(out: &mut Vec<u8>, topic: &[u8], user: &[u8], info: &[u8]) {
     out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
     out.extend_from_slice(topic);
@@ -143,7 +144,7 @@ pub fn write_member(out: &mut Vec<u8>, topic: &[u8], user: &[u8], info: &[u8]) {
     out.extend_from_slice(info);
 }
 
-/// Reads [`write_member`]: the topic, the user and the info.
+/// Reads the text of [`write_member`]: the topic, the user and the info.
 pub fn read_member(text: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let (len, rest) = text.split_at(2);
     let (topic, rest) = rest.split_at(usize::from(u16::from_le_bytes([len[0], len[1]])));
@@ -151,21 +152,21 @@ pub fn read_member(text: &[u8]) -> (&[u8], &[u8], &[u8]) {
     (topic, user, info)
 }
 
-/// How many are present in a topic.
+/// The numbers of members of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PresenceCounts {
     /// All connections.
     pub clients: u32,
-    /// The different users among the members that are listed. Anonymous clients are one user together.
+    /// The different users among the listed members. All anonymous clients are one user.
     pub users: u32,
-    /// The members that are listed: the rule limits them.
+    /// The listed members. The topic's rule limits their number.
     pub listed: u32,
 }
 
 /// A position in the changes of one topic's members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PresencePosition {
-    /// The table that counts the changes. Another table is another life of the server.
+    /// The number of the table that counts the changes. Each start of the server makes a new table.
     pub table: u32,
     /// The number of the last change.
     pub change: u64,
@@ -179,7 +180,7 @@ impl PresencePosition {
         position::write_decimal(out, self.change);
     }
 
-    /// Reads [`PresencePosition::write`].
+    /// Reads the text of [`PresencePosition::write`].
     pub fn parse(text: &[u8]) -> Option<PresencePosition> {
         let (table, change) = text.split_at_checked(memchr::memchr(b'-', text)?)?;
         let is_hex = table.iter().all(u8::is_ascii_hexdigit);
@@ -191,20 +192,20 @@ impl PresencePosition {
     }
 }
 
-/// A page: a bounded part of what a reader or a watcher of a topic lacks.
+/// A page: a bounded number of changes that a reader or a watcher of a topic has not got yet.
 #[derive(Clone, Debug, Default)]
 pub struct PresencePage {
-    /// The changes, first those that have left.
+    /// The changes; members that have left come first.
     pub changes: PresenceChanges,
-    /// How many are present now.
+    /// The present numbers of members.
     pub counts: PresenceCounts,
-    /// For a watcher: a snapshot begins with this page, so what the watcher knew is void.
+    /// For a watcher: a snapshot begins with this page, so the watcher must forget the members that it knows.
     pub resets: bool,
     /// For a watcher: the snapshot ends with this page.
     pub completes: bool,
-    /// Whether members that came later are missing here.
+    /// Whether there are more members after this page.
     pub more: bool,
-    /// For a watcher: where it stands after this page. For a reader: the last change of the topic.
+    /// For a watcher: the watcher's position after this page. For a reader: the last change of the topic.
     pub position: PresencePosition,
 }
 

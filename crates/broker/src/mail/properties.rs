@@ -1,9 +1,9 @@
-//! Converts a message's attributes: the MQTT properties that have no field of their own (MQTT 5.0 section 3.3.2.3). In HTTP, user properties are
-//! `Crore-Property: name=value` headers.
+//! Converts a message's attributes: the MQTT properties without a field in [`Headers`](crate::mail::message::Headers) (MQTT 5.0 section
+//! 3.3.2.3). In HTTP, user properties are `Crore-Property: name=value` headers.
 //!
 //! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), followed by properties encoded as in a packet. Attributes are
-//! checked on receipt, except for characters that only some protocols forbid. Only the server sets the property [`PUBLISHER`]: this
-//! property is dropped from a client's message.
+//! checked on receipt, except for characters that only some protocols forbid. Only the server sets the property [`PUBLISHER`], so this
+//! property is removed from a client's message.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crore_wire::mqtt::{Properties, PropertyBuf, USER_PROPERTIES_MAX};
 
 use crate::mail::{Frames, ORIGIN_BYTES, Record};
 
-/// The header that holds one user property.
+/// The header of one user property.
 pub const HEADER: &str = "Crore-Property";
 /// The header with the number of user properties that are not sent as headers.
 pub const LEFT_OUT: &str = "Crore-Properties-Left-Out";
@@ -26,16 +26,16 @@ pub const PUBLISHER: &str = "crore-publisher";
 pub const PUBLISHER_HEADER: &str = "Crore-Publisher";
 /// The maximum number of user properties of a client's message. The server may add one, [`PUBLISHER`].
 pub const CLIENT_PROPERTIES_MAX: usize = USER_PROPERTIES_MAX - 1;
-/// The maximum bytes of attributes of a client's message. The rest is room for [`PUBLISHER`], with a name of 255 bytes.
+/// The maximum bytes of attributes of a client's message. The rest is room for [`PUBLISHER`] with a name of 255 bytes.
 pub const CLIENT_ATTRIBUTES_BYTES_MAX: usize = u16::MAX as usize - 5 - PUBLISHER.len() - 255;
-/// The maximum bytes of [`HEADER`] lines in one answer. The other headers have at most about 1.5 KiB, and proxies and clients often accept
-/// no head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
+/// The maximum bytes of [`HEADER`] lines in one answer. The other headers have at most about 1.5 KiB, and many proxies and clients refuse a
+/// head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
 pub const HEADERS_BYTES_MAX: usize = 2 << 10;
 
 /// The attributes of a message with these user properties, each `name=value`; empty without properties.
 ///
 /// # Errors
-/// Why a property is malformed.
+/// The fault of a malformed property.
 pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, &'static str> {
     let mut set = PropertyBuf::new();
     let mut count = 0;
@@ -64,8 +64,8 @@ pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u
     Ok(attributes)
 }
 
-/// Adds the name of the user who published the message to the attributes. It becomes the first property, so that a message with more properties
-/// than MQTT accepts loses another property.
+/// Adds the name of the user who published the message to the attributes. This property becomes the first, so that a message with more
+/// properties than MQTT accepts loses another one.
 pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
     let (origin, rest) = match attributes.split_at_checked(ORIGIN_BYTES) {
         Some(parts) => parts,
@@ -73,7 +73,7 @@ pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
     };
     let mut all = Vec::from(origin);
     let mut set = PropertyBuf::new();
-    // The name of a user has at most 255 bytes, so it fits.
+    // A user's name has at most 255 bytes, so it fits.
     if set.user_property(PUBLISHER, user).is_ok() {
         let own = set.properties();
         own.iter().for_each(|(_, item)| all.extend_from_slice(item));
@@ -99,8 +99,8 @@ pub fn of_user<'f>(
     set.user_properties().filter(others)
 }
 
-/// The user properties of a message as values of [`HEADER`], and how many are left out: those beyond [`HEADERS_BYTES_MAX`], and those with
-/// characters that a header cannot contain.
+/// The user properties of a message as values of [`HEADER`], and the number of properties left out, because they exceed
+/// [`HEADERS_BYTES_MAX`] or have characters that a header cannot contain.
 pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
     let (mut lines, mut left_out, mut bytes) = (Vec::new(), 0, 0);
     for (name, value) in of_user(frames, record) {
@@ -116,7 +116,7 @@ pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
     (lines, left_out)
 }
 
-/// The seconds that are left of the message's own time to live, if it has one.
+/// The remaining seconds of the message's time to live, if the message has one.
 pub fn left_s(record: &Record, now_s: u32) -> Option<u32> {
     let ttl_s = record.ttl_s()?;
     Some(ttl_s.saturating_sub(now_s.saturating_sub(record.time_s)))

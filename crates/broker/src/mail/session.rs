@@ -16,10 +16,10 @@ use crate::store::slab::NONE;
 pub use patch::SessionPatch;
 pub use stored::EncodedSession;
 
-/// A session as one connection holds it: the session's row in its partition, and a number for the connection.
+/// Identifies a session and the connection that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId {
-    /// The row.
+    /// The session's row in its partition.
     pub row: u32,
     /// The number of connections that have held the session.
     pub serial: u16,
@@ -32,7 +32,7 @@ pub struct SessionId {
 const _: () = assert!(size_of::<SessionId>() == 8);
 
 impl SessionId {
-    /// The id of a client that has no session yet; its client id belongs to this partition.
+    /// The id of a client without a session. The client id belongs to this partition.
     pub fn none(partition: PartitionId) -> SessionId {
         SessionId {
             row: NONE,
@@ -54,9 +54,9 @@ pub struct Will {
     pub data: Box<[u8]>,
     /// The message's headers.
     pub headers: Headers<Box<[u8]>>,
-    /// The client that is charged for the topic, if it is created; nobody after a restart.
+    /// The client that is charged for the topic, if it is created; [`Client::NOBODY`] after a restart.
     pub client: Client,
-    /// Identifies the will, if its session is recorded, so that it is published once. Otherwise 0.
+    /// Identifies the will of a recorded session, so that it is published once. Otherwise 0.
     pub token: u64,
 }
 
@@ -67,7 +67,7 @@ const QOS_SHIFT: u8 = 2;
 const HAS_TOKEN: u8 = 16;
 
 impl Will {
-    /// Heap bytes in use, including the struct itself.
+    /// The bytes of the will, including the struct itself.
     pub fn bytes(&self) -> usize {
         size_of::<Will>() + self.fields().iter().map(|part| part.len()).sum::<usize>()
     }
@@ -104,7 +104,7 @@ impl Will {
         }
     }
 
-    /// Reads a will, with nobody as its client.
+    /// Reads a will, whose client is [`Client::NOBODY`].
     pub(crate) fn read(from: &mut FieldReader<'_>) -> Result<Will, Damaged> {
         let delay_s = from.number32()?;
         let form = from.byte()?;

@@ -1,4 +1,4 @@
-//! Spans: the places of names and data in the bytes of a mail.
+//! Spans: the positions of names and data in the bytes of a mail.
 
 use alloc::vec::Vec;
 

@@ -1,11 +1,11 @@
-//! A buffer of received bytes that cannot be handled yet: the request, frame or packet is incomplete, or the connection must wait.
+//! A buffer for received bytes that cannot be handled yet, since the request, frame or packet is incomplete, or the connection must wait.
 //!
 //! Invariant: the work is linear in the number of bytes, even if the bytes are appended and consumed in small pieces. A byte is copied
 //! once, and on average moved a few times at most.
 
 use alloc::vec::Vec;
 
-/// A buffer of at most this capacity is not shrunk: the allocator would gain nothing.
+/// A buffer of at most this capacity is not shrunk, because this would free no useful memory.
 const SMALL_BYTES: usize = 4 << 10;
 
 /// The buffer.
@@ -24,7 +24,7 @@ impl SpillBuffer {
         }
     }
 
-    /// Appends bytes. `whole` is the length of the whole packet or frame: no capacity is reserved beyond that.
+    /// Appends bytes. `whole` is the length of the whole packet or frame. No more capacity than this is reserved in advance.
     pub fn append(&mut self, bytes: &[u8], whole: usize) {
         let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
         if len > now {
@@ -49,7 +49,7 @@ impl SpillBuffer {
         self.rest().is_empty()
     }
 
-    /// Consumes this many bytes. Consumed bytes are removed once they are half of the data.
+    /// Consumes this many bytes. When half of the data is consumed, the consumed bytes are removed.
     pub fn consume(&mut self, bytes: usize) {
         self.done = self.data.len().min(self.done + bytes);
         if self.done < self.rest().len() {
@@ -62,7 +62,7 @@ impl SpillBuffer {
         }
     }
 
-    /// Bytes of the buffer's capacity.
+    /// The buffer's capacity in bytes.
     pub fn bytes(&self) -> usize {
         self.data.capacity()
     }

@@ -1,10 +1,10 @@
-//! A *tell* goes from a home to a carrier. The home is the part of a shard that keeps topics. The carrier is a shard with subscribers. A tell
-//! is a live message, a page of kept messages, or the answer to an *ask*, a request of the carrier.
+//! A *tell* goes from a home to a carrier. The home is the component of a shard that stores topics and sessions. The carrier is a shard with
+//! connections. A tell is a live message, a page of kept messages, a notice, or the answer to an *ask*, a request of the carrier.
 //!
 //! Words: a *page* is a bounded run of past messages; a *gap* is the notice that messages are lost; a *follower* is a client that is told
 //! which topics have subscribers.
 //!
-//! `topic` is a row of the carrier. Each topic that takes the row gets a new `serial`.
+//! `topic` is a row of the carrier's table. Each topic that takes the row gets a new `serial`.
 
 use alloc::boxed::Box;
 
@@ -21,7 +21,7 @@ use crate::mail::session::{SavedSession, SessionId};
 /// A message or an answer of a home to a carrier.
 #[derive(Clone, Debug)]
 pub enum Tell {
-    /// A new message, for every subscriber that has read all earlier messages.
+    /// A new message, for every subscriber that has got all earlier messages.
     Live {
         /// The topic.
         topic: u32,
@@ -39,7 +39,7 @@ pub enum Tell {
         /// The page.
         page: Page,
     },
-    /// A new message that some filter matches. It is for the subscribers of the filter and of the topic.
+    /// A new message, for the subscribers of the topic and of all filters that match it.
     Match {
         /// The topic; `NONE` if the carrier subscribes only by filter.
         topic: u32,
@@ -56,7 +56,7 @@ pub enum Tell {
     Matches {
         /// The subscriber.
         to: ReplyTo,
-        /// The number that the connection gave to this group of filters.
+        /// The number that the connection assigned to this group of filters.
         serial: u32,
         /// The page.
         page: FilterPage,
@@ -68,7 +68,7 @@ pub enum Tell {
         /// The row's serial.
         serial: u16,
     },
-    /// A later long-poll displaces the waiting long-polls, which end.
+    /// A later long-poll displaces the waiting long-polls, so they end.
     Displaced {
         /// The topic.
         topic: u32,
@@ -79,7 +79,7 @@ pub enum Tell {
     Outcome(ReplyTo, Outcome),
     /// All asks before an [`Ask::Fence`](crate::mail::Ask::Fence) are done.
     Fenced(ReplyTo),
-    /// The answer to an [`Ask::Release`](crate::mail::Ask::Release), after the release is in the log: whether this home knew the message.
+    /// The answer to an [`Ask::Release`](crate::mail::Ask::Release): whether this home has the message. After a release, its record is committed.
     Released(ReplyTo, bool),
     /// The answer to a client that joins a shared subscription.
     GroupJoined {
@@ -105,13 +105,13 @@ pub enum Tell {
     Session(ReplyTo, Box<SessionReply>),
     /// Another connection has taken over the session of this MQTT connection.
     SessionTaken(ConnId),
-    /// For a follower: topics that got their first subscriber or lost their last, or a page of the topics that have subscribers.
+    /// For a follower: topics that have got their first subscriber or lost their last one, or a page of the topics with subscribers.
     Interest {
         /// The follower.
         to: ReplyTo,
         /// The topics.
         news: InterestChanges,
-        /// Which of both.
+        /// The part of the follower's stream.
         part: InterestPart,
     },
     /// Members of a topic, for a reader or a watcher.
@@ -119,7 +119,7 @@ pub enum Tell {
 }
 
 impl Tell {
-    /// The topic, for the tells that keep their order by topic. `NONE` for a message that reaches the carrier only by filter.
+    /// The topic of a tell that must stay in order with the topic's other tells. `NONE` for a message to a carrier that subscribes only by filter.
     pub fn topic(&self) -> Option<u32> {
         match self {
             Tell::Live { topic, .. }
@@ -158,17 +158,17 @@ pub struct Page {
     pub epoch: u32,
     /// When the newest kept message was published, in Unix seconds, if there is one.
     pub newest_s: Option<u32>,
-    /// Whether the page reaches the end of the log: live messages follow.
+    /// Whether the page reaches the end of the log, so that live messages follow.
     pub at_head: bool,
     /// Whether messages between the requested position and this page are lost.
     pub gap: bool,
-    /// Whether this page continues an earlier one. Then the subscription is counted already.
+    /// Whether this page continues an earlier one, so that the subscription is counted already.
     pub is_next_page: bool,
     /// Whether the home has counted a subscriber, so that the carrier must send an [`Ask::Leave`](crate::mail::Ask::Leave) later.
     pub counted: bool,
-    /// The number of records at the beginning of the page that are the topic's retained state.
+    /// The number of records of the topic's retained state, which come first in the page.
     pub retained: u32,
-    /// Whether only retained messages were requested. Then the subscriber's offset does not change.
+    /// Whether only retained messages were requested, so that the subscriber's offset does not change.
     pub only_retained: bool,
     /// Where the topic's latest values are.
     pub values: LatestValues,
@@ -177,7 +177,7 @@ pub struct Page {
 /// Where a subscriber that requests retained messages finds the latest values of a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LatestValues {
-    /// The topic's rule keeps none, or the page has them as ordinary messages.
+    /// The topic's rule keeps no latest values, or they are ordinary messages of the page.
     #[default]
     None,
     /// The carrier must request them.
@@ -191,7 +191,7 @@ pub enum LatestValues {
 pub struct FilterPage {
     /// The outcome. With [`AttachOutcome::Yes`] all fields are valid, with [`AttachOutcome::Gone`] only `head`, with the others none.
     pub attached: AttachOutcome,
-    /// The partition that the page was read from.
+    /// The partition of the page's messages.
     pub partition: PartitionId,
     /// The index of the first record in [`Frames::pages`](crate::mail::Frames::pages).
     pub first: u32,
@@ -201,15 +201,15 @@ pub struct FilterPage {
     pub first_name: u32,
     /// The subscriber's offset in this partition after this page.
     pub head: u64,
-    /// The offset at which the subscription began. Of the messages up to this offset the subscriber gets only the newest (see
+    /// The offset at which the subscription began. The subscriber gets only the newest of the messages up to this offset (see
     /// `AttachFilters::newest`).
     pub snapshot_end: u64,
-    /// Losses are numbered. Those up to this number happened before the subscription began, so they are no gap for it. 0 if the subscription
-    /// began with a position.
+    /// The number of the last loss before the subscription began. Losses up to this number are no gap for the subscription. 0 if the
+    /// subscription began with a position.
     pub losses_before: u64,
     /// The epoch of the log.
     pub epoch: u32,
-    /// Whether the page reaches the end of the log: live messages follow.
+    /// Whether the page reaches the end of the log, so that live messages follow.
     pub at_head: bool,
     /// Whether messages between the requested position and the end of this page are lost.
     pub gap: bool,
@@ -237,9 +237,9 @@ pub enum SessionReply {
         id: SessionId,
         /// The client that is charged for the session.
         owner: Client,
-        /// The state that was saved when its last connection ended.
+        /// The state that was saved when the session's last connection ended.
         kept: Option<SavedSession>,
-        /// In a cluster, a connection claims a session with a record in the log. This is the record's offset; otherwise 0.
+        /// In a cluster, the offset of the record in the log by which the connection claimed the session. Otherwise 0.
         claim: u64,
     },
     /// The client is refused.

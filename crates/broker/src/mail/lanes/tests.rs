@@ -176,7 +176,7 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     assert!(valve.is_open() && !lanes.is_behind());
 }
 
-/// Tests that the memory of messages in flight is bounded, whoever publishes them: at some point all parties wait.
+/// Tests that the memory of messages in flight is bounded, even with many publishers: at some point all parties wait.
 #[test]
 fn all_wait_while_carriers_hold_many_more_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
@@ -196,7 +196,7 @@ fn all_wait_while_carriers_hold_many_more_turns() {
     assert!(valve.stops(much) && !valve.stops(other));
 }
 
-/// Tests that the one turn that is still held may be anywhere in the list.
+/// Tests that the only turn in flight may be anywhere in the list.
 #[test]
 fn mail_that_was_let_go_counts_no_more() {
     let mut lanes = lanes();

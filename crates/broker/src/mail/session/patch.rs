@@ -1,16 +1,16 @@
-//! The difference between two states of a session, for the records of the log. A record has what has changed, not the whole session: a client with a
+//! The difference between two states of a session, for the records of the log. A record contains only the changes: otherwise a client with a
 //! thousand subscriptions would write all of them for each step of a QoS 2 message.
 //!
-//! The writer, a connection, does not keep the stored form that the log has, but its [`Outline`]: two hashes for each subscription and message. A patch
-//! names the [digest](Outline::digest) of the outline that it changes. A reader whose session has another digest applies nothing of it, so a record that
-//! was lost (damage of the log) cannot make a session that is half right.
+//! The connection that writes the records does not keep the stored form of the state in the log, but its [`Outline`]: two hashes for each
+//! subscription and message. A patch has the [digest](Outline::digest) of the outline before the change. A reader whose session has another
+//! digest ignores the patch, so the loss of a record (by damage of the log) cannot cause a session that is half right.
 //!
-//! The bytes of a patch: the common positions (a list), then a script for each list of the [stored form](super::stored): subscriptions, messages in
-//! flight, messages that wait, packet ids. A script is a sequence of steps, each a number: how many entries it concerns, and in its lowest three bits
-//! what happens to them. A step of 0 entries ends the script, and the entries behind the last step stay.
+//! The bytes of a patch: the common positions (a list), then a script for each list of the [stored form](super::stored): subscriptions, messages
+//! in flight, messages that wait, packet ids. A script is a sequence of steps. A step is a number: the operation in the lowest three bits, and
+//! above them the number of entries. A step with 0 entries ends the script, and all further entries stay.
 //!
-//! All subscriptions with wildcards of a client that keeps up have the same positions, which change with each message. So a patch has these positions
-//! once, and a step [`ADVANCE`] for all of these subscriptions.
+//! If a client keeps up, all its subscriptions with wildcards have the same positions, which change with each message. So a patch has these
+//! positions once, and a step [`ADVANCE`] for all of these subscriptions.
 
 use alloc::vec::Vec;
 
@@ -25,39 +25,39 @@ use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::mail::session::EncodedSession;
 use crate::store::shared::Slice;
 
-/// The steps of a script: entries stay, go, or are replaced by those that follow, or entries are added.
+/// The operations of a script: entries stay, are removed, are replaced by the entries that follow, or entries are inserted.
 const KEEP: u64 = 0;
 const REMOVE: u64 = 1;
 const REPLACE: u64 = 2;
 const INSERT: u64 = 3;
-/// Subscriptions with wildcards of QoS 1 or 2 get the common positions. All others stay.
+/// Subscriptions that [`is_advanced`] selects get the common positions. The other subscriptions of the step stay.
 const ADVANCE: u64 = 4;
 const STEP_BITS: u32 = 3;
 
 /// DUP in the first byte of a PUBLISH.
 const DUP: u8 = 0b1000;
 
-/// What a patch changes: nothing is applied to a session that is not this one in this state.
+/// A patch. It changes only the session with this token, in the state with this digest.
 #[derive(Clone, Debug)]
 pub struct SessionPatch {
     /// The token of the session.
     pub token: u64,
-    /// The digest of the state that it changes.
+    /// The digest of the state before the change.
     pub before: u64,
-    /// The changes, and the payloads of large messages among them.
+    /// The changes, with the payloads of large messages.
     pub changes: EncodedSession,
 }
 
 /// Two hashes of an entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    /// Of what does not change: an entry with another identity is another one.
+    /// The hash of the fields that never change, which identify the entry.
     identity: u64,
-    /// Of the rest.
+    /// The hash of the other fields.
     state: u64,
 }
 
-/// What the log has of a session, as hashes.
+/// The hashes of a session's state in the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outline {
     token: u64,
@@ -107,7 +107,7 @@ impl Outline {
         received.fold(digest, |digest, id| mixed(digest, (*id).into()))
     }
 
-    /// The patch that makes `session` of the state with this outline.
+    /// The patch that changes the state with this outline into `session`, whose outline is `after`.
     pub fn patch(&self, session: &StoredSession<'_>, after: &Outline) -> SessionPatch {
         let (mut bytes, mut payloads) = (Vec::new(), Vec::new());
         let matched = matched(&self.subscriptions, &after.subscriptions);
@@ -183,9 +183,9 @@ impl Outline {
 }
 
 impl SessionPatch {
-    /// The patch that changes nothing of this state.
+    /// The patch that leaves this state unchanged.
     pub fn nothing(session: &EncodedSession) -> Option<SessionPatch> {
-        // This process has encoded or checked it.
+        // This process has encoded or checked the session.
         let stored = StoredSession::decode(session).ok()?;
         let outline = Outline::from_session(&stored);
         Some(outline.patch(&stored, &outline))
@@ -195,7 +195,7 @@ impl SessionPatch {
 /// Applies the changes of a patch to a stored session with the digest `before`.
 ///
 /// # Errors
-/// The session is in another state, or no server has written the patch.
+/// The session has another digest, or no server has written the patch.
 pub(crate) fn patched(
     session: &EncodedSession,
     before: u64,
@@ -298,7 +298,7 @@ fn apply_script<'a, T>(
     Ok(new)
 }
 
-/// A step of a script that is being written, with the entries of it so far.
+/// The unfinished step of a script that is being written, with its entries so far.
 #[derive(Default)]
 struct Script {
     kind: u64,
@@ -311,7 +311,7 @@ impl Script {
         self.count > 0 && self.kind == kind
     }
 
-    /// One more entry of this kind, whose bytes, if it has any, the caller appends to `body`.
+    /// Adds an entry to the step, or to a new step if the kind differs. The caller appends the entry's bytes, if any, to `body`.
     fn begin(&mut self, bytes: &mut Vec<u8>, kind: u64) {
         if !self.has_kind(kind) {
             self.write(bytes);
@@ -343,7 +343,7 @@ impl Script {
         }
     }
 
-    /// The entries behind the last step stay, so a last [`KEEP`] says nothing.
+    /// Ends the script. A last [`KEEP`] is not written, since the entries after the last step stay anyway.
     fn end(mut self, bytes: &mut Vec<u8>) {
         if self.kind != KEEP {
             self.write(bytes);
@@ -352,7 +352,7 @@ impl Script {
     }
 }
 
-/// What becomes of an entry of the list before, or where an entry of the list after comes from; with their indexes.
+/// A step from the old list to the new one: an entry in both (with both indexes), an entry that is gone, or a new entry (with its index).
 #[derive(Clone, Copy)]
 enum Matched {
     Found(usize, usize),
@@ -376,10 +376,10 @@ impl Identified for u16 {
     }
 }
 
-/// Matches the entries of two lists, in the order of the second one. An entry that has moved forward is gone and new.
+/// Matches the entries of two lists, in the order of the second one. An entry that has moved forward is removed and inserted again.
 fn matched<T: Identified>(before: &[T], after: &[T]) -> Vec<Matched> {
     let mut steps = Vec::with_capacity(after.len());
-    // The entries of the list before, in the order of their identities. Made if the next entry is not the one that is wanted.
+    // The entries of the old list, sorted by identity. Only made when the next old entry does not match.
     let mut sorted: Option<Vec<(u64, usize)>> = None;
     let mut at = 0;
     for (is, entry) in after.iter().enumerate() {
@@ -412,7 +412,7 @@ fn matched<T: Identified>(before: &[T], after: &[T]) -> Vec<Matched> {
     steps
 }
 
-/// The positions that the first of the subscriptions with wildcards has which have other ones than before. Empty if there is none.
+/// The positions of the first changed subscription that a step [`ADVANCE`] can express; empty if there is none.
 fn common_positions<'a>(
     before: &Outline,
     after: &Outline,
@@ -454,7 +454,8 @@ fn state_of(lacks_retained: bool, positions: &[u64], starts: &[u64]) -> u64 {
     })
 }
 
-/// A message that was sent: its packet id does not change, and DUP is set anyway when it is sent again.
+/// The entry of a message that was sent. Its packet id does not change. DUP does not count, since it is always set when the message is
+/// sent again.
 fn of_sent(it: &StoredMessage<'_>) -> Entry {
     Entry {
         identity: it.packet_id.into(),
@@ -462,7 +463,7 @@ fn of_sent(it: &StoredMessage<'_>) -> Entry {
     }
 }
 
-/// A message that waits may have no packet id of its own.
+/// The entry of a message that waits. Its content belongs to the identity, since the message may have no packet id yet.
 fn of_waiting(it: &StoredMessage<'_>) -> Entry {
     let content = content(it, 0);
     Entry {
@@ -471,8 +472,8 @@ fn of_waiting(it: &StoredMessage<'_>) -> Entry {
     }
 }
 
-/// A hash of a message. Its packet is encoded anew each time it is sent, with the rest of its time to live, so the hash has the content and not the bytes.
-/// The properties count too: two requests may differ in nothing else.
+/// A hash of a message's content. The packet's bytes are not hashed, since each sending encodes them again, with the remaining time to live.
+/// The properties are hashed too, because two requests may differ only in them.
 fn content(it: &StoredMessage<'_>, without: u8) -> u64 {
     let flags = u64::from(it.packet.first().copied().unwrap_or(0) & !without);
     let kind = flags << 1 | u64::from(it.is_released);
@@ -498,12 +499,12 @@ fn content(it: &StoredMessage<'_>, without: u8) -> u64 {
     mixed(mixed(hash, xxh3_64(topic)), xxh3_64(payload))
 }
 
-/// A hash of both numbers. (The seed of the hash function would not do: a short input and a small seed can cancel out.)
+/// A hash of both numbers. One of them cannot be the hash function's seed: a short input and a small seed can cancel out.
 fn mixed(one: u64, other: u64) -> u64 {
     xxh3_64([one.to_le_bytes(), other.to_le_bytes()].as_flattened())
 }
 
-/// The part of a subscription that changes.
+/// Encodes the fields of a subscription that change.
 fn encode_state(it: &StoredSubscription<'_>, bytes: &mut Vec<u8>) {
     let mut out = FieldWriter(bytes);
     out.byte(it.lacks_retained.into());
@@ -573,7 +574,7 @@ mod tests {
         assert_eq!(payloads(&read), payloads(&expected));
     }
 
-    /// One change of a session: what happens, and to which entry.
+    /// A session after one change of this kind, to the entry at this index.
     fn changed(
         mut session: StoredSession<'static>,
         (kind, at): (u8, usize),
@@ -761,13 +762,13 @@ mod tests {
             packet: packet.into(),
             payload: None,
         };
-        // DUP, and another rest of the time to live.
+        // The second message has DUP, and another remaining time to live. The third has another payload.
         let first = message(b"\x34\x0c\0\x01t\0\x09\x05\x02\0\0\0\x20x");
         let again = message(b"\x3c\x0c\0\x01t\0\x09\x05\x02\0\0\0\x10x");
         let other = message(b"\x34\x0c\0\x01t\0\x09\x05\x02\0\0\0\x20y");
         assert_eq!(of_sent(&first), of_sent(&again));
         assert_ne!(of_sent(&first), of_sent(&other));
-        // A message that waits may not have been sent before: DUP tells.
+        // DUP tells whether a message that waits was sent before.
         assert_ne!(of_waiting(&first), of_waiting(&again));
     }
 }

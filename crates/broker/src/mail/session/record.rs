@@ -1,8 +1,8 @@
-//! The records of MQTT sessions: which client has a session, and the state of it. Their key is the name of the session, as a topic is the key of a
-//! [fact](crate::mail::Fact), and they are in the log of that name's partition.
+//! The records of MQTT sessions: who holds a session, and the session's state. The key of a record is the name of the session, as a topic is
+//! the key of a [fact](crate::mail::Fact). The record is in the log of that name's partition.
 //!
-//! On disk, only a process that reads the log folds these records (`home/sessions/recorded.rs`): the process that writes them holds the sessions
-//! itself, so it only waits until they are committed. In a cluster all nodes apply them (`home/sessions/replicated.rs`).
+//! On one machine, records are applied only when the log is read at the start (`home/sessions/recorded.rs`): the process that writes them has
+//! the sessions in memory. In a cluster all nodes apply the records (`home/sessions/replicated.rs`).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::Client;
 use crate::mail::session::{EncodedSession, SessionPatch, Will};
 
-/// Flags of a claim, a state or of parts.
+/// The flags of claims, states and parts.
 const HELD: u8 = 1;
 const HAS_WILL: u8 = 2;
 const CLEAN: u8 = 4;
@@ -27,15 +27,15 @@ pub struct SessionRecord<'a> {
     pub name: &'a [u8],
     /// The change.
     pub change: SessionChange<'a>,
-    /// In a cluster, the condition for a state or an end to take effect. Otherwise `None`.
+    /// In a cluster, the condition for any change except a claim. Otherwise `None`.
     pub fence: Option<Fence>,
 }
 
-/// The condition for a change of a session in a cluster: no other claim of the session came before the change in the log. Otherwise the change is
-/// void, since the session belongs to the connection of that claim.
+/// The condition for a change of a session in a cluster: in the log, the last claim before the change is the one that the writer knew. Otherwise
+/// the change is void, since a newer claim has given the session to another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// The offset of the last claim that the writer of the change knew.
+    /// The offset of the last claim that the change's writer knew.
     pub claim: u64,
     /// Who changes the session.
     pub by: ChangedBy,
@@ -44,9 +44,9 @@ pub struct Fence {
 /// Who changes a session in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangedBy {
-    /// The connection that holds the session, and goes on to hold it.
+    /// The connection that holds the session, and continues to hold it.
     Holder,
-    /// The connection that holds the session, which ends.
+    /// The connection that holds the session, and that ends.
     Closing,
     /// The steward of the partition, while no connection holds the session.
     Steward,
@@ -57,24 +57,24 @@ pub enum ChangedBy {
 /// A change of a session.
 #[derive(Debug)]
 pub enum SessionChange<'a> {
-    /// A connection holds the session from now on. If there is none, or with Clean Start, a session begins.
+    /// A connection holds the session from now on. A new session begins if there is none, or with Clean Start.
     Claim {
-        /// The session of before has ended (Clean Start).
+        /// Whether the former session has ended (Clean Start).
         clean: bool,
-        /// Seconds that the session outlives the connection. 0: it does not, so that the claim begins no session.
+        /// Seconds that the session outlives the connection. On one machine, a claim with 0 begins no session in the log.
         expiry_s: u32,
         /// The client that is charged for the session.
         owner: Client,
-        /// The token of the session that the claim begins, if it begins one.
+        /// The token of the session that the claim begins, if the claim begins a session.
         token: u64,
         /// The will of the connection.
         will: Option<Box<Will>>,
     },
-    /// The state of the session, which replaces the one before.
+    /// The whole state of the session, which replaces the former state.
     State(RecordedState<'a>),
-    /// The parts of the state that have changed.
+    /// A change of some entries of the state.
     Parts(RecordedParts<'a>),
-    /// The session with this token has ended; any session of this name if the token is 0.
+    /// The session with this token has ended, or any session of this name if the token is 0.
     End {
         /// The token.
         token: u64,
@@ -84,7 +84,7 @@ pub enum SessionChange<'a> {
 /// The recorded state of a session.
 #[derive(Debug)]
 pub struct RecordedState<'a> {
-    /// Whom it belongs to, how long it stays, and its will.
+    /// The session's owner, expiry and will.
     pub terms: Terms,
     /// The stored form (`stored.rs`).
     pub bytes: &'a [u8],
@@ -92,22 +92,22 @@ pub struct RecordedState<'a> {
     pub payloads: Vec<&'a [u8]>,
 }
 
-/// The parts of a session's state that have changed.
+/// A change of some entries of a session's state.
 #[derive(Debug)]
 pub struct RecordedParts<'a> {
     /// The token of the session. The record changes no other session of the same name.
     pub token: u64,
-    /// The digest (`Outline::digest`) of the state that it changes.
+    /// The digest (`Outline::digest`) of the state before the change.
     pub before: u64,
     /// The changes (`patch.rs`).
     pub changes: &'a [u8],
     /// The payloads of large messages, which are not among `changes`.
     pub payloads: Vec<&'a [u8]>,
-    /// What changes besides when a connection ends, or a will was published.
+    /// The new terms, if a connection has ended or a will was published.
     pub terms: Option<Terms>,
 }
 
-/// Whom a session belongs to, how long it stays, and its will.
+/// A session's owner, expiry and will.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The client that is charged for the session.
@@ -120,11 +120,11 @@ pub struct Terms {
     pub will: Option<Box<Will>>,
 }
 
-/// A change of a session whose client is away, made by its home.
+/// A change by the home of a session whose client is disconnected.
 pub(crate) enum ChangeAtHome {
     /// The session with this token has ended.
     End(u64),
-    /// Its terms are others, and its state stays.
+    /// The session has new terms. The patch changes nothing of its state.
     Terms(SessionPatch, Terms),
 }
 
@@ -146,10 +146,10 @@ impl ChangeAtHome {
     }
 }
 
-/// A record that does not have its place in a batch yet.
+/// A record that is not in a batch yet.
 pub(crate) struct EncodedRecord {
     kind: RecordKind,
-    /// All that follows the offset.
+    /// The bytes after the offset.
     rest: Vec<u8>,
 }
 
@@ -214,7 +214,7 @@ impl SessionRecord<'_> {
 }
 
 impl<'a> SessionRecord<'a> {
-    /// Whether the record has the condition that it needs in the log of a cluster (`is_replicated`), and none otherwise.
+    /// Whether the record has a fence exactly if it needs one: in the log of a cluster (`is_replicated`), unless the record is a claim.
     pub(crate) fn is_of_log(&self, is_replicated: bool) -> bool {
         let is_claim = matches!(self.change, SessionChange::Claim { .. });
         self.fence.is_some() == (is_replicated && !is_claim)
@@ -280,7 +280,7 @@ impl Fence {
 }
 
 impl<'a> RecordedState<'a> {
-    /// A state that refers to `session`.
+    /// The state `session` with these terms.
     pub(crate) fn new(session: &'a EncodedSession, terms: Terms) -> RecordedState<'a> {
         RecordedState {
             terms,
@@ -326,7 +326,7 @@ impl<'a> RecordedState<'a> {
 }
 
 impl<'a> RecordedParts<'a> {
-    /// The parts that a patch changes.
+    /// The change by a patch, with new terms if there are any.
     pub(crate) fn new(patch: &'a SessionPatch, terms: Option<Terms>) -> RecordedParts<'a> {
         let payloads = patch.changes.payloads.iter();
         RecordedParts {
@@ -389,7 +389,7 @@ fn write_payloads(payloads: &[&[u8]], out: &mut FieldWriter<'_>) {
 }
 
 fn read_payloads<'a>(from: &mut FieldReader<'a>) -> Result<Vec<&'a [u8]>, Damaged> {
-    // A damaged count reserves no memory: each payload takes at least one byte of `from`.
+    // A damaged count cannot reserve much memory, since each payload has at least one byte of `from`.
     let count = from.number()?;
     (0..count).map(|_| from.field()).collect()
 }
@@ -405,7 +405,7 @@ fn read_will(from: &mut FieldReader<'_>, flags: u8) -> Result<Option<Box<Will>>,
 mod tests {
     use super::*;
 
-    /// A claim's offset and who changes the session.
+    /// The bytes of a claim's offset and of [`ChangedBy`].
     const FENCE_BYTES: usize = 9;
 
     #[test]

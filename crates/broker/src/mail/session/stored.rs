@@ -1,15 +1,15 @@
-//! The stored form of a session while its client is disconnected: subscriptions with their positions, messages that the client has not acknowledged,
-//! and packet ids of its QoS 2 messages that it has not released (MQTT 5.0 section 4.1). A session is one byte string, since millions of clients may
-//! be away at once.
+//! The stored form of a session while its client is disconnected: subscriptions with their positions, messages that the client has not
+//! acknowledged, and packet ids of the client's unreleased QoS 2 messages (MQTT 5.0 section 4.1). A session is one byte string, to save memory:
+//! millions of clients may be disconnected at once.
 //!
-//! The bytes: a version, the epoch of all positions (4 bytes, little endian), the token of a recorded session (8 bytes, little endian), then four
-//! lists, each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. Payloads of large messages are
-//! shared with the log, so they are beside the bytes.
+//! The bytes: a version, the epoch of all positions (4 bytes, little endian), the token of a recorded session (8 bytes, little endian), then
+//! four lists, each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. Payloads of large
+//! messages are shared with the log, so they are not in the byte string.
 //!
-//! Invariants: [`StoredSession::encode`] makes all stored bytes of this process. Bytes of a snapshot are [checked](StoredSession::check) before
-//! they are used.
+//! Invariants: [`StoredSession::encode`] makes all stored bytes of this process. Bytes of a snapshot are [checked](StoredSession::check)
+//! before use.
 //!
-//! Deliberately not here: what a resumed session does with its subscriptions and messages (`protocol/mqtt/resume.rs`).
+//! Deliberately not here: how a session is resumed (`protocol/mqtt/resume.rs`).
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -23,7 +23,7 @@ use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::store::shared::Slice;
 
-/// The versions of the stored form: without and with a token. No other one is read.
+/// The versions of the stored form: without and with a token. Other versions are refused.
 const WITHOUT_TOKEN: u8 = 1;
 const WITH_TOKEN: u8 = 2;
 /// The bytes of the epoch.
@@ -31,9 +31,9 @@ const EPOCH_AT: core::ops::Range<usize> = 1..5;
 /// The bytes of the token.
 const TOKEN_AT: core::ops::Range<usize> = 5..13;
 
-/// The bits of a stored subscription: QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three more.
+/// The bits of a stored subscription: the options QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three flags.
 pub(super) const OPTIONS: u8 = 0x0F;
-/// Both bits of Retain Handling, which no client can set together.
+/// Both bits of Retain Handling: no SUBSCRIBE has both.
 const LACKS_RETAINED: u8 = 0x30;
 const HAS_STARTS: u8 = 0x40;
 const HAS_POSITIONS: u8 = 0x80;
@@ -44,9 +44,9 @@ const QOS: u8 = 3;
 const RELEASED: u8 = 1;
 const V5: u8 = 2;
 const HAS_PAYLOAD: u8 = 4;
-/// Its time to live ends after [`LATE_S`]; the stored second counts from there.
+/// The time to live of the message ends after [`LATE_S`], and the stored second counts from [`LATE_S`].
 const LATE: u8 = 8;
-/// The last second that 32 bits can count.
+/// The highest second that has 32 bits.
 const LATE_S: u64 = u32::MAX as u64;
 /// The stored second of a message without a time to live.
 const NO_END_S: u32 = u32::MAX;
@@ -60,7 +60,7 @@ pub struct EncodedSession {
     pub payloads: Vec<Slice>,
 }
 
-/// A session as a connection leaves it and finds it again.
+/// A session, as the last connection left it and the next one resumes it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoredSession<'a> {
     /// The epoch of all positions.
@@ -70,41 +70,41 @@ pub(crate) struct StoredSession<'a> {
     pub inflight: Vec<StoredMessage<'a>>,
     /// Messages that were not sent because the client's Receive Maximum was reached.
     pub waiting: Vec<StoredMessage<'a>>,
-    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order. If the session has a token, the homes of the topics know
-    /// which of these messages were published, and the ids are here only to charge the session for what the homes keep.
+    /// Packet ids of QoS 2 messages that the client has not released, in ascending order. If the session has a token, the homes of the topics
+    /// know which of these messages were published, and this list only serves to charge the session for the homes' memory.
     pub received: Vec<u16>,
-    /// Distinguishes the session from all others of its client id, if it is [recorded](crate::budget::world::World::records_sessions). Otherwise 0.
+    /// Distinguishes a [recorded](crate::budget::world::World::records_sessions) session from all others of its client id. Otherwise 0.
     pub token: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredSubscription<'a> {
-    /// The filter as in the SUBSCRIBE; of a shared subscription `$share/{name}/{filter}`.
+    /// The filter as in the SUBSCRIBE; for a shared subscription `$share/{name}/{filter}`.
     pub filter: Cow<'a, [u8]>,
     /// QoS, No Local and Retain As Published, as in the SUBSCRIBE.
     pub options: u8,
     /// The subscription identifier; 0 without one.
     pub identifier: u32,
-    /// The client has not yet been sent all retained messages (all latest values of a topic) that it asked for by subscribing.
+    /// Whether the client still lacks some retained messages (or latest values of a topic) that it requested by subscribing.
     pub lacks_retained: bool,
-    /// Offsets up to which the client has been sent all messages: one for a topic, one for each partition for a filter with wildcards. Empty if
-    /// the subscription has no position: it has QoS 0, is shared, or its home has not answered.
+    /// The offsets up to which all messages were sent to the client: one for a topic, one for each partition for a filter with wildcards. Empty
+    /// if the subscription has no position: it has QoS 0, is shared, or its home has not answered.
     pub positions: Vec<u64>,
-    /// Offsets after which this subscription has sent all its messages, each at most its position. Messages before them were sent by
-    /// overlapping subscriptions of the client, if at all. Empty if equal to the positions.
+    /// The offsets after which this subscription has sent all its messages, each at most its position. Earlier messages were sent by
+    /// overlapping subscriptions of the client, or not at all. Empty if equal to the positions.
     pub starts: Vec<u64>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct StoredMessage<'a> {
     pub packet_id: u16,
-    /// The client has received the message; its PUBCOMP is due.
+    /// Whether the client has received the message, so that its PUBCOMP is due.
     pub is_released: bool,
-    /// The version that the packet is written in.
+    /// The MQTT version of the packet.
     pub version: Version,
-    /// The Unix second in which its time to live ends.
+    /// The Unix second in which the message's time to live ends.
     pub end_s: Option<u64>,
-    /// The PUBLISH; with an empty payload if `payload` has it. Empty if the message is released.
+    /// The PUBLISH, without the payload if that is in `payload`. Empty if the message is released.
     pub packet: Cow<'a, [u8]>,
     pub payload: Option<Slice>,
 }
@@ -118,7 +118,7 @@ impl StoredSubscription<'_> {
         mqtt::split_shared(&self.filter).is_some()
     }
 
-    /// Whether logs keep messages for it while the client is away.
+    /// Whether logs keep messages for the subscription while the client is disconnected.
     pub fn needs_log(&self) -> bool {
         self.qos() > 0 || self.is_shared()
     }
@@ -168,7 +168,7 @@ impl StoredSubscription<'_> {
     }
 
     /// # Errors
-    /// What no server has written.
+    /// The fault. No server has written these bytes.
     pub(super) fn check(&self, partitions: PartitionId) -> Result<(), Damaged> {
         let filter = match mqtt::split_shared(&self.filter) {
             Some((_, filter)) => filter,
@@ -293,7 +293,7 @@ impl<'a> StoredSession<'a> {
     }
 
     /// # Errors
-    /// The bytes have another version, end too early or go on behind the end, or a payload is missing.
+    /// The version is unknown, bytes or payloads are missing, or other bytes follow the session.
     pub fn decode(session: &'a EncodedSession) -> Result<StoredSession<'a>, Damaged> {
         let mut from = FieldReader(&session.bytes);
         let mut payloads = session.payloads.iter().cloned();
@@ -314,10 +314,10 @@ impl<'a> StoredSession<'a> {
         })
     }
 
-    /// Checks a session of a snapshot, in which a filter with wildcards has a position for each of these partitions.
+    /// Checks a session of a snapshot with this number of partitions: a filter with wildcards has a position for each.
     ///
     /// # Errors
-    /// What no server has written.
+    /// The fault. No server has written these bytes.
     pub fn check(&self, partitions: PartitionId) -> Result<(), Damaged> {
         (self.subscriptions.iter()).try_for_each(|subscription| subscription.check(partitions))?;
         let mut messages = self.inflight.iter().chain(&self.waiting);
@@ -325,7 +325,7 @@ impl<'a> StoredSession<'a> {
     }
 }
 
-/// Reads epoch and token.
+/// Reads the epoch and the token.
 fn read_head(from: &mut FieldReader<'_>) -> Result<(u32, u64), Damaged> {
     match from.byte()? {
         WITHOUT_TOKEN => Ok((from.fixed32()?, 0)),
@@ -343,14 +343,14 @@ pub(super) fn read_list<'a, T>(
     (0..count).map(|_| read(from)).collect()
 }
 
-/// The subscriptions of a stored session, without its messages. Bytes that cannot be decoded have none.
+/// The subscriptions of a stored session; none if the bytes cannot be decoded.
 pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscription<'_>> {
     let mut from = FieldReader(bytes);
     let count = read_head(&mut from).and_then(|_| from.number());
     (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut from).ok())
 }
 
-/// The number of QoS 2 messages of a stored session that homes keep packet ids of. Bytes that cannot be decoded have none.
+/// The number of a stored session's unreleased QoS 2 messages, whose packet ids homes keep; 0 if the bytes cannot be decoded.
 pub(crate) fn unreleased(bytes: &[u8]) -> usize {
     let count = || -> Result<usize, Damaged> {
         let mut from = FieldReader(bytes);
@@ -377,14 +377,14 @@ pub(crate) fn token_of(bytes: &[u8]) -> u64 {
     token.map_or(0, u64::from_le_bytes)
 }
 
-/// Gives the positions of a stored session this epoch. A log that continues under a new epoch has offsets that continue, too.
+/// Sets the epoch of the positions of a stored session. The offsets stay: they continue when a log continues under a new epoch.
 pub(crate) fn set_epoch(bytes: &mut [u8], epoch: u32) {
     if let Some(of_session) = bytes.get_mut(EPOCH_AT) {
         of_session.copy_from_slice(&epoch.to_le_bytes());
     }
 }
 
-/// Moves the positions of a stored session from the epoch `from` to the epoch `to`, of a log that continues under a new epoch.
+/// Sets the epoch of the positions of a stored session to `to`, if it is `from`. For a log that continues under a new epoch.
 pub(crate) fn move_positions(bytes: &mut [u8], from: u32, to: u32) {
     if let Some(epoch) = bytes.get_mut(EPOCH_AT)
         && epoch == from.to_le_bytes()
@@ -465,7 +465,7 @@ pub(super) mod tests {
         )
     }
 
-    /// What a message must keep; payloads have no equality.
+    /// The fields of a message for a comparison, since payloads have no equality.
     fn fields<'a>(message: &'a StoredMessage<'_>) -> impl PartialEq + core::fmt::Debug + 'a {
         let payload = message.payload.as_deref();
         let StoredMessage {
