@@ -36,7 +36,7 @@ pub const BOUND_S: u32 = 6;
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The partition.
+    /// The partition of the records.
     pub partition: PartitionId,
     /// The writer of the batch.
     pub writer: u64,
@@ -181,7 +181,7 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
     Ok(header)
 }
 
-/// The header of a batch that the log has stored, with the time at which it was written.
+/// The header of a batch that the log has stored, with the time at which the batch was written.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredHeader {
     /// The header. In a replicated log, the log has assigned its `first` and `unix_s`.

@@ -47,7 +47,6 @@ struct OpenBatch {
     unix_s: u32,
 }
 
-/// The batches of one partition that are not committed.
 pub(super) struct Batches {
     partition: PartitionId,
     /// The number of this process as a writer of the partition.
@@ -141,7 +140,6 @@ impl Batches {
         })
     }
 
-    /// The capacity of the open batch's buffer.
     pub fn open_bytes(&self) -> usize {
         self.open.bytes.capacity()
     }
@@ -155,7 +153,7 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, sequence: u64) {
-        // Unlogged facts use offsets after the last batch. `sequence` has those that are assigned, `next_offset` those that are reserved.
+        // Unlogged facts after the last batch use offsets, too: up to `sequence` if assigned, below `next_offset` if reserved.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),

@@ -80,7 +80,6 @@ struct CurrentBatch {
     foreign: Option<ForeignBatch>,
 }
 
-/// The queue of one partition.
 struct Queue<T> {
     line: RequestQueue<T>,
     batches: Batches,
@@ -93,8 +92,8 @@ struct Queue<T> {
 pub(crate) enum Next<T> {
     /// A request, with its record if it waited for one.
     Request(T, Option<Record>),
-    /// A record that no request waits for, and whether this process wrote it. The batch tells that. The present writer number does not: an
-    /// earlier record of the batch may have declared the writer dead, and this process then continues under a new number.
+    /// A record that no request waits for. `is_own`: this process wrote the record's batch. The present writer number does not tell that,
+    /// since this process has a new number if an earlier record of the batch has declared the writer dead.
     Record { record: Record, is_own: bool },
 }
 
@@ -374,7 +373,6 @@ impl<T> CommitQueues<T> {
         self.may_have_due
     }
 
-    /// The number of waiting requests.
     pub fn len(&self) -> usize {
         self.requests
     }

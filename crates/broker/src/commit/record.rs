@@ -26,11 +26,9 @@ const RETAIN: u8 = 4;
 const BINARY: u8 = 8;
 const HAS_TTL: u8 = 16;
 const HAS_KEY: u8 = 32;
-/// All known flags.
 const FLAGS: u8 = QOS | RETAIN | BINARY | HAS_TTL | HAS_KEY;
 
 impl<'a> Fact<'a> {
-    /// The kind of the record of this fact.
     pub(crate) fn kind(&self) -> RecordKind {
         match self {
             Fact::Publish(_) => RecordKind::Publish,
@@ -104,7 +102,8 @@ impl<'a> Fact<'a> {
 /// A record about the partition, its writers, the release of QoS 2 messages, or a shared subscription. No client sees the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note<'a> {
-    /// A mark: unlogged facts may have offsets up to this one. In a cluster a mark has offset 0, and only its position in the log counts.
+    /// A mark: unlogged facts may have offsets up to this number. In a cluster the number is 0, and only the mark's position in the log
+    /// counts.
     Mark(u64),
     /// The writer of the batch is alive.
     Heartbeat(Heartbeat<'a>),
@@ -142,7 +141,6 @@ pub struct Heartbeat<'a> {
 }
 
 impl<'a> Note<'a> {
-    /// The kind of the record of this note.
     pub(crate) fn kind(&self) -> RecordKind {
         match self {
             Note::Mark(_) => RecordKind::Mark,

@@ -245,7 +245,7 @@ pub struct AttachFilters {
     pub since: Since,
     /// For a later page: see [`FilterPage::snapshot_end`](crate::mail::FilterPage::snapshot_end).
     pub snapshot_end: u64,
-    /// The number of each topic's newest messages to send, of those before the subscription. 0: latest values and retained messages.
+    /// The number of kept messages to send of each topic: the newest before the subscription. 0: latest values and retained messages.
     pub newest: u32,
     /// For a later page: see [`FilterPage::losses_before`](crate::mail::FilterPage::losses_before).
     pub losses_before: u64,

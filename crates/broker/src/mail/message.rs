@@ -141,7 +141,6 @@ impl SessionKeyBytes {
         }
     }
 
-    /// The bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self.has_claim {
             true => &self.bytes,

@@ -175,7 +175,7 @@ pub enum InterestReply {
     Filters(BTreeSet<Box<[u8]>>),
     /// The changes, and whether more are ready; `None` if the home does not have the stream, or has lost changes of the stream.
     Changes(Option<(InterestChanges, bool)>),
-    /// The number of changes that were dropped because there was no room for their topics.
+    /// The number of topics without room, whose changes were dropped.
     Refused(u32),
     /// The name after which to continue, unless all is dropped.
     Dropped(Option<Box<[u8]>>),

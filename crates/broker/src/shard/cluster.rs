@@ -110,7 +110,6 @@ impl Shard {
 }
 
 impl NodeContext<'_> {
-    /// Whether this node cannot reach the log.
     fn is_cut_off(&self) -> bool {
         let now_s = self.ctx.now.unix_s;
         self.ctx.world.admission.is_cut_off(now_s)
@@ -250,7 +249,7 @@ impl NodeContext<'_> {
         }
     }
 
-    /// Writes a note, unless one of its kind is in flight.
+    /// Writes a note, unless a note of the same kind is in flight.
     pub(super) fn write_note(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
         if partition.notes_in_flight & kind_bit(note) != 0 {

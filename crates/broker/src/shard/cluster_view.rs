@@ -19,8 +19,7 @@ pub(super) struct ClusterView {
     pub nodes: Vec<NodeState>,
     /// Nodes that died within the last hour, in the order of their deaths; for operators.
     pub dead_nodes: Vec<NodeState>,
-    /// When this node read the first of its own heartbeats since the last interruption. 0 before the first one. `own_beat_s` is the time of
-    /// the latest one.
+    /// When this node read the first and the latest of its own heartbeats since the last interruption. 0 before the first heartbeat.
     pub own_beats_since_s: u32,
     pub own_beat_s: u32,
     /// Writers whose death must be written to all partitions of this home.

@@ -83,11 +83,11 @@ impl Restored {
         }
     }
 
-    /// Skips local state: sessions, groups, and filters that keep messages. For a server that has served clients since it wrote the
-    /// snapshots: the local state has changed since, and the log does not record these changes.
+    /// Skips local state: sessions, groups, and filters that keep messages. For snapshots whose server has served clients afterwards: the
+    /// local state has changed since then, and the log has no record of the changes.
     ///
-    /// If the log has records of sessions, the log's sessions are restored. Until [`Shard::finish_recovery`] it is unknown which messages
-    /// the sessions need, so all messages are kept.
+    /// If the log has records of sessions, these sessions are restored. Until [`Shard::finish_recovery`] it is unknown which messages the
+    /// sessions need, so all messages are kept.
     #[must_use]
     pub fn without_local_state(mut self) -> Restored {
         self.local_state = false;
@@ -98,7 +98,7 @@ impl Restored {
         self
     }
 
-    /// Begins a new epoch, so that positions from before the restart are invalid. For a log that lacks messages that clients have seen.
+    /// Begins a new epoch, which makes positions from before the restart invalid. For a log that lacks messages that clients have seen.
     #[must_use]
     pub fn with_new_epoch(self) -> Restored {
         Restored {

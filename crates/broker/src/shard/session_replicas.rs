@@ -151,7 +151,7 @@ impl Shard {
         let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
         match ask {
             Ask::SessionOpen { to, .. } => refuse_session(lanes, from, to, reason),
-            // The connection is told elsewhere that another one has taken the session.
+            // The record that has taken the session away informs the connection.
             Ask::SessionClose(session) => {
                 if let Some(kept) = session.kept {
                     release_needs(lanes, &clients.meter.work, &clients.ctx, &kept.state.bytes);
@@ -239,13 +239,12 @@ impl Shard {
         self.sessions.set_steward(at, is_steward);
     }
 
-    /// Whether this node serves clients. While it reads the log, it does not count what sessions need: that follows at the end of the log.
+    /// Whether this node serves clients. While it reads the log at the start, it does not count the needs of sessions: it counts them at the end.
     fn counts_needs(&self) -> bool {
         let cluster = self.cluster.as_ref();
         cluster.is_some_and(|cluster| cluster.counts_needs)
     }
 
-    /// Carries out the consequences of a record.
     fn follow_up(&mut self, after: Consequences) {
         if !self.counts_needs() {
             return;

@@ -178,7 +178,6 @@ fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32)
     count_held_bytes(clients, sessions);
 }
 
-/// Charges memory for the sessions.
 pub(super) fn count_held_bytes(clients: &mut Clients, sessions: &SessionsAtHome) {
     clients
         .conns

@@ -4,7 +4,6 @@ use core::ops::Range;
 
 use crate::budget::stats::Transport;
 
-/// Connections by transport.
 pub(super) type ConnectionCounts = [u32; Transport::ALL.len()];
 
 /// A sweep over the table of connections. It begins at most once a second, and takes many ticks for a large table.
@@ -45,7 +44,6 @@ impl Sweep {
         self.next..end.min(self.next + most)
     }
 
-    /// Counts a connection.
     pub fn count(&mut self, transport: Transport) {
         self.tally[0][transport as usize] += 1;
     }

@@ -96,7 +96,6 @@ const _: () = assert!(
     "each has a bit of `watched`"
 );
 
-/// The kind of a topic's value.
 #[derive(Clone, Copy)]
 pub(super) enum SysValue {
     Version,

@@ -454,8 +454,8 @@ fn state_of(lacks_retained: bool, positions: &[u64], starts: &[u64]) -> u64 {
     })
 }
 
-/// The entry of a message that was sent. Its packet id does not change. DUP does not count, since it is always set when the message is
-/// sent again.
+/// The entry of a message that was sent. Its packet id does not change. DUP is ignored, since it is set anyway when the message is sent
+/// again.
 fn of_sent(it: &StoredMessage<'_>) -> Entry {
     Entry {
         identity: it.packet_id.into(),

@@ -129,7 +129,6 @@ pub(crate) enum ChangeAtHome {
 }
 
 impl ChangeAtHome {
-    /// Encodes the record of the change.
     pub(crate) fn encode(self, name: &[u8], fence: Option<Fence>) -> EncodedRecord {
         let change = match self {
             ChangeAtHome::End(token) => SessionChange::End { token },
@@ -164,7 +163,6 @@ impl EncodedRecord {
 }
 
 impl SessionChange<'_> {
-    /// The kind of the record of this change.
     pub(crate) fn kind(&self) -> RecordKind {
         match self {
             SessionChange::Claim { .. } => RecordKind::SessionClaim,
@@ -176,7 +174,6 @@ impl SessionChange<'_> {
 }
 
 impl SessionRecord<'_> {
-    /// Encodes the record.
     pub(crate) fn encode(&self) -> EncodedRecord {
         let mut rest = Vec::new();
         let mut out = FieldWriter(&mut rest);
@@ -214,7 +211,8 @@ impl SessionRecord<'_> {
 }
 
 impl<'a> SessionRecord<'a> {
-    /// Whether the record has a fence exactly if it needs one: in the log of a cluster (`is_replicated`), unless the record is a claim.
+    /// Whether the record has a fence if and only if it needs one. In the log of a cluster (`is_replicated`), all records need a fence except
+    /// claims.
     pub(crate) fn is_of_log(&self, is_replicated: bool) -> bool {
         let is_claim = matches!(self.change, SessionChange::Claim { .. });
         self.fence.is_some() == (is_replicated && !is_claim)

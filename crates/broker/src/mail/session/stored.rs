@@ -325,7 +325,6 @@ impl<'a> StoredSession<'a> {
     }
 }
 
-/// Reads the epoch and the token.
 fn read_head(from: &mut FieldReader<'_>) -> Result<(u32, u64), Damaged> {
     match from.byte()? {
         WITHOUT_TOKEN => Ok((from.fixed32()?, 0)),
