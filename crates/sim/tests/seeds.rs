@@ -284,6 +284,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         864_691_128_455_141_926,
         1200,
     ),
+    (
+        "a simulator that gave no turn to a shard whose page waited for another shard, while that one had work without end",
+        2_305_995_293_557_126_255,
+        1_200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.
