@@ -4,7 +4,6 @@
 use super::Home;
 use super::answers::{Answers, Retries};
 use super::logs::Logs;
-use super::newest_claims::NewestClaims;
 use super::partition::Partition;
 use super::topics::TopicTable;
 use crate::budget::stats::Accounts;
@@ -78,9 +77,8 @@ impl Logs {
 impl Retries {
     /// Bytes of the tables by which retries are recognised.
     pub(crate) fn answers_bytes(&self) -> usize {
-        let claims = self.newest_claims.iter().map(NewestClaims::bytes);
         let answers = self.answers.as_ref().map_or(0, Answers::bytes);
-        answers + self.unreleased.bytes() + claims.sum::<usize>()
+        answers + self.unreleased.bytes() + self.newest_claims.bytes()
     }
 }
 

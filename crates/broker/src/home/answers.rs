@@ -10,7 +10,6 @@
 //! counted among the keys of all homes.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use super::newest_claims::NewestClaims;
 use super::unreleased::Unreleased;
@@ -27,8 +26,8 @@ pub(crate) struct Retries {
     pub(super) answers: Option<Answers>,
     /// QoS 2 messages of MQTT sessions, which are recognised until they are released.
     pub(crate) unreleased: Unreleased,
-    /// By index of the partition: the newest claims of MQTT sessions in a cluster.
-    pub(super) newest_claims: Vec<NewestClaims>,
+    /// The newest claims of MQTT sessions in a cluster.
+    pub(super) newest_claims: NewestClaims,
     /// No record in flight is older than this second.
     pub(super) oldest_s: u32,
     pub(super) admission: Admission,
@@ -38,7 +37,7 @@ pub(crate) struct Retries {
 impl Retries {
     pub(super) fn new(seed: u64, places: usize, admission: Admission) -> Retries {
         Retries {
-            newest_claims: (0..places).map(|_| NewestClaims::default()).collect(),
+            newest_claims: NewestClaims::new(places),
             answers: None,
             unreleased: Unreleased::default(),
             oldest_s: 0,

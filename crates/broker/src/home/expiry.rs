@@ -176,13 +176,9 @@ impl Home {
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);
-        for (claims, partition) in self
-            .retries
-            .newest_claims
-            .iter_mut()
-            .zip(&self.logs.partitions)
-        {
-            claims.forget_old(partition.newest_time_s);
+        for (at, partition) in self.logs.partitions.iter().enumerate() {
+            let claims = &mut self.retries.newest_claims;
+            claims.change(at, |claims| claims.forget_old(partition.newest_time_s));
         }
         self.topics.idle_topics.due = true;
     }

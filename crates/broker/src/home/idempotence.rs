@@ -57,7 +57,11 @@ impl Home {
                     let at = self.place_of_slot(topic::slot(message.name));
                     let time_s = self.logs.partitions[at].newest_time_s;
                     let retries = &self.retries;
-                    if retries.newest_claims[at].is_outdated(key.session, claim, time_s) {
+                    if retries
+                        .newest_claims
+                        .of(at)
+                        .is_outdated(key.session, claim, time_s)
+                    {
                         return Err(Outcome::Unknown);
                     }
                     let places = &self.logs.partition_index_by_slot;
@@ -203,7 +207,8 @@ impl Home {
     pub(super) fn note_claim_of(&mut self, message: &Publish<'_>, at: usize) {
         if let Some((key, claim)) = message.dedup.and_then(|dedup| dedup.session_key()) {
             let time_s = self.logs.partitions[at].newest_time_s;
-            self.retries.newest_claims[at].note(key.session, claim, time_s);
+            let claims = &mut self.retries.newest_claims;
+            claims.change(at, |claims| claims.note(key.session, claim, time_s));
         }
     }
 
@@ -212,11 +217,11 @@ impl Home {
         let Release { key, claim } = release;
         if key.packet_id != 0 {
             let time_s = self.logs.partitions[at].newest_time_s;
-            let claims = &mut self.retries.newest_claims[at];
-            if claims.is_outdated(key.session, claim, time_s) {
+            let claims = &mut self.retries.newest_claims;
+            if claims.of(at).is_outdated(key.session, claim, time_s) {
                 return false;
             }
-            claims.note(key.session, claim, time_s);
+            claims.change(at, |claims| claims.note(key.session, claim, time_s));
         }
         let places = &self.logs.partition_index_by_slot;
         let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
@@ -227,9 +232,10 @@ impl Home {
     /// Whether a partition of this home has shown a newer claim of the session than that of this release.
     pub(crate) fn is_outdated(&self, release: Release) -> bool {
         let Release { key, claim } = release;
-        let mut all = self.retries.newest_claims.iter().enumerate();
-        all.any(|(at, it)| {
-            it.is_outdated(key.session, claim, self.logs.partitions[at].newest_time_s)
+        let mut partitions = self.logs.partitions.iter().enumerate();
+        partitions.any(|(at, partition)| {
+            let claims = self.retries.newest_claims.of(at);
+            claims.is_outdated(key.session, claim, partition.newest_time_s)
         })
     }
 
@@ -258,7 +264,7 @@ impl Home {
         let partitions = self.logs.placement.of_home(self.logs.me);
         for (at, partition) in partitions.enumerate().skip(first) {
             let time_s = self.logs.partitions[at].newest_time_s;
-            let claims = &self.retries.newest_claims[at];
+            let claims = self.retries.newest_claims.of(at);
             if let Some(next) = claims.save(partition, after.take(), time_s, block) {
                 return Some((at, next));
             }
@@ -288,7 +294,8 @@ impl Home {
         if world.replicates_sessions()
             && let Some(at) = self.logs.partition_index_here(partition)
         {
-            self.retries.newest_claims[at].insert(session, claim, since_s);
+            let claims = &mut self.retries.newest_claims;
+            claims.change(at, |claims| claims.insert(session, claim, since_s));
         }
         Ok(())
     }

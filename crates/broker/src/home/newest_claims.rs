@@ -14,6 +14,7 @@
 //! or it has begun another session, or it is a second client with the same id, which has lost its session to the first client.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Block, kind};
@@ -26,18 +27,55 @@ const FORGOTTEN_PER_TICK: usize = 4096;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
 const ENTRY_BYTES: usize = 48;
 
+/// The newest claims in the records of each partition of a home.
+pub(crate) struct NewestClaims {
+    /// By index of the partition.
+    partitions: Vec<PartitionClaims>,
+    bytes: usize,
+}
+
+impl NewestClaims {
+    /// No claims, for this many partitions.
+    pub fn new(partitions: usize) -> Self {
+        Self {
+            partitions: (0..partitions)
+                .map(|_| PartitionClaims::default())
+                .collect(),
+            bytes: 0,
+        }
+    }
+
+    /// Heap bytes of all entries. The memory account asks in each turn, so this is a counter.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The claims of a partition.
+    pub fn of(&self, at: usize) -> &PartitionClaims {
+        &self.partitions[at]
+    }
+
+    /// Changes the claims of a partition.
+    pub fn change(&mut self, at: usize, change: impl FnOnce(&mut PartitionClaims)) {
+        let claims = &mut self.partitions[at];
+        self.bytes -= claims.bytes();
+        change(claims);
+        self.bytes += claims.bytes();
+    }
+}
+
 /// The newest claims in the records of a partition.
 #[derive(Default)]
-pub(crate) struct NewestClaims {
+pub(crate) struct PartitionClaims {
     /// By session: the offset of the claim's record, and the second of the log in which the partition had the first record of that claim.
     sessions: BTreeMap<Party, (u64, u32)>,
     /// The same sessions in the order of these seconds. Also contains entries that newer entries have replaced.
     order: VecDeque<(u32, Party)>,
 }
 
-impl NewestClaims {
+impl PartitionClaims {
     /// Heap bytes.
-    pub fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.sessions.len() * ENTRY_BYTES + self.order.capacity() * size_of::<(u32, Party)>()
     }
 
@@ -123,7 +161,7 @@ mod tests {
 
     #[test]
     fn older_claim_is_void_for_a_minute_of_the_log() {
-        let (mut claims, session) = (NewestClaims::default(), Party::session(1));
+        let (mut claims, session) = (PartitionClaims::default(), Party::session(1));
         claims.note(session, 0, 100);
         assert!(claims.bytes() == 0, "there is no claim outside a cluster");
         claims.note(session, 20, 100);

@@ -6,9 +6,12 @@
 //! In the end every subscriber must have received every answered message of its topics once, in order, and with the same position as the
 //! publisher and all other subscribers. A subscriber may get a gap (a notice that messages are lost) only if the topic's log dropped the
 //! messages before the subscriber came back. Then the run reads each node's logs from the beginning, and checks them in the same way.
+//! Further publishers do not retry, but publish a newer value at the other node (`newest_value`): each topic's last value must be the one that
+//! was answered last.
 
 mod fault_schedule;
 mod logs;
+mod newest_value;
 mod pauses;
 mod testbed;
 
@@ -47,16 +50,18 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let shared = SharedState::new(args.seed, connections);
     let addresses = testbed.addresses();
     let events = || {
-        let happened =
-            fault_schedule::run(&shared, &mut testbed, &planned, args.seed, connections)?;
+        let (happened, newest) = newest_value::run(&addresses, args.seed, || {
+            fault_schedule::run(&shared, &mut testbed, &planned, args.seed, connections)
+        })?;
         let reread = logs::read(&shared, &addresses)?;
-        Ok((happened, reread))
+        Ok((happened, newest, reread))
     };
     let rate = args.rate.unwrap_or(PUBLISHES_PER_S);
-    let (mut outcome, (happened, reread)) =
+    let (mut outcome, (happened, newest, reread)) =
         run_clients(&shared, &addresses, connections, rate, events)?;
     outcome.clients.totals.merge(&reread);
     print_summary(&outcome, &happened, &shared);
+    newest.print();
     let of_this_run = json!({
         "nodes": NODES,
         "nats_servers": SERVERS,
@@ -68,9 +73,12 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "seed": args.seed,
         "no_cuts_because": skipped,
         "read_again_from_the_beginning": reread.counts.messages,
+        "newest_values": newest,
         "faults": pauses::by_fault(&happened, &outcome.publishers.answers),
     });
-    Ok(report::with(outcome.json(&shared), of_this_run))
+    let mut result = report::with(outcome.json(&shared), of_this_run);
+    result["clean"] = json!(outcome.is_clean(&shared) && newest.is_clean());
+    Ok(result)
 }
 
 fn print_summary(outcome: &RunResult, happened: &[FaultRecord], shared: &SharedState) {

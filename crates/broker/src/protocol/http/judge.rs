@@ -329,12 +329,15 @@ fn nowhere(path: &[u8]) -> Reason {
     }
 }
 
+/// Whether the body is a batch: by its media type, which parameters may follow.
 pub(crate) fn is_batch(head: &Head<'_>) -> bool {
-    head.header("content-type").is_some_and(|value| {
-        let name = value.split(|b| *b == b';').next().unwrap_or_default();
-        name.trim_ascii()
-            .eq_ignore_ascii_case(b"application/x-ndjson")
-    })
+    const NDJSON: &[u8] = b"application/x-ndjson";
+    head.header("content-type")
+        .and_then(|value| value.split_at_checked(NDJSON.len()))
+        .is_some_and(|(name, rest)| {
+            name.eq_ignore_ascii_case(NDJSON)
+                && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
+        })
 }
 
 /// Records what a refusal before the judgement needs: the form that the client prefers, and the page that may read it.
