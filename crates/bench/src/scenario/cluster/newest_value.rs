@@ -122,7 +122,7 @@ fn publish_until(
     seed: u64,
     number: u32,
 ) -> Result<Published> {
-    let kept = number % 2 == 0;
+    let kept = number.is_multiple_of(2);
     let retention = if kept {
         Retention::Deep
     } else {
