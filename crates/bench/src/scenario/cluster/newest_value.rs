@@ -24,8 +24,8 @@ use crate::scenario::chaos::Retention;
 const TOPICS: u32 = 16;
 /// The mean pause after an answer.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause before the next node is tried, if a node cannot be reached.
-const UNREACHABLE_PAUSE: Duration = Duration::from_millis(100);
+/// The pause before the other node is tried, after a 503 or if a node cannot be reached.
+const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 /// A publish that a node took, and did not answer, takes effect within this time or never.
 const BOUND: Duration = Duration::from_secs(10);
 /// Timeout for an answer.
@@ -149,7 +149,7 @@ fn publish_until(
                 Ok(link) => link,
                 Err(_) => {
                     node = (node + 1) % addresses.len();
-                    std::thread::sleep(UNREACHABLE_PAUSE);
+                    std::thread::sleep(AFTER_REFUSAL);
                     continue;
                 }
             },
@@ -180,6 +180,7 @@ fn publish_until(
             Ok((429 | 503, _)) => {
                 answered.push(false);
                 node = (node + 1) % addresses.len();
+                std::thread::sleep(AFTER_REFUSAL);
             }
             Ok((status, body)) => {
                 let body = String::from_utf8_lossy(&body);
