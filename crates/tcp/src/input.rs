@@ -167,7 +167,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         let silence_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
         match head.options.timestamps {
-            Some((clock, _)) => is_from(clock, row.peer_clock) || silence_ms > CLOCK_GOOD_MS,
+            Some((clock, _)) => {
+                is_from(clock, row.peer_clock)
+                    || silence_ms > CLOCK_GOOD_MS
+                    || planted::is_planted(Fault::OldClock)
+            }
             None => false,
         }
     }
@@ -295,9 +299,14 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     fn take_window(&mut self, id: u32, head: &Head, is_new: bool) {
         let row = &mut self.rows[id as usize];
         let window = u32::from(head.window) << row.peer_shift();
-        // Of two segments with the same numbers the one with the larger window was sent later.
+        // Of two segments with the same numbers the one with the larger window was sent later. After a timeout this is the answer to a
+        // retransmission: a peer without memory takes back its window.
+        let has_timed_out = self
+            .busy
+            .get(row.busy as usize)
+            .is_some_and(|busy| busy.backoff > 0);
         let is_later = is_after(head.sequence, row.window_set_by)
-            || (head.sequence == row.window_set_by && window > row.send_window);
+            || head.sequence == row.window_set_by && (window > row.send_window || has_timed_out);
         if is_new || is_later {
             row.send_window = window;
             row.window_set_by = head.sequence;
@@ -500,7 +509,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if data.is_empty() {
             return;
         }
-        if !self.account.charge(Conn(id), data.len()) {
+        if !self.charge_or_make_room(id, data.len()) {
             self.counters.bytes_dropped += data.len() as u64;
             return self.acknowledge(id);
         }
@@ -532,6 +541,23 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.touch(id);
         }
         self.list(id);
+    }
+
+    /// Charges bytes that are next. If there is no room for them, bytes out of order give way: the peer must keep what it has sent until all before
+    /// it is acknowledged (RFC 2018 §8), and the stream does not go on without those that are next.
+    fn charge_or_make_room(&mut self, id: u32, bytes: usize) -> bool {
+        if self.account.charge(Conn(id), bytes) {
+            return true;
+        }
+        let dropped = self
+            .busy_of(id)
+            .map_or(0, |busy| busy.receive.drop_ranges());
+        if dropped == 0 {
+            return false;
+        }
+        self.counters.bytes_dropped += dropped as u64;
+        self.account.release(Conn(id), dropped);
+        self.account.charge(Conn(id), bytes)
     }
 
     /// Keeps bytes that are not next, and tells the peer what is missing.

@@ -23,6 +23,10 @@ pub enum Fault {
     AckOfUnsent,
     /// The third packet of a handshake is accepted with any cookie.
     AnyCookie,
+    /// The cookie of a connection that is over begins it once more.
+    SpentCookie,
+    /// A segment with an older clock than others before it is accepted.
+    OldClock,
     /// An end of stream is accepted before the bytes that precede it.
     EarlyEnd,
     /// Bytes that are freed stay charged to the account.

@@ -1,6 +1,7 @@
 //! The bytes that a connection has received: in order and not read yet, and out of order.
 //!
-//! Invariant: the first arrival of a byte decides its value. Later segments never change it.
+//! Invariants: the first arrival of a byte decides its value. Later segments never change it. The ranges out of order are sorted, apart from one
+//! another, behind the next expected byte, and within the window.
 
 use alloc::vec::Vec;
 
@@ -178,5 +179,26 @@ impl ReceiveBuffer {
         let count = self.held() - self.unread();
         self.ranges.clear();
         count
+    }
+}
+
+#[cfg(test)]
+impl ReceiveBuffer {
+    /// Checks the invariants of a connection that expects `next`, and has promised a window up to `edge`.
+    pub fn check(&self, next: u32, edge: u32, ranges_max: usize) -> Result<(), &'static str> {
+        if self.ranges.len() > ranges_max {
+            return Err("too many ranges out of order");
+        }
+        let mut at = next;
+        for range in &self.ranges {
+            if range.bytes.is_empty() || !is_after(range.start, at) {
+                return Err("ranges out of order are not apart");
+            }
+            at = range.end();
+        }
+        match is_after(at, edge) {
+            true => Err("bytes from behind the window are kept"),
+            false => Ok(()),
+        }
     }
 }

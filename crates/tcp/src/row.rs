@@ -3,6 +3,7 @@
 use core::net::Ipv6Addr;
 
 use crate::rtt::Rtt;
+use crate::sequence::is_after;
 
 /// The number of a connection. It is used again after the caller has closed the connection and the connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,6 +238,10 @@ impl Row {
 
     /// The window that the peer may use.
     pub fn receive_window(&self) -> u32 {
-        self.receive_edge.wrapping_sub(self.receive_next)
+        // A FIN needs no room: its number may be behind the window.
+        match is_after(self.receive_edge, self.receive_next) {
+            true => self.receive_edge.wrapping_sub(self.receive_next),
+            false => 0,
+        }
     }
 }

@@ -1,4 +1,7 @@
 //! The segments of a connection that were sent and not acknowledged, with what is known about each (RFC 6675 §3).
+//!
+//! Invariants: the segments follow one another without a gap, from the first sequence number that is not acknowledged to the next one to send.
+//! A segment is not both lost and selectively acknowledged. The three sums are those of the list.
 
 use alloc::collections::VecDeque;
 
@@ -231,6 +234,33 @@ impl Scoreboard {
             segment.marks &= !(mark::LOST | mark::UNSENT);
             segment.at_us = now_us;
         }
+    }
+}
+
+#[cfg(test)]
+impl Scoreboard {
+    /// Checks the invariants of a board whose segments lie between these numbers.
+    pub fn check(&self, unacknowledged: u32, send_next: u32) -> Result<(), &'static str> {
+        let (mut at, mut in_flight, mut lost, mut sacked) = (unacknowledged, 0, 0, 0);
+        for segment in &self.list {
+            if segment.start != at || segment.len() == 0 {
+                return Err("segments in flight leave a gap");
+            }
+            at = segment.end;
+            match (segment.is(mark::LOST), segment.is(mark::SACKED)) {
+                (true, true) => return Err("a segment is lost and has arrived"),
+                (true, false) => lost += 1,
+                (false, true) => sacked += 1,
+                (false, false) => in_flight += segment.len(),
+            }
+        }
+        if !self.list.is_empty() && at != send_next {
+            return Err("what was sent last is not on the board");
+        }
+        if (in_flight, lost, sacked) != (self.in_flight, self.lost, self.sacked) {
+            return Err("a sum of the board is wrong");
+        }
+        Ok(())
     }
 }
 

@@ -1,4 +1,6 @@
 //! The bytes of a connection that are not acknowledged, or not sent yet.
+//!
+//! Invariant: the pieces follow one another without a gap. The first one has the first byte that is kept, the last one ends where the buffer ends.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -130,6 +132,40 @@ impl<H: AsRef<[u8]>> SendBuffer<H> {
             done += count;
             at = at.wrapping_add(count as u32);
             index += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+impl<H: AsRef<[u8]>> SendBuffer<H> {
+    /// Checks the invariants of a buffer of a connection with this first number that is not acknowledged.
+    pub fn check(&self, unacknowledged: u32) -> Result<(), &'static str> {
+        let Some(first) = self.pieces.front() else {
+            return match self.len() {
+                0 => Ok(()),
+                _ => Err("bytes to send are in no piece"),
+            };
+        };
+        if self.start != unacknowledged {
+            return Err("bytes to send do not begin where the peer expects them");
+        }
+        if is_after(first.start, self.start) || !is_after(first.end, self.start) {
+            return Err("the first piece does not have the first byte");
+        }
+        let mut at = first.start;
+        for piece in &self.pieces {
+            let held = match &piece.bytes {
+                Bytes::Copied(bytes) => bytes.len(),
+                Bytes::Shared(handle) => handle.as_ref().len(),
+            };
+            if piece.start != at || held < piece.end.wrapping_sub(piece.start) as usize {
+                return Err("pieces leave a gap");
+            }
+            at = piece.end;
+        }
+        match at == self.end {
+            true => Ok(()),
+            false => Err("the last piece does not have the last byte"),
         }
     }
 }

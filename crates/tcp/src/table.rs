@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::congestion::{Congestion, initial_window};
 use crate::cookie::COOKIE_GOOD_MS;
 use crate::counters::Counters;
+use crate::planted::{self, Fault};
 use crate::row::{Conn, Failure, NO_THRESHOLD, NONE, Row, State, flags};
 use crate::segment::{End, Head, header_bytes, write};
 use crate::siphash::Secret;
@@ -241,7 +242,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if row.state == State::Closed {
             return;
         }
-        let must_rest = row.is(flags::BY_COOKIE) && !row.is(flags::RESTING);
+        let must_rest = row.is(flags::BY_COOKIE)
+            && !row.is(flags::RESTING)
+            && !planted::is_planted(Fault::SpentCookie);
         let rests = must_rest && self.rest_in_queue(id);
         if !rests {
             self.unlink(id);

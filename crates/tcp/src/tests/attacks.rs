@@ -216,6 +216,26 @@ pub fn acknowledgement_of_what_was_never_sent_is_refused() {
 }
 
 #[test]
+pub fn segment_with_an_older_clock_is_dropped() {
+    let mut peer = Peer::new(Peer::config()).connect(true);
+    let (next, ack) = (peer.next, peer.ack);
+    let mut say = |behind: u32, sequence: u32, data: &[u8]| {
+        let clock = (peer.now_us / 1_000) as u32;
+        let answers = peer.say_with(flag::ACK, sequence, ack, data, 0, |head| {
+            head.options.timestamps = Some((clock.wrapping_sub(behind), 0));
+        });
+        (answers, peer.read())
+    };
+    assert_eq!(say(0, next, b"new").1, b"new");
+    // Once around all numbers, old segments have the numbers that are expected.
+    for behind in [1, 10_000, 1 << 30] {
+        let (answers, read) = say(behind, next + 3, b"old");
+        assert_eq!((answers[0].0.acknowledged, read), (next + 3, Vec::new()));
+    }
+    assert_eq!(say(0, next + 3, b"new").1, b"new");
+}
+
+#[test]
 fn divided_acknowledgements_gain_nothing() {
     let sent = |parts: u32| {
         let (mut peer, next, ack) = open();
@@ -290,6 +310,56 @@ fn shrinking_window_is_survived() {
         }
     }
     assert_eq!(at, ack + 10_000);
+}
+
+#[test]
+fn window_that_shrinks_without_other_news_is_survived() {
+    let (mut peer, next, ack) = open();
+    peer.send(&[5; 1_000]);
+    // The peer has no memory: it drops what comes, and says so with the numbers that it has said before.
+    peer.window = 0;
+    for _ in 0..500 {
+        if !peer.wait(1_000).is_empty() {
+            peer.say(flag::ACK, next, ack, &[]);
+        }
+        assert_eq!(peer.state(), State::Established);
+    }
+    peer.window = 60_000;
+    let mut said = peer.say(flag::ACK, next, ack, &[]);
+    said.extend(peer.wait(1_000));
+    assert!(
+        said.iter().any(|(_, data)| *data == [5; 1_000]),
+        "the window is used at once"
+    );
+}
+
+#[test]
+fn end_behind_a_full_buffer_opens_no_window() {
+    let mut peer = Peer::connected(Config {
+        receive_log2: 12,
+        ..Peer::config()
+    });
+    let (next, ack) = (peer.next, peer.ack);
+    for at in [0, 1_024, 2_048, 3_072] {
+        peer.say(flag::ACK, next + at, ack, &[1; 1_024]);
+    }
+    let answers = peer.say(flag::FIN | flag::ACK, next + 4_096, ack, &[]);
+    assert_eq!(
+        (answers[0].0.acknowledged, answers[0].0.window),
+        (next + 4_097, 0)
+    );
+    assert_eq!(peer.read().len(), 4_096);
+}
+
+#[test]
+fn bytes_out_of_order_give_way_to_those_before_them() {
+    let (mut peer, next, ack) = open();
+    peer.table.account.limit = 1_000;
+    peer.say(flag::ACK, next + 10, ack, &[1; 1_000]);
+    assert_eq!(peer.table.account.total, 1_000);
+    let answers = peer.say(flag::ACK, next, ack, &[2; 10]);
+    assert_eq!(answers[0].0.acknowledged, next + 10);
+    assert_eq!(peer.read(), [2; 10]);
 }
 
 #[test]

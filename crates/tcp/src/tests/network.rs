@@ -9,6 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crore_rng::Rng;
 
+use super::invariants;
 use crate::sequence::is_after;
 use crate::{
     Account, Config, Conn, Device, End, Packet, Part, Received, Secret, Sent, Table, flag, parse,
@@ -355,6 +356,9 @@ impl World {
         let (app, table) = (&mut self.apps[side], &mut self.sides[side]);
         app.turn(table, &mut self.rng, self.now_us);
         table.poll(self.now_us, &mut device);
+        if let Err(violation) = invariants::check(table) {
+            self.violation = Some(violation);
+        }
         for packet in device.list {
             self.post(side, packet);
         }

@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::invariants;
 use super::network::{Endpoint, Packets, endpoint, ends};
 use crate::{
     Config, Conn, End, Head, Options, Packet, Received, Segment, State, flag, header_bytes, parse,
@@ -136,6 +137,7 @@ impl Peer {
         let mut device = Packets::default();
         self.table.receive(packet, self.now_us, &mut device);
         self.table.poll(self.now_us, &mut device);
+        invariants::assert(&self.table, self.conn);
         said(&device.list)
     }
 
@@ -158,6 +160,7 @@ impl Peer {
         }
         self.now_us = end_us;
         self.table.poll(end_us, &mut device);
+        invariants::assert(&self.table, self.conn);
         said(&device.list)
     }
 

@@ -1,6 +1,6 @@
 //! Each planted fault is caught: by the seeds, or by the test of an attack.
 
-use super::{attacks, seeds};
+use super::{attacks, crowd, seeds};
 use crate::planted::{Fault, plant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -29,8 +29,14 @@ fn seeds_catch_faults_of_the_streams() {
 }
 
 #[test]
+fn crowds_catch_a_cookie_that_is_accepted_again() {
+    let found = (0..60).find(|seed| catches(Fault::SpentCookie, || crowd::run(*seed).is_ok()));
+    assert!(found.is_some());
+}
+
+#[test]
 fn attacks_catch_faults_of_the_checks() {
-    let checks: [(Fault, fn()); 4] = [
+    let checks: [(Fault, fn()); 5] = [
         (
             Fault::LaterOverlapWins,
             attacks::later_contents_do_not_replace_earlier_ones,
@@ -39,6 +45,10 @@ fn attacks_catch_faults_of_the_checks() {
         (
             Fault::AckOfUnsent,
             attacks::acknowledgement_of_what_was_never_sent_is_refused,
+        ),
+        (
+            Fault::OldClock,
+            attacks::segment_with_an_older_clock_is_dropped,
         ),
         (
             Fault::AnyCookie,

@@ -1,0 +1,87 @@
+//! What holds for a table between any two calls. The tests with a simulated network check it after each turn.
+
+use super::network::Endpoint;
+use crate::row::{NONE, flags};
+use crate::timers::NEVER;
+use crate::{Conn, State};
+
+/// Checks all connections of a table.
+pub fn check(table: &Endpoint) -> Result<(), &'static str> {
+    for id in 0..table.rows.len() as u32 {
+        check_row(table, id)?;
+    }
+    let busy = table.busy.iter().filter(|busy| busy.row != NONE).count();
+    if busy != table.busy() {
+        return Err("a free place of the side table is in use");
+    }
+    for (place, busy) in (0..).zip(&table.busy) {
+        if busy.row != NONE && table.rows[busy.row as usize].busy != place {
+            return Err("a place of the side table belongs to no row");
+        }
+    }
+    Ok(())
+}
+
+/// Checks a connection.
+fn check_row(table: &Endpoint, id: u32) -> Result<(), &'static str> {
+    let row = &table.rows[id as usize];
+    let charged = table.account.held.get(&id).copied().unwrap_or(0);
+    if row.state != State::Closed {
+        let (local, remote) = table.ends(id);
+        if table.find(&local, &remote) != Some(id) {
+            return Err("a connection is not found by its ends");
+        }
+    }
+    let in_flight = row.send_next.wrapping_sub(row.unacknowledged);
+    // The SYN and the FIN have a number each.
+    if row.state != State::Closed && in_flight > table.config.send_bytes + 2 {
+        return Err("more is in flight than was taken");
+    }
+    let Some(busy) = table.busy.get(row.busy as usize) else {
+        if charged != 0 {
+            return Err("an idle connection is charged");
+        }
+        return match row.state.is_synchronized() && (in_flight != 0 || row.owes_fin()) {
+            true => Err("a connection with bytes on their way counts as idle"),
+            false => Ok(()),
+        };
+    };
+    if busy.row != id {
+        return Err("a place of the side table belongs to another row");
+    }
+    if charged != busy.send.len() as usize + busy.receive.held() {
+        return Err("the charge differs from what is held");
+    }
+    if row.state == State::Closed {
+        return Ok(());
+    }
+    busy.board.check(row.unacknowledged, row.send_next)?;
+    if row.state.is_synchronized() {
+        busy.send.check(row.unacknowledged)?;
+        let ranges = table.config.ranges;
+        busy.receive
+            .check(row.receive_next, row.receive_edge, ranges)?;
+    }
+    // A window is offered in whole units.
+    let most = (1usize << row.receive_log2) + (1 << row.own_shift());
+    if busy.receive.held() > most || busy.send.len() > table.config.send_bytes {
+        return Err("more is held than the settings allow");
+    }
+    if row.is(flags::DIRTY) {
+        return Ok(());
+    }
+    if !busy.board.is_empty() && busy.wait_us == NEVER {
+        return Err("nothing happens if what is in flight is lost");
+    }
+    match busy.entry_us > busy.due_us() {
+        true => Err("a deadline is not among the timers"),
+        false => Ok(()),
+    }
+}
+
+/// Checks the connection of a test after everything is sent.
+pub fn assert(table: &Endpoint, conn: Conn) {
+    if let Err(why) = check(table) {
+        panic!("{why}: {:?}", table.rows.get(conn.0 as usize));
+    }
+}
