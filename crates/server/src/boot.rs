@@ -63,7 +63,8 @@ pub fn serve(
     let (senders, inboxes): (Vec<_>, Vec<_>) = mailboxes.collect::<anyhow::Result<_>>()?;
     let starting = control::Starting::begin(admin_listener.as_ref(), &file.admin)?;
     let mut begun = begin_log(file, new_world, &senders)?;
-    // Each shard's thread gets a descriptor table of its own, so the thread that serves the admin port must end first.
+    // Each shard's thread gets a copy of the descriptor table. So the thread that serves the admin port meanwhile must end first, or the copies would
+    // keep its sockets open.
     drop(starting);
 
     let world = begun.world;
@@ -290,7 +291,7 @@ struct ShardSetup {
     listen: Vec<SocketAddr>,
     /// The length of the accept queue.
     backlog: u32,
-    /// The shards' listeners of each address.
+    /// For each address, the listeners of all shards.
     group: Arc<Group>,
     /// The eventfds of all inboxes.
     wakes: Vec<Fd>,
@@ -323,12 +324,12 @@ fn open_shard(
     Ok(crore_shard_loop::begin(start, sockets))
 }
 
-/// The addresses with their final ports. All shards listen on the same port, so a port that the kernel chooses (for port 0) is chosen here,
-/// and held until the shards listen.
+/// The addresses with their final ports. All shards listen on the same port. So for port 0 the kernel chooses a port here, once, and the port is
+/// reserved until the shards listen on it.
 ///
 /// # Errors
-/// An address cannot be bound, or its port is in use. This must be checked here: the shards bind with `SO_REUSEPORT`, so they would
-/// silently share the port with another server, and each server would get a part of the clients.
+/// An address cannot be bound, or its port is in use. This must be checked here: the shards bind with `SO_REUSEPORT`, so they would silently share
+/// the port with another server, and each server would get a part of the clients.
 fn resolve_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<HeldPort>)> {
     let (mut addresses, mut held) = (Vec::new(), Vec::new());
     for addr in listen {

@@ -1,7 +1,8 @@
-//! The writer set of a partition in a cluster, where several processes write to the partition's log. The writer set decides which batches are valid, and
-//! which writer is the steward: the node that runs wills, expiry and checkpoints for the partition.
+//! The writer set of a partition in a cluster, where several processes write to the partition's log. The writer set decides which batches are valid,
+//! and which writer is the steward: the node that runs wills, expiry and checkpoints for the partition.
 //!
-//! Invariant: the writer set depends only on the records of the partition in the order of the log, so it is the same in all processes.
+//! Invariant: the writer set depends only on the records of the partition in the order of the log, so it is the same in all processes whose log is
+//! whole.
 
 use alloc::vec::Vec;
 
@@ -11,8 +12,9 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 
-/// The maximum number of writers of a set. A new writer then evicts the dead writer whose last change is the oldest; without a dead one, the oldest
-/// writer. A living writer that has been evicted would lose data: it answers its next publishes, but to the other nodes its batches are void.
+/// The maximum number of writers of a set. If the set is full, a new writer replaces a dead one: the one whose last change is the oldest. If none is
+/// dead, it replaces the living one whose last change is the oldest. Then data is lost: that writer still acknowledges its next publishes, but for
+/// the other nodes its batches are void.
 const WRITERS_MAX: usize = 256;
 
 /// Batch numbers are below this.
@@ -32,11 +34,11 @@ struct Writer {
 pub(crate) struct WriterSet {
     /// In the order of their last changes, the newest last.
     writers: Vec<Writer>,
-    /// The writer that is the steward; `None` from its death until another writer applies.
+    /// The writer that is the steward; `None` from its death until another writer becomes the steward.
     pub steward: Option<u64>,
     /// The offset of the last record.
     pub last: u64,
-    /// The log has lost its beginning, so the first batch that is left of a writer is valid, whatever its number.
+    /// The log has lost its beginning. So the first batch that is read of each writer is valid, whatever its number.
     has_lost: bool,
 }
 
@@ -50,8 +52,8 @@ impl WriterSet {
         })
     }
 
-    /// Changes a writer, which becomes the newest. Never called for a void batch: the node that wrote the batch skips it, so the
-    /// writer sets of the nodes would differ.
+    /// Changes a writer, which becomes the newest. Must not be called for a void batch. The node that wrote that batch does not read it back, so only
+    /// the other nodes would make the change.
     fn put(&mut self, writer: Writer) {
         if let Some(at) = self.writers.iter().rposition(|it| it.id == writer.id) {
             self.writers.remove(at);

@@ -19,7 +19,7 @@ pub enum Level {
     Near,
     /// Above 7/8: addresses and users that hold much get no new memory.
     Full,
-    /// Above 15/16: absent sessions and connections of the address or user that holds most are ended.
+    /// Above 15/16: the server ends sessions whose client is away, and connections. In both cases only those of the address or user that holds most.
     Tight,
     /// Above the limit: if nobody holds much, sessions and connections of others are ended too.
     Over,
@@ -31,7 +31,7 @@ pub struct Account {
     limit_bytes: AtomicUsize,
     /// Bytes that all shards together have drawn.
     drawn_bytes: AtomicUsize,
-    /// Bytes of large messages and of mail in flight, which belong to no shard.
+    /// Bytes of mail in flight, and of large messages that no log keeps. They belong to no shard.
     messages_bytes: AtomicUsize,
 }
 

@@ -1,4 +1,4 @@
-//! The trait [`Codec`]: how a protocol encodes messages and notices for subscriptions that change while the connection is open. The subscriptions
+//! The trait [`Codec`]: what a protocol writes to its clients, if they can subscribe and unsubscribe while the connection is open. The subscriptions
 //! themselves, their positions, pages and fallbacks are in [`list`](crate::client::list), once for all such protocols.
 
 use alloc::vec::Vec;
@@ -33,18 +33,22 @@ pub(crate) enum Offered {
     Full,
 }
 
-/// The codec of protocols whose subscriptions do not change. It is never asked.
+/// For protocols whose clients subscribe once, with their request. No method of it that writes is ever called.
 pub(crate) enum NoCodec {}
 
-/// A protocol whose clients have several subscriptions that change. A subscription is named by its index in the list, its *part*.
+/// A protocol whose clients may have several subscriptions, and may add and remove them at any time. `part` is the index of a subscription in the
+/// connection's list, and a pair `of` is the connection's row and this index.
 pub(crate) trait Codec<P: ProtocolTypes> {
-    /// The encoding in which the only subscription of a connection, which is in its row, gets the same bytes as many others. `None` if it does not.
+    /// For a connection with one subscription, whose state is in the connection's row: the encoding, if the bytes of a message are the same for all
+    /// subscribers with this encoding. `None` if each of them needs bytes of its own.
     fn shared_encoding(row: &Row) -> Option<P::Encoding>;
 
-    /// A home (the part of a shard that keeps a topic) has answered: the subscription is in force. Called for each page. Tells the client once.
+    /// A home (the part of a shard that keeps a topic) has answered: the subscription is in force. Called for each page, so the implementation must
+    /// tell the client only the first time.
     fn granted<I: Io>(clients: &mut Clients<P>, slot: u32, part: u32, io: &mut I);
 
-    /// Takes the messages of a page in the protocol's own form, if the page is the answer to a subscribe command. False if they are sent one by one.
+    /// If the page answers a subscribe command, and the protocol puts the messages into its answer: sends them so, and returns true. If it returns
+    /// false, they are sent one by one.
     fn first_page<I: Io>(
         _clients: &mut Clients<P>,
         _of: (u32, u32),
@@ -75,8 +79,8 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         out: &mut Packets,
     ) -> Offered;
 
-    /// Appends a live message that reaches the subscriptions `parts` at once, by filters and by its topic. Leaves in `parts` those that must read it
-    /// from the log later.
+    /// Appends a live message that matches several subscriptions of the client (`parts`), by their filters or because they name its topic. Leaves in
+    /// `parts` those that must read it from the log later.
     fn matched(
         clients: &mut Clients<P>,
         subs: &Subscriptions,
@@ -92,7 +96,8 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         });
     }
 
-    /// Messages of the subscription are lost before this position, in this partition. The subscription goes on after it, unless this ends it.
+    /// Messages of the subscription are lost before this position, in this partition. After the call the subscription goes on at the position, unless
+    /// the implementation has ended it.
     fn gap<I: Io>(
         clients: &mut Clients<P>,
         subs: &mut Subscriptions,
@@ -101,7 +106,8 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         io: &mut I,
     );
 
-    /// The topic of the subscription was deleted, with its messages up to this offset. The subscription goes on after it, unless this ends it.
+    /// The topic of the subscription was deleted, with its messages up to this offset. After the call the subscription goes on after the offset,
+    /// unless the implementation has ended it.
     fn ended<I: Io>(
         clients: &mut Clients<P>,
         subs: &mut Subscriptions,
@@ -115,7 +121,7 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         u32::MAX
     }
 
-    /// Whether subscriptions that [`Codec::places`] bounds may read on.
+    /// Whether the client has acknowledged enough that the subscriptions that [`Codec::places`] bounds may get more messages.
     fn has_place(_conns: &Connections<P>, _slot: u32) -> bool {
         true
     }
@@ -132,7 +138,8 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     ) {
     }
 
-    /// Handles the deletion of a topic for what [`Codec::retained`] has begun. Returns whether the page was for that, and not for the subscription.
+    /// A topic was deleted while its retained messages were being read (see [`Codec::retained`]). Returns whether the page belongs to that read, and
+    /// not to the subscription.
     fn retained_ended(
         _clients: &mut Clients<P>,
         _queues: &mut Queues,

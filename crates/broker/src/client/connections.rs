@@ -1,7 +1,7 @@
 //! The connections of a shard: their rows (table entries), side rows (state that few connections need), and charged memory.
 //!
-//! Invariants: a side row exists exactly while the row of its connection refers to it. Held received bytes, outboxes and side rows
-//! are charged only here, so that the charge of a connection is released with it.
+//! Invariants: a side row exists exactly while the row of its connection refers to it. Only this module charges memory for received bytes that wait,
+//! outboxes and side rows. So the removal of a connection releases all that was charged for it.
 
 mod clients;
 mod outboxes;
@@ -29,9 +29,10 @@ use crate::io::Io;
 use crate::mail::ReplyTo;
 use crate::store::slab::{NONE, Side, Slab};
 
-/// The assumed size of a subscription to a shared group (one member gets each message), with short names, in a connection's list.
+/// The bytes of a subscription to a shared group (one member gets each message) with short names. A connection counts only the bytes of these
+/// subscriptions, and their number is estimated with this.
 const SHARE_BYTES: usize = 96;
-/// The side rows that may wait to be weighed. If more have changed, they are weighed before the end of the turn.
+/// At most this many side rows wait until the end of the turn to have their charge updated. If more have changed, it is done before.
 const TOUCHED_MAX: usize = 4096;
 
 /// The connections of a shard.
@@ -44,13 +45,13 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     own: Slab<P::OwnRow>,
     /// The grants of clients with credentials, and when they expire.
     pub(crate) grants: ConnectionGrants,
-    /// The client addresses that proxies have named. The part of an address that limits need is in the row.
+    /// The client addresses that proxies have named. The limits need only the part of an address that is in the row.
     relayed: BTreeMap<u32, IpAddr>,
     /// Connections whose side rows may have changed since they were last weighed (charged by their size).
     touched: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
     account: ShardAccount,
-    /// The links with several consumers.
+    /// The sockets that carry several consumers (streams of HTTP/2).
     pub(crate) links: Links,
     /// The bytes in all outboxes.
     outbox_bytes: usize,
@@ -161,7 +162,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Whether the row is a stream: a consumer that shares its link with others.
+    /// Whether the row is a stream: one of several consumers on one socket.
     #[inline]
     pub(crate) fn is_stream(&self, slot: u32) -> bool {
         let socket = self.rows.get(slot).link.socket;
@@ -175,7 +176,7 @@ impl<P: ProtocolTypes> Connections<P> {
         link.map_or(socket, |link| self.rows.get(link).link.socket)
     }
 
-    /// Tells the socket's poller what the connection waits for. A connection with an outbox is not read, because a client that does
+    /// Tells the socket's poller what the connection waits for. While bytes wait for the client, the server reads nothing from it: a client that does
     /// not read gets no service.
     pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.rows.get(slot);
@@ -187,7 +188,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Whether code has followed a row to another row that does not exist, since the last call.
+    /// Whether, since the last call, a row was looked up that does not exist, which is a bug of the server.
     #[inline]
     pub(crate) fn was_missed(&self) -> bool {
         let missed = [
@@ -367,13 +368,13 @@ impl<P: ProtocolTypes> Connections<P> {
         self.account.set(part, bytes);
     }
 
-    /// The number of a connection's subscriptions by filter, including those of shared groups.
+    /// How many subscriptions of a connection have a filter. Subscriptions to shared groups are estimated from their bytes.
     pub(crate) fn filters_of(&self, slot: u32) -> usize {
         let Some(extra) = self.find_extra(slot) else {
             return 0;
         };
         let own = extra.filters.as_ref().map_or(0, |filters| filters.len());
-        // A home (a part of a shard that keeps topics) stores the group's name too, and its filter in a trie.
+        // One with long names counts as several, since a home (a part of a shard that keeps topics) stores the names, too.
         own + extra.shared_bytes as usize / SHARE_BYTES
     }
 

@@ -1,14 +1,14 @@
 //! Lets a slow consumer fall back to the log. If a connection has no room for a message, its subscription is no longer live (it no longer gets
-//! messages when they are published). It keeps the offset up to which it has seen the topic, and continues from the log when the
-//! connection has room again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback
-//! and record the position. `docs/PROTOCOL-DETAILS.md` describes this for users.
+//! messages when they are published). It keeps the offset up to which it has seen the topic, and continues from the log when the connection has room
+//! again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback and record the position.
+//! `docs/PROTOCOL-DETAILS.md` describes this for users.
 //!
 //! Three steps are elsewhere. `send::fits` (in MQTT `outgoing_publish`) checks whether a connection has room. `protocol/stream/leave`,
 //! `protocol/stream/filtered` and `list/page` read from the log. `protocol/stream/gap` and `protocol/websocket/gap` report lost messages.
 //!
-//! Two kinds of connections do not fall back here. A stream that has not begun has no position, so its first page brings the messages for
-//! which it has no room (`http/opening.rs`, `stream/course.rs`). A follower of interest (which topics have subscribers) must lose nothing, so
-//! it ends (`stream/interest.rs`).
+//! Two kinds of connections do not fall back here. A stream whose response has not begun has no position yet: what does not fit now comes with its
+//! first page (`http/opening.rs`, `stream/course.rs`). A follower of interest (which topics have subscribers) must see each change, and the changes
+//! are in no log. So if it has no room, its connection ends (`stream/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;
@@ -19,14 +19,14 @@ use crate::client::types::ProtocolTypes;
 use crate::filters::matching::GroupPosition;
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Makes a subscription fall back that has seen its topic up to `offset`.
+    /// Makes a subscription fall back. It has seen its topic up to `offset`.
     pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
         self.read_on(slot, part, offset);
     }
 
-    /// Makes a subscription of a stream that has not begun fall back. Messages before `offset` are held unsent, so the position of
-    /// the subscription does not change.
+    /// Makes a subscription fall back whose messages before `offset` are in the server's buffer and not sent. So its next page begins at `offset`,
+    /// and the position of the client stays where it is.
     pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
         ask_again(self, slot, part, offset);
@@ -43,7 +43,7 @@ impl<P: ProtocolTypes> Clients<P> {
         ask_again(self, slot, part, offset);
     }
 
-    /// Makes a group of filters fall back in a partition that it has seen up to `offset`.
+    /// Makes a group of filters fall back in one partition. The group has seen that partition up to `offset`.
     pub(crate) fn fall_back_in(
         &mut self,
         matching: &Matching,

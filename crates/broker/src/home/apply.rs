@@ -1,11 +1,12 @@
-//! Applies facts (publishes, and changes of topics) at a home, the part of a shard that keeps topics. The logged state of topics changes
-//! only here: their messages, and which topics exist.
+//! Applies facts (publishes, and changes of topics) at a home, the part of a shard that keeps topics. The logged state of topics changes only here:
+//! their messages, and which topics exist.
 //!
-//! A fact is applied in the call that admits it, or after the engine, which writes the log, has committed it, or when a log is read. A fact is never
-//! refused here, since its admission has checked all limits. But a message changes nothing if its idempotency key was used after the admission.
+//! A fact is applied at one of three moments: without an engine (the writer of the log) in the call that admits it; with an engine, when the engine
+//! has committed it; and at a start, when the log is read. No limit refuses a fact here, since its admission has checked all limits. But a message
+//! changes nothing if its idempotency key was used after the admission.
 //!
-//! Words: a *life* of the log is the time between two starts on it. The *mark* of a partition is the highest offset that an unlogged fact may have. A
-//! *gap* is the notice to a subscriber that messages are lost.
+//! Words: a *life* of the log is the time from one start of a server with this log to the next start. The *mark* of a partition is the highest offset
+//! that an unlogged fact may have. A *gap* is the notice to a subscriber that messages are lost.
 
 use alloc::sync::Arc;
 
@@ -29,10 +30,10 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// When logs are read, a message may be this many seconds older than a message that was applied before, since the logs of partitions are read
-/// independently.
+/// The log of each partition is read by itself, so the times of the messages can go backwards. A message may be this many seconds older than the
+/// newest one applied.
 const BEHIND_S: u32 = 600;
-/// The distance from the last known offset to the first offset of a new epoch: more offsets than damage can have lost.
+/// A new epoch starts this many offsets after the last known one. Damage cannot have lost that many records, so no offset is used twice.
 const EPOCH_OFFSETS: u64 = 1 << 40;
 
 impl Home {
@@ -62,7 +63,7 @@ impl Home {
     }
 
     /// Records that unlogged facts are lost. Called after a crash. Each partition continues after its mark, since no lost fact has an offset after
-    /// the mark. Topics that are not logged begin there.
+    /// the mark. Topics that are not logged get their next offsets after the mark, too.
     pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
@@ -73,13 +74,13 @@ impl Home {
         self.reset_published_count();
     }
 
-    /// Begins a new epoch of this partition, whose log is damaged and may have lost records before its end. The epoch begins after all
-    /// offsets that were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of
-    /// these messages gets a gap, and then receives them again.
+    /// Begins a new epoch of this partition, whose log is damaged and may have lost records before its end. The epoch begins after all offsets that
+    /// were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of these messages gets a gap,
+    /// and then receives them again.
     ///
     /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life, and not to an
-    /// earlier one. Beyond its last offset, an earlier life has no valid positions, so a client at a new offset would get a gap each time that it
-    /// comes back.
+    /// earlier one. In an earlier life they would be after the end of that life. Positions there are not valid, so a client with such a position
+    /// would get a gap each time that it comes back.
     pub(crate) fn begin_epoch(&mut self, partition_index: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[partition_index];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
@@ -170,7 +171,7 @@ impl Home {
         }
         match key {
             Ok(key) => {
-                // The process that admitted the message has reserved room for the key.
+                // The admission has checked that there is room for the key, so there is no limit here.
                 let key = key.map(|key| IdempotencyKey {
                     max: u32::MAX,
                     ..key
@@ -377,7 +378,7 @@ impl Logs {
         all.zip(self.partitions.iter().map(|it| it.last_batch))
     }
 
-    /// The time of the log of this partition, in a cluster.
+    /// In a cluster, the newest time in the log of this partition; 0 on one machine.
     pub(crate) fn time_s(&self, partition_index: usize) -> u32 {
         self.partitions[partition_index].newest_time_s
     }

@@ -29,9 +29,9 @@ pub(super) fn opcode_of(binary: bool) -> Opcode {
     }
 }
 
-/// The size limit of messages that are compressed at this level, and the bytes that are compressed in the time of one step. The limit lets the
-/// compression of a message take at most 25 ms. Higher levels search longer for each byte: the worst input takes some 100 ns a byte at level 6, and
-/// 400 ns at level 9.
+/// Returns two numbers: longer messages than the first are not compressed at this level; the second is how many bytes are compressed in the time of
+/// one step (a unit of work, `base/work.rs`). With this limit no message takes more than 25 ms. Higher levels search longer for each byte: the worst
+/// input takes some 100 ns a byte at level 6, and 400 ns at level 9.
 const fn level_limits(level: u8) -> (usize, usize) {
     match level {
         ..=1 => (1 << 20, 32),
@@ -50,8 +50,8 @@ impl MessageCompressor {
         }
     }
 
-    /// The record of a message for the shards with subscribers. The record also has a compressed frame, if some subscriber may take
-    /// compressed messages.
+    /// Builds the record that is sent to each shard with subscribers of the topic. It has a compressed frame, too, if a subscriber may take
+    /// compressed messages and the message is neither too short nor too long.
     pub(super) fn record(
         &mut self,
         topics: &TopicTable,

@@ -78,7 +78,7 @@ impl Home {
             _ => page.after,
         };
         let all = log.read(chain, after, most, LOG_BYTES_PER_TURN, &mut frames);
-        // If the topic keeps no messages, its last message is lost.
+        // The newest offset that cannot be read any more. If the topic keeps no messages, that is the offset of its last message.
         let back = log.last_lost_offset(chain).unwrap_or(last);
         let knows = |epoch| {
             let seen = Since::At(Position::new(epoch, page.after));

@@ -15,7 +15,7 @@ use crate::store::blobs::occupied;
 const NOW_S: u32 = 1000;
 /// Seed of the hash of keys.
 const SEED: u64 = 7;
-/// The argument `last` of tests in which no rule's messages are removed last.
+/// The argument `last` of `enforce_budget` in tests in which no rule is spared until the end.
 const NO_RULE: u8 = u8::MAX;
 
 fn log(rules: &[Rule]) -> Log {
@@ -224,8 +224,8 @@ fn topic_furthest_over_its_share_makes_room() {
     assert_eq!(offsets(&mut log, chains[1]).last(), Some(&400));
 }
 
-/// Tests that the oldest message is removed if no topic is over its share. Messages of rule `last` (for retained messages) are removed
-/// last.
+/// Tests that the oldest message is removed if no topic is over its share. The messages of rule `last` go only when no others are left. The broker
+/// passes the rule of retained messages.
 #[test]
 fn among_equals_the_oldest_makes_room() {
     for (times, last, expected) in [
@@ -338,8 +338,8 @@ fn a_message_comes_out_as_it_went_in() {
     }
 }
 
-/// Tests that the oldest message is removed, and not a message of the largest topic, if every topic has less than its share. The budget can be
-/// exceeded even so, because the share of a topic does not count keys.
+/// Tests that the oldest message is removed, and not a message of the largest topic, if every topic has less than its share. All topics can be below
+/// their shares while the budget is exceeded, because the budget counts keys and the shares do not.
 #[test]
 fn topic_below_its_share_loses_messages_by_age_only() {
     let rule = Rule {
@@ -371,8 +371,8 @@ fn topic_below_its_share_loses_messages_by_age_only() {
     assert_eq!(gone, [0]);
 }
 
-/// Tests three things: a message that just fits is kept; among messages of one second, the first is removed first; a chain that an operator
-/// empties message by message ends like one that a limit emptied.
+/// Tests three things: a message that just fits is kept; among messages of one second, the first is removed first; if an operator removes all
+/// messages one by one, the chain is freed as it is after removal by a limit.
 #[test]
 fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     let rule = rule();
@@ -458,7 +458,7 @@ fn two_keys_of_one_hash_are_two_keys() {
     }
 }
 
-/// Tests the maximum number of rules: then the number of the last list is 255, the largest that fits into a byte.
+/// Tests the maximum number of rules. There is a list for each rule and one more, whose number, 255, is the largest that fits into a byte.
 #[test]
 fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];

@@ -3,9 +3,9 @@
 //!
 //! Tables free empty chunks if their rows allow it ([`Vacant::FREES_CHUNKS`]).
 //!
-//! Invariants: a row is either in use or in the free list, and the caller knows which. If the caller uses a row that does not exist, or a free side
-//! row, the broker has a bug. Then the caller gets an empty row, writes to this row are lost, and the table notes the miss ([`Slab::was_missed`]):
-//! the shard ends the connection that it was serving.
+//! Invariants: a row is either in use or in the free list, and the caller knows which. If the caller uses the index of a row that does not exist, the
+//! broker has a bug. The same is true of a free row of a table of side rows ([`Side`]). Then the caller gets an empty row that belongs to no one, and
+//! the table notes the miss ([`Slab::was_missed`]). The shard ends the connection that it was serving.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
@@ -18,7 +18,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 
 /// A row type whose free rows store the links of the free list, so that the list needs no extra memory.
 pub trait Vacant {
-    /// Whether empty chunks are freed. Then free rows must not be looked up.
+    /// Whether empty chunks are freed. If they are, nobody may look up a free row, since its chunk may be gone.
     const FREES_CHUNKS: bool = false;
     /// A free row that links to `next`.
     fn vacant(next: u32) -> Self;
@@ -180,7 +180,7 @@ impl<T> Vacant for Slot<T> {
 #[derive(Default)]
 pub struct Side<T> {
     rows: Slab<Slot<T>>,
-    /// Returned instead of a row that does not exist; made by the first look-up of such a row.
+    /// Returned instead of a row that does not exist; made when such a row is looked up.
     nobody: OnceCell<T>,
 }
 

@@ -1,6 +1,6 @@
 //! An HTTP endpoint of the operator that the server calls: its URL, its trusted root certificates, and the log of its failures.
 //!
-//! Redirects are not followed, since the operator has not named their targets.
+//! Redirects are not followed: they could lead to an address that the operator has not configured.
 
 use std::io;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The settings in force: checked, and with the values that depend on the host.
+//! The settings that the server uses: they are checked, and the defaults that depend on the host are filled in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub struct EffectiveSettings {
     pub source: Option<PathBuf>,
     /// The origin of each setting that is not a default: `file`, or the name of a variable or flag. `[[rule]]` is one setting.
     pub given: BTreeMap<String, &'static str>,
-    /// A line for each setting that is valid but hardly intended.
+    /// A line for each setting that is allowed but probably a mistake.
     pub warnings: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl EffectiveSettings {
     /// Takes the section `[access]` from `other`.
     ///
     /// # Errors
-    /// `other` has no `[access]`, other machines reach the server, and `insecure` does not permit that.
+    /// If three things hold at once: `other` has no `[access]`, other machines can reach the server, and `insecure` is not set.
     pub fn take_access(
         &mut self,
         other: &EffectiveSettings,

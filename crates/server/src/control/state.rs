@@ -26,7 +26,7 @@ pub struct AdminContext {
     pub shards: Shards,
     /// Checks each request before a handler gets it, and counts the refused requests.
     pub request_guard: Arc<RequestGuard>,
-    /// Opens connections to the data port, for the console's tails.
+    /// Opens connections to the data port, for the console's pages that follow a topic live.
     pub data_port: DataPort,
     /// Counters of the admin port's connections.
     pub port_counters: Arc<PortCounters>,

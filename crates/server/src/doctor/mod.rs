@@ -1,11 +1,11 @@
 //! `crore doctor` answers: can this host hold a given number of connections, which limit is reached first, and what has to be changed?
 //!
 //! [`host`] reads the host, [`workload`] is the planned load, and [`formula`] has the source of every number. [`bounds`] computes how many
-//! connections each limit permits. [`account`] adds up the memory when everything is full. [`checks`] judges each setting and names the
-//! change. [`report`] prints the findings. Only [`host`] and `card` read files of the host; the others compute.
+//! connections each limit permits. [`account`] adds up the memory when everything is full. [`checks`] judges each setting and names the change.
+//! [`report`] prints the findings. Only [`host`] and `card` read files of the host; the others compute.
 //!
-//! The doctor looks at one host and not at the network. It measures nothing and changes nothing. The estimate is for idle connections that
-//! have one topic each; `crore-bench run fill` compares it with a server in a control group.
+//! The doctor looks at one host and not at the network. It measures nothing and changes nothing. The estimate is for idle connections that have one
+//! topic each; `crore-bench run fill` compares it with a real server whose memory a cgroup limits.
 
 mod account;
 mod bounds;
@@ -39,8 +39,7 @@ Examples:
   crore doctor --connections 1000000 --all     with every check and its reason
   crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host";
 
-/// The number of connections if neither the flags nor the settings have one: what one team needs, and what a host holds with default
-/// settings.
+/// The number of connections if neither the flags nor the settings have one. Few teams need more, and a host holds so many with default settings.
 pub const USUAL_CONNECTIONS: u64 = 10_000;
 
 /// The maximum number of connections, since connections have numbers of 32 bits.

@@ -27,7 +27,7 @@ pub enum Transport {
     Plain,
     /// WebSocket with `ws+meta.nchan`.
     Meta,
-    /// WebSocket with `envelope=json`. A plan with envelopes has this in place of [`Transport::Meta`].
+    /// WebSocket with `envelope=json`. If the plan of a run has envelopes, subscribers use this in place of [`Transport::Meta`].
     Envelope,
     /// Long-poll: one message per request.
     Poll,
@@ -69,11 +69,11 @@ struct Conn {
     request_s: u32,
     /// The step in which the client read the response head of its stream.
     established_step: Option<u32>,
-    /// The number of messages received since the stalled sockets opened.
+    /// The number of messages received since the sockets that the simulation had stalled work again.
     received_after_unstall: u32,
 }
 
-/// The filters of a subscriber by filter. The server's positions have one offset for each partition.
+/// The filters of a subscriber that subscribes by filters and not by names of topics. The server's positions have one offset for each partition.
 struct FilterSubscription {
     filters: Vec<String>,
     partitions: usize,
@@ -167,7 +167,7 @@ impl Subscriber {
             Some(position) => {
                 let position = String::from_utf8_lossy(position);
                 match self.transport {
-                    // As a browser does, the client repeats the `since` of its first request. The header takes precedence.
+                    // Like a browser, the client sends an old `since` in the URL again. The server must prefer the header.
                     Transport::Poll => {
                         fields = format!("If-None-Match: \"{position}\"\r\n");
                         target.push_str("since=live");
@@ -218,7 +218,7 @@ impl Subscriber {
         target
     }
 
-    /// Begins a stretch of each topic at a random start. Returns the `since` of the query.
+    /// For each topic, begins a new run of messages without a gap (a *stretch*), at a random start. Returns the `since` of the query.
     fn begin_stretches(&mut self, truth: &Truth, rng: &mut Rng) -> &'static str {
         let filtered = self.filtered.is_some();
         let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
@@ -226,7 +226,7 @@ impl Subscriber {
             since = "since=oldest";
         }
         if truth.allowed.retains && (since.is_empty() || filtered) {
-            // With any other start the retained messages would come first, and not in the order of their offsets.
+            // Without a start, or by filter, the retained messages would come first, and not in the order of their offsets.
             since = "since=live";
         }
         for track in &mut self.tracks {
@@ -285,9 +285,9 @@ impl Subscriber {
         damaged.for_each(|track| track.partition_damaged(has_position));
     }
 
-    /// Updates the tracks after the log was restored from an older copy. `known` has a pair of offsets for each topic: the server knows the
-    /// positions up to the first offset, and the position at the second offset. Returns the number of topics in which the server does not
-    /// know the subscriber's position.
+    /// Updates the tracks after the log was restored from an older copy. `known` has a pair of offsets for each topic: where the restored log ends,
+    /// and where the new log begins. The server knows the positions up to the first, and the position at the second. Returns the number of topics in
+    /// which the server does not know the subscriber's position.
     pub fn log_restored(
         &mut self,
         truth: &Truth,
@@ -296,8 +296,8 @@ impl Subscriber {
     ) -> u64 {
         let has_position = self.position.is_some();
         let mut lost_branches = 0;
-        // The client knows the exact offset of its position only if it subscribes to a single topic by name, and only at the first restore.
-        // A position of several partitions also moves with the messages of other topics.
+        // The client knows the exact offset of its position only if it subscribes to a single topic by name, and only at the first restore. A
+        // position that covers several partitions also advances with the messages of other topics.
         let is_exact = is_first_restore && matches!(&self.tracks[..], [track] if !track.by_filter);
         for track in &mut self.tracks {
             if truth.topics[track.topic].damage_step != truth.crash_step {
@@ -393,8 +393,8 @@ impl Subscriber {
         }
         for track in &mut self.tracks {
             let rule = &truth.topics[track.topic].rule;
-            // A poll need not reach the newest message of a topic without a log: messages between two polls are lost, and the server reports
-            // the gap only with the next message.
+            // A long-poll need not get the newest message of a topic without a log: what is published between two polls is lost, and the server
+            // reports the gap only with the next message.
             if !is_poll || (rule.messages_max() > 0 && truth.allowed.budgets_are_wide) {
                 track.require_head();
             }

@@ -117,11 +117,12 @@ impl Progress {
         }
     }
 
-    /// Records that the log has lost its newest segment. A subscriber with positions in `positions` topics must receive a gap.
-    pub fn segment_lost(&mut self, positions: usize) {
+    /// Records that the log has lost its newest segment. A subscriber with positions in `positions` topics may receive a gap in each, and must
+    /// receive one if the segment had messages.
+    pub fn segment_lost(&mut self, positions: usize, had_messages: bool) {
         if positions > 0 {
             self.next.fill(Next::Any);
-            self.gap_due = true;
+            self.gap_due = had_messages;
             self.gaps = positions;
         }
     }
@@ -523,11 +524,14 @@ mod tests {
         checker.check_logged(0, number(0, 1), position(10), &[5; 32]);
         assert_eq!(checker.lost_since(&before), 2);
         assert!(checker.has(&answer(1, 10)) && !checker.has(&answer(2, 20)));
-        progress.segment_lost(1);
+        progress.segment_lost(1, true);
         checker.check_observation("one", &mut progress, Observation::Gap);
         saw(&mut checker, &mut progress, number(0, 1), None);
         assert_eq!(kinds(&checker), []);
-        progress.segment_lost(1);
+        progress.segment_lost(1, false);
+        saw(&mut checker, &mut progress, number(0, 1), None);
+        assert_eq!(kinds(&checker), [], "the segment was empty");
+        progress.segment_lost(1, true);
         saw(&mut checker, &mut progress, number(0, 1), None);
         assert_eq!(kinds(&checker), [Fault::Gap], "it was told none");
         let before = checker.take_logs();

@@ -441,26 +441,26 @@ impl Rounds {
         }
     }
 
-    /// Checks the logs after they have lost their newest segment. The messages that are left must be the first ones of the old log, and
-    /// every subscriber with a position must receive a gap.
+    /// Checks the logs after they have lost their newest segment. The messages that are left must be the first ones of the old log. If
+    /// messages are lost, every subscriber with a position must receive a gap. A segment that was just begun has none.
     fn compare_after_loss(&mut self) {
         let before = self.checker.take_logs();
         self.log_reader = LogReader::new();
         let sent: Vec<u32> = self.publishers.iter().map(|one| one.sent).collect();
         self.log_reader.read(self.address, &sent, &mut self.checker);
-        self.outcome.lost += self.checker.lost_since(&before);
+        let mut lost = self.checker.lost_since(&before);
         for publisher in &mut self.publishers {
             let answers = publisher.answers.drain(..);
-            let lost = answers.filter(|answer| !self.checker.has(answer));
-            self.outcome.lost += lost.count() as u64;
+            lost += answers.filter(|answer| !self.checker.has(answer)).count() as u64;
         }
+        self.outcome.lost += lost;
         for (subscriber, progress) in &mut self.subscribers {
             let name = subscriber.name();
             for seen in subscriber.observations.drain(..) {
                 self.outcome.gaps += u64::from(seen == Observation::Gap);
                 self.checker.check_before_loss(&name, progress, seen);
             }
-            progress.segment_lost(subscriber.position_count());
+            progress.segment_lost(subscriber.position_count(), lost > 0);
         }
         self.changer
             .start_over(self.address, &mut self.checker.faults);

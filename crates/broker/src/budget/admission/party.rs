@@ -31,7 +31,8 @@ impl Party {
         Party(u64::from(client.number()))
     }
 
-    /// The party of an MQTT session: the user, if the session's name has one after a NUL, or the address of `owner`.
+    /// Who is charged for an MQTT session. The name of a session may contain a NUL and after it a user: then it is this user. Else it is the address
+    /// of `owner`.
     pub fn of_session(name: &[u8], owner: Client, seed: u64) -> Party {
         let user = name.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default();
         match core::str::from_utf8(user) {
@@ -40,7 +41,8 @@ impl Party {
         }
     }
 
-    /// An MQTT session, as the publisher of QoS 2 messages. Nothing is charged to it. `token` must not be 0; its three highest bits do not count.
+    /// Stands for an MQTT session in the keys of its QoS 2 messages, which have a party in them. Nothing is charged to it. `token` must not be 0; its
+    /// three highest bits do not count.
     pub fn session(token: u64) -> Party {
         Party(token & (SESSION - 1) | SESSION)
     }
@@ -58,7 +60,8 @@ impl Party {
     /// The party's group. Each of the `groups` groups is equally likely.
     #[inline]
     pub fn group_of(self, groups: usize) -> usize {
-        // Fibonacci hashing, since not all bits are random: if the party is an address, the 32 high bits are zero and the two low bits hardly vary.
+        // Not all bits are random: of an address the 32 high bits are zero and the two low bits hardly vary. So they are mixed by a multiplication
+        // (Fibonacci hashing).
         let hash = self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         ((hash * groups as u64) >> 32) as usize
     }

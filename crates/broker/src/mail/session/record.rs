@@ -59,9 +59,10 @@ pub enum ChangedBy {
 pub enum SessionChange<'a> {
     /// A connection holds the session from now on. A new session begins if there is none, or with Clean Start.
     Claim {
-        /// Whether the former session has ended (Clean Start).
+        /// Whether this claim ends the former session (Clean Start).
         clean: bool,
-        /// Seconds that the session outlives the connection. On one machine, a claim with 0 begins no session in the log.
+        /// Seconds that the session outlives the connection. On one machine, a claim with 0 writes no session to the log, since the session ends with
+        /// the connection.
         expiry_s: u32,
         /// The client that is charged for the session.
         owner: Client,
@@ -120,11 +121,11 @@ pub struct Terms {
     pub will: Option<Box<Will>>,
 }
 
-/// A change by the home of a session whose client is disconnected.
+/// A change that the home, and not a connection, makes to a session. The client is disconnected.
 pub(crate) enum ChangeAtHome {
     /// The session with this token has ended.
     End(u64),
-    /// The session has new terms. The patch changes nothing of its state.
+    /// The session has new terms. The patch has no changes; only its token and its digest count.
     Terms(SessionPatch, Terms),
 }
 
@@ -211,7 +212,7 @@ impl SessionRecord<'_> {
 }
 
 impl<'a> SessionRecord<'a> {
-    /// Whether the record has a fence if and only if it needs one. In the log of a cluster (`is_replicated`), all records need a fence except
+    /// Whether the fence is present exactly when this log needs one. In the log of a cluster (`is_replicated`), all records need a fence except
     /// claims.
     pub(crate) fn is_of_log(&self, is_replicated: bool) -> bool {
         let is_claim = matches!(self.change, SessionChange::Claim { .. });
@@ -387,7 +388,7 @@ fn write_payloads(payloads: &[&[u8]], out: &mut FieldWriter<'_>) {
 }
 
 fn read_payloads<'a>(from: &mut FieldReader<'a>) -> Result<Vec<&'a [u8]>, Damaged> {
-    // A damaged count cannot reserve much memory, since each payload has at least one byte of `from`.
+    // If the count is damaged, this fails before it uses much memory: each payload consumes at least one byte of `from`.
     let count = from.number()?;
     (0..count).map(|_| from.field()).collect()
 }

@@ -27,17 +27,19 @@ pub(super) struct DeliveryOptions<'a> {
     pub options: u8,
     /// The subscription identifiers; 0 stands for none.
     pub identifiers: &'a [u32],
-    /// The index of the subscription that has the topic's alias.
+    /// The index of the subscription in whose state the topic's alias is stored, or will be.
     pub alias_subscription: Option<u32>,
     /// For a message of a group: the subscription's index and the partition of the topic.
     pub group: Option<(u16, PartitionId)>,
-    /// The message is in no log. It cannot be read again later, so it is sent even if other messages wait or the outbox has no room.
+    /// The message is in no log. It cannot be read again later, so it is sent even if other messages wait or the outbox has no room. It waits only if
+    /// the client must acknowledge it and may get no further message.
     pub is_in_no_log: bool,
 }
 
 /// The result of a delivery.
 pub(super) enum DeliveryResult {
-    /// The packet was written, or is sent when the session's record is in the log. It has this packet id if the client must acknowledge it.
+    /// The packet was written to `out`, or will be sent when the session's record is in the log. With the packet id, if the client must acknowledge
+    /// the packet.
     Sent(Option<PacketId>),
     /// The client does not get the message.
     Skipped,
@@ -72,7 +74,7 @@ pub(super) fn write_publish(
     let acknowledged = record.qos.min(qos(delivery.options)) > 0;
     let bytes = out.bytes.len() + frames.frame(record).len();
     let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());
-    // A message of a QoS above 0 must not overtake those that are sent again.
+    // While messages wait for a place, a message for a subscription of QoS 1 or 2 must wait too, so that the order stays.
     let overtakes = qos(delivery.options) > 0 && has_waiting(&clients.conns, slot);
     if acknowledged
         && (!has_place(&clients.conns, slot)
@@ -224,7 +226,8 @@ fn inflight_entry(
     }
 }
 
-/// Whether the client knows the alias of a subscription's topic, and the alias: 0 if the client allows no further one.
+/// Whether the client was already told the alias of a subscription's topic, and the alias. The alias is 0 if the topic has none and the client allows
+/// no more.
 fn alias_for(conns: &Connections, slot: u32, part: u32) -> (bool, u16) {
     let (Some(sub), Some(mqtt)) = (list::sub(conns, slot, part), client::mqtt(conns, slot)) else {
         return (false, 0);

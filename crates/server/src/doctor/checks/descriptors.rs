@@ -1,4 +1,4 @@
-//! Checks of limits that count connections: descriptors, open files, epoll watches, and the server's own limits.
+//! Checks of the limits that connections can reach: descriptors, open files, epoll watches, and the server's own limits.
 
 use super::check::{Check, State, set_line};
 use crate::config::MAX_SHARDS;

@@ -31,7 +31,7 @@ impl fmt::Display for Unusable {
 }
 
 impl Unusable {
-    /// The reason why the document with this name cannot be used, for an error of reading it.
+    /// Turns an error of reading the document with this name into the reason why it cannot be used.
     pub fn of(name: &Path, error: io::Error) -> Unusable {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Unusable::damaged(name, "it is not whole"),
