@@ -422,9 +422,18 @@ impl Shard {
     #[inline]
     pub fn is_waiting(&self) -> bool {
         // Throttled pages wait until the subscribers' shards have delivered earlier messages.
-        let owes = (self.home.as_ref())
-            .is_some_and(|home| home.page_queue.has_throttled() || home.watchers_wait());
+        let owes = (self.home.as_ref()).is_some_and(|home| {
+            // News that is due now waits for carriers to take earlier pages.
+            let has_news = |at_ns| at_ns <= self.front.subs.lanes.stamp;
+            home.page_queue.has_throttled() || home.next_watch_news_ns().is_some_and(has_news)
+        });
         owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
+    }
+
+    /// The time, in nanoseconds of the clock of [`Shard::set_turn_time`], at which the shard needs a turn though nothing happens.
+    #[inline]
+    pub fn wakes_at_ns(&self) -> Option<u64> {
+        self.home.as_ref().and_then(Home::next_watch_news_ns)
     }
 
     fn mail(&mut self, mail: Mail) {

@@ -291,8 +291,8 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// The timeout of the next wait: until the next tick if anything can time out, until the counters must be published, or until the accept queue may
-    /// admit the next connection. `None` is a wait without end.
+    /// The timeout of the next wait: until the next tick if anything can time out, until the counters must be published, until the accept queue may
+    /// admit the next connection, or until the shard has news to tell. `None` is a wait without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
             return Some(STALL_MS);
@@ -304,7 +304,11 @@ impl<T: Transport> ShardLoop<T> {
         let waits = !self.accept_queue.is_empty();
         let paused_ms =
             waits.then(|| self.accept_queue.paused_until_ms().saturating_sub(now_ms) as u32);
-        tick.into_iter().chain(publish).chain(paused_ms).min()
+        let now_ns = clock::monotonic_ns();
+        let in_ms = |at_ns: u64| at_ns.saturating_sub(now_ns).div_ceil(1_000_000) as u32;
+        let wakes_ms = self.shard.wakes_at_ns().map(in_ms);
+        let sooner = tick.into_iter().chain(publish).chain(paused_ms);
+        sooner.chain(wakes_ms).min()
     }
 }
 

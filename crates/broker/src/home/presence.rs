@@ -27,6 +27,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
+use crate::base::work::STEP_BYTES;
 use crate::mail::ReplyTo;
 use crate::mail::presence::{MemberConn, PresencePage, PresencePosition};
 use crate::store::index::Index;
@@ -40,8 +41,6 @@ use watchers::{WATCHER_BYTES, Watched, Watcher, key_of};
 const RESUME_S: u32 = 60;
 /// The maximum number of watchers that one call examines, for each page that it may send.
 const LOOKS_PER_PAGE: usize = 8;
-/// One call removes members until the lists of members have moved this many bytes.
-const MOVED_MAX: usize = 1 << 20;
 
 /// Identifies a user in a topic: the topic, and a hash of the user's name.
 type UserKey = (u32, [u32; 2]);
@@ -71,7 +70,7 @@ pub(crate) struct Presence {
     text_bytes: usize,
     order_bytes: usize,
     gone_bytes: usize,
-    /// The bytes that lists of members have moved since the last [`Presence::take_moved_bytes`].
+    /// The result of the next [`Presence::take_moved_bytes`].
     moved_bytes: usize,
 }
 
@@ -135,12 +134,12 @@ impl Presence {
         self.due.first().is_some_and(|(at_ns, _)| *at_ns <= now_ns)
     }
 
-    /// Whether any watcher has unsent news.
-    pub fn waits(&self) -> bool {
-        !self.due.is_empty()
+    /// The time from which the next watcher with unsent news may get it.
+    pub fn next_news_ns(&self) -> Option<u64> {
+        self.due.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// The bytes that lists of members have moved since the last call.
+    /// The bytes that lists of members have moved since the last call. A member that has left counts as a step more.
     pub fn take_moved_bytes(&mut self) -> usize {
         core::mem::take(&mut self.moved_bytes)
     }
@@ -234,8 +233,8 @@ impl Presence {
             return;
         }
         let most = members_max as usize;
-        if self.topics.get(topic).order.len() >= most {
-            // A member whose connection has ended makes room.
+        if self.topics.get(topic).order.len() == most {
+            // A member whose connection has ended makes room. Above the limit, it would give way to nobody.
             let mut away = self
                 .leaving_topics
                 .range((topic, 0, 0)..=(topic, u32::MAX, u32::MAX));
@@ -372,7 +371,7 @@ impl Presence {
         // The row of the removed member is free already.
         let is_before = |other: &u32| *other != member && members.get(*other).id < row.id;
         let at = of.order.partition_point(is_before);
-        self.moved_bytes += at.min(of.order.len() - at) * size_of::<u32>();
+        self.moved_bytes += STEP_BYTES + at.min(of.order.len() - at) * size_of::<u32>();
         of.order.remove(at);
         let before = of.order.capacity();
         if before >= 64 && of.order.len() < before / 4 {
@@ -388,23 +387,20 @@ impl Presence {
         topic
     }
 
-    /// Removes members whose connections ended long enough ago, at most `most`. Returns whether more are due.
-    pub fn end_absent(&mut self, now: Now, most: usize) -> bool {
+    /// Removes members whose connections ended long enough ago, for about `steps_max` steps. Returns whether more are due.
+    pub fn end_absent(&mut self, now: Now, steps_max: usize) -> bool {
         let is_due = |first: Option<&(u32, u32)>| match first.copied() {
             Some((leaves_s, member)) if leaves_s <= now.s => Some(member),
             _ => None,
         };
         let moved_before = self.moved_bytes;
-        for _ in 0..most {
-            match is_due(self.leaving.first()) {
-                Some(member) => self.remove(member),
-                None => return false,
+        while let Some(member) = is_due(self.leaving.first()) {
+            if self.moved_bytes - moved_before >= steps_max * STEP_BYTES {
+                return true;
             }
-            if self.moved_bytes - moved_before > MOVED_MAX {
-                break;
-            }
+            self.remove(member);
         }
-        is_due(self.leaving.first()).is_some()
+        false
     }
 
     /// Forgets the leaves of topics that nobody has watched for some time, in at most `most` topics. Returns whether more are due.

@@ -11,8 +11,10 @@ use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
-/// The maximum number of members that leave, and of topics that are forgotten, in one turn (a pass of the shard's loop).
-const ENDS_PER_TURN: usize = 256;
+/// The members that leave in one turn (a pass of the shard's loop) may take its steps divided by this number, since deliveries come after them.
+const LEAVES_OF_TURN: u32 = 8;
+/// The maximum number of topics that are forgotten in one turn.
+const FORGOTTEN_PER_TURN: usize = 256;
 /// The maximum number of pages for watchers in one turn. Each costs as much as a visit (the work of a delivery to one connection).
 const PAGES_PER_TURN: usize = 64;
 /// The approximate maximum bytes of pages for watchers in one turn.
@@ -73,9 +75,10 @@ impl Home {
         let Some(presence) = &mut self.presence else {
             return false;
         };
-        let more = presence.end_absent(now, ENDS_PER_TURN);
+        let steps_max = self.turn_limits.steps_per_turn / LEAVES_OF_TURN;
+        let more = presence.end_absent(now, steps_max as usize);
         self.steps.add_bytes(presence.take_moved_bytes());
-        more | presence.end_unwatched(now, ENDS_PER_TURN)
+        more | presence.end_unwatched(now, FORGOTTEN_PER_TURN)
     }
 
     /// Sends watchers their news, up to the limits of a turn.
@@ -113,10 +116,10 @@ impl Home {
         (self.presence_pages, self.presence_page_bytes) = (0, 0);
     }
 
-    /// Whether any watcher has unsent news.
+    /// The time from which the next watcher with unsent news may get it.
     #[inline]
-    pub(crate) fn watchers_wait(&self) -> bool {
-        self.presence.as_ref().is_some_and(|it| it.waits())
+    pub(crate) fn next_watch_news_ns(&self) -> Option<u64> {
+        self.presence.as_ref().and_then(|it| it.next_news_ns())
     }
 
     /// The bytes of members and watchers.

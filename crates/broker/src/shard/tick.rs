@@ -75,7 +75,6 @@ impl Shard {
             self.front.clients.meter.work.begin();
         }
         let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
-        self.front.clients.meter.work.steps.add(rows.len());
         let ends_most = self.front.clients.meter.work.turn_limits.ends_per_tick;
         let (first, last, mut until) = (rows.start, rows.end, rows.end);
         let watches_identities = !self.front.clients.conns.grants.is_empty();
@@ -119,6 +118,9 @@ impl Shard {
                 protocol_of!(AllProtocols, state, each_second(&mut self.front, slot, io));
             }
         }
+        // Counted afterwards, so that the rows do not use the budget of the search for members.
+        let visited = (until - first) as usize;
+        self.front.clients.meter.work.steps.add(visited);
         self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most || until < last;
         self.sweep.advance(until, end);
     }
