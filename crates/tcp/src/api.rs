@@ -1,8 +1,9 @@
 //! What the caller does with connections.
 
 use crate::account::{Account, Part};
+use crate::config::RECEIVE_LOG2_MAX;
+use crate::packet::End;
 use crate::row::{Conn, Failure, NONE, State, flags};
-use crate::segment::End;
 use crate::sequence::is_after;
 use crate::table::{Device, Listener, Table};
 
@@ -109,9 +110,9 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         busy.map_or(0, |busy| busy.send.len())
     }
 
-    /// Gives a connection that has not exchanged data a receive buffer of its own size, `1 << log2` bytes.
+    /// Gives a connection that has not exchanged data a receive buffer of its own size, `1 << log2` bytes, of which `log2` is at most 30.
     pub fn receive_buffer(&mut self, conn: Conn, log2: u8) {
-        self.rows[conn.0 as usize].receive_log2 = log2;
+        self.rows[conn.0 as usize].receive_log2 = log2.min(RECEIVE_LOG2_MAX);
     }
 
     /// Replaces what a connection is known by, and which readiness is reported.

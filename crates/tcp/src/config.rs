@@ -3,7 +3,7 @@
 /// The settings of a table. Each limit is one of these.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The size of a packet that the link carries, in bytes, from the IP header on.
+    /// The size of a packet that the link carries, in bytes, from the IP header on. At least 576.
     pub packet_bytes: u16,
     /// Whether checksums of TCP are computed. Without it another party does so, such as the network card.
     pub computes_checksums: bool,
@@ -18,7 +18,7 @@ pub struct Config {
     pub connections: u32,
     /// The number of connections that may wait at each listener to be accepted.
     pub backlog: usize,
-    /// The receive buffer of a connection has `1 << receive_log2` bytes. The peer's window never exceeds it.
+    /// The receive buffer of a connection has `1 << receive_log2` bytes. The peer's window never exceeds it. At most 30.
     pub receive_log2: u8,
     /// The number of bytes of a connection that may wait to be sent and acknowledged.
     pub send_bytes: u32,
@@ -29,7 +29,7 @@ pub struct Config {
     /// The number of segments in flight beyond which only full ones follow. It limits what is kept of many small segments.
     pub small_segments: usize,
     /// The smallest maximum segment size that is accepted from a peer. Smaller ones are raised to it. A window with less room is used only once in
-    /// each retransmission timeout.
+    /// each retransmission timeout. At least 64, so that all options fit.
     pub segment_bytes_min: u16,
     /// How long an acknowledgement may wait for data to travel with. 0: until the end of the turn.
     pub ack_delay_us: u32,
@@ -69,6 +69,21 @@ pub struct KeepAlive {
     pub interval_ms: u32,
     /// The number of probes without an answer after which the connection has failed.
     pub probes: u32,
+}
+
+/// The largest receive buffer: its window needs the largest shift (RFC 7323 §2.3).
+pub const RECEIVE_LOG2_MAX: u8 = 30;
+
+impl Config {
+    /// The settings with those values raised or lowered that no connection could work with.
+    pub(crate) fn bounded(self) -> Config {
+        Config {
+            packet_bytes: self.packet_bytes.max(576),
+            receive_log2: self.receive_log2.min(RECEIVE_LOG2_MAX),
+            segment_bytes_min: self.segment_bytes_min.max(64),
+            ..self
+        }
+    }
 }
 
 impl Default for Config {

@@ -9,7 +9,7 @@
 //! The peer's window shift, and whether it understands selective acknowledgements, travel in the lowest bits of the timestamp, which the
 //! peer echoes, with 8 more bits like the 24. Without timestamps a connection has neither.
 
-use crate::segment::{Head, Options};
+use crate::packet::{Head, Options};
 use crate::siphash::Secret;
 
 /// The maximum segment sizes that a cookie can name. The peer's is rounded down.

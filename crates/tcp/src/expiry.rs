@@ -2,8 +2,8 @@
 
 use crate::account::Account;
 use crate::busy::{LossProbe, Wait};
+use crate::packet::flag;
 use crate::row::{Conn, Failure, NONE, State, flags};
-use crate::segment::flag;
 use crate::sequence::{earlier, is_after};
 use crate::table::{Device, Table};
 use crate::timers::NEVER;

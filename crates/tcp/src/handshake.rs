@@ -2,10 +2,10 @@
 
 use crate::account::Account;
 use crate::cookie::{self, Handshake, Verdict};
+use crate::packet::{End, Head, Options, Segment, flag};
 use crate::planted::{self, Fault};
 use crate::row::{Conn, Failure, State, flags};
 use crate::scoreboard::{SentSegment, mark};
-use crate::segment::{End, Head, Options, Segment, flag};
 use crate::sequence::{is_after, is_from};
 use crate::table::{Device, Table};
 
@@ -69,7 +69,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     /// The largest segment that our link takes.
     fn own_segment_bytes(&self, peer: &End) -> u16 {
-        let headers = crate::segment::header_bytes(*peer, &Options::default());
+        let headers = crate::packet::header_bytes(*peer, &Options::default());
         self.config.packet_bytes - headers as u16
     }
 

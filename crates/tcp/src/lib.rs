@@ -13,26 +13,31 @@ extern crate alloc;
 extern crate std;
 
 mod account;
+mod acknowledgement;
 mod api;
 mod busy;
 mod config;
 mod congestion;
 mod cookie;
 mod counters;
+mod ending;
 mod expiry;
 mod handshake;
+mod incoming_data;
 mod input;
 mod output;
+mod packet;
 mod parked;
+mod path_mtu;
 mod planted;
 mod rack;
 mod reassembly;
 mod row;
 mod rtt;
 mod scoreboard;
-mod segment;
 mod send_buffer;
 mod sequence;
+mod side_table;
 mod siphash;
 mod table;
 mod timers;
@@ -44,10 +49,10 @@ pub use account::{Account, Part};
 pub use api::{Readiness, Received, Sent};
 pub use config::{Config, KeepAlive};
 pub use counters::Counters;
-pub use parked::{PARKED_BYTES, Parked};
-pub use row::{Conn, Failure, ROW_BYTES, State};
-pub use segment::{
+pub use packet::{
     End, Head, Options, Packet, Refusal, Sacks, Segment, TooBig, flag, header_bytes, parse, write,
 };
+pub use parked::{PARKED_BYTES, Parked};
+pub use row::{Conn, Failure, ROW_BYTES, State};
 pub use siphash::Secret;
 pub use table::{Device, Table};

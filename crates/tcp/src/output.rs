@@ -4,10 +4,10 @@ use core::mem::take;
 
 use crate::account::Account;
 use crate::busy::{Busy, Wait};
+use crate::packet::{Head, Options, flag};
 use crate::planted::{self, Fault};
 use crate::row::{Row, State, flags};
 use crate::scoreboard::{SentSegment, mark};
-use crate::segment::{Head, Options, flag};
 use crate::sequence::{is_after, is_from, later};
 use crate::table::{Device, Table};
 use crate::timers::NEVER;

@@ -1,8 +1,8 @@
 //! Idle connections that the caller keeps itself, in less room than a row.
 
 use crate::account::Account;
+use crate::packet::End;
 use crate::row::{Conn, NONE, State, flags};
-use crate::segment::End;
 use crate::table::Table;
 
 /// All that is kept of a parked connection. Its ends are not part of it: the caller knows them.

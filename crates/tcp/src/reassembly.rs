@@ -5,8 +5,8 @@
 
 use alloc::vec::Vec;
 
+use crate::packet::Options;
 use crate::planted::{self, Fault};
-use crate::segment::Options;
 use crate::sequence::{earlier, is_after, is_from};
 
 /// A buffer that was larger than this is freed when it is empty.

@@ -1,4 +1,7 @@
-//! The connections: rows, their index by addresses, and the side table of the busy ones.
+//! The connections: rows, and their index by addresses.
+//!
+//! Invariant: a connection that is not over is in the index, and so is one that is remembered. `dirty` and `listed` name a row at most once, which its
+//! flags `DIRTY` and `LISTED` tell.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
@@ -8,17 +11,11 @@ use core::net::Ipv6Addr;
 use crate::account::Account;
 use crate::busy::Busy;
 use crate::config::Config;
-use crate::congestion::{Congestion, initial_window};
-use crate::cookie::COOKIE_GOOD_MS;
 use crate::counters::Counters;
-use crate::planted::{self, Fault};
-use crate::row::{Conn, Failure, NO_THRESHOLD, NONE, Row, State, flags};
-use crate::segment::{End, Head, header_bytes, write};
+use crate::packet::{End, Head, header_bytes, write};
+use crate::row::{NONE, Row, flags};
 use crate::siphash::Secret;
-use crate::timers::{NEVER, Timers};
-
-/// Places of the side table that may be free, beyond as many as are in use.
-const FREE_PLACES: usize = 1_024;
+use crate::timers::Timers;
 
 /// Where packets go.
 pub trait Device {
@@ -55,11 +52,11 @@ pub struct Table<H, A> {
     /// The caller's account of memory.
     pub account: A,
     pub(crate) rows: Vec<Row>,
-    free_rows: Vec<u32>,
+    pub(crate) free_rows: Vec<u32>,
     /// The first row of each bucket, plus one; 0 if there is none. No buckets if the caller finds connections.
     buckets: Vec<u32>,
     pub(crate) busy: Vec<Busy<H>>,
-    free_busy: Vec<u32>,
+    pub(crate) free_busy: Vec<u32>,
     /// Our addresses, and the index of each.
     pub(crate) locals: Vec<Ipv6Addr>,
     local_indexes: BTreeMap<Ipv6Addr, u16>,
@@ -83,6 +80,7 @@ pub struct Table<H, A> {
 impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// An empty table. The secret must be random: who knows it can guess sequence numbers.
     pub fn new(config: Config, secret: Secret, account: A) -> Self {
+        let config = config.bounded();
         let buckets = match config.finds_connections {
             true => (config.connections as usize).next_power_of_two(),
             false => 0,
@@ -214,7 +212,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     }
 
     /// Removes a row from the index, so that its ends may begin a new connection.
-    fn unlink(&mut self, id: u32) {
+    pub(crate) fn unlink(&mut self, id: u32) {
         let (local, remote) = self.ends(id);
         let Some(bucket) = self.bucket(&local, &remote) else {
             return;
@@ -231,231 +229,6 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
                 return;
             }
             at = row.chain;
-        }
-    }
-
-    /// Ends a connection. Its row is free at once if the caller has closed it, and otherwise when the caller closes it. Received bytes can
-    /// still be read unless the connection has failed.
-    pub(crate) fn end(&mut self, id: u32, failure: Option<Failure>) {
-        let row = &self.rows[id as usize];
-        let keeps_bytes = failure.is_none() && !row.is(flags::ORPHAN);
-        if row.state == State::Closed {
-            return;
-        }
-        let must_rest = row.is(flags::BY_COOKIE)
-            && !row.is(flags::RESTING)
-            && !planted::is_planted(Fault::SpentCookie);
-        let rests = must_rest && self.rest_in_queue(id);
-        if !rests {
-            self.unlink(id);
-        }
-        let row = &mut self.rows[id as usize];
-        row.state = State::Closed;
-        row.failure = failure;
-        row.clear(flags::ACK_NOW);
-        if !rests {
-            row.clear(flags::RESTING);
-        }
-        if keeps_bytes && row.busy != NONE {
-            self.drop_unsent(id);
-            self.tidy(id);
-        } else {
-            self.release_busy(id);
-        }
-        if !self.rows[id as usize].is(flags::ORPHAN) {
-            self.list(id);
-        } else if !rests {
-            self.free(id);
-        }
-    }
-
-    /// A connection in TIME-WAIT has acknowledged the peer's FIN. It is over at once if nothing is to be remembered.
-    pub(crate) fn rest(&mut self, id: u32) {
-        if !self.rows[id as usize].is(flags::RESTING) && !self.rest_in_queue(id) {
-            self.end(id, None);
-        }
-    }
-
-    /// Remembers a connection that is over for a while. `false` if the settings say that none is remembered.
-    fn rest_in_queue(&mut self, id: u32) -> bool {
-        let mut remembered_ms = u64::from(self.config.time_wait_ms);
-        if !self.listeners.is_empty() {
-            // An old copy of the third packet would begin the connection once more.
-            remembered_ms = remembered_ms.max(COOKIE_GOOD_MS);
-        }
-        if remembered_ms == 0 || self.config.time_waits == 0 {
-            return false;
-        }
-        if self.time_waits.len() >= self.config.time_waits
-            && let Some(oldest) = self.time_waits.pop_front()
-        {
-            self.rested(&oldest);
-        }
-        let row = &mut self.rows[id as usize];
-        row.set(flags::RESTING);
-        let receive_next = row.receive_next;
-        self.time_waits.push_back(Rest {
-            due_us: self.now_us + remembered_ms * 1_000,
-            row: id,
-            receive_next,
-        });
-        true
-    }
-
-    /// Forgets a connection that was remembered long enough.
-    pub(crate) fn rested(&mut self, rest: &Rest) {
-        let row = &self.rows[rest.row as usize];
-        if row.is(flags::RESTING) && row.receive_next == rest.receive_next {
-            self.forget(rest.row);
-        }
-    }
-
-    /// Forgets a connection that is remembered.
-    pub(crate) fn forget(&mut self, id: u32) {
-        if self.rows[id as usize].state == State::TimeWait {
-            self.rows[id as usize].set(flags::RESTING);
-            return self.end(id, None);
-        }
-        self.unlink(id);
-        self.rows[id as usize].clear(flags::RESTING);
-        if self.rows[id as usize].is(flags::ORPHAN) {
-            self.free(id);
-        }
-    }
-
-    /// The caller has closed a connection that is over.
-    pub(crate) fn discard(&mut self, id: u32) {
-        let row = &mut self.rows[id as usize];
-        row.set(flags::ORPHAN);
-        if !row.is(flags::RESTING) {
-            self.free(id);
-        } else {
-            self.release_busy(id);
-        }
-    }
-
-    /// Forgets the row of a connection that is over and that the caller has closed.
-    pub(crate) fn free(&mut self, id: u32) {
-        self.release_busy(id);
-        let row = &mut self.rows[id as usize];
-        // The lists may still name the row.
-        row.flags &= flags::LISTED | flags::DIRTY;
-        self.free_rows.push(id);
-    }
-
-    /// The side-table entry of a row, if it has one.
-    pub(crate) fn busy_of(&mut self, id: u32) -> Option<&mut Busy<H>> {
-        self.busy.get_mut(self.rows[id as usize].busy as usize)
-    }
-
-    /// The side-table entry of a row. Makes it if there is none.
-    pub(crate) fn make_busy(&mut self, id: u32, now_us: u64) -> u32 {
-        let row = &self.rows[id as usize];
-        if row.busy != NONE {
-            return row.busy;
-        }
-        let bytes = row.data_bytes();
-        let idle_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
-        let timeout_us = row.rtt.timeout_us(&self.config, 0);
-        // After a pause the window begins anew (RFC 5681 §4.1).
-        let window = match u32::from(row.window) * bytes {
-            0 => initial_window(bytes),
-            window if u64::from(idle_ms) * 1_000 > timeout_us => window.min(initial_window(bytes)),
-            window => window,
-        };
-        let threshold = match row.threshold {
-            NO_THRESHOLD => u32::MAX,
-            segments => u32::from(segments) * bytes,
-        };
-        let congestion = Congestion::new(window, threshold);
-        let (next, send_window) = (row.send_next, row.send_window);
-        let place = match self.free_busy.pop() {
-            Some(place) => {
-                let old = &mut self.busy[place as usize];
-                let fresh = Busy::new(id, next, congestion, now_us);
-                // The entries among the timers belong to the place. Empty buffers keep their memory.
-                *old = Busy {
-                    entry_us: old.entry_us,
-                    receive: core::mem::take(&mut old.receive),
-                    board: core::mem::take(&mut old.board),
-                    ..fresh
-                };
-                place
-            }
-            None => {
-                self.busy.push(Busy::new(id, next, congestion, now_us));
-                self.busy.len() as u32 - 1
-            }
-        };
-        self.busy[place as usize].largest_window = send_window;
-        self.rows[id as usize].busy = place;
-        place
-    }
-
-    /// Frees the side-table entry of a row if nothing is under way.
-    pub(crate) fn tidy(&mut self, id: u32) {
-        let owes_fin = self.rows[id as usize].owes_fin();
-        if self
-            .busy_of(id)
-            .is_some_and(|busy| busy.is_idle() && !owes_fin)
-        {
-            self.release_busy(id);
-        }
-    }
-
-    /// Frees the side-table entry of a row, with all bytes in it.
-    pub(crate) fn release_busy(&mut self, id: u32) {
-        let place = self.rows[id as usize].busy;
-        let Some(busy) = self.busy.get_mut(place as usize) else {
-            return;
-        };
-        let held = busy.send.len() as usize + busy.receive.held();
-        let congestion = busy.congestion;
-        busy.row = NONE;
-        busy.send.clear();
-        busy.receive.clear();
-        busy.board.clear();
-        busy.stop_timers();
-        self.free_busy.push(place);
-        let row = &mut self.rows[id as usize];
-        row.busy = NONE;
-        let segments = |bytes: u32| (bytes / row.data_bytes()).clamp(1, 1 << 15) as u16;
-        (row.window, row.threshold) = match congestion.threshold {
-            u32::MAX => (segments(congestion.window), NO_THRESHOLD),
-            threshold => (segments(congestion.window), segments(threshold)),
-        };
-        if held > 0 {
-            self.account.release(Conn(id), held);
-        }
-    }
-
-    /// Makes the side table smaller if most of its places are free, so that a burst does not leave its memory behind.
-    pub(crate) fn trim(&mut self) {
-        if self.free_busy.len() <= self.busy() + FREE_PLACES {
-            return;
-        }
-        self.free_busy = Vec::new();
-        self.busy.retain(|busy| busy.row != NONE);
-        self.busy.shrink_to_fit();
-        self.timers = Timers::default();
-        for (place, busy) in (0..).zip(&mut self.busy) {
-            self.rows[busy.row as usize].busy = place;
-            let entry_us = core::mem::replace(&mut busy.entry_us, NEVER);
-            self.timers.set(place, entry_us, &mut busy.entry_us);
-        }
-    }
-
-    /// Forgets the bytes that will not be sent any more.
-    fn drop_unsent(&mut self, id: u32) {
-        if let Some(busy) = self.busy_of(id) {
-            let freed = busy.send.len() as usize + busy.receive.drop_ranges();
-            busy.send.clear();
-            busy.board.clear();
-            busy.receive.fin = None;
-            busy.stop_timers();
-            if freed > 0 {
-                self.account.release(Conn(id), freed);
-            }
         }
     }
 

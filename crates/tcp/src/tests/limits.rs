@@ -291,3 +291,21 @@ fn probes_without_number_never_end_a_connection() {
     assert!((8..=10).contains(&probes), "{probes}");
     assert_eq!(peer.state(), State::Established);
 }
+
+#[test]
+fn settings_that_no_connection_could_work_with_are_raised_or_lowered() {
+    let mut peer = Peer::new(Config {
+        packet_bytes: 0,
+        receive_log2: 63,
+        segment_bytes_min: 0,
+        ..Peer::config()
+    });
+    peer.timestamps = true;
+    let tiny = |head: &mut crate::Head| head.options.segment_bytes = Some(1);
+    let answers = peer.say_with(flag::SYN, 5_000, 0, &[], 0, tiny);
+    let ack = answers[0].0.sequence.wrapping_add(1);
+    peer.say_with(flag::ACK, 5_001, ack, b"request", clock(&answers), |_| {});
+    peer.conn = peer.table.accept(0, 0).expect("a connection");
+    assert_eq!(peer.read(), b"request");
+    assert_eq!(peer.send(&[1; 100])[0].1, [1; 64 - 12]);
+}

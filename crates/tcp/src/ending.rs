@@ -1,0 +1,121 @@
+//! How connections end, and what is remembered of those that are over: TIME-WAIT, and cookies that must not be accepted again.
+//!
+//! Invariant: a row is free once the connection is over, the caller has closed it, and nothing of it is remembered. Each of the three may be the
+//! last.
+
+use crate::account::Account;
+use crate::cookie::COOKIE_GOOD_MS;
+use crate::planted::{self, Fault};
+use crate::row::{Failure, NONE, State, flags};
+use crate::table::{Rest, Table};
+
+impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
+    /// Ends a connection. Its row is free at once if the caller has closed it, and otherwise when the caller closes it. Received bytes can
+    /// still be read unless the connection has failed.
+    pub(crate) fn end(&mut self, id: u32, failure: Option<Failure>) {
+        let row = &self.rows[id as usize];
+        let keeps_bytes = failure.is_none() && !row.is(flags::ORPHAN);
+        if row.state == State::Closed {
+            return;
+        }
+        let must_rest = row.is(flags::BY_COOKIE)
+            && !row.is(flags::RESTING)
+            && !planted::is_planted(Fault::SpentCookie);
+        let rests = must_rest && self.rest_in_queue(id);
+        if !rests {
+            self.unlink(id);
+        }
+        let row = &mut self.rows[id as usize];
+        row.state = State::Closed;
+        row.failure = failure;
+        row.clear(flags::ACK_NOW);
+        if !rests {
+            row.clear(flags::RESTING);
+        }
+        if keeps_bytes && row.busy != NONE {
+            self.drop_unsent(id);
+            self.tidy(id);
+        } else {
+            self.release_busy(id);
+        }
+        if !self.rows[id as usize].is(flags::ORPHAN) {
+            self.list(id);
+        } else if !rests {
+            self.free(id);
+        }
+    }
+
+    /// A connection in TIME-WAIT has acknowledged the peer's FIN. It is over at once if nothing is to be remembered.
+    pub(crate) fn rest(&mut self, id: u32) {
+        if !self.rows[id as usize].is(flags::RESTING) && !self.rest_in_queue(id) {
+            self.end(id, None);
+        }
+    }
+
+    /// Remembers a connection that is over for a while. `false` if the settings say that none is remembered.
+    fn rest_in_queue(&mut self, id: u32) -> bool {
+        let mut remembered_ms = u64::from(self.config.time_wait_ms);
+        if !self.listeners.is_empty() {
+            // An old copy of the third packet would begin the connection once more.
+            remembered_ms = remembered_ms.max(COOKIE_GOOD_MS);
+        }
+        if remembered_ms == 0 || self.config.time_waits == 0 {
+            return false;
+        }
+        if self.time_waits.len() >= self.config.time_waits
+            && let Some(oldest) = self.time_waits.pop_front()
+        {
+            self.rested(&oldest);
+        }
+        let row = &mut self.rows[id as usize];
+        row.set(flags::RESTING);
+        let receive_next = row.receive_next;
+        self.time_waits.push_back(Rest {
+            due_us: self.now_us + remembered_ms * 1_000,
+            row: id,
+            receive_next,
+        });
+        true
+    }
+
+    /// Forgets a connection that was remembered long enough.
+    pub(crate) fn rested(&mut self, rest: &Rest) {
+        let row = &self.rows[rest.row as usize];
+        if row.is(flags::RESTING) && row.receive_next == rest.receive_next {
+            self.forget(rest.row);
+        }
+    }
+
+    /// Forgets a connection that is remembered.
+    pub(crate) fn forget(&mut self, id: u32) {
+        if self.rows[id as usize].state == State::TimeWait {
+            self.rows[id as usize].set(flags::RESTING);
+            return self.end(id, None);
+        }
+        self.unlink(id);
+        self.rows[id as usize].clear(flags::RESTING);
+        if self.rows[id as usize].is(flags::ORPHAN) {
+            self.free(id);
+        }
+    }
+
+    /// The caller has closed a connection that is over.
+    pub(crate) fn discard(&mut self, id: u32) {
+        let row = &mut self.rows[id as usize];
+        row.set(flags::ORPHAN);
+        if !row.is(flags::RESTING) {
+            self.free(id);
+        } else {
+            self.release_busy(id);
+        }
+    }
+
+    /// Forgets the row of a connection that is over and that the caller has closed.
+    pub(crate) fn free(&mut self, id: u32) {
+        self.release_busy(id);
+        let row = &mut self.rows[id as usize];
+        // The lists may still name the row.
+        row.flags &= flags::LISTED | flags::DIRTY;
+        self.free_rows.push(id);
+    }
+}

@@ -1,0 +1,134 @@
+//! The side table: its entries of busy connections come and go.
+//!
+//! Invariants: a row names its entry, and an entry names its row. A connection without an entry has nothing on its way: all that it has sent is
+//! acknowledged, all that it has received is acknowledged and read.
+
+use alloc::vec::Vec;
+
+use crate::account::Account;
+use crate::busy::Busy;
+use crate::congestion::{Congestion, initial_window};
+use crate::row::{Conn, NO_THRESHOLD, NONE};
+use crate::table::Table;
+use crate::timers::{NEVER, Timers};
+
+/// Places of the side table that may be free, beyond as many as are in use.
+const FREE_PLACES: usize = 1_024;
+
+impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
+    /// The side-table entry of a row, if it has one.
+    pub(crate) fn busy_of(&mut self, id: u32) -> Option<&mut Busy<H>> {
+        self.busy.get_mut(self.rows[id as usize].busy as usize)
+    }
+
+    /// The side-table entry of a row. Makes it if there is none.
+    pub(crate) fn make_busy(&mut self, id: u32, now_us: u64) -> u32 {
+        let row = &self.rows[id as usize];
+        if row.busy != NONE {
+            return row.busy;
+        }
+        let bytes = row.data_bytes();
+        let idle_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
+        let timeout_us = row.rtt.timeout_us(&self.config, 0);
+        // After a pause the window begins anew (RFC 5681 §4.1).
+        let window = match u32::from(row.window) * bytes {
+            0 => initial_window(bytes),
+            window if u64::from(idle_ms) * 1_000 > timeout_us => window.min(initial_window(bytes)),
+            window => window,
+        };
+        let threshold = match row.threshold {
+            NO_THRESHOLD => u32::MAX,
+            segments => u32::from(segments) * bytes,
+        };
+        let congestion = Congestion::new(window, threshold);
+        let (next, send_window) = (row.send_next, row.send_window);
+        let place = match self.free_busy.pop() {
+            Some(place) => {
+                let old = &mut self.busy[place as usize];
+                let fresh = Busy::new(id, next, congestion, now_us);
+                // The entries among the timers belong to the place. Empty buffers keep their memory.
+                *old = Busy {
+                    entry_us: old.entry_us,
+                    receive: core::mem::take(&mut old.receive),
+                    board: core::mem::take(&mut old.board),
+                    ..fresh
+                };
+                place
+            }
+            None => {
+                self.busy.push(Busy::new(id, next, congestion, now_us));
+                self.busy.len() as u32 - 1
+            }
+        };
+        self.busy[place as usize].largest_window = send_window;
+        self.rows[id as usize].busy = place;
+        place
+    }
+
+    /// Frees the side-table entry of a row if nothing is under way.
+    pub(crate) fn tidy(&mut self, id: u32) {
+        let owes_fin = self.rows[id as usize].owes_fin();
+        if self
+            .busy_of(id)
+            .is_some_and(|busy| busy.is_idle() && !owes_fin)
+        {
+            self.release_busy(id);
+        }
+    }
+
+    /// Frees the side-table entry of a row, with all bytes in it.
+    pub(crate) fn release_busy(&mut self, id: u32) {
+        let place = self.rows[id as usize].busy;
+        let Some(busy) = self.busy.get_mut(place as usize) else {
+            return;
+        };
+        let held = busy.send.len() as usize + busy.receive.held();
+        let congestion = busy.congestion;
+        busy.row = NONE;
+        busy.send.clear();
+        busy.receive.clear();
+        busy.board.clear();
+        busy.stop_timers();
+        self.free_busy.push(place);
+        let row = &mut self.rows[id as usize];
+        row.busy = NONE;
+        let segments = |bytes: u32| (bytes / row.data_bytes()).clamp(1, 1 << 15) as u16;
+        (row.window, row.threshold) = match congestion.threshold {
+            u32::MAX => (segments(congestion.window), NO_THRESHOLD),
+            threshold => (segments(congestion.window), segments(threshold)),
+        };
+        if held > 0 {
+            self.account.release(Conn(id), held);
+        }
+    }
+
+    /// Makes the side table smaller if most of its places are free, so that a burst does not leave its memory behind.
+    pub(crate) fn trim(&mut self) {
+        if self.free_busy.len() <= self.busy() + FREE_PLACES {
+            return;
+        }
+        self.free_busy = Vec::new();
+        self.busy.retain(|busy| busy.row != NONE);
+        self.busy.shrink_to_fit();
+        self.timers = Timers::default();
+        for (place, busy) in (0..).zip(&mut self.busy) {
+            self.rows[busy.row as usize].busy = place;
+            let entry_us = core::mem::replace(&mut busy.entry_us, NEVER);
+            self.timers.set(place, entry_us, &mut busy.entry_us);
+        }
+    }
+
+    /// Forgets the bytes that will not be sent any more.
+    pub(crate) fn drop_unsent(&mut self, id: u32) {
+        if let Some(busy) = self.busy_of(id) {
+            let freed = busy.send.len() as usize + busy.receive.drop_ranges();
+            busy.send.clear();
+            busy.board.clear();
+            busy.receive.fin = None;
+            busy.stop_timers();
+            if freed > 0 {
+                self.account.release(Conn(id), freed);
+            }
+        }
+    }
+}
