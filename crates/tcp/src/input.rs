@@ -100,11 +100,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if !head.has(flag::ACK) {
             return;
         }
-        let row = &mut self.rows[id as usize];
+        let row = &self.rows[id as usize];
         // A peer that only acknowledges does not keep a connection that waits for its FIN and that nobody uses.
-        if !(row.state == State::FinWait2 && row.is(flags::ORPHAN)) {
-            row.heard_ms = (now_us / 1_000) as u32;
-        }
+        let counts_as_heard = !(row.state == State::FinWait2 && row.is(flags::ORPHAN));
         if row.state == State::SynReceived {
             let is_ours = head.acknowledged == row.send_next;
             if !is_ours {
@@ -117,6 +115,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if self.handle_ack(id, &head, data.len(), now_us) {
             self.take_clock(id, &head);
             self.handle_data(id, segment, now_us, device);
+            // At last, since the congestion window of the answer to this segment depends on the pause before it.
+            if counts_as_heard {
+                self.rows[id as usize].heard_ms = (now_us / 1_000) as u32;
+            }
         }
     }
 

@@ -511,6 +511,49 @@ fn fragments_and_options_that_do_not_parse_are_dropped() {
 }
 
 #[test]
+fn broken_packets_of_ipv6_are_dropped() {
+    let (client, server) = super::network::ends(true);
+    let mut table = super::network::endpoint(Config::default(), server, 1);
+    table.listen(server.port);
+    let syn = Head {
+        from: client,
+        to: server,
+        sequence: 5,
+        acknowledged: 0,
+        flags: flag::SYN,
+        window: 100,
+        options: Options::default(),
+    };
+    let good = packet(&syn, &[]);
+    let mut device = super::network::Packets::default();
+    // Nothing protects the traffic class, the flow and the number of hops.
+    let unprotected = |at: usize| (1..4).contains(&at) || at == 7;
+    for at in (0..good.len()).filter(|at| !unprotected(*at)) {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        table.receive(&bad, 1, &mut device);
+    }
+    for length in 0..good.len() {
+        table.receive(&good[..length], 1, &mut device);
+    }
+    // A fragment, and another header before that of TCP.
+    for next_header in [44, 0] {
+        let mut bad = good.clone();
+        bad[6] = next_header;
+        table.receive(&bad, 1, &mut device);
+    }
+    // An address that would be taken for one of IPv4.
+    let mapped = Head {
+        from: End::new([10, 0, 0, 9], 7),
+        ..syn
+    };
+    table.receive(&packet(&mapped, &[]), 1, &mut device);
+    assert_eq!((device.list.len(), table.counters.fragments), (0, 1));
+    table.receive(&good, 1, &mut device);
+    assert_eq!(device.list.len(), 1);
+}
+
+#[test]
 fn land_attack_and_impossible_sources_are_dropped() {
     let (mut peer, next, ack) = open();
     let other = peer.other;

@@ -48,6 +48,27 @@ fn window_begins_with_ten_segments_and_grows_by_bytes() {
 }
 
 #[test]
+fn window_begins_anew_for_the_answer_to_a_request_after_a_pause() {
+    for pause_ms in [0, 10_000] {
+        let (mut peer, mut ack) = warm();
+        let mut next = peer.next;
+        peer.send(&[1; 100_000]);
+        while peer.table.unacknowledged(peer.conn) > 0 {
+            peer.now_us += 100_000;
+            ack = ack.wrapping_add(1_448).min(peer.ack + 100_000);
+            peer.say(flag::ACK, next, ack, &[]);
+        }
+        peer.wait(pause_ms);
+        peer.say(flag::ACK, next, ack, b"request");
+        next += 7;
+        peer.read();
+        let sent = data(&peer.send(&[1; 100_000])).len();
+        peer.say(flag::ACK, next, ack, &[]);
+        assert_eq!(sent == 10, pause_ms > 0, "{sent} after {pause_ms} ms");
+    }
+}
+
+#[test]
 fn one_lost_segment_is_repaired_without_a_timeout() {
     let (mut peer, ack) = warm();
     let sent = data(&peer.send(&[1; 10 * 1_448]));

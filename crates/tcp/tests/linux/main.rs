@@ -15,7 +15,7 @@ mod ours;
 mod sys;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -23,7 +23,7 @@ use std::thread;
 use crore_rng::Rng;
 use crore_tcp::Counters;
 
-use namespace::{addresses, is_required, lossy, namespace};
+use namespace::{Subnet, is_required, lossy, namespace};
 use ours::{Order, PORT, Role, Setup, TOO_LONG, run};
 
 /// The result of a system call.
@@ -53,13 +53,14 @@ fn with_ours(
     test: impl FnOnce(&Kernel, &Sender<Order>) + Send + 'static,
 ) -> Option<Counters> {
     let thread = thread::spawn(move || {
-        let device = namespace(setup.is_v6)?;
+        let link = Subnet::first(setup.is_v6);
+        let device = namespace(&[link])?.pop()?;
         if setup.drops_one_in.is_some_and(|one_in| !lossy(one_in)) {
             return None;
         }
         let (orders, received) = channel();
-        let ours = thread::spawn(move || run(device, setup, &served, &received));
-        test(&Kernel(setup), &orders);
+        let ours = thread::spawn(move || run(device, link.ours(), setup, &served, &received));
+        test(&Kernel(link), &orders);
         drop(orders);
         Some(ours.join().expect("our side has not failed"))
     });
@@ -68,17 +69,17 @@ fn with_ours(
 
 /// The side of the kernel.
 #[derive(Clone, Copy)]
-struct Kernel(Setup);
+struct Kernel(Subnet);
 
 impl Kernel {
     fn connect(&self, port: u16) -> std::io::Result<TcpStream> {
-        TcpStream::connect((addresses(self.0.is_v6)[1], port))
+        TcpStream::connect((self.0.ours(), port))
     }
 
-    fn listen(&self) -> (TcpListener, u16) {
-        let listener = TcpListener::bind((addresses(self.0.is_v6)[0], 0)).expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        (listener, port)
+    fn listen(&self) -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((self.0.kernel(), 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        (listener, address)
     }
 
     /// Sends bytes on a socket, closes that direction, and returns all that comes back.
@@ -105,11 +106,11 @@ impl Kernel {
 
     /// Lets our side talk with a socket of the kernel that does the same.
     fn talk(&self, orders: &Sender<Order>, bytes: usize) {
-        let (listener, port) = self.listen();
+        let (listener, address) = self.listen();
         let (ours, theirs) = (stream(1, bytes), stream(2, bytes / 2 + 1));
         let (report, reported) = channel();
         orders
-            .send((port, Role::Talk(ours.clone().into(), report)))
+            .send((address, Role::Talk(ours.clone().into(), report)))
             .expect("our side runs");
         let (socket, _) = listener.accept().expect("our side connects");
         let got = Self::exchange(socket, &theirs);
@@ -224,7 +225,7 @@ fn curl_downloads_every_byte() {
             ..Setup::default()
         };
         with_ours(setup, Role::Http, move |_, _| {
-            let [_, ours] = addresses(false);
+            let ours = Subnet::first(false).ours();
             for bytes in [0usize, 1, 100_000, most] {
                 let url = format!("http://{ours}:{PORT}/{bytes}");
                 let limit = TOO_LONG.as_secs().to_string();
@@ -248,13 +249,58 @@ fn closed_ports_of_both_sides_refuse() {
     with_ours(Setup::default(), Role::Echo, |kernel, orders| {
         let refused = kernel.connect(PORT + 1).expect_err("nobody listens");
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-        let (listener, port) = kernel.listen();
+        let (listener, address) = kernel.listen();
         drop(listener);
         let (report, reported) = channel();
         orders
-            .send((port, Role::Refused(report)))
+            .send((address, Role::Refused(report)))
             .expect("our side runs");
         let bytes = reported.recv_timeout(TOO_LONG).expect("our side is told");
         assert!(bytes.is_empty());
     });
+}
+
+#[test]
+fn smaller_link_behind_a_router_is_found() {
+    for is_v6 in [false, true] {
+        let near = Subnet::first(is_v6);
+        let far = Subnet {
+            number: 1,
+            packet_bytes: 1_300,
+            ..near
+        };
+        let thread = thread::spawn(move || {
+            let [near_device, far_device] = namespace(&[near, far])?.try_into().ok()?;
+            let side = |device, link: Subnet| {
+                let (orders, received) = channel();
+                let ours = move || {
+                    run(
+                        device,
+                        link.ours(),
+                        Setup::default(),
+                        &Role::Echo,
+                        &received,
+                    )
+                };
+                (orders, thread::spawn(ours))
+            };
+            let (orders, near_side) = side(near_device, near);
+            let (far_orders, far_side) = side(far_device, far);
+            let (bytes, (report, reported)) = (stream(1, 1 << 20), channel());
+            let to = SocketAddr::new(far.ours(), PORT);
+            orders
+                .send((to, Role::Talk(bytes.clone().into(), report)))
+                .expect("our side runs");
+            let got = reported.recv_timeout(TOO_LONG).expect("both sides end");
+            assert!(got == bytes, "other bytes came back");
+            drop((orders, far_orders));
+            far_side.join().expect("the far side has not failed");
+            Some(near_side.join().expect("the near side has not failed"))
+        });
+        let counters = thread.join().expect("the test has not failed");
+        assert!(
+            counters.is_none_or(|all| all.retransmitted > 0),
+            "nothing was too big: {counters:?}"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! The side of ours: a table on a thread, and what its connections do.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -10,7 +11,6 @@ use crore_tcp::{
 };
 
 use crate::disturbance::Disturbance;
-use crate::namespace::addresses;
 use crate::stream;
 use crate::sys::tun::{PREFIX_BYTES, Tun};
 
@@ -121,11 +121,17 @@ struct Talker {
     is_over: bool,
 }
 
-/// An order to our side: connect to the kernel's listener at this port.
-pub type Order = (u16, Role);
+/// An order to our side: connect to the listener at this address and port.
+pub type Order = (SocketAddr, Role);
 
-/// Runs our side until the orders end and all connections are over. Returns what it has counted.
-pub fn run(device: Tun, setup: Setup, served: &Role, orders: &Receiver<Order>) -> Counters {
+/// Runs our side, which has this address, until the orders end and all connections are over. Returns what it has counted.
+pub fn run(
+    device: Tun,
+    own: IpAddr,
+    setup: Setup,
+    served: &Role,
+    orders: &Receiver<Order>,
+) -> Counters {
     let default = Config::default();
     let config = Config {
         verifies_checksums: false,
@@ -134,9 +140,8 @@ pub fn run(device: Tun, setup: Setup, served: &Role, orders: &Receiver<Order>) -
         send_bytes: 1 << 20,
         ..default
     };
-    let [kernel, ours] = addresses(setup.is_v6);
     let mut table: Endpoint = Table::new(config, Secret(11, 22), Free);
-    let own = End::new(ours, PORT);
+    let own = End::new(own, PORT);
     table.add_address(own);
     let listener = table.listen(PORT);
     let mut link = Link::new(device, setup.is_disturbed);
@@ -154,13 +159,13 @@ pub fn run(device: Tun, setup: Setup, served: &Role, orders: &Receiver<Order>) -
         );
         loop {
             match orders.try_recv() {
-                Ok((port, role)) => {
+                Ok((to, role)) => {
                     let local = End {
                         port: next_port,
                         ..own
                     };
                     next_port += 1;
-                    let remote = End::new(kernel, port);
+                    let remote = End::new(to.ip(), to.port());
                     let conn = table.connect(local, remote, 0, now_us()).expect("room");
                     talkers.push(Talker::new(conn, role));
                 }
