@@ -126,6 +126,10 @@ pub struct Faults {
     pub delay_us: u64,
     /// The chance that the MTU changes when a packet passes.
     pub mtu: u32,
+    /// The chance that the device has room for few packets in a turn.
+    pub full: u32,
+    /// How long the network sometimes carries nothing, in seconds.
+    pub dark_s: u64,
 }
 
 /// A network without faults.
@@ -136,6 +140,8 @@ pub const CALM: Faults = Faults {
     late: 0,
     delay_us: 1_000,
     mtu: 0,
+    full: 0,
+    dark_s: 0,
 };
 
 /// What an endpoint's application does.
@@ -233,6 +239,8 @@ pub struct World {
     pub apps: [App; 2],
     pub faults: Faults,
     pub mtu: usize,
+    /// Until when the network carries nothing.
+    dark_until_us: u64,
     pub ends: [End; 2],
     /// Packets under way: when they arrive, their number, and the side that they arrive at.
     under_way: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
@@ -266,6 +274,7 @@ impl World {
             apps,
             faults,
             mtu: 1_500,
+            dark_until_us: 0,
             ends: [client, server],
             under_way: BTreeMap::new(),
             sent: 0,
@@ -296,12 +305,19 @@ impl World {
     }
 
     fn put(&mut self, to: usize, mut packet: Vec<u8>) {
-        if self.rng.chance(self.faults.loss) {
+        // Once in some 1,000 packets.
+        if self.faults.dark_s > 0 && self.rng.below(1_000) == 0 {
+            self.dark_until_us = self.now_us + self.faults.dark_s * 1_000_000;
+        }
+        if self.now_us < self.dark_until_us || self.rng.chance(self.faults.loss) {
             return;
         }
         if self.rng.chance(self.faults.corrupt) {
             let at = self.rng.below(packet.len());
-            packet[at] ^= 1 << self.rng.below(8);
+            match self.rng.chance(80) {
+                true => packet[at] ^= 1 << self.rng.below(8),
+                false => packet.truncate(at),
+            }
         }
         let mut delay_us = self.faults.delay_us;
         if self.rng.chance(self.faults.late) {
@@ -347,6 +363,9 @@ impl World {
     /// One turn of one side: it receives what has arrived, its application runs, and it sends.
     fn turn(&mut self, side: usize, packet: Option<Vec<u8>>) {
         let mut device = Packets::default();
+        if self.rng.chance(self.faults.full) {
+            device.room = self.rng.below(3);
+        }
         if let Some(packet) = packet {
             self.sides[side].receive(&packet, self.now_us, &mut device);
         }

@@ -49,6 +49,8 @@ pub fn world(seed: u64) -> World {
         late: rng.pick(&[0, 5, 30]),
         delay_us: rng.pick(&[50, 1_000, 20_000]),
         mtu: rng.pick(&[0, 0, 3]),
+        full: rng.pick(&[0, 0, 20]),
+        dark_s: rng.pick(&[0, 0, 20]),
     };
     let is_v6 = rng.chance(30);
     let configs = [config(&mut rng), config(&mut rng)];
@@ -57,7 +59,11 @@ pub fn world(seed: u64) -> World {
     if apps[0].sends.is_empty() {
         apps[0].sends.push(7);
     }
-    World::new(rng.draw(), is_v6, configs, apps, faults)
+    let mut world = World::new(rng.draw(), is_v6, configs, apps, faults);
+    // Only of one side: two that are full of bytes to send would take none of each other.
+    let limit = rng.pick(&[usize::MAX, usize::MAX, 40_000]);
+    world.sides[rng.below(2)].account.limit = limit;
+    world
 }
 
 /// Runs a seed.
