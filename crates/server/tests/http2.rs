@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 
 use support::http::{PATIENCE, once, publish};
 use support::ws::{TEXT, masked};
-use support::{Server, is_timeout};
+use support::{Server, eventually, is_timeout};
 
 const ON: &str = "[http]\nh2_cleartext = true\n";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -572,11 +572,12 @@ fn a_stream_opened_after_goaway_is_not_served() {
     let history = first.get("/history/b?since=oldest", &[]);
     // Its own address has no room either, so the answer is a refusal until its first stream has ended.
     assert_eq!(first.answer(history).0, 429);
-    first.send(&frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
-    server.await_subscribers("a", 0);
-    let history = first.get("/history/b?since=oldest", &[]);
-    let (_, text) = first.answer(history);
-    assert!(!text.contains("late"), "{text}");
+    drop(first);
+    let history = eventually("room for a connection", || {
+        let answer = once(&server, "GET", "/history/b?since=oldest", &[], "");
+        (answer.status != 429).then_some(answer)
+    });
+    assert_eq!((history.status, history.text()), (200, "[]\n"));
 }
 
 #[test]
@@ -654,21 +655,14 @@ fn streams_past_the_limit_are_refused() {
 }
 
 #[test]
-fn a_client_that_closes_its_side_gets_the_answers_that_are_due() {
+fn a_connection_whose_client_closes_its_side_ends_with_its_event_streams() {
     let server = Server::with(ON);
     let mut client = Http2::open(&server);
-    let events = client.events("news");
-    let streams: Vec<u32> = (0..20)
-        .map(|n| client.post("/pub/a", &[b'0' + n]))
-        .collect();
+    client.events("news");
     client.socket.shutdown(Shutdown::Write).expect("open");
-    for stream in streams {
-        assert_eq!(client.answer(stream).0, 202);
-    }
-    // Nobody waits for more events, so the connection ends.
     server.await_subscribers("news", 0);
+    // A connection that stays is noticed here.
     while client.read().is_some() {}
-    assert!(client.kept.iter().all(|it| it.stream == events));
 }
 
 #[test]
