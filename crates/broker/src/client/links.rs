@@ -25,6 +25,8 @@ const STREAM: u32 = 1 << 31;
 const FLUSH_BYTES: usize = 64 << 10;
 /// Frames of more bytes than this do not wait for the end of the turn: each link of a fan-out would have its own copy of a large message.
 const KEPT_BYTES: usize = 16 << 10;
+/// A link that writes has room for so many bytes of frames, enough for an answer, before it needs more.
+const ROOM_BYTES: usize = 512;
 /// The longest payload of a frame of DATA that is written here.
 const FRAME_BYTES: usize = crore_wire::http2::frame::PAYLOAD_MAX;
 /// The bytes of a frame's header.
@@ -135,6 +137,8 @@ pub(crate) struct Links {
     /// Memory for the codec, and for the request that is being read.
     pub(crate) scratch: Scratch,
     pub(crate) request: Vec<u8>,
+    /// Memory for the frames of the next link that writes.
+    spare: Vec<u8>,
 }
 
 impl Links {
@@ -173,6 +177,10 @@ impl Links {
         let link = self.by_slot.get_mut(&slot)?;
         if !core::mem::replace(&mut link.is_dirty, true) {
             self.dirty.push(slot);
+            if link.out.capacity() == 0 {
+                link.out = core::mem::take(&mut self.spare);
+                link.out.reserve(ROOM_BYTES);
+            }
         }
         Some(link)
     }
@@ -296,6 +304,14 @@ impl Links {
             link.last = (0, 0);
             core::mem::take(&mut link.out)
         })
+    }
+
+    /// Keeps the memory of frames that were sent for the next link that writes.
+    pub(crate) fn recycle(&mut self, mut frames: Vec<u8>) {
+        if (self.spare.capacity() + 1..=KEPT_BYTES).contains(&frames.capacity()) {
+            frames.clear();
+            self.spare = frames;
+        }
     }
 
     /// Whether streams of the link may be writable, since the last call.

@@ -24,49 +24,63 @@ const LEFT_OUT: [&str; 6] = [
 pub(super) struct AnswerHead<'a> {
     /// The status in HTTP/2.
     pub status: u16,
-    fields: &'a [u8],
-    /// The length of the head, including the blank line.
-    pub len: usize,
+    /// The response, and the length of its status line.
+    answer: &'a [u8],
+    first: usize,
 }
 
 impl<'a> AnswerHead<'a> {
-    /// Reads the head that [`ResponseHead`](crate::http::response::ResponseHead) wrote.
+    /// Reads the status line that [`ResponseHead`](crate::http::response::ResponseHead) wrote.
     ///
     /// # Panics
-    /// If there is no complete head.
+    /// If there is no complete status line.
     pub fn read(answer: &'a [u8]) -> AnswerHead<'a> {
-        let len = memchr::memmem::find(answer, b"\r\n\r\n").expect("an answer has a head") + 4;
         let line = b"HTTP/1.1 200".len();
         let digits = answer[..line].last_chunk::<3>().expect("a status");
         let status = digits
             .iter()
             .fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
-        let end_of_line = memchr::memchr(b'\n', answer).expect("a status line") + 1;
         AnswerHead {
             status: if status == 101 { 200 } else { status },
-            fields: &answer[end_of_line..len - 2],
-            len,
+            answer,
+            first: end_of_line(answer),
         }
     }
 
-    /// Appends the frames of the head.
-    pub fn write(&self, stream: u32, ends: bool, out: &mut Vec<u8>) {
+    /// Appends the frames of the head. Returns the length of the head in the response, including the blank line.
+    ///
+    /// # Panics
+    /// If the head is not complete.
+    pub fn write(&self, stream: u32, ends: bool, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
         encode::status(out, self.status);
-        for line in self.fields.split_inclusive(|&b| b == b'\n') {
+        let mut at = self.first;
+        loop {
+            let rest = &self.answer[at..];
+            let end = end_of_line(rest);
+            at += end;
+            let line = rest[..end].strip_suffix(b"\r\n").unwrap_or_default();
+            if line.is_empty() {
+                break;
+            }
             let Some(colon) = memchr::memchr(b':', line) else {
                 continue;
             };
-            let name = &line[..colon];
-            let is_left_out = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
-            if !LEFT_OUT.iter().any(|known| is_left_out(known)) {
-                let value = line[colon + 1..].strip_suffix(b"\r\n").unwrap_or_default();
+            let (name, value) = (&line[..colon], &line[colon + 1..]);
+            let is_left_out = |known: &&str| known.as_bytes().eq_ignore_ascii_case(name);
+            if !LEFT_OUT.iter().any(is_left_out) {
                 encode::field(out, name, trim_ows(value));
             }
         }
         write_headers(stream, ends, start, out);
+        at
     }
+}
+
+/// The length of the first line, including its end.
+fn end_of_line(bytes: &[u8]) -> usize {
+    memchr::memchr(b'\n', bytes).expect("an answer has a head") + 1
 }
 
 /// Writes the frame headers of a block after the 9 bytes left free at `start`. A block that is too long for one frame continues in

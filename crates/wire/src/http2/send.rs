@@ -29,11 +29,11 @@ impl Connection {
         // If a CONNECT is refused, the stream ends like that of another request.
         row.is_tunnel &= head.status < 300;
         row.has_head = head.status >= 200;
-        head.write(stream, ends, out);
+        let len = head.write(stream, ends, out);
         if ends {
             self.end_answer(stream, out);
         }
-        Some(head.len)
+        Some(len)
     }
 
     /// Whether the head of the stream's response is not written yet. `None` if the stream or its response has ended.

@@ -277,7 +277,10 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
     if row.link.outbox == NONE && !row.link.has(TURNED_AWAY) {
         row.link.deadline_s = 0;
     }
-    if let Some(peer) = clients.conns.address_of(slot, io) {
+    // A system call for each request, so only for a log of clients.
+    if clients.meter.journal.is_some()
+        && let Some(peer) = clients.conns.address_of(slot, io)
+    {
         clients.note_connected(slot, peer);
     }
     Some(slot)

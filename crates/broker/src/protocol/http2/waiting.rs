@@ -40,6 +40,7 @@ fn flush<I: Io>(clients: &mut Clients, queues: &mut Queues, slot: u32, io: &mut 
             go_on_later(clients, queues, slot);
         }
     }
+    clients.conns.links.recycle(frames);
 }
 
 /// The link's socket takes bytes again: its streams may write, and the frames that it holds are read.
@@ -287,6 +288,26 @@ mod tests {
         let first: Vec<u32> = data.take(5).map(|it| it.stream).collect();
         assert_eq!(first, [1, 3, 5, 7, 9]);
         assert_eq!(world.answers().len(), 5);
+    }
+
+    #[test]
+    fn streams_share_the_window_of_the_connection_in_turns() {
+        let mut world = Linked::new(&initial_window(1 << 20));
+        let all: Vec<u8> = (0..3)
+            .flat_map(|n| get(2 * n + 1, "/sub/big?since=oldest"))
+            .collect();
+        // The first answer uses the connection's whole window.
+        world.say(all);
+        world.io.sent.clear();
+        let mut served = Vec::new();
+        for _ in 0..6 {
+            world.say(window(0, PAYLOAD_MAX as u32));
+            let sent = world.sent();
+            assert_eq!(sent.len(), 1, "{sent:?}");
+            served.push(sent[0].stream);
+            world.io.sent.clear();
+        }
+        assert_eq!(served, [1, 3, 5, 1, 3, 5]);
     }
 
     #[test]

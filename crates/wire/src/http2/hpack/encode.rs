@@ -54,27 +54,27 @@ pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// The index of the last row of the static table with this name, for fields of responses.
 fn index_of(name: &[u8]) -> Option<usize> {
-    const KNOWN: [(&str, usize); 18] = [
-        ("age", 21),
-        ("date", 33),
-        ("etag", 34),
-        ("link", 45),
-        ("vary", 59),
-        ("allow", 22),
-        ("server", 54),
-        ("expires", 36),
-        ("location", 46),
-        ("set-cookie", 55),
-        ("retry-after", 53),
-        ("content-type", 31),
-        ("accept-ranges", 18),
-        ("cache-control", 24),
-        ("last-modified", 44),
-        ("content-length", 28),
-        ("www-authenticate", 61),
-        ("access-control-allow-origin", 20),
-    ];
-    let row = KNOWN
+    let of_length: &[(&str, usize)] = match name.len() {
+        3 => &[("age", 21)],
+        4 => &[("date", 33), ("etag", 34), ("vary", 59), ("link", 45)],
+        5 => &[("allow", 22)],
+        6 => &[("server", 54)],
+        7 => &[("expires", 36)],
+        8 => &[("location", 46)],
+        10 => &[("set-cookie", 55)],
+        11 => &[("retry-after", 53)],
+        12 => &[("content-type", 31)],
+        13 => &[
+            ("cache-control", 24),
+            ("last-modified", 44),
+            ("accept-ranges", 18),
+        ],
+        14 => &[("content-length", 28)],
+        16 => &[("www-authenticate", 61)],
+        27 => &[("access-control-allow-origin", 20)],
+        _ => &[],
+    };
+    let row = of_length
         .iter()
         .find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name));
     row.map(|&(_, index)| index)

@@ -96,6 +96,19 @@ pub fn decode(string: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
             window |= u64::from(byte) << (56 - bits);
             bits += 8;
         }
+        // Whatever code of at most 8 bits comes next, the window has all of it.
+        while bits >= 8 {
+            let (symbol, length) = CODE.short[(window >> 56) as usize];
+            if length == 0 {
+                break;
+            }
+            out.push(symbol);
+            window <<= length;
+            bits -= u32::from(length);
+        }
+        if bits < LENGTH_MAX as u32 && !rest.as_slice().is_empty() {
+            continue;
+        }
         let (symbol, length) = next_symbol(window);
         if length > bits {
             // The last byte is padded with a prefix of EOS, which is all ones.
