@@ -178,6 +178,8 @@ export interface Connection {
   id: string;
   shard: number;
   transport: string;
+  /** The id of the connection of HTTP/2 of which this one is a stream. */
+  http2: string | null;
   state: string;
   address: string | null;
   user: string | null;

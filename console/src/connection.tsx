@@ -9,7 +9,7 @@ import { EVERY_MS, usePolled } from "./poll";
 import { to } from "./route";
 import { useApi } from "./store";
 import { subscriptionsOf, type Listed } from "./subscriptions";
-import { transport } from "./transports";
+import { protocol } from "./transports";
 
 /** The session expiry of a client that asked for one without end. */
 const FOREVER_S = 4294967295;
@@ -61,7 +61,7 @@ export function ConnectionView({ id }: { id: string }) {
 
 function facts(of: Connection): [string, ComponentChildren][] {
   const all: [string, ComponentChildren][] = [
-    ["Protocol", of.mqtt === null ? transport(of.transport) : `${transport(of.transport)} ${of.mqtt.version}`],
+    ["Protocol", of.mqtt === null ? protocol(of) : `${protocol(of)} ${of.mqtt.version}`],
     ["TLS", of.tls ? "yes" : "not at this server"],
     ["Address", of.address ?? NONE],
     ["User", of.user ?? NONE],

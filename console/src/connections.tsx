@@ -8,7 +8,7 @@ import { Breaking, ForeignWildcards, NONE, Question, Table, Trouble } from "./pa
 import { to } from "./route";
 import { EVERY_MS, readRows, usePolled } from "./poll";
 import { useApi } from "./store";
-import { TRANSPORTS, transport } from "./transports";
+import { TRANSPORTS, protocol } from "./transports";
 
 const PAGE = 50;
 /** A row is a card there. */
@@ -179,7 +179,7 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
     <>
       {asked !== null && (
         <Question label="Disconnect this connection?" yes="Disconnect it" no="Leave it" answer={answer}>
-          End the connection {asked.id} ({[transport(asked.transport), asked.address].filter(Boolean).join(", ")})? Its client may connect again at once.
+          End the connection {asked.id} ({[protocol(asked), asked.address].filter(Boolean).join(", ")})? Its client may connect again at once.
         </Question>
       )}
       <Table
@@ -191,7 +191,7 @@ export function ConnectionTable({ label, connections, ended, complain }: TablePr
             <a href={to("connection", one.id)}>
               <code>{one.id}</code>
             </a>,
-            transport(one.transport),
+            protocol(one),
             one.address ?? NONE,
             one.user === null && !one.client_id ? NONE : <Client of={one} />,
             one.topic_count === 0 && one.filters.length === 0 ? NONE : <Subscribed by={one} />,

@@ -3,10 +3,12 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use support::http::{PATIENCE, once, publish};
+use support::port::{await_metric, connections};
 use support::ws::{TEXT, masked};
 use support::{Server, eventually, is_timeout};
 
@@ -303,7 +305,7 @@ fn publish_history_and_refusals_are_those_of_http_1() {
 
 #[test]
 fn a_hundred_event_streams_share_a_connection() {
-    let server = Server::with(ON);
+    let server = Server::with_admin(ON);
     let mut client = Http2::open(&server);
     let streams: Vec<u32> = (0..100)
         .map(|n| client.events(&format!("topic{n}")))
@@ -315,6 +317,14 @@ fn a_hundred_event_streams_share_a_connection() {
         let text = client.data_with(stream, &format!("message {n}."));
         assert_eq!(text.matches("data:").count(), 1, "{text}");
     }
+    let [links, streams] = ["http2", "sse"].map(|it| connections(server.admin(), it));
+    assert_eq!([links.len(), streams.len()], [1, 100]);
+    assert!(streams.iter().all(|it| it["http2"] == links[0]["id"]));
+    let count = |name: &str, count| await_metric(server.admin(), name, count);
+    count("crore_http2_streams", 100.0);
+    count("crore_http2_opened_streams_total", 100.0);
+    drop(client);
+    count("crore_http2_streams", 0.0);
 }
 
 #[test]
@@ -405,8 +415,8 @@ const GET: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn attacks_on_a_connection_end_it_with_their_code() {
-    let server = Server::with(ON);
+fn attacks_on_a_connection_end_it_with_their_code_and_are_counted() {
+    let server = Server::with_admin(ON);
     let rapid_reset = (0..2_000_u32).flat_map(|n| {
         let stream = 2 * n + 1;
         let reset = frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes());
@@ -417,8 +427,13 @@ fn attacks_on_a_connection_end_it_with_their_code() {
     let mut bomb = [&block(&GET)[..], b"\x40\x01a\x7f\xa1\x1e", &[b'x'; 4_000]].concat();
     bomb.resize(16_000, 0xbe);
     let byte_for_each = [1, 3].map(|stream| frame(DATA, 0, stream, b"x")).concat();
-    let attacks: Vec<(&str, Vec<u8>, u32)> = vec![
-        ("rapid reset", rapid_reset.collect(), ENHANCE_YOUR_CALM),
+    let attacks: Vec<(&str, Vec<u8>, u32, &str)> = vec![
+        (
+            "rapid reset",
+            rapid_reset.collect(),
+            ENHANCE_YOUR_CALM,
+            "resets",
+        ),
         (
             "continuations without end",
             [
@@ -427,75 +442,99 @@ fn attacks_on_a_connection_end_it_with_their_code() {
             ]
             .concat(),
             ENHANCE_YOUR_CALM,
+            "fields",
         ),
         (
             "settings flood",
             frame(SETTINGS, 0, 0, &[]).repeat(5_000),
             ENHANCE_YOUR_CALM,
+            "settings",
         ),
         (
             "ping flood",
             frame(PING, 0, 0, b"12345678").repeat(5_000),
             ENHANCE_YOUR_CALM,
+            "pings",
         ),
         (
             "empty frames",
             [open(1), frame(DATA, 0, 1, b"").repeat(5_000)].concat(),
             ENHANCE_YOUR_CALM,
+            "empty_frames",
         ),
         (
             "an index bomb",
             frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb),
             ENHANCE_YOUR_CALM,
+            "fields",
         ),
         (
             "bytes for one body after another",
             [open(1), open(3), byte_for_each.repeat(2_000)].concat(),
             ENHANCE_YOUR_CALM,
+            "small_frames",
         ),
         (
             "priorities without end",
             frame(PRIORITY, 0, 3, &[0, 0, 0, 1, 9]).repeat(5_000),
             ENHANCE_YOUR_CALM,
+            "empty_frames",
         ),
         (
             "window overflow",
             frame(WINDOW_UPDATE, 0, 0, &0x7fff_ffff_u32.to_be_bytes()),
             FLOW_CONTROL_ERROR,
+            "windows",
         ),
         (
             "initial window past the limit",
             frame(SETTINGS, 0, 0, &[0, 4, 0x80, 0, 0, 0]),
             FLOW_CONTROL_ERROR,
+            "windows",
         ),
         (
             "a stream that depends on itself",
             frame(PRIORITY, 0, 3, &[0, 0, 0, 3, 9]),
             PROTOCOL_ERROR,
+            "protocol",
         ),
         (
             "an index that the table does not have",
             frame(HEADERS, END_HEADERS | END_STREAM, 1, &[0xff, 0xff, 0x03]),
             COMPRESSION_ERROR,
+            "fields",
         ),
         (
             "a frame that is too long",
             frame(DATA, 0, 1, &[0; 20_000]),
             FRAME_SIZE_ERROR,
+            "protocol",
         ),
-        ("a stream of the server", request(2, &GET), PROTOCOL_ERROR),
+        (
+            "a stream of the server",
+            request(2, &GET),
+            PROTOCOL_ERROR,
+            "protocol",
+        ),
         (
             "data of a stream that is not open",
             frame(DATA, 0, 1, b"x"),
             PROTOCOL_ERROR,
+            "protocol",
         ),
     ];
-    for (name, bytes, code) in attacks {
+    let mut counted = BTreeMap::new();
+    for (name, bytes, code, reason) in attacks {
         let mut client = Http2::open(&server);
         client.send(&bytes);
         assert_eq!(client.gone().0, code, "{name}");
+        *counted.entry(reason).or_insert(0.0) += 1.0;
         // Others are served.
         publish(&server, "other", name);
+    }
+    for (reason, count) in counted {
+        let metric = format!("crore_http2_goaways_total{{reason=\"{reason}\"}}");
+        await_metric(server.admin(), &metric, count);
     }
 }
 
@@ -541,6 +580,39 @@ fn requests_that_break_a_rule_end_their_stream_only() {
     assert_eq!(client.reset(stream), FLOW_CONTROL_ERROR, "a window");
     let stream = client.post("/pub/a", b"well");
     assert_eq!(client.answer(stream).0, 202);
+}
+
+#[test]
+fn bytes_of_a_body_or_of_a_refused_tunnel_never_become_a_request() {
+    let server = Server::with(ON);
+    let mut client = Http2::open(&server);
+    // It would end a body in chunks, and begin a request of HTTP/1.1.
+    let hidden = format!(
+        "0\r\n\r\nPOST /pub/hidden HTTP/1.1\r\nhost: {}\r\ncontent-length: 1\r\n\r\nx",
+        client.host
+    );
+    let length = hidden.len().to_string();
+    for more in [&[][..], &[("content-length", length.as_str())]] {
+        let stream = client.begin("POST", "/pub/a", more, 0);
+        client.send(&frame(DATA, END_STREAM, stream, hidden.as_bytes()));
+        assert_eq!(client.answer(stream).0, 202);
+    }
+    let fields = [(":protocol", "websocket"), ("sec-websocket-version", "13")];
+    for request in [&hidden[..], &hidden["0\r\n\r\n".len()..]] {
+        let stream = client.begin("CONNECT", "/nowhere", &fields, 0);
+        client.send(&frame(DATA, END_STREAM, stream, request.as_bytes()));
+        assert_eq!(client.answer(stream).0, 404);
+    }
+    let mut history = |topic: &str| {
+        let stream = client.get(&format!("/history/{topic}?since=oldest"), &[]);
+        let (status, text) = client.answer(stream);
+        assert_eq!(status, 200, "{text}");
+        let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+        let data = list.iter().map(|it| it["data"].as_str().expect("a text"));
+        data.map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(history("a"), [hidden.as_str(); 2]);
+    assert!(history("hidden").is_empty());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod fair_queue;
+pub(crate) mod go_away;
 pub mod ids;
 pub(crate) mod journal;
 pub mod lives;

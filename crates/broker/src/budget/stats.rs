@@ -11,6 +11,7 @@
 use alloc::vec::Vec;
 use core::ops::AddAssign;
 
+use crate::base::go_away::GoAway;
 use crate::base::reason::{Closed, Reason, Section};
 use crate::base::words::words;
 use crate::budget::part::MemoryPart;
@@ -161,6 +162,7 @@ counters! {
     refused_streams metric "crore_refused_streams_total": "Event streams and WebSockets that were answered 400. Browsers hide the reason from the page; the log says so once a minute, and shows one reason";
     mqtt_refused metric "crore_refused_packets_total" refusal "an MQTT packet": "Packets of MQTT clients that were refused, or ended their connection, for another reason than rights: a subscription past `limits.topics_per_connection`, a topic with a control character. The log says so once a minute, and names one with the reason";
     lapsed metric "crore_lapsed_connections_total": "Connections and polls that ended because their token expired, or because the settings [grant less](ACCESS.md#when-the-settings-grant-less)";
+    streams metric "crore_http2_opened_streams_total": "Streams of [HTTP/2](PROTOCOL-DETAILS.md#http2) that clients opened, one for each request";
     published metric "crore_published_messages_total": "Published messages";
     published_bytes metric "crore_published_bytes_total": "Bytes of data of the published messages";
     delivered metric "crore_delivered_messages_total": "Deliveries: a message counts once for each connection that gets it";
@@ -184,6 +186,7 @@ counters! {
     expired metric "crore_expired_messages_total": "Kept messages that expired";
 
     (closed by Closed "reason") metric "crore_closed_connections_total": "Ended connections";
+    (goaways by GoAway "reason") metric "crore_http2_goaways_total": "Connections of [HTTP/2](PROTOCOL-DETAILS.md#http2) that the server ended, or whose clients it asked for no more streams (GOAWAY)";
 
     [|it| it.of_section(Section::Credentials)] metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
     [|it| it.count(Reason::TokenTooLong)] metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
@@ -246,6 +249,7 @@ macro_rules! holdings {
 holdings! {
     connections: u32, by_shard "crore_shard_connections": "Connections";
     spills: u32: "Side rows of spills: bytes received in part";
+    streams: u32, metric "crore_http2_streams": "Streams of [HTTP/2](PROTOCOL-DETAILS.md#http2). Each is also a connection, with the transport of its request";
     outboxes: u32, by_shard "crore_slow_consumers": "Connections for which something waits";
     extras: u32: "Other side rows";
     receive_bytes: usize, by_shard "crore_receive_buffer_bytes": "Requests and frames that have arrived in part";

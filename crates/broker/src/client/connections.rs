@@ -169,6 +169,12 @@ impl<P: ProtocolTypes> Connections<P> {
         self.links.link_of(socket).is_some()
     }
 
+    /// The connection whose link a stream shares.
+    pub(crate) fn link_of(&self, slot: u32) -> Option<ConnId> {
+        let link = self.links.link_of(self.rows.get(slot).link.socket);
+        link.map(|link| self.id_of(link))
+    }
+
     /// The socket that a connection's bytes go through: its own, or that of its link.
     pub(crate) fn socket_of(&self, slot: u32) -> SocketId {
         let socket = self.rows.get(slot).link.socket;
@@ -210,6 +216,7 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Adds the counts and bytes of this table to `accounts`.
     pub(crate) fn account(&self, accounts: &mut Accounts) {
         accounts.connections = self.rows.len();
+        accounts.streams = self.links.streams();
         accounts.spills = self.spills.len();
         accounts.outboxes = self.outboxes.len();
         accounts.extras = self.extras.len();

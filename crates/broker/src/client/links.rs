@@ -142,6 +142,11 @@ pub(crate) struct Links {
 }
 
 impl Links {
+    /// The number of streams.
+    pub(crate) fn streams(&self) -> u32 {
+        self.streams.len()
+    }
+
     /// The bytes of the table of streams.
     pub(crate) fn table_bytes(&self) -> usize {
         self.streams.bytes()

@@ -337,6 +337,8 @@ pub struct Connection {
     pub id: ConnId,
     /// The connection's protocol.
     pub transport: Transport,
+    /// The connection of HTTP/2 of which this one is a stream.
+    pub link: Option<ConnId>,
     /// Whether a request is in flight.
     pub request_in_flight: bool,
     /// The client's address, if a trusted proxy stated it for the last request or for the connection; otherwise the address of the socket's peer.

@@ -335,7 +335,7 @@ struct ConnectionFilter {
     /// Only connections that subscribe to this topic, or to a topic that matches this filter
     #[arg(short, long, aliases = ["topic", "subscribed"], short_alias = 't', value_name = "TOPIC", value_parser = values::filter)]
     filter: Option<String>,
-    /// Only connections of this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo or closing
+    /// Only connections of this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo, http2 or closing
     #[arg(long, alias = "protocol", value_parser = transport)]
     transport: Option<String>,
     /// Only connections whose client has not read all that was sent

@@ -61,6 +61,20 @@ pub fn get(to: SocketAddr, path: &str) -> Value {
     answer.json()
 }
 
+/// All connections with this transport.
+pub fn connections(to: SocketAddr, transport: &str) -> Vec<Value> {
+    let (mut all, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let path = format!("connections?transport={transport}&limit=1000{cursor}");
+        let page = get(to, &path);
+        all.extend_from_slice(page["connections"].as_array().expect("a list"));
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return all,
+        }
+    }
+}
+
 /// Opens an event stream and reads its head.
 pub fn stream(to: SocketAddr, path: &str) -> BufReader<TcpStream> {
     stream_with(to, path, &format!("Host: {to}\r\n"))

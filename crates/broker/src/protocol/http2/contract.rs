@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use crore_wire::http2::{self, ErrorCode};
 
+use crate::base::go_away::GoAway;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::budget::stats::Transport;
@@ -66,10 +67,11 @@ pub(super) fn end_link<I: Io>(clients: &mut Clients, slot: u32, closed: Closed, 
 fn go_away<I: Io>(
     clients: &mut Clients,
     slot: u32,
-    (code, closed): (ErrorCode, Closed),
+    (code, reason, closed): (ErrorCode, GoAway, Closed),
     words: &str,
     io: &mut I,
 ) {
+    clients.meter.stats.goaways[reason as usize] += 1;
     if let Some(link) = clients.conns.links.get_mut(slot) {
         link.codec.go_away(code, words, &mut link.out);
     }
@@ -142,7 +144,7 @@ impl Protocol<AllProtocols> for Http2 {
         let (is_idle, is_told) = (link.codec.streams() == 0, link.is_told);
         if !link.codec.is_acknowledged() && age_s > settings_s {
             let words = "the settings were not acknowledged";
-            let how = (ErrorCode::SettingsTimeout, Closed::Timeout);
+            let how = (ErrorCode::SettingsTimeout, GoAway::Timeout, Closed::Timeout);
             return go_away(clients, slot, how, words, io);
         }
         let link = &clients.conns.get(slot).link;
@@ -150,13 +152,9 @@ impl Protocol<AllProtocols> for Http2 {
             return clients.drop_conn(slot, Close::Now);
         }
         if is_idle && (is_told || link.has(TURNED_AWAY) && link.has(SERVED)) {
-            return go_away(
-                clients,
-                slot,
-                (ErrorCode::NoError, Closed::Operator),
-                "drain",
-                io,
-            );
+            let reason = if is_told { GoAway::Drain } else { GoAway::Full };
+            let how = (ErrorCode::NoError, reason, Closed::Operator);
+            return go_away(clients, slot, how, "drain", io);
         }
         let row = clients.conns.get_mut(slot);
         if is_idle && row.link.deadline_s == 0 && row.link.outbox == NONE {
@@ -178,13 +176,13 @@ impl Protocol<AllProtocols> for Http2 {
             clients.conns.get_mut(slot).link.deadline_s = 0;
             return;
         }
-        go_away(
-            clients,
-            slot,
-            (ErrorCode::NoError, Closed::Done),
-            "idle",
-            io,
-        );
+        let reason = if is_refused {
+            GoAway::Full
+        } else {
+            GoAway::Idle
+        };
+        let how = (ErrorCode::NoError, reason, Closed::Done);
+        go_away(clients, slot, how, "idle", io);
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
@@ -195,7 +193,8 @@ impl Protocol<AllProtocols> for Http2 {
             Closed::Broken => ErrorCode::Internal,
             Closed::Peer | Closed::Done | Closed::Deleted | Closed::Operator => ErrorCode::NoError,
         };
-        go_away(clients, slot, (code, closed), reason.text(), io);
+        let how = (code, closed.into(), closed);
+        go_away(clients, slot, how, reason.text(), io);
     }
 
     /// The streams stay for this reason, or end by themselves.
@@ -210,17 +209,13 @@ impl Protocol<AllProtocols> for Http2 {
             return false;
         };
         if link.codec.streams() == 0 {
-            go_away(
-                clients,
-                slot,
-                (ErrorCode::NoError, Closed::Operator),
-                "drain",
-                io,
-            );
+            let how = (ErrorCode::NoError, GoAway::Drain, Closed::Operator);
+            go_away(clients, slot, how, "drain", io);
             return true;
         }
         if !core::mem::replace(&mut link.is_told, true) {
             link.codec.drain(&mut link.out);
+            clients.meter.stats.goaways[GoAway::Drain as usize] += 1;
         }
         false
     }

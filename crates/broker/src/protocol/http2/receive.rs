@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crore_wire::http2::{ErrorCode, Event, NO_SLOT, Scratch, Violation};
 
+use crate::base::go_away::GoAway;
 use crate::base::journal::EventKind;
 use crate::base::reason::{Closed, Reason};
 use crate::client::admission::enter_stream;
@@ -238,6 +239,7 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
     // Its first bytes are those of a request.
     row.link.flags |= SERVED;
     clients.meter.stats.accepted += 1;
+    clients.meter.stats.streams += 1;
     let mut enters = enter_stream(clients, gate, &mut row, link);
     let is_refused = row.link.has(TURNED_AWAY);
     let is_last = clients.conns.get(link).link.has(TURNED_AWAY);
@@ -252,6 +254,7 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
             // The answer to this request is the only one.
             let (codec, out) = (&mut shared.codec, &mut shared.out);
             codec.go_away(ErrorCode::NoError, "no room for a connection", out);
+            clients.meter.stats.goaways[GoAway::Full as usize] += 1;
         }
     }
     if !enters {
@@ -289,6 +292,7 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
 /// Counts what a client did wrong, and ends the link. The last frame to send is GOAWAY with the code.
 fn violated<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, io: &mut I) {
     clients.refused(slot, Reason::Http2Violation);
+    clients.meter.stats.goaways[GoAway::from(violation) as usize] += 1;
     clients.note(slot, EventKind::Refused, violation.name().as_bytes());
     clients.note_end_reason(violation.name());
     end_link(clients, slot, Closed::Refused, io);

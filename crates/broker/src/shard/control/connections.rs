@@ -105,6 +105,7 @@ fn describe<I: Io>(
     Connection {
         id,
         transport: row.transport(),
+        link: clients.conns.link_of(slot),
         request_in_flight: row.consumer.state == State::Waiting,
         address: clients.conns.address_of(slot, io),
         user: user_of(&clients.conns, id).into(),

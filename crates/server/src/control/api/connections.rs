@@ -27,6 +27,8 @@ pub struct Connection {
     shard: ShardId,
     /// http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo, http2 or closing.
     transport: &'static str,
+    /// The id of the connection of HTTP/2 of which this one is a stream; null for others.
+    http2: Option<String>,
     /// request (between or within requests), waiting (for an answer), open (it subscribes) or closing.
     state: &'static str,
     /// The client's address: as a proxy of http.trusted_proxies has named it for the last request or for the connection, otherwise that of the peer.
@@ -164,11 +166,12 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
         Transport::Http => "request",
         _ => "open",
     };
-    let ConnId { slot, generation } = connection.id;
+    let named = |ConnId { slot, generation }| format!("{shard}-{slot}-{generation}");
     Connection {
-        id: format!("{shard}-{slot}-{generation}"),
+        id: named(connection.id),
         shard,
         transport: connection.transport.name(),
+        http2: connection.link.map(named),
         state,
         address: connection.address.map(|address| address.to_string()),
         user: Some(connection.user.into_string()).filter(|user| !user.is_empty()),
