@@ -63,6 +63,7 @@ pub struct Http {
     #[schemars(with = "Vec<String>", extend("format" = "networks"))]
     pub trusted_proxies: Vec<(core::net::IpAddr, u8)>,
     /// Offer HTTP/2 to clients of TLS (ALPN `h2`), so that a page has one connection for all its streams ([HTTP/2](PROTOCOL-DETAILS.md#http2)).
+    #[default(true)]
     pub h2: bool,
     /// Speak HTTP/2 without TLS to clients that begin with it ("prior knowledge"), such as proxies. Others still speak HTTP/1.1.
     ///

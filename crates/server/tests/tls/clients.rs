@@ -62,7 +62,7 @@ fn plain_clients_share_the_port() {
 #[test]
 fn alpn_offers_http_and_mqtt_and_refuses_what_is_not_spoken() {
     let all = Certificates::new();
-    let server = Server::with(&all.settings(""));
+    let server = Server::with(&all.settings("[http]\nh2 = false\n"));
     for (offered, answer) in [
         ("http/1.1", "ALPN protocol: http/1.1"),
         ("mqtt", "ALPN protocol: mqtt"),
@@ -75,11 +75,12 @@ fn alpn_offers_http_and_mqtt_and_refuses_what_is_not_spoken() {
 }
 
 #[test]
-fn browsers_may_choose_http2_where_the_settings_offer_it() {
+fn browsers_may_choose_http2_by_default() {
     let all = Certificates::new();
-    let server = Server::with(&all.settings("[http]\nh2 = true\n"));
+    let server = Server::with(&all.settings(""));
     for (offered, answer) in [
         ("h2,http/1.1", "ALPN protocol: h2"),
+        ("h2", "ALPN protocol: h2"),
         ("http/1.1", "ALPN protocol: http/1.1"),
         ("mqtt", "ALPN protocol: mqtt"),
     ] {
