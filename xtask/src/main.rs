@@ -15,6 +15,7 @@ mod tools;
 
 use anyhow::{Context, Result, bail};
 use run::{Program, together, workspace_root};
+use std::path::Path;
 use std::time::Instant;
 
 const USAGE: &str = "\
@@ -35,6 +36,7 @@ cargo xtask COMMAND
   adversary [--minutes N | --each ROUNDS [--json FILE]] [--seed S] [--release] [--server PATH] [--only KIND,...]
                     plays attackers of every door beside honest clients against a server with small limits,
                     a round a minute, each with the next seed; --server names another build of the server
+  conformance http2 h2spec over TLS and without it, and other people's clients of HTTP/2
   rolling COMMIT    builds the server as of this commit, and has nodes of it and of this one in one cluster: an upgrade
                     node by node, and the way back
   fuzz [--seconds N] [--seed S] [TARGET...]
@@ -64,6 +66,7 @@ fn main() -> Result<()> {
         ["compare", args @ ..] => compare::run(args)?,
         ["sim", args @ ..] => sim::run(args)?,
         ["adversary", args @ ..] => adversary::run(args)?,
+        ["conformance", "http2"] => clients(&tools::prepare()?, &[], "http2::")?,
         ["rolling", commit] => rolling::run(commit)?,
         ["console"] => console::build()?,
         ["console", "--check"] => console::check()?,
@@ -88,13 +91,16 @@ fn main() -> Result<()> {
 /// the time of one.
 const THREADS: &str = "RUST_TEST_THREADS";
 
+fn threads() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (2 * cores).to_string()
+}
+
 /// All tests of the workspace in one profile, so that it is built once. Then those that the plain `cargo test` skips: the model of the
 /// mailbox, tests with third-party clients, ten thousand subscribers that do not read, and new seeds of the simulator. Every command names
 /// the whole workspace, even for one test: with `--package` the libraries would be compiled again with that package's features.
 fn test(release: bool) -> Result<()> {
     let tools = tools::prepare()?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = (2 * cores).to_string();
     let profile: &[&str] = if release { &["--release"] } else { &[] };
     // These tests wait more than they compute.
     let beside = std::thread::spawn(sim::beside);
@@ -103,17 +109,9 @@ fn test(release: bool) -> Result<()> {
         .args(profile)
         .env("CRORE_TOOLS", "required")
         .env("CRORE_NATS_SERVER", tools::nats_server()?)
-        .env(THREADS, &threads)
+        .env(THREADS, threads())
         .run_tests();
-    let clients = Program::new("cargo")
-        .args(["test", "--workspace", "--test", "clients", "--locked"])
-        .args(profile)
-        .args(["--", "--ignored"])
-        .env("CRORE_TOOLS", "required")
-        .env("CRORE_NATS_SERVER", tools::nats_server()?)
-        .env("CRORE_CLIENT_TESTS", &tools)
-        .env(THREADS, &threads)
-        .run_tests();
+    let clients = clients(&tools, profile, "");
     // Alone, since it uses all memory that the kernel has for TCP.
     let stalled = Program::new("cargo")
         .args(["test", "--workspace", "--test", "http", "--locked"])
@@ -129,6 +127,19 @@ fn test(release: bool) -> Result<()> {
     let fuzz = fuzz::short();
     // All are run, so that one run shows all failures.
     together([all, model, clients, stalled, console, fuzz, beside])
+}
+
+/// The tests with third-party clients whose names contain `name`.
+fn clients(tools: &Path, profile: &[&str], name: &str) -> Result<()> {
+    Program::new("cargo")
+        .args(["test", "--workspace", "--test", "clients", "--locked"])
+        .args(profile)
+        .args(["--", "--ignored", name])
+        .env("CRORE_TOOLS", "required")
+        .env("CRORE_NATS_SERVER", tools::nats_server()?)
+        .env("CRORE_CLIENT_TESTS", tools)
+        .env(THREADS, threads())
+        .run_tests()
 }
 
 /// Model checking of the mailbox: every interleaving of its senders and its reader.

@@ -1,5 +1,5 @@
-//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's clients, Node with five packages, Python with
-//! four; and the tools that check packages and man pages. Shells are not installed: their completions are tested only where they exist.
+//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's and nghttp2's clients, Node with five packages,
+//! Python with four; and the tools that check packages and man pages. Shells are not installed: their completions are tested only where they exist.
 //!
 //! Missing programs are installed from Debian's packages, and none is started as a service. Libraries are installed below `target/` in the
 //! versions that `conformance/` pins, and not again until the pins change. So a second run costs a few file reads.
@@ -18,6 +18,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("/usr/sbin/haproxy", &["haproxy"]),
     ("promtool", &["prometheus"]),
     ("mosquitto_pub", &["mosquitto-clients"]),
+    ("nghttp", &["nghttp2-client"]),
     ("node", &["nodejs"]),
     ("npm", &["npm"]),
     ("python3", &["python3", "python3-venv"]),
@@ -51,13 +52,16 @@ const PYTHON_PINS: &[&str] = &["requirements.txt"];
 
 /// nats-server in the version for which the cluster's tests are written. It is installed with Go, since Debian's package is too old.
 const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
+/// The tests of HTTP/2, which no distribution has.
+const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
 
-/// Installs everything that is missing. Returns the directory with `node_modules/` and `venv/`.
+/// Installs everything that is missing. Returns the directory with `node_modules/`, `venv/` and `go/`.
 pub fn prepare() -> Result<PathBuf> {
     programs()?;
     let tools = target_directory()?.join("client-tools");
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
     nats_server()?;
+    of_go("h2spec", H2SPEC)?;
     once(&tools, "node", NODE_PINS, || node(&tools))?;
     once(&tools, "python", PYTHON_PINS, || python(&tools))?;
     Ok(tools)
@@ -65,8 +69,13 @@ pub fn prepare() -> Result<PathBuf> {
 
 /// The path of nats-server, which is installed if it is missing.
 pub fn nats_server() -> Result<PathBuf> {
+    of_go("nats-server", NATS_SERVER)
+}
+
+/// The path of a program that is installed with Go if it is missing.
+fn of_go(name: &str, package: &str) -> Result<PathBuf> {
     let directory = target_directory()?.join("client-tools/go");
-    let path = directory.join("nats-server");
+    let path = directory.join(name);
     if path.is_file() {
         return Ok(path);
     }
@@ -75,7 +84,7 @@ pub fn nats_server() -> Result<PathBuf> {
     }
     // An older Go downloads the version of Go that this needs.
     Program::new("go")
-        .args(["install", NATS_SERVER])
+        .args(["install", package])
         .env("GOBIN", directory)
         .env("CGO_ENABLED", "0")
         .run()?;

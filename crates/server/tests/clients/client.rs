@@ -155,7 +155,7 @@ pub fn tools() -> PathBuf {
         .into()
 }
 
-fn path_of(script: &str) -> String {
+pub fn path_of(script: &str) -> String {
     format!("{}/tests/clients/{script}", env!("CARGO_MANIFEST_DIR"))
 }
 

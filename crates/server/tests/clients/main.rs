@@ -11,6 +11,9 @@ mod jetstream;
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../tls/tool.rs"]
+#[allow(dead_code, reason = "the tests of TLS use all of it")]
+mod tls;
 
 mod access;
 mod browser;
@@ -21,6 +24,7 @@ mod console_views;
 mod cut;
 mod fronts;
 mod grid;
+mod http2;
 mod languages;
 mod mqtt;
 mod proxies;

@@ -1,0 +1,358 @@
+//! Tests HTTP/2 with `h2spec`, and with clients that other people wrote: `curl`, nghttp2's, Node's `http2`, Python's `httpx` and Go's
+//! `net/http`. Each publishes, reads the history, subscribes, and resumes after its connection was cut.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, curl, path_of, publish, tools};
+use crate::proxy::Proxy;
+use crate::support::port::connections;
+use crate::support::state::State;
+use crate::support::{PATIENCE, Server, http};
+use crate::tls::Certificates;
+
+/// HTTP/2 without TLS, too.
+const SETTINGS: &str =
+    "[http]\nh2_cleartext = true\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000\n";
+
+/// A server behind a network that can be cut, with TLS or without.
+struct Place {
+    all: Certificates,
+    server: Server,
+    proxy: Proxy,
+    is_secure: bool,
+}
+
+impl Place {
+    fn new(is_secure: bool) -> Place {
+        let all = Certificates::new();
+        let server = Server::with(&all.settings(SETTINGS));
+        let proxy = Proxy::to(server.address());
+        Place {
+            all,
+            server,
+            proxy,
+            is_secure,
+        }
+    }
+
+    /// The address behind the network.
+    fn url(&self, path: &str) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.proxy.address())
+    }
+
+    /// The file with the root; empty without TLS.
+    fn root(&self) -> String {
+        match self.is_secure {
+            true => self.all.path("ca.pem"),
+            false => String::new(),
+        }
+    }
+
+    fn history(&self, topic: &str) -> Vec<String> {
+        let kept = curl(&[&self.server.url(&format!("/history/{topic}?since=oldest"))]);
+        let kept: Vec<Value> = serde_json::from_str(&kept).expect("JSON");
+        let data = kept.iter().map(|it| it["data"].as_str().expect("a text"));
+        data.map(str::to_string).collect()
+    }
+
+    /// The course of all scripts. `version` is what the client calls HTTP/2.
+    fn talks(&self, mut client: Client, version: &str) {
+        let published = client.at_once("published");
+        assert_eq!(
+            (&published["status"], &published["version"]),
+            (&json!(202), &json!(version))
+        );
+        assert_eq!(client.at_once("history")["data"], json!(["one"]));
+        self.server.await_subscribers("news", 1);
+        publish(&self.server, "news", "two");
+        assert_eq!(client.messages(2).0, ["one", "two"]);
+        self.proxy.cut();
+        self.server.await_subscribers("news", 0);
+        publish(&self.server, "news", "three");
+        self.proxy.mend();
+        assert_eq!(client.messages(1).0, ["three"]);
+        self.server.await_subscribers("news", 1);
+        publish(&self.server, "news", "four");
+        assert_eq!(client.messages(1).0, ["four"]);
+        client.expect_quiet();
+        client.kill();
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn node_speaks_http2() {
+    for (is_secure, version) in [(true, "h2"), (false, "h2c")] {
+        let place = Place::new(is_secure);
+        let client = Client::node("http2_client.mjs", &[&place.url(""), &place.root()]);
+        place.talks(client, version);
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn python_speaks_http2() {
+    for is_secure in [true, false] {
+        let place = Place::new(is_secure);
+        let client = Client::python("httpx_http2.py", &[&place.url(""), &place.root()]);
+        place.talks(client, "HTTP/2");
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn go_speaks_http2() {
+    let place = Place::new(true);
+    let program = place.all.path("http2_client");
+    let mut build = Command::new("go");
+    build.args(["build", "-o", &program, &path_of("http2_client.go")]);
+    assert!(build.status().expect("go starts").success());
+    let client = Client::start(program.into(), &[&place.url(""), &place.root()]);
+    place.talks(client, "HTTP/2.0");
+}
+
+fn with<'a>(how: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
+    [how, args].concat()
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn curl_speaks_http2() {
+    for is_secure in [true, false] {
+        let place = Place::new(is_secure);
+        let root = place.all.path("ca.pem");
+        let how = match is_secure {
+            true => vec!["--http2", "--cacert", &root],
+            false => vec!["--http2-prior-knowledge"],
+        };
+        let next = |client: &Client, wanted: &str| {
+            let line = || client.within(PATIENCE).expect("a line");
+            while line() != wanted {}
+        };
+        let told = ["-o", "/dev/null", "-w", "%{http_version} %{http_code}"];
+        let url = place.url("/pub/news");
+        let publishes = [&told[..], &["-d", "one", &url]].concat();
+        let said = curl(&with(&how, &publishes));
+        assert_eq!(said, "2 202");
+        let kept = curl(&with(&how, &[&place.url("/history/news")]));
+        assert!(kept.contains("\"one\""), "{kept}");
+        let events = ["-sS", "-N", "-H", "Accept: text/event-stream"];
+        let all = place.url("/sub/news?since=oldest");
+        let client = Client::start("curl".into(), &with(&how, &[&events[..], &[&all]].concat()));
+        place.server.await_subscribers("news", 1);
+        publish(&place.server, "news", "two");
+        let (mut position, mut is_two) = (String::new(), false);
+        loop {
+            let line = client.within(PATIENCE).expect("a line");
+            let line = line.as_str().unwrap_or_default();
+            if let Some(id) = line.strip_prefix("id: ") {
+                position = id.to_string();
+            }
+            is_two |= line == "data: two";
+            if is_two && line.is_empty() {
+                break;
+            }
+        }
+        place.proxy.cut();
+        place.server.await_subscribers("news", 0);
+        publish(&place.server, "news", "three");
+        place.proxy.mend();
+        let resumed = format!("Last-Event-ID: {position}");
+        let url = place.url("/sub/news");
+        let args = [&events[..], &["-H", &resumed, &url]].concat();
+        let client = Client::start("curl".into(), &with(&how, &args));
+        let first = || client.within(PATIENCE).expect("a line");
+        let data = std::iter::repeat_with(first)
+            .find(|line| line.as_str().is_some_and(|it| it.starts_with("data: ")));
+        assert_eq!(data, Some("data: three".into()));
+        publish(&place.server, "news", "four");
+        next(&client, "data: four");
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn curl_that_asks_for_an_upgrade_is_served_over_http_1() {
+    let place = Place::new(false);
+    let told = [
+        "--http2",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_version} %{http_code}",
+    ];
+    let said = curl(&[&told[..], &["-d", "one", &place.url("/pub/news")]].concat());
+    assert_eq!(said, "1.1 202");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn nghttp_and_h2load_speak_http2() {
+    for is_secure in [true, false] {
+        let place = Place::new(is_secure);
+        place.all.write("body", "loaded");
+        let body = place.all.path("body");
+        let run = |program: &str, args: &[&str]| {
+            let output = Command::new(program).args(args).output().expect(program);
+            assert!(output.status.success(), "{program} {args:?}: {output:?}");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let said = run("nghttp", &["-nv", "-d", &body, &place.url("/pub/news")]);
+        assert!(said.contains(":status: 202"), "{said}");
+        assert_eq!(place.history("news"), ["loaded"]);
+        let url = place.url("/pub/load");
+        let load = ["-n", "200", "-c", "2", "-m", "10", "-d", &body, &url];
+        let said = run("h2load", &load);
+        assert!(said.contains("200 succeeded, 0 failed"), "{said}");
+        assert!(said.contains("status codes: 200 2xx"), "{said}");
+        place.server.await_kept("load", 200);
+        let mut reader = Command::new("nghttp");
+        reader.args(["-H", "accept: text/event-stream"]);
+        reader.arg(place.url("/sub/news?since=oldest"));
+        let reader = reader.stdout(Stdio::piped()).spawn().expect("nghttp");
+        place.server.await_subscribers("news", 1);
+        // The stream ends with its topic.
+        curl(&["-X", "DELETE", &place.server.url("/pub/news")]);
+        let output = reader.wait_with_output().expect("its output");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("data: loaded"), "{said}");
+    }
+}
+
+/// The tests of `h2spec` that fail, with their section.
+const EXCEPTIONS: [(&str, &str); 3] = [
+    // The server allows no dynamic table (SETTINGS_HEADER_TABLE_SIZE = 0), but h2spec makes one of 128 bytes all the same. By RFC 7541 section
+    // 6.3 that is a decoding error.
+    ("generic/5", "Sends a dynamic table size update"),
+    ("generic/5", "Sends multiple dynamic table size update"),
+    // The port also speaks HTTP/1.1. What does not begin like HTTP/2 gets the answer 400 of HTTP/1.1 before the connection ends.
+    ("http2/3.5", "Sends invalid connection preface"),
+];
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn h2spec_passes_with_the_known_exceptions() {
+    for is_secure in [true, false] {
+        let place = Place::new(is_secure);
+        publish(&place.server, "news", "one");
+        let report = place.all.path("report.xml");
+        let port = place.server.address().port().to_string();
+        let mut command = Command::new(tools().join("go/h2spec"));
+        command.args(["--strict", "--timeout", "30", "-P", "/history/news"]);
+        command.args(["-h", "127.0.0.1", "-p", &port, "-j", &report]);
+        if is_secure {
+            command.args(["-t", "-k"]);
+        }
+        let output = command.output().expect("h2spec starts");
+        let report = std::fs::read_to_string(report).unwrap_or_else(|_| panic!("{output:?}"));
+        let tests: Vec<&str> = report.split("<testcase ").skip(1).collect();
+        let failed = |test: &&&str| test.contains("<failure") || test.contains("<error");
+        let text = |test: &str, name: &str| {
+            let value = test
+                .split_once(&format!("{name}=\""))
+                .expect("an attribute")
+                .1;
+            value.split_once('"').expect("its end").0.to_string()
+        };
+        let failed: Vec<_> = tests
+            .iter()
+            .filter(failed)
+            .map(|test| (text(test, "package"), text(test, "classname")))
+            .collect();
+        let known = EXCEPTIONS.map(|(section, test)| (section.to_string(), test.to_string()));
+        assert_eq!(failed, known, "{}", String::from_utf8_lossy(&output.stdout));
+        assert_eq!(tests.len(), 146);
+    }
+}
+
+/// What a page follows: so many topics with an event stream each, and so many with a WebSocket each.
+const STREAMS: usize = 100;
+const SOCKETS: usize = 20;
+
+/// A page in Chromium, and what it should have heard of each topic.
+struct Page {
+    browser: Client,
+    topics: Vec<String>,
+    said: Vec<&'static str>,
+}
+
+impl Page {
+    fn act(&mut self, what: &Value) -> Value {
+        self.browser.tell(what);
+        self.browser.at_once("done")["value"].take()
+    }
+
+    /// Loads the page, again or for the first time.
+    fn open(&mut self) {
+        let (streams, sockets) = self.topics.split_at(STREAMS);
+        self.act(&json!({ "do": "open", "streams": streams, "sockets": sockets }));
+    }
+
+    /// Publishes a message of its own to each topic.
+    fn publish(&mut self, server: &Server, words: &'static str) {
+        for topic in &self.topics {
+            http::publish(server, topic, format!("{topic} {words}"));
+        }
+        self.said.push(words);
+    }
+
+    /// Waits for the last message of each topic. Each message has come once, in order.
+    fn expect_all(&mut self) {
+        let heard = self.act(&json!({ "do": "heard", "count": self.said.len() }));
+        for topic in &self.topics {
+            let wanted: Vec<_> = (self.said.iter())
+                .map(|words| format!("{topic} {words}"))
+                .collect();
+            assert_eq!(heard[topic.as_str()], json!(wanted), "{topic}");
+        }
+        assert_eq!(self.act(&json!({ "do": "complaints" })), json!([]));
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_page_with_a_hundred_streams_and_twenty_sockets_on_one_connection_gets_each_message_once() {
+    let (all, state) = (Certificates::new(), State::new());
+    let rules = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
+    let settings = all.settings(&format!("{rules}{}", state.settings()));
+    let mut server = Server::with_admin(&settings);
+    let address = server.address();
+    let again = || {
+        let settings = format!("listen = \"{address}\"\n{settings}");
+        Server::listening(&settings, "127.0.0.1:0")
+    };
+    let origin = format!("https://{address}");
+    let browser = Client::node("http2_page.mjs", &[&origin, &all.path("server.pem")]);
+    browser.next("ready");
+    let of = |kind: &'static str, count| (0..count).map(move |n| format!("{kind}-{n}"));
+    let mut page = Page {
+        browser,
+        topics: of("stream", STREAMS).chain(of("socket", SOCKETS)).collect(),
+        said: Vec::new(),
+    };
+    page.open();
+    page.publish(&server, "at first");
+    page.expect_all();
+    let count = |transport| connections(server.admin(), transport).len();
+    assert_eq!(
+        ["sse", "websocket", "http2"].map(count),
+        [STREAMS, SOCKETS, 1]
+    );
+    page.publish(&server, "before it is loaded again");
+    page.open();
+    page.publish(&server, "after that");
+    page.expect_all();
+    page.publish(&server, "before the server is killed");
+    server.crash();
+    server = again();
+    page.publish(&server, "after that, too");
+    page.expect_all();
+    page.publish(&server, "before the server stops");
+    server.stop();
+    let server = again();
+    page.publish(&server, "at last");
+    page.expect_all();
+}
