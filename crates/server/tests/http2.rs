@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use support::http::{PATIENCE, once, publish};
+use support::http::{once, publish};
 use support::port::{await_metric, connections};
 use support::ws::{TEXT, masked};
-use support::{Server, eventually, is_timeout};
+use support::{PATIENCE, Server, eventually, is_timeout};
 
 const ON: &str = "[http]\nh2_cleartext = true\n";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
