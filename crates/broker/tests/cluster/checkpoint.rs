@@ -67,6 +67,7 @@ impl Nodes {
         let mut server = TestServer::of((0..world.shards).map(shard).collect(), NOW);
         server.now.unix_s = self.unix_s;
         self.all.push(Node {
+            world,
             server,
             told: contained,
             unread: Vec::new(),

@@ -26,6 +26,7 @@ const JSON: &str = "Accept: application/json\r\n";
 
 /// A node: its shards, and the number of log batches that they have read.
 struct Node {
+    world: Arc<World>,
     server: TestServer,
     told: usize,
     /// The partitions that the node does not read for now, and their committed batches.
@@ -76,6 +77,7 @@ impl Nodes {
             // The clocks of nodes differ.
             server.now.unix_s += 300 * n as u32;
             Node {
+                world,
                 server,
                 told: 0,
                 unread: Vec::new(),

@@ -1,5 +1,8 @@
 //! Tests sessions of a cluster whose client goes to another node, before that node has read what the former one has written.
 
+use std::net::Ipv4Addr;
+
+use crore_broker::admission::Party;
 use crore_broker::settings::Settings;
 use crore_broker::{PartitionId, SessionNeeds};
 use crore_wire::mqtt::{
@@ -90,12 +93,16 @@ impl Client {
     }
 
     fn publish(&self, nodes: &mut Nodes, topic: &str, payload: &str) {
+        self.publish_as(nodes, ID, topic, payload);
+    }
+
+    fn publish_as(&self, nodes: &mut Nodes, id: PacketId, topic: &str, payload: &str) {
         let publish = Publish {
             dup: false,
             qos: Qos::ExactlyOnce,
             retain: false,
             topic,
-            packet_id: Some(ID),
+            packet_id: Some(id),
             properties: Properties::NONE,
             payload: payload.as_bytes(),
         };
@@ -275,4 +282,38 @@ fn client_that_leaves_many_wills_gets_no_connection_with_one_while_memory_is_sho
     assert!((10..190).contains(&taken), "{taken} {:?}", answers.last());
     assert!(answers[taken..].iter().all(|it| it == "connack false 0x97"));
     assert_eq!(connect(None), "connack true 0x0");
+}
+
+#[test]
+fn keys_of_a_client_that_only_publishes_are_charged_to_it_at_all_nodes_until_their_release() {
+    let mut settings = Settings::default();
+    // With a limit, bytes are counted by party.
+    settings.limits.memory_bytes = 64 << 20;
+    let mut nodes = nodes_with(2, settings);
+    // Keys are released by the clock, which a node keeps close to that of the log.
+    nodes.all[1].server.now = nodes.all[0].server.now;
+    let topic = name_in(1, "topic");
+    let charged = |nodes: &Nodes| {
+        let bytes = nodes.all.iter().map(|node| {
+            let counts = &node.world.admission;
+            let client = counts.client(Ipv4Addr::LOCALHOST.into());
+            counts.absent_bytes(Party::of_address(client))
+        });
+        bytes.collect::<Vec<_>>()
+    };
+    let client = Client::connect(&mut nodes, 0);
+    let before = charged(&nodes);
+    for id in (1..=1000).filter_map(PacketId::new) {
+        client.publish_as(&mut nodes, id, &topic, "data");
+    }
+    // A key has 48 bytes. The keys of at most 64 messages are not recorded.
+    let keys = 900 * 48;
+    let grown = |nodes: &Nodes| -> Vec<bool> {
+        let now = charged(nodes).into_iter().zip(&before);
+        now.map(|(now, before)| now >= before + keys).collect()
+    };
+    assert_eq!(grown(&nodes), [true, true], "while it is connected");
+    // The keys stay for a minute after the end of the session.
+    Client::connect_with(&mut nodes, 1, Some(b"gone"));
+    assert_eq!(grown(&nodes), [true, true], "after its end");
 }

@@ -93,6 +93,11 @@ impl Outline {
         entries * size_of::<Entry>() + self.received.capacity() * size_of::<u16>()
     }
 
+    /// The number of QoS 2 messages of the client that it has not released.
+    pub fn unreleased(&self) -> usize {
+        self.received.len()
+    }
+
     /// A digest of the state.
     pub fn digest(&self) -> u64 {
         let lists = [&self.subscriptions, &self.inflight, &self.waiting];

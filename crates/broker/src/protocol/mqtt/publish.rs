@@ -340,6 +340,7 @@ fn came_before(clients: &mut Clients, slot: u32, id: u16, qos: Qos) -> bool {
     let mqtt = mqtt_state(&mut clients.conns, slot);
     if mqtt.received.insert(id) {
         mqtt.received_before.remove(&id);
+        clients.note_unreleased(slot);
         return false;
     }
     if !mqtt.answers.iter().any(|answer| answer.is_due(id, true)) {
@@ -405,6 +406,7 @@ pub(super) fn client_released(
         let is_past = mqtt.received.len() >= most;
         mqtt.past_maximum = is_past.then(|| PastMaximum::released(now_s));
     }
+    clients.note_unreleased(slot);
     clients.meter.work.steps.add(seen / SENT_PER_STEP);
     match clients.session_party(slot) {
         Some(sender) => clients.release(lanes, slot, sender, (id, known), at),

@@ -33,6 +33,8 @@ use crate::protocol::mqtt::suspend::{stored, stored_subscriptions};
 pub(super) const RECORDED: u32 = 1 << 16;
 /// Seconds after which acknowledgements are recorded at the latest.
 const RECORD_INTERVAL_S: u32 = 5;
+/// In a cluster: the session is recorded if its number of unreleased QoS 2 messages from the client differs by this much from the last record.
+const UNRECORDED_IDS_MAX: usize = 64;
 
 impl Clients {
     /// Whether the session of this connection is recorded.
@@ -78,6 +80,21 @@ impl Clients {
     pub(super) fn note_acknowledged(&mut self, slot: u32) {
         if self.records_session(slot) {
             mqtt_state(&mut self.conns, slot).recording().has_news = true;
+        }
+    }
+
+    /// The client has sent or released a QoS 2 message. In a cluster all nodes keep a key for each message that is not released, and charge the keys that
+    /// the session's record has. So a client that only publishes is recorded, too.
+    pub(super) fn note_unreleased(&mut self, slot: u32) {
+        if !self.ctx.world.replicates_sessions() || !self.records_session(slot) {
+            return;
+        }
+        let mqtt = mqtt_state(&mut self.conns, slot);
+        let recorded = mqtt.recording.as_ref().and_then(|it| it.outline.as_ref());
+        let recorded = recorded.map_or(0, Outline::unreleased);
+        let count = mqtt.received.len() + mqtt.received_before.len();
+        if count.abs_diff(recorded) >= UNRECORDED_IDS_MAX {
+            self.record_later(slot);
         }
     }
 
