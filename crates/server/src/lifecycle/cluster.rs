@@ -32,10 +32,11 @@ use crate::settings::file::File;
 /// versions work together, and no node finds data that it cannot read. When all nodes know a newer format, the operator raises the
 /// cluster's format. A node that does not know that format then ends. A version that adds a row here must be able to write the formats of both rows.
 ///
-/// The second format has the records of MQTT sessions, which earlier versions take as void. All else is as in the first one.
-const FORMATS: [(u8, u16); 2] = [(1, 9), (1, 9)];
-/// The first format with records of MQTT sessions.
-const SESSIONS_FORMAT: u32 = 2;
+/// The second format has the records of MQTT sessions, which earlier versions take as void. In the third one, changes of sessions have another digest
+/// (`DigestForm` of the broker): a node of the second format would end sessions that the others keep. All else is as in the first one.
+const FORMATS: [(u8, u16); 3] = [(1, 9), (1, 9), (1, 9)];
+/// The first format with records of MQTT sessions as this version writes them.
+const SESSIONS_FORMAT: u32 = 3;
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
 /// Maximum bytes of records in a batch; a single record may be longer. `max_payload` of NATS must have room for both cases.

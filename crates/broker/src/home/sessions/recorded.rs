@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use crate::base::settings::Settings;
     use crate::budget::admission::Client;
-    use crate::mail::session::patch::Outline;
+    use crate::mail::session::patch::{DigestForm, Outline};
     use crate::mail::session::record::RecordedParts;
     use crate::mail::session::stored::unreleased;
 
@@ -518,7 +518,7 @@ mod tests {
         let unreadable = || {
             SessionChange::Parts(RecordedParts {
                 token: 9,
-                before: 1,
+                before: (1, DigestForm::NEWEST),
                 changes: b"",
                 payloads: Vec::new(),
                 terms: None,

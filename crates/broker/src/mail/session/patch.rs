@@ -48,6 +48,21 @@ pub struct SessionPatch {
     pub changes: EncodedSession,
 }
 
+/// What the digest of a state includes. The log may have records of earlier builds. A change of the hashes needs another form here, and a flag in the
+/// record (`record.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestForm {
+    /// Without the properties of messages.
+    First,
+    /// With the properties of messages.
+    Second,
+}
+
+impl DigestForm {
+    /// The form in which this build writes.
+    pub const NEWEST: DigestForm = DigestForm::Second;
+}
+
 /// Two hashes of an entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
@@ -77,11 +92,16 @@ impl Outline {
     }
 
     pub fn from_session(session: &StoredSession<'_>) -> Outline {
+        Outline::with_form(session, DigestForm::NEWEST)
+    }
+
+    fn with_form(session: &StoredSession<'_>, form: DigestForm) -> Outline {
+        let (sent, waiting) = (session.inflight.iter(), session.waiting.iter());
         Outline {
             token: session.token,
             subscriptions: session.subscriptions.iter().map(of_subscription).collect(),
-            inflight: session.inflight.iter().map(of_sent).collect(),
-            waiting: session.waiting.iter().map(of_waiting).collect(),
+            inflight: sent.map(|it| of_sent(it, form)).collect(),
+            waiting: waiting.map(|it| of_waiting(it, form)).collect(),
             received: session.received.clone(),
         }
     }
@@ -197,19 +217,19 @@ impl SessionPatch {
     }
 }
 
-/// Applies the changes of a patch to a stored session with the digest `before`.
+/// Applies the changes of a patch to a stored session with the digest `before`, which has this form.
 ///
 /// # Errors
 /// The session has another digest, or no server has written the patch.
 pub(crate) fn patched(
     session: &EncodedSession,
-    before: u64,
+    (before, form): (u64, DigestForm),
     changes: &[u8],
     payloads: Vec<Slice>,
     partitions: PartitionId,
 ) -> Result<EncodedSession, Damaged> {
     let stored = StoredSession::decode(session)?;
-    if Outline::from_session(&stored).digest() != before {
+    if Outline::with_form(&stored, form).digest() != before {
         return Err(Damaged("a record changes another state of its session"));
     }
     let (mut from, mut payloads) = (FieldReader(changes), payloads.into_iter());
@@ -461,16 +481,16 @@ fn state_of(lacks_retained: bool, positions: &[u64], starts: &[u64]) -> u64 {
 
 /// The entry of a message that was sent. Its packet id does not change. DUP is ignored, since it is set anyway when the message is sent
 /// again.
-fn of_sent(it: &StoredMessage<'_>) -> Entry {
+fn of_sent(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
     Entry {
         identity: it.packet_id.into(),
-        state: content(it, DUP),
+        state: content(it, DUP, form),
     }
 }
 
 /// The entry of a message that waits. Its content belongs to the identity, since the message may have no packet id yet.
-fn of_waiting(it: &StoredMessage<'_>) -> Entry {
-    let content = content(it, 0);
+fn of_waiting(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
+    let content = content(it, 0, form);
     Entry {
         identity: mixed(content, it.packet_id.into()),
         state: content,
@@ -478,8 +498,8 @@ fn of_waiting(it: &StoredMessage<'_>) -> Entry {
 }
 
 /// A hash of a message's content. The packet's bytes are not hashed, since each sending encodes them again, with the remaining time to live.
-/// The properties are hashed too, because two requests may differ only in them.
-fn content(it: &StoredMessage<'_>, without: u8) -> u64 {
+/// The properties are hashed too, because two requests may differ only in them; in the first form they were not.
+fn content(it: &StoredMessage<'_>, without: u8, form: DigestForm) -> u64 {
     let flags = u64::from(it.packet.first().copied().unwrap_or(0) & !without);
     let kind = flags << 1 | u64::from(it.is_released);
     let publish = || {
@@ -496,7 +516,8 @@ fn content(it: &StoredMessage<'_>, without: u8) -> u64 {
     let payload = it.payload.as_deref().unwrap_or(payload);
     let lasting = properties
         .iter()
-        .filter(|(property, _)| *property != Property::MessageExpiryInterval);
+        .filter(|(property, _)| *property != Property::MessageExpiryInterval)
+        .filter(|_| form != DigestForm::First);
     let hash = lasting.fold(
         mixed(kind, it.end_s.unwrap_or(u64::MAX)),
         |hash, (_, property)| mixed(hash, xxh3_64(property)),
@@ -561,7 +582,7 @@ mod tests {
         let payloads = patch.changes.payloads.clone();
         patched(
             &session.encode(),
-            patch.before,
+            (patch.before, DigestForm::NEWEST),
             changes,
             payloads,
             partitions,
@@ -734,6 +755,41 @@ mod tests {
     }
 
     #[test]
+    fn record_of_an_earlier_build_changes_a_session_with_properties() {
+        let message = StoredMessage {
+            packet_id: 1,
+            is_released: false,
+            version: mqtt::Version::V5,
+            end_s: None,
+            packet: (&b"\x32\x0c\0\x01t\0\x01\x04\x09\0\x011{}"[..]).into(),
+            payload: None,
+        };
+        let before = StoredSession {
+            token: 7,
+            inflight: alloc::vec![message],
+            ..StoredSession::default()
+        };
+        // An earlier build hashed the topic and the payload alone.
+        let content = [mixed(u64::from(b'\x32') << 1, u64::MAX), xxh3_64(b"t")];
+        let sent = mixed(mixed(content[0], content[1]), xxh3_64(b"{}"));
+        let lists = [0, 1, 1, sent, 0];
+        let digest = lists.into_iter().fold(7, mixed);
+        let after = StoredSession {
+            inflight: Vec::new(),
+            ..before.clone()
+        };
+        let patch = patch(&before, &after);
+        let read = |digest, form| {
+            let changes = &patch.changes.bytes;
+            let read = patched(&before.encode(), (digest, form), changes, Vec::new(), 1);
+            read.map(|session| session.bytes)
+        };
+        assert_eq!(read(digest, DigestForm::First), Ok(after.encode().bytes));
+        assert!(read(digest, DigestForm::Second).is_err());
+        assert!(read(patch.before, DigestForm::First).is_err());
+    }
+
+    #[test]
     fn subscriptions_that_differ_a_little_have_different_hashes() {
         let (mut identities, mut states) = (BTreeSet::new(), BTreeSet::new());
         for n in 0..40_u8 {
@@ -771,9 +827,11 @@ mod tests {
         let first = message(b"\x34\x0c\0\x01t\0\x09\x05\x02\0\0\0\x20x");
         let again = message(b"\x3c\x0c\0\x01t\0\x09\x05\x02\0\0\0\x10x");
         let other = message(b"\x34\x0c\0\x01t\0\x09\x05\x02\0\0\0\x20y");
-        assert_eq!(of_sent(&first), of_sent(&again));
-        assert_ne!(of_sent(&first), of_sent(&other));
-        // DUP tells whether a message that waits was sent before.
-        assert_ne!(of_waiting(&first), of_waiting(&again));
+        for form in [DigestForm::First, DigestForm::Second] {
+            assert_eq!(of_sent(&first, form), of_sent(&again, form));
+            assert_ne!(of_sent(&first, form), of_sent(&other, form));
+            // DUP tells whether a message that waits was sent before.
+            assert_ne!(of_waiting(&first, form), of_waiting(&again, form));
+        }
     }
 }

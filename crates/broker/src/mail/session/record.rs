@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use crate::base::record_kind::{Family, RecordKind};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::Client;
+use crate::mail::session::patch::DigestForm;
 use crate::mail::session::{EncodedSession, SessionPatch, Will};
 
 /// The flags of claims, states and parts.
@@ -17,6 +18,8 @@ const HELD: u8 = 1;
 const HAS_WILL: u8 = 2;
 const CLEAN: u8 = 4;
 const HAS_TERMS: u8 = 8;
+/// Parts with the second [`DigestForm`].
+const SECOND_DIGEST: u8 = 16;
 /// The maximum number of bytes of a session's name: a client id and a user.
 const NAME_BYTES_MAX: usize = 64 << 10;
 
@@ -98,8 +101,8 @@ pub struct RecordedState<'a> {
 pub struct RecordedParts<'a> {
     /// The token of the session. The record changes no other session of the same name.
     pub token: u64,
-    /// The digest (`Outline::digest`) of the state before the change.
-    pub before: u64,
+    /// The digest (`Outline::digest`) of the state before the change, and its form.
+    pub before: (u64, DigestForm),
     /// The changes (`patch.rs`).
     pub changes: &'a [u8],
     /// The payloads of large messages, which are not among `changes`.
@@ -330,7 +333,7 @@ impl<'a> RecordedParts<'a> {
         let payloads = patch.changes.payloads.iter();
         RecordedParts {
             token: patch.token,
-            before: patch.before,
+            before: (patch.before, DigestForm::NEWEST),
             changes: &patch.changes.bytes,
             payloads: payloads.map(|payload| &payload[..]).collect(),
             terms,
@@ -339,12 +342,14 @@ impl<'a> RecordedParts<'a> {
 
     fn encode(&self, out: &mut FieldWriter<'_>) {
         let flag = |set, flag| if set { flag } else { 0 };
+        let (before, form) = self.before;
         out.word(self.token);
-        out.word(self.before);
+        out.word(before);
         let terms = self.terms.as_ref();
-        out.byte(terms.map_or(0, |terms| {
+        let of_terms = terms.map_or(0, |terms| {
             HAS_TERMS | flag(terms.is_held, HELD) | flag(terms.will.is_some(), HAS_WILL)
-        }));
+        });
+        out.byte(of_terms | flag(form == DigestForm::Second, SECOND_DIGEST));
         if let Some(terms) = terms {
             out.number(terms.owner.number().into());
             out.number(terms.expiry_s.into());
@@ -357,7 +362,14 @@ impl<'a> RecordedParts<'a> {
     }
 
     fn decode(from: &mut FieldReader<'a>) -> Result<RecordedParts<'a>, Damaged> {
-        let (token, before, flags) = (from.word()?, from.word()?, from.byte()?);
+        let (token, digest, flags) = (from.word()?, from.word()?, from.byte()?);
+        if flags & !(HAS_TERMS | HELD | HAS_WILL | SECOND_DIGEST) != 0 {
+            return Err(Damaged("a record changes a session in an unknown form"));
+        }
+        let before = match flags & SECOND_DIGEST {
+            0 => (digest, DigestForm::First),
+            _ => (digest, DigestForm::Second),
+        };
         let owner_and_expiry = match flags & HAS_TERMS {
             0 => None,
             _ => Some((Client::from_number(from.number32()?), from.number32()?)),
@@ -408,6 +420,24 @@ mod tests {
     const FENCE_BYTES: usize = 9;
 
     #[test]
+    fn parts_in_a_form_of_a_later_build_are_refused() {
+        let parts = RecordedParts {
+            token: 7,
+            before: (9, DigestForm::NEWEST),
+            changes: b"",
+            payloads: Vec::new(),
+            terms: None,
+        };
+        let mut bytes = Vec::new();
+        parts.encode(&mut FieldWriter(&mut bytes));
+        let flags = 2 * size_of::<u64>();
+        assert_eq!(bytes[flags], SECOND_DIGEST);
+        assert!(RecordedParts::decode(&mut FieldReader(&bytes)).is_ok());
+        bytes[flags] |= SECOND_DIGEST << 1;
+        assert!(RecordedParts::decode(&mut FieldReader(&bytes)).is_err());
+    }
+
+    #[test]
     fn session_record_is_read_as_it_was_written() {
         let will = Will {
             delay_s: 7,
@@ -434,10 +464,10 @@ mod tests {
             token: 7,
             will,
         };
-        let parts = |terms: Option<Option<Box<Will>>>| {
+        let parts = |form, terms: Option<Option<Box<Will>>>| {
             SessionChange::Parts(RecordedParts {
                 token: 7,
-                before: u64::MAX,
+                before: (u64::MAX, form),
                 changes: b"changes",
                 payloads: alloc::vec![b"large"],
                 terms: terms.map(|will| Terms {
@@ -458,10 +488,13 @@ mod tests {
                 fence(ChangedBy::Holder),
             ),
             (state(None), fence(ChangedBy::Steward)),
-            (parts(None), None),
-            (parts(None), fence(ChangedBy::Holder)),
-            (parts(Some(None)), None),
-            (parts(Some(Some(Box::new(will)))), fence(ChangedBy::Closing)),
+            (parts(DigestForm::First, None), None),
+            (parts(DigestForm::Second, None), fence(ChangedBy::Holder)),
+            (parts(DigestForm::First, Some(None)), None),
+            (
+                parts(DigestForm::Second, Some(Some(Box::new(will)))),
+                fence(ChangedBy::Closing),
+            ),
             (SessionChange::End { token: 9 }, None),
             (SessionChange::End { token: 9 }, fence(ChangedBy::Closing)),
             (SessionChange::End { token: 9 }, fence(ChangedBy::Operator)),
