@@ -27,7 +27,9 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 
-pub use answer::{AttachOutcome, Outcome, RemoteSubscribers, ReplyTo, TopicInfo, WantedAnswer};
+pub use answer::{
+    AttachOutcome, Outcome, RemoteSubscribers, ReplyTo, TopicInfo, WantedAnswer, WillOutcome,
+};
 pub use ask::{
     Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, RecordedClaim,
     ReleaseAt, SessionNews, TopicRequest, Unacked,

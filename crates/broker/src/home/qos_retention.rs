@@ -14,6 +14,10 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::store::slab::NONE;
 
+/// A piece of [`Home::drop_unneeded`] visits at most this many topics, and removes at most this many messages.
+const ROWS_PER_PIECE: u32 = 64;
+const MESSAGES_PER_PIECE: u32 = 256;
+
 /// The filter of all topics.
 pub(crate) const EVERYTHING: &[u8] = b"#";
 
@@ -55,7 +59,19 @@ impl Home {
     /// Removes the messages that neither a rule nor a subscription keeps. Called after a log was read: until then the subscriptions are unknown, and
     /// each topic keeps as many messages as a subscription may need.
     pub(crate) fn drop_unneeded(&mut self, rules: &Rules, now: Now) {
-        for id in 0..self.topics.rows.end() {
+        let mut from = Some(0);
+        while let Some(row) = from {
+            from = self.drop_some_unneeded(row, rules, now);
+        }
+    }
+
+    /// A piece of [`drop_unneeded`](Self::drop_unneeded), from this row of the topics on. Returns the row to continue with, if any are left.
+    pub(crate) fn drop_some_unneeded(&mut self, from: u32, rules: &Rules, now: Now) -> Option<u32> {
+        let end = self.topics.rows.end();
+        let until = end.min(from.saturating_add(ROWS_PER_PIECE));
+        let mut left = MESSAGES_PER_PIECE;
+        for id in from..until {
+            self.steps.add(1);
             let row = self.topics.rows.get(id);
             let (chain, most) = (row.log, rules.get(row.rule).messages_max());
             if chain == NONE || self.is_needed(id) {
@@ -63,18 +79,26 @@ impl Home {
             }
             let partition_index = self.topic_partition_index(id);
             let log = &mut self.logs.partitions[partition_index].log;
-            let excess = match (log.count(chain).saturating_sub(most), most) {
+            let count = log.count(chain);
+            let limit = match (count.saturating_sub(most), most) {
                 (0, _) => continue,
-                (_, 0) => u32::MAX,
-                (excess, _) => excess,
+                (excess, 0) if excess <= left => u32::MAX,
+                (excess, _) => excess.min(left),
             };
-            let (chain, _) = log.drop_until(chain, u64::MAX, excess, now.unix_s);
+            let (chain, dropped) = log.drop_until(chain, u64::MAX, limit, now.unix_s);
             let is_empty = log.count(chain) == 0;
             // An empty chain stays if its newest messages have expired, since it stores the last lost offset.
             self.topics.rows.get_mut(id).log = chain;
             if is_empty {
                 self.log_emptied(id, now);
             }
+            self.steps.add(dropped as usize);
+            left -= dropped.min(left);
+            if left == 0 {
+                // More messages of this topic may be left.
+                return Some(id);
+            }
         }
+        (until < end).then_some(until)
     }
 }

@@ -6,15 +6,16 @@
 //! The table is derived from the records of the sessions' partition, so it is the same at all nodes. Snapshots contain it. The steward releases the
 //! keys first, and the other nodes half a minute later, when normally no key is left. So no key stays if a node dies.
 //!
-//! A will that a claim makes due stays here until its token is released. A new steward publishes it again; its key prevents a second message if the
-//! last steward has published it. The will is lost only if no steward publishes it within a minute.
+//! A will that a claim makes due stays ten minutes longer. A new steward publishes it again; its key prevents a second message if the last steward has
+//! published it. If a limit refuses it, the steward publishes it again some seconds later. The will is lost only if no steward can publish it within ten
+//! minutes.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
-use crate::budget::admission::{Counts, Party};
+use crate::budget::admission::{Client, Counts, Party};
 use crate::mail::session::Will;
 
 /// The steward releases a token this many seconds after the end.
@@ -25,6 +26,11 @@ const OTHERS_S: u32 = 90;
 /// serves forgets a token when it releases the keys. That may be late, since all nodes may have been cut off for minutes.
 const FORGOTTEN_S: u32 = 120;
 
+/// A will that is due is published again and again for this many seconds while a limit refuses it.
+pub(crate) const WILL_KEPT_S: u32 = 600;
+/// Seconds until a refused will is published again.
+pub(crate) const WILL_RETRY_S: u32 = 5;
+
 /// A session or a will that has ended.
 struct Retired {
     /// The second of the log in which the session or the will ended.
@@ -32,14 +38,30 @@ struct Retired {
     token: u64,
     /// The will, if the steward must publish it.
     will: Option<Box<Will>>,
-    /// The party of the session, and the bytes that the party is charged. `None` if restored from a snapshot, which does not contain the party.
+    /// The party of the session, and the bytes that the party is charged. `None` if restored from a snapshot of an earlier build.
     charged: Option<(Party, usize)>,
+    /// As the steward, this node has published the will, or is doing so.
+    is_published: bool,
 }
+
+/// A token as read from a snapshot.
+pub(crate) struct SavedToken {
+    /// The second of the log in which the session or the will ended.
+    pub end_s: u32,
+    pub token: u64,
+    pub will: Option<Box<Will>>,
+    /// The party of the session, and the bytes of the token's keys. `None` in a snapshot of an earlier build.
+    pub payer: Option<(Party, usize)>,
+}
+
+/// Flags of a token in a snapshot.
+const HAS_WILL: u8 = 1;
+const HAS_PAYER: u8 = 2;
 
 /// The work of a node for a token.
 pub(crate) enum DueToken {
-    /// The steward publishes this will.
-    Publish(Box<Will>),
+    /// The steward publishes this will, and reports its number if a limit refuses it.
+    Publish(Box<Will>, u64),
     /// Every node releases the keys with this token.
     Release(u64),
 }
@@ -54,14 +76,28 @@ impl Retired {
 #[derive(Default)]
 pub(crate) struct RetiredTokens {
     all: VecDeque<Retired>,
-    /// As the steward, this node has published the wills of this many tokens, the first ones.
-    published: usize,
+    /// The number of tokens that were here before.
+    popped: u64,
+    /// All tokens stay so many seconds longer.
+    extra_s: u32,
+    /// As the steward, this node has examined this many tokens, the first ones.
+    examined: usize,
+    /// The second in which it examines all of them again, since some wills were refused; `None` if none was.
+    again_s: Option<u32>,
     /// Whether this process releases keys.
     pub releases: bool,
     will_bytes: usize,
 }
 
 impl RetiredTokens {
+    /// A table for tokens with wills.
+    pub fn of_wills() -> RetiredTokens {
+        RetiredTokens {
+            extra_s: WILL_KEPT_S,
+            ..RetiredTokens::default()
+        }
+    }
+
     /// Heap bytes.
     pub fn bytes(&self) -> usize {
         self.all.capacity() * size_of::<Retired>() + self.will_bytes
@@ -76,7 +112,8 @@ impl RetiredTokens {
         payer: Option<(Party, usize)>,
         counts: &Counts,
     ) {
-        let is_old = |it: &Retired| it.end_s.saturating_add(FORGOTTEN_S) <= end_s;
+        let forgotten_s = FORGOTTEN_S + self.extra_s;
+        let is_old = |it: &Retired| it.end_s.saturating_add(forgotten_s) <= end_s;
         while !self.releases && self.all.front().is_some_and(is_old) {
             self.pop(counts);
         }
@@ -86,6 +123,7 @@ impl RetiredTokens {
                 token,
                 will,
                 charged: None,
+                is_published: false,
             };
             let will_bytes = retired.will_bytes();
             self.will_bytes += will_bytes;
@@ -103,7 +141,8 @@ impl RetiredTokens {
         if let Some((party, bytes)) = first.charged {
             counts.change_absent(party, bytes, 0);
         }
-        self.published = self.published.saturating_sub(1);
+        self.popped += 1;
+        self.examined = self.examined.saturating_sub(1);
         if self.all.is_empty() {
             self.all = VecDeque::new();
         }
@@ -112,15 +151,30 @@ impl RetiredTokens {
 
     /// Makes a new steward publish all wills, since the last steward may not have published them.
     pub fn publish_all_again(&mut self) {
-        self.published = 0;
+        self.examined = 0;
+        self.all.iter_mut().for_each(|it| it.is_published = false);
+    }
+
+    /// A limit has refused the will with this number.
+    pub fn refused(&mut self, number: u64, now_s: u32) {
+        let index = number.checked_sub(self.popped).map(|index| index as usize);
+        if let Some(refused) = index.and_then(|index| self.all.get_mut(index)) {
+            refused.is_published = false;
+            self.again_s
+                .get_or_insert(now_s.saturating_add(WILL_RETRY_S));
+        }
     }
 
     /// The first second in which this node has something to do.
     pub fn next_due_s(&self, is_steward: bool) -> u32 {
-        match self.all.front() {
-            Some(_) if is_steward && self.published < self.all.len() => 0,
-            Some(first) => first.end_s.saturating_add(release_s(is_steward)),
-            None => u32::MAX,
+        let Some(first) = self.all.front() else {
+            return u32::MAX;
+        };
+        let release_s = first.end_s.saturating_add(self.release_s(is_steward));
+        match self.again_s {
+            _ if is_steward && self.examined < self.all.len() => 0,
+            Some(again_s) if is_steward => release_s.min(again_s),
+            _ => release_s,
         }
     }
 
@@ -132,16 +186,39 @@ impl RetiredTokens {
         counts: &Counts,
     ) -> Option<Option<DueToken>> {
         let first = self.all.front()?;
-        if first.end_s.saturating_add(release_s(is_steward)) <= now_s {
+        if first.end_s.saturating_add(self.release_s(is_steward)) <= now_s {
             let first = self.pop(counts);
             return Some(first.map(|first| DueToken::Release(first.token)));
         }
         if !is_steward {
             return None;
         }
-        let next = self.all.get(self.published)?;
-        self.published += 1;
-        Some(next.will.clone().map(DueToken::Publish))
+        if self.again_s.is_some_and(|again_s| again_s <= now_s) {
+            (self.again_s, self.examined) = (None, 0);
+        }
+        let number = self.popped + self.examined as u64;
+        let next = self.all.get_mut(self.examined)?;
+        self.examined += 1;
+        // A copy of the message can come a minute after it, and its key must be there then.
+        let is_late = next.end_s.saturating_add(self.extra_s.max(STEWARD_S)) <= now_s;
+        if core::mem::replace(&mut next.is_published, true) || is_late {
+            return Some(None);
+        }
+        let will = next.will.clone();
+        Some(will.map(|will| DueToken::Publish(will, number)))
+    }
+
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn release_s(&self, is_steward: bool) -> u32 {
+        let release_s = match is_steward {
+            true => STEWARD_S,
+            false => OTHERS_S,
+        };
+        release_s + self.extra_s
     }
 
     /// Writes the tokens from index `from` on. Returns the index to continue with, if any are left.
@@ -155,35 +232,47 @@ impl RetiredTokens {
             if block.is_full() {
                 return Some(n);
             }
+            let flag = |set, flag| if set { flag } else { 0 };
+            let (will, charged) = (retired.will.as_ref(), retired.charged);
             let mut out = block.record(kind::RETIRED_TOKEN);
             out.number(partition.into());
             out.number(retired.end_s.into());
             out.word(retired.token);
-            out.byte(retired.will.is_some().into());
-            if let Some(will) = &retired.will {
+            out.byte(flag(will.is_some(), HAS_WILL) | flag(charged.is_some(), HAS_PAYER));
+            if let Some(will) = will {
                 will.write(&mut out);
+            }
+            if let Some((party, bytes)) = charged {
+                let client = will.map_or(Client::NOBODY, |will| will.client);
+                out.number(client.number().into());
+                out.word(party.number());
+                out.number((bytes - retired.will_bytes()) as u64);
             }
         }
         None
     }
 
-    /// Reads a token. Returns the second of its end, the token, and its will.
+    /// Reads a token.
     ///
     /// # Errors
     /// The record is malformed.
-    pub fn read(from: &mut FieldReader<'_>) -> Result<(u32, u64, Option<Box<Will>>), Damaged> {
-        let (end_s, token) = (from.number32()?, from.word()?);
-        let will = match from.byte()? {
+    pub fn read(from: &mut FieldReader<'_>) -> Result<SavedToken, Damaged> {
+        let (end_s, token, flags) = (from.number32()?, from.word()?, from.byte()?);
+        let mut will = match flags & HAS_WILL {
             0 => None,
             _ => Some(Box::new(Will::read(from)?)),
         };
-        Ok((end_s, token, will))
-    }
-}
-
-fn release_s(is_steward: bool) -> u32 {
-    match is_steward {
-        true => STEWARD_S,
-        false => OTHERS_S,
+        let mut payer = None;
+        if flags & HAS_PAYER != 0 {
+            let client = Client::from_number(from.number32()?);
+            will.iter_mut().for_each(|will| will.client = client);
+            payer = Some((Party::from_number(from.word()?), from.number32()? as usize));
+        }
+        Ok(SavedToken {
+            end_s,
+            token,
+            will,
+            payer,
+        })
     }
 }

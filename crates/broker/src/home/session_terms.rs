@@ -2,7 +2,7 @@
 //! due.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::base::ids::{ConnId, ShardId};
@@ -11,7 +11,6 @@ use crate::home::retired_tokens::{DueToken, RetiredTokens};
 use crate::mail::session::Will;
 
 /// In a cluster: the state of a partition's sessions besides their stored forms.
-#[derive(Default)]
 pub(crate) struct Replicas {
     /// Whether this node is the steward of the partition.
     pub is_steward: bool,
@@ -26,8 +25,52 @@ pub(crate) struct Replicas {
     pub rows: BTreeMap<u32, Replica>,
     /// The number of sessions that a connection holds, at any node.
     pub held: u32,
-    /// Sessions and wills that have ended a short time ago.
+    /// Sessions whose will a limit has refused, by row, and the second in which the steward publishes it again.
+    pub refused: VecDeque<(u32, u32)>,
+    /// Sessions and published wills that have ended a short time ago.
     pub retired: RetiredTokens,
+    /// Wills that became due a short time ago when their session was claimed or ended.
+    pub claimed_wills: RetiredTokens,
+}
+
+impl Default for Replicas {
+    fn default() -> Replicas {
+        Replicas {
+            is_steward: false,
+            stewardship: 0,
+            begun: BTreeSet::new(),
+            dead: Vec::new(),
+            rows: BTreeMap::new(),
+            held: 0,
+            refused: VecDeque::new(),
+            retired: RetiredTokens::default(),
+            claimed_wills: RetiredTokens::of_wills(),
+        }
+    }
+}
+
+impl Replicas {
+    /// The table for a token that has a will to publish, or has none.
+    pub fn retired_with(&mut self, will: bool) -> &mut RetiredTokens {
+        match will {
+            true => &mut self.claimed_wills,
+            false => &mut self.retired,
+        }
+    }
+
+    /// Heap bytes of the retired tokens.
+    pub fn retired_bytes(&self) -> usize {
+        self.retired.bytes() + self.claimed_wills.bytes()
+    }
+
+    /// The first second in which this node has something to do for a retired token, or for a refused will.
+    pub fn next_due_s(&self) -> u32 {
+        let (retired, wills) = (&self.retired, &self.claimed_wills);
+        let retired = [retired, wills].map(|it| it.next_due_s(self.is_steward));
+        let refused = self.refused.front().filter(|_| self.is_steward);
+        let refused = refused.map_or(u32::MAX, |(again_s, _)| *again_s);
+        retired[0].min(retired[1]).min(refused)
+    }
 }
 
 /// A node that has died: its connections hold no sessions any more.

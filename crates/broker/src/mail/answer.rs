@@ -135,6 +135,17 @@ pub enum Outcome {
     Unknown,
 }
 
+/// The outcome of the publish of a recorded session's will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WillOutcome {
+    /// It is published, or can never be.
+    Published,
+    /// A limit has refused it for now.
+    Refused,
+    /// It is unknown whether it is published.
+    Unknown,
+}
+
 impl Outcome {
     /// The reason why a publish was refused, or for an unknown outcome; `None` if the publish was done.
     pub fn refusal(self) -> Option<Reason> {

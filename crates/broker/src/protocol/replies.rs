@@ -13,7 +13,7 @@ use crate::client::row::{COUNTED, LIVE, MULTI, State};
 use crate::client::subscriptions::{flags_of, parts, topic_of, update_presence};
 use crate::client::types::SubscriptionRef;
 use crate::io::Io;
-use crate::mail::{AttachOutcome, FilterPage, Frames, Outcome, Page, ReplyTo, Tell};
+use crate::mail::{AttachOutcome, FilterPage, Frames, Outcome, Page, ReplyTo, Tell, WillOutcome};
 use crate::protocol::centrifugo::presence::presence_answered;
 use crate::protocol::front::{AllProtocols, Connections, Front};
 use crate::protocol::longpoll::poll::deliver_early;
@@ -191,8 +191,12 @@ impl Front {
     fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
         let Front { clients, subs, .. } = self;
         if to.is_for_will() {
-            let is_unknown = matches!(outcome, Some(Outcome::Unknown));
-            return clients.own.published_wills.push((to.part, is_unknown));
+            let outcome = match outcome {
+                Some(Outcome::Unknown) => WillOutcome::Unknown,
+                Some(Outcome::NoRoom(_)) => WillOutcome::Refused,
+                _ => WillOutcome::Published,
+            };
+            return clients.own.published_wills.push((to.part, outcome));
         }
         if !clients.conns.is_asked(to) {
             return late_answer(clients, &mut subs.lanes, to, outcome);

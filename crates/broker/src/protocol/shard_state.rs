@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::ConnId;
 use crate::base::time::Now;
+use crate::mail::WillOutcome;
 use crate::protocol::front::Context;
 use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
@@ -16,8 +17,8 @@ pub(crate) struct ShardState {
     /// Sessions of ended connections. Each is given back to its home (the part of a shard that keeps the session) when the
     /// publishes of its connection have been answered.
     pub closing_sessions: ClosingSessions,
-    /// The numbers of wills whose publishes were answered, each with whether its message may not be in the log (`shard/wills.rs`).
-    pub published_wills: Vec<(u32, bool)>,
+    /// The numbers of wills whose publishes were answered, each with its outcome (`shard/wills.rs`).
+    pub published_wills: Vec<(u32, WillOutcome)>,
     /// Connections whose sessions must be recorded in the next turn.
     pub unrecorded: Vec<ConnId>,
     /// The last number of `next_number`. It begins with the start time in the high half, so that numbers differ between starts.

@@ -3,7 +3,8 @@
 //! The record of a session and the messages that the session needs are mostly in different partitions. A node that was paused, or cut off
 //! from the log, may read the messages first, and remove them because nobody seems to need them. The session would then lack the messages at
 //! this node, without a notice. So after an interruption all homes of the node keep messages as for a subscription to everything. Each home
-//! writes a mark (a record without content) into each of its partitions, and the node is up to date when all marks are read.
+//! writes a mark (a record without content) into each of its partitions, and the node is up to date when all marks are read. Then it removes what nobody
+//! needs, some topics at a time.
 //!
 //! A *home* is the component of a shard that stores partitions.
 //!
@@ -22,6 +23,25 @@ impl Shard {
         if let Some(mut node) = self.node_context() {
             node.look_for_interruption();
         }
+    }
+
+    /// Whether messages are left that only an interruption has kept.
+    pub(super) fn has_unneeded(&self) -> bool {
+        let cluster = self.cluster.as_ref();
+        cluster.is_some_and(|cluster| cluster.unneeded_from.is_some())
+    }
+
+    /// Removes some of the messages that only an interruption has kept. Returns whether more are left.
+    pub(super) fn drop_some_unneeded(&mut self) -> bool {
+        let Some(node) = self.node_context() else {
+            return false;
+        };
+        let Some(from) = node.cluster.unneeded_from else {
+            return false;
+        };
+        let rules = &node.ctx.world.rules;
+        node.cluster.unneeded_from = node.home.drop_some_unneeded(from, rules, node.ctx.now);
+        node.cluster.unneeded_from.is_some()
     }
 }
 
@@ -43,12 +63,12 @@ impl NodeContext<'_> {
                 partition.read_to = ReadTo::Unknown;
             }
             if !cluster.keeps_everything {
-                cluster.keeps_everything = true;
+                (cluster.keeps_everything, cluster.unneeded_from) = (true, None);
                 self.home
                     .count_qos_subscription(0, EVERYTHING, true, ctx.now);
             }
         } else if cluster.keeps_everything && interruptions.is_over(newest, ctx.world.homes) {
-            cluster.keeps_everything = false;
+            (cluster.keeps_everything, cluster.unneeded_from) = (false, Some(0));
             self.home
                 .count_qos_subscription(0, EVERYTHING, false, ctx.now);
         }

@@ -34,6 +34,8 @@ pub(super) struct ClusterView {
     pub interruption: u64,
     /// Whether all messages are kept, since some home of the node has not read to the end of the log.
     pub keeps_everything: bool,
+    /// After that: the next topic whose messages are removed if nobody needs them, until all topics were visited.
+    pub unneeded_from: Option<u32>,
 }
 
 /// A partition of the home.

@@ -15,6 +15,8 @@ pub(super) struct PublishedWill {
     pub session: Option<LeftSession>,
     /// The token of the will.
     pub will: u64,
+    /// In a cluster, if the will is that of a [retired token](crate::home::retired_tokens): its partition at this home, and its number.
+    pub retired: Option<(usize, u64)>,
 }
 
 /// A session whose connection has ended.

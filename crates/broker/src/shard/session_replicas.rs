@@ -276,8 +276,8 @@ impl Shard {
                     self.publish_will_once(name, Some(LeftSession::default()), Some(will))
                 }
                 Some(DueInLog::End(name)) => self.record_as_steward(&name, 0),
-                Some(DueInLog::Retired(DueToken::Publish(will))) => {
-                    self.publish_will_once(Box::default(), None, Some(will))
+                Some(DueInLog::Retired(DueToken::Publish(will, number))) => {
+                    self.publish_retired_will(will, (at, number))
                 }
                 Some(DueInLog::Retired(DueToken::Release(token))) => {
                     let Front { clients, subs, .. } = &mut self.front;

@@ -8,7 +8,7 @@ use alloc::collections::btree_map::Entry;
 
 use crate::base::ids::ShardId;
 use crate::mail::session::Will;
-use crate::mail::{Ask, ReplyTo};
+use crate::mail::{Ask, ReplyTo, WillOutcome};
 use crate::shard::Shard;
 use crate::shard::published_wills::{LeftSession, PublishedWill, WaitingClaims};
 use crate::shard::sessions::publish_will;
@@ -39,10 +39,19 @@ impl Shard {
             name,
             session,
             will: token,
+            retired: None,
         };
         self.wills.waiting.insert(part, published);
         let front = &mut self.front;
         publish_will(&mut front.clients, &mut front.subs, &will, Some(to));
+    }
+
+    /// Publishes the will of a retired token: its partition at this home, and its number.
+    pub(super) fn publish_retired_will(&mut self, will: Box<Will>, retired: (usize, u64)) {
+        self.publish_will_once(Box::default(), None, Some(will));
+        if let Some(published) = self.wills.waiting.get_mut(&self.wills.last) {
+            published.retired = Some(retired);
+        }
     }
 
     /// Publishes the will that a claim makes due. The claim waits for that, since its record removes the will from the log. Later claims to
@@ -80,20 +89,39 @@ impl Shard {
 
     /// Records the sessions whose wills are now in the log.
     pub(super) fn finish_wills(&mut self) {
-        for (part, is_unknown) in core::mem::take(&mut self.front.clients.own.published_wills) {
+        for (part, outcome) in core::mem::take(&mut self.front.clients.own.published_wills) {
             let Some(published) = self.wills.waiting.remove(&part) else {
                 continue;
             };
+            let ctx = &self.front.clients.ctx;
+            if ctx.world.replicates_sessions() {
+                let (now, name) = (ctx.now, &published.name[..]);
+                let session = (ctx.place_of(name).0, name);
+                let is_kept = match (outcome, published.retired) {
+                    (WillOutcome::Published, _) => false,
+                    (WillOutcome::Refused, Some(retired)) => {
+                        self.sessions.retired_will_refused(retired, now);
+                        true
+                    }
+                    (WillOutcome::Refused, None) => {
+                        (self.sessions).keep_refused_will(session, published.will, now)
+                    }
+                    (WillOutcome::Unknown, _) => {
+                        // The log has stored the message too late, so the message is void at all nodes, and must be published again.
+                        self.sessions.begin_again();
+                        true
+                    }
+                };
+                if is_kept {
+                    continue;
+                }
+            }
             let PublishedWill {
                 name,
                 session,
                 will,
+                ..
             } = published;
-            if is_unknown && self.front.clients.ctx.world.replicates_sessions() {
-                // The log has stored the message too late, so the message is void at all nodes, and must be published again.
-                self.sessions.begin_again();
-                continue;
-            }
             self.record_state_or_end(&name, session, will);
             if let Entry::Occupied(waiting) = self.wills.claims.entry(name)
                 && waiting.get().will == will

@@ -28,6 +28,7 @@ impl Shard {
             || self.front.subs.lanes.has_asks()
             || self.commits.may_have_due()
             || self.commits.may_have_late()
+            || self.has_unneeded()
     }
 
     /// Continues the work of earlier turns, until half of the budget is spent. Asks, a page and a connection continue in rotation, so that
@@ -44,6 +45,7 @@ impl Shard {
             let mut more = self.continue_commits();
             more |= self.answer_late();
             more |= self.continue_asks(steps);
+            more |= self.drop_some_unneeded();
             if let Some(home) = &mut self.home {
                 let front = &mut self.front;
                 more |= home.read_next(&mut home_context(&mut front.subs, &front.clients.ctx));

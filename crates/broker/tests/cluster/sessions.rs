@@ -56,18 +56,28 @@ impl Client {
 
     /// Connects with this will, and begins a new session if there is one.
     fn connect_with(nodes: &mut Nodes, node: usize, will: Option<&[u8]>) -> Client {
+        let will = will.map(|payload| ("last/words", payload));
+        Client::connect_as(nodes, node, &name_in(OF_SESSION, "client"), will)
+    }
+
+    /// Connects with this client id and a will with this topic.
+    fn connect_as(
+        nodes: &mut Nodes,
+        node: usize,
+        client_id: &str,
+        will: Option<(&str, &[u8])>,
+    ) -> Client {
         let mut set = PropertyBuf::new();
         set.session_expiry_interval_s(60);
-        let client_id = name_in(OF_SESSION, "client");
         let connect = Connect {
             version: Version::V5,
             bridge: false,
             clean_start: will.is_some(),
             keep_alive_s: 0,
             properties: set.properties(),
-            client_id: &client_id,
-            will: will.map(|payload| Will {
-                topic: "last/words",
+            client_id,
+            will: will.map(|(topic, payload)| Will {
+                topic,
                 payload,
                 qos: Qos::AtMostOnce,
                 retain: false,
@@ -316,4 +326,55 @@ fn keys_of_a_client_that_only_publishes_are_charged_to_it_at_all_nodes_until_the
     // The keys stay for a minute after the end of the session.
     Client::connect_with(&mut nodes, 1, Some(b"gone"));
     assert_eq!(grown(&nodes), [true, true], "after its end");
+}
+
+#[test]
+fn what_an_interruption_has_kept_is_dropped_when_the_node_has_caught_up() {
+    let mut nodes = nodes(2);
+    nodes.second();
+    let topics: Vec<String> = (0..100).map(|n| format!("topic{n}")).collect();
+    for n in 0..250 {
+        nodes.post(0, &topics[0], &n.to_string());
+    }
+    for topic in &topics[1..] {
+        (0..102).for_each(|_| _ = nodes.post(0, topic, "one"));
+    }
+    nodes.run(&[0]);
+    // Node 1 stood still meanwhile.
+    nodes.all[1].server.tick_s(4);
+    nodes.run(&[0, 1]);
+    nodes.second();
+    let kept = |nodes: &mut Nodes, topic: &str| {
+        let reader = nodes.events(1, &format!("sub/{topic}?since=oldest"), "");
+        nodes.got(1, reader).len()
+    };
+    // The rule keeps 100 messages.
+    let all: Vec<usize> = topics.iter().map(|topic| kept(&mut nodes, topic)).collect();
+    assert_eq!(all, [100; 100]);
+}
+
+#[test]
+fn wills_of_a_dead_node_that_a_limit_of_their_address_refuses_are_published_later_and_once() {
+    let mut settings = Settings::default();
+    settings.limits.topics_per_address_per_s = 1;
+    settings.limits.topics_per_address_burst = 3;
+    let mut nodes = nodes_with(2, settings);
+    nodes.all[1].server.now = nodes.all[0].server.now;
+    let reader = nodes.events(1, "sub?filter=wills/%2B", "");
+    // Some clients come back at the other node before the death of theirs is known.
+    let ids: Vec<String> = (0..20).map(|n| format!("client{n}")).collect();
+    for id in &ids {
+        let topic = format!("wills/{id}");
+        Client::connect_as(&mut nodes, 0, id, Some((&topic, b"gone")));
+    }
+    for id in &ids[..10] {
+        Client::connect_as(&mut nodes, 1, id, None);
+    }
+    for _ in 0..120 {
+        nodes.second_of(&[1]);
+    }
+    let mut published = data(&nodes, 1, reader);
+    assert_eq!(published.len(), 20);
+    published.dedup();
+    assert_eq!(published, ["gone"]);
 }

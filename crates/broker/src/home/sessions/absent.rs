@@ -217,7 +217,7 @@ impl Sessions {
             + self.states.name_bytes
             + self.states.rows.len() as usize * ROWS_BYTES
             + self.states.payloads.len() * PAYLOADS_BYTES
-            + self.replicas.as_ref().map_or(0, |it| it.retired.bytes())
+            + self.replicas.as_ref().map_or(0, |it| it.retired_bytes())
     }
 
     /// Bytes of a session that is away, without those of its large messages.
@@ -346,7 +346,7 @@ impl Sessions {
         if !replicas.dead.is_empty() {
             return 0;
         }
-        let retired = replicas.retired.next_due_s(replicas.is_steward);
+        let retired = replicas.next_due_s();
         let begun = replicas.begun.first();
         match replicas.is_steward {
             true if begun.is_some_and(|(earlier, _)| *earlier < replicas.stewardship) => 0,

@@ -288,6 +288,22 @@ impl SessionsAtHome {
         self.change(at, |it| it.next_due_in_log(now, counts))
     }
 
+    /// See [`Sessions::keep_refused_will`].
+    pub(crate) fn keep_refused_will(
+        &mut self,
+        (hash, name): (u32, &[u8]),
+        will: u64,
+        now: Now,
+    ) -> bool {
+        let at = self.place_here(name);
+        at.is_some_and(|at| self.change(at, |it| it.keep_refused_will((hash, name), will, now)))
+    }
+
+    /// See [`Sessions::retired_will_refused`]; the will is of partition `at`.
+    pub(crate) fn retired_will_refused(&mut self, (at, number): (usize, u64), now: Now) {
+        self.change(at, |it| it.retired_will_refused(number, now));
+    }
+
     /// See [`Sessions::change_by_steward`].
     pub(crate) fn change_by_steward(
         &self,
@@ -517,13 +533,13 @@ impl SessionsAtHome {
         world: &World,
     ) -> Result<(), Damaged> {
         let partition = from.number16()?;
-        let (end_s, token, will) = RetiredTokens::read(from)?;
+        let saved = RetiredTokens::read(from)?;
         if partition >= world.partitions || origin.placement.home_of(partition) != origin.home {
             return Err(Damaged("a token belongs elsewhere"));
         }
         if self.placement.home_of(partition) == self.me {
             let at = self.placement.place_at_home(partition);
-            self.change(at, |it| it.restore_retired((token, will), end_s, world));
+            self.change(at, |it| it.restore_retired(saved, world));
         }
         Ok(())
     }

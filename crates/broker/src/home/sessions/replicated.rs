@@ -23,6 +23,7 @@ use crate::base::snapshot::Block;
 use crate::base::time::Now;
 use crate::budget::admission::{Counts, Party};
 use crate::budget::world::World;
+use crate::home::retired_tokens::{SavedToken, WILL_KEPT_S, WILL_RETRY_S};
 use crate::home::session_terms::{Consequences, DeadHolder, DueInLog, Held, LogPlace, Replica};
 use crate::mail::session::record::{
     ChangeAtHome, ChangedBy, Fence, RecordedParts, RecordedState, SessionChange, SessionRecord,
@@ -413,7 +414,7 @@ impl Sessions {
     /// Lets the steward start over with all work that is not recorded.
     pub(super) fn begin_again(&mut self) {
         if let Some(replicas) = &mut self.replicas {
-            replicas.retired.publish_all_again();
+            replicas.claimed_wills.publish_all_again();
             replicas.stewardship += 1;
         }
     }
@@ -425,8 +426,10 @@ impl Sessions {
         }
         let replicas = self.replicas.as_mut()?;
         let is_steward = replicas.is_steward;
-        if let Some(due) = (replicas.retired).next_due(is_steward, now.unix_s, counts) {
-            return due.map(DueInLog::Retired);
+        for retired in [&mut replicas.retired, &mut replicas.claimed_wills] {
+            if let Some(due) = retired.next_due(is_steward, now.unix_s, counts) {
+                return due.map(DueInLog::Retired);
+            }
         }
         if !replicas.is_steward {
             return None;
@@ -434,17 +437,57 @@ impl Sessions {
         // What this process began to record in an earlier stewardship may be lost, so it begins again.
         let stewardship = replicas.stewardship;
         let again = replicas.begun.first().copied();
-        let id = match again.filter(|(earlier, _)| *earlier < stewardship) {
-            Some(entry) => {
+        let refused = replicas.refused.front().copied();
+        let id = match (again.filter(|(earlier, _)| *earlier < stewardship), refused) {
+            (Some(entry), _) => {
                 replicas.begun.remove(&entry);
                 entry.1
             }
-            None => self.due.pop_first()?.1,
+            (None, Some((again_s, id))) if again_s <= now.unix_s => {
+                replicas.refused.pop_front();
+                // Otherwise the session has changed meanwhile.
+                replicas.begun.remove(&(stewardship, id)).then_some(id)?
+            }
+            _ => self.due.pop_first()?.1,
         };
         let due = self.due_of(id, now)?;
         let replicas = self.replicas.as_mut()?;
         replicas.begun.insert((stewardship, id));
         Some(due)
+    }
+
+    /// A limit has refused the will with this token of the session with this name. Returns whether the steward publishes it again later. It does not if
+    /// the will was due long ago, or if the session ends because memory is short.
+    pub(super) fn keep_refused_will(
+        &mut self,
+        (hash, name): (u32, &[u8]),
+        will: u64,
+        now: Now,
+    ) -> bool {
+        let Some(id) = self.find(hash, name).filter(|id| !self.evicted.has(*id)) else {
+            return false;
+        };
+        let away = self.states.rows.get(self.rows.get(id).holder);
+        let delayed = away.will.as_ref();
+        let Some(delayed) = delayed.filter(|delayed| delayed.will.token == will) else {
+            return false;
+        };
+        let since_s = delayed.due_s.min(away.expires_s);
+        if since_s.saturating_add(WILL_KEPT_S) <= now.unix_s {
+            return false;
+        }
+        if let Some(replicas) = &mut self.replicas {
+            let again_s = now.unix_s.saturating_add(WILL_RETRY_S);
+            replicas.refused.push_back((again_s, id));
+        }
+        true
+    }
+
+    /// A limit has refused the will of a retired token. The steward publishes it again later.
+    pub(super) fn retired_will_refused(&mut self, number: u64, now: Now) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.claimed_wills.refused(number, now.unix_s);
+        }
     }
 
     /// The work that is due now for the session in this row.
@@ -553,25 +596,35 @@ impl Sessions {
     pub(super) fn begin_releases(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.retired.releases = true;
+            replicas.claimed_wills.releases = true;
         }
     }
 
     /// Writes the retired tokens from index `from` on. Returns where to continue, if any are left.
     pub(super) fn save_retired(&self, from: usize, block: &mut Block<'_>) -> Option<usize> {
-        let retired = &self.replicas.as_ref()?.retired;
-        retired.save(self.partition, from, block)
+        let replicas = self.replicas.as_ref()?;
+        let (retired, wills) = (&replicas.retired, &replicas.claimed_wills);
+        if from < retired.len()
+            && let Some(next) = retired.save(self.partition, from, block)
+        {
+            return Some(next);
+        }
+        let of_wills = from.saturating_sub(retired.len());
+        let next = wills.save(self.partition, of_wills, block)?;
+        Some(retired.len() + next)
     }
 
     /// Restores a retired token from a snapshot. The tokens come in the order of their ends.
-    pub(super) fn restore_retired(
-        &mut self,
-        retired: (u64, Option<Box<Will>>),
-        end_s: u32,
-        world: &World,
-    ) {
+    pub(super) fn restore_retired(&mut self, saved: SavedToken, world: &World) {
+        let SavedToken {
+            end_s,
+            token,
+            will,
+            payer,
+        } = saved;
         if let Some(replicas) = &mut self.replicas {
-            let (all, counts) = (&mut replicas.retired, &world.admission);
-            all.insert(retired, end_s, None, counts);
+            let all = replicas.retired_with(will.is_some());
+            all.insert((token, will), end_s, payer, &world.admission);
         }
     }
 
@@ -609,8 +662,8 @@ impl Sessions {
         now: Now,
     ) {
         if let Some(replicas) = &mut self.replicas {
-            let (all, counts) = (&mut replicas.retired, &world.admission);
-            all.insert(retired, now.unix_s, Some(payer), counts);
+            let all = replicas.retired_with(retired.1.is_some());
+            all.insert(retired, now.unix_s, Some(payer), &world.admission);
         }
     }
 

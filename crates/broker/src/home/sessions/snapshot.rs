@@ -182,6 +182,11 @@ impl Sessions {
             None => (now.unix_s).saturating_add(left_s.saturating_sub(snapshot_age_s)),
         };
         let delayed = |(left_s, will)| {
+            // A snapshot does not repeat the client: it is that of the session.
+            let will = Will {
+                client: saved.owner,
+                ..will
+            };
             Box::new(Delayed {
                 will: Box::new(will),
                 due_s: due(left_s),
