@@ -1,4 +1,5 @@
-//! `cargo xtask compare`: measures the reference floor, this server, Nchan and Mosquitto in turn, with one core each.
+//! `cargo xtask compare`: measures four servers in turn, with one core each: the floor (a minimal reference server), this server, Nchan and
+//! Mosquitto.
 //!
 //! The other servers come from Debian's packages, without their services: nothing is started during the installation or at the next boot.
 //! `crore-bench run pair` starts each one with its own configuration, and ends it.
@@ -10,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Needed files, each with the Debian package that contains it.
-const PEERS: &[(&str, &str)] = &[
+const PEER_FILES: &[(&str, &str)] = &[
     ("/usr/sbin/nginx", "nginx"),
     (
         "/usr/lib/nginx/modules/ngx_nchan_module.so",
@@ -18,42 +19,42 @@ const PEERS: &[(&str, &str)] = &[
     ),
     ("/usr/sbin/mosquitto", "mosquitto"),
 ];
-/// A single short round, to show that everything runs; its figures mean nothing.
-const QUICK: [&str; 4] = ["--rounds", "1", "--duration", "2"];
+/// The flags of a single short round, which shows that everything runs. Its figures mean nothing.
+const QUICK_FLAGS: [&str; 4] = ["--rounds", "1", "--duration", "2"];
 
 /// Installs missing servers, builds the programs and runs the scenario `pair`. All arguments but `--quick` are passed to it.
 pub fn run(args: &[&str]) -> Result<()> {
-    let quick = args.contains(&"--quick");
+    let is_quick = args.contains(&"--quick");
     let args: Vec<&str> = args
         .iter()
         .copied()
         .filter(|arg| *arg != "--quick")
         .collect();
-    install()?;
+    install_missing_servers()?;
     build_programs()?;
     let target = target_directory()?;
-    let mut step = Program::new(target.join("release/crore-bench")).args([
+    let mut bench = Program::new(target.join("release/crore-bench")).args([
         "run",
         "pair",
         "--pin",
         "--peer",
         "nchan,mosquitto",
     ]);
-    if quick {
-        step = step.args(QUICK);
+    if is_quick {
+        bench = bench.args(QUICK_FLAGS);
     }
     if !is_given(&args, "--json") {
-        step = step.args([
+        bench = bench.args([
             "--json".as_ref(),
-            result_file(&args, quick, &target)?.as_os_str(),
+            result_file(&args, is_quick, &target)?.as_os_str(),
         ]);
     }
-    step.args(args).run()
+    bench.args(args).run()
 }
 
 /// The file for the result: with the benchmarks, unless the run is a quick one.
-fn result_file(args: &[&str], quick: bool, target: &Path) -> Result<PathBuf> {
-    let directory = if quick {
+fn result_file(args: &[&str], is_quick: bool, target: &Path) -> Result<PathBuf> {
+    let directory = if is_quick {
         target.to_path_buf()
     } else {
         PathBuf::from("docs/benchmarks")
@@ -61,26 +62,27 @@ fn result_file(args: &[&str], quick: bool, target: &Path) -> Result<PathBuf> {
     fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
     Ok(directory.join(format!(
         "compare-{}.json",
-        value(args, "--protocol").unwrap_or("ws")
+        flag_value(args, "--protocol").unwrap_or("ws")
     )))
 }
 
 fn is_given(args: &[&str], flag: &str) -> bool {
-    value(args, flag).is_some()
+    flag_value(args, flag).is_some()
 }
 
 /// The value of a flag, written `--flag value` or `--flag=value`.
-fn value<'a>(args: &[&'a str], flag: &str) -> Option<&'a str> {
-    let place = args.iter().position(|arg| arg.starts_with(flag))?;
-    match args[place].strip_prefix(flag)?.strip_prefix('=') {
-        Some(value) => Some(value),
-        None => args.get(place + 1).copied(),
-    }
+fn flag_value<'a>(args: &[&'a str], flag: &str) -> Option<&'a str> {
+    args.iter()
+        .enumerate()
+        .find_map(|(index, arg)| match arg.strip_prefix(flag)? {
+            "" => args.get(index + 1).copied(),
+            rest => rest.strip_prefix('='),
+        })
 }
 
 /// Installs missing servers, without their services.
-fn install() -> Result<()> {
-    let missing: Vec<&str> = PEERS
+fn install_missing_servers() -> Result<()> {
+    let missing: Vec<&str> = PEER_FILES
         .iter()
         .filter(|(file, _)| !Path::new(file).exists())
         .map(|(_, package)| *package)
@@ -92,21 +94,21 @@ fn install() -> Result<()> {
         bail!("{missing:?} are missing, and this is no Debian to install them on");
     }
     eprintln!("xtask: missing {missing:?}, installing them without their services");
-    let before = running();
+    let services_before = running_services();
     apt_install(&missing)?;
-    let started: Vec<_> = running()
+    let started_services: Vec<_> = running_services()
         .into_iter()
-        .filter(|it| !before.contains(it))
+        .filter(|service| !services_before.contains(service))
         .collect();
     ensure!(
-        started.is_empty(),
-        "installing has started {started:?}; stop them, they would disturb every measurement"
+        started_services.is_empty(),
+        "installing has started {started_services:?}; stop them, they would disturb every measurement"
     );
     Ok(())
 }
 
 /// The processes with the name of a service: their ids and names.
-fn running() -> Vec<(u32, String)> {
+fn running_services() -> Vec<(u32, String)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -126,12 +128,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_s_value_is_found_in_both_spellings() {
+    fn value_of_a_flag_is_found_in_both_spellings() {
         assert_eq!(
-            value(&["--rounds", "3", "--protocol", "sse"], "--protocol"),
+            flag_value(&["--rounds", "3", "--protocol", "sse"], "--protocol"),
             Some("sse")
         );
-        assert_eq!(value(&["--protocol=poll"], "--protocol"), Some("poll"));
-        assert_eq!(value(&["--rounds", "3"], "--protocol"), None);
+        assert_eq!(flag_value(&["--protocol=poll"], "--protocol"), Some("poll"));
+        for other in ["--rounds", "--protocol-version"] {
+            assert_eq!(flag_value(&[other, "3"], "--protocol"), None);
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! The console's bundle. It is built from `console/` with the packages that its lock file pins, and committed, so that building the server
-//! needs no Node.
+//! Builds the bundle of the web console from `console/`, with the packages that its lock file pins. The bundle is committed, so that building
+//! the server needs no Node.
 //!
-//! The bundle depends only on the sources and the pins, so the committed one can be compared with a new build byte by byte.
+//! The bundle depends only on the sources and the pinned packages, so the committed one can be compared with a new build byte by byte.
 
 use crate::run::{Program, build_programs, target_directory, workspace_root};
 use anyhow::{Context, Result, bail};
@@ -10,48 +10,50 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The directory from which the server embeds the bundle.
-const COMMITTED: &str = "crates/server/src/control/console";
+const COMMITTED_BUNDLE_DIR: &str = "crates/server/src/control/console";
 
-/// `cargo xtask console`: builds into the committed directory.
+/// `cargo xtask console`: tests the console, and builds its bundle into the committed directory.
 pub fn build() -> Result<()> {
-    let committed = workspace_root().join(COMMITTED);
-    bundle(&committed)
+    test_and_build(&workspace_root().join(COMMITTED_BUNDLE_DIR))
 }
 
-/// `cargo xtask console --check`: builds into another directory and compares.
+/// `cargo xtask console --check`: tests the console, builds its bundle into another directory, and compares it with the committed one.
 pub fn check() -> Result<()> {
-    let fresh = target_directory()?.join("console");
-    if fresh.exists() {
-        fs::remove_dir_all(&fresh).with_context(|| format!("removing {}", fresh.display()))?;
+    let directory = target_directory()?.join("console");
+    if directory.exists() {
+        fs::remove_dir_all(&directory)
+            .with_context(|| format!("removing {}", directory.display()))?;
     }
-    bundle(&fresh)?;
-    let (fresh, committed) = (files(&fresh)?, files(&workspace_root().join(COMMITTED))?);
-    let differs: Vec<_> = fresh
+    test_and_build(&directory)?;
+    let new_files = read_files(&directory)?;
+    let committed_files = read_files(&workspace_root().join(COMMITTED_BUNDLE_DIR))?;
+    let different_files: Vec<_> = new_files
         .keys()
-        .chain(committed.keys())
-        .filter(|name| fresh.get(*name) != committed.get(*name))
+        .chain(committed_files.keys())
+        .filter(|name| new_files.get(*name) != committed_files.get(*name))
         .collect();
-    if !differs.is_empty() {
+    if !different_files.is_empty() {
         bail!(
-            "{COMMITTED} is not what console/ gives ({differs:?}): run `cargo xtask console` and commit the result"
+            "{COMMITTED_BUNDLE_DIR} is not what console/ gives ({different_files:?}): run `cargo xtask console` and commit the result"
         );
     }
     Ok(())
 }
 
-/// `cargo xtask console --measure`: first paint with many connections, and the server's CPU without and with a console.
+/// `cargo xtask console --measure`: measures the first paint with many connections, and the server's CPU without and with a console. Writes
+/// `docs/benchmarks/console.json`.
 pub fn measure(args: &[&str]) -> Result<()> {
     let result = ["--json", "docs/benchmarks/console.json"];
-    browse("console/measure.mjs", &[&result, args].concat())
+    run_browser_script("console/measure.mjs", &[&result, args].concat())
 }
 
-/// `cargo xtask console --pictures`: the pictures of `docs/console`, of a server with some clients.
+/// `cargo xtask console --pictures`: makes the pictures in `docs/console`. They show the console of a server with some clients.
 pub fn pictures(args: &[&str]) -> Result<()> {
-    browse("console/pictures.mjs", args)
+    run_browser_script("console/pictures.mjs", args)
 }
 
-/// Runs a script that starts the server and looks at its console with Chromium.
-fn browse(script: &str, args: &[&str]) -> Result<()> {
+/// Runs a script that starts the server and opens its console in Chromium.
+fn run_browser_script(script: &str, args: &[&str]) -> Result<()> {
     let tools = crate::tools::prepare()?;
     build_programs()?;
     Program::new("node")
@@ -62,22 +64,23 @@ fn browse(script: &str, args: &[&str]) -> Result<()> {
         .run()
 }
 
-fn bundle(out: &Path) -> Result<()> {
+/// Installs the pinned packages if they have changed, tests the console, and builds the bundle into `out`.
+fn test_and_build(out: &Path) -> Result<()> {
     let console = workspace_root().join("console");
-    // No package has an install script today, and none may get one.
-    let installed = fs::read(console.join("node_modules/.installed")).ok();
-    let pins = fs::read(console.join("package-lock.json")).context("reading the console's pins")?;
-    if installed.as_ref() != Some(&pins) {
+    let installed_lock = fs::read(console.join("node_modules/.installed")).ok();
+    let lock = fs::read(console.join("package-lock.json")).context("reading the console's pins")?;
+    if installed_lock.as_ref() != Some(&lock) {
+        // No package needs an install script, and the script of a later version must not run.
         Program::new("npm")
             .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
             .current_dir(&console)
             .run()?;
-        fs::write(console.join("node_modules/.installed"), &pins)
-            .context("noting what is installed")?;
+        fs::write(console.join("node_modules/.installed"), &lock)
+            .context("recording the installed packages")?;
     }
-    for step in ["check", "test"] {
+    for script in ["check", "test"] {
         Program::new("npm")
-            .args(["run", "--silent", step])
+            .args(["run", "--silent", script])
             .current_dir(&console)
             .run()?;
     }
@@ -88,13 +91,13 @@ fn bundle(out: &Path) -> Result<()> {
         .run()
 }
 
-fn files(directory: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
-    let mut found = BTreeMap::new();
+fn read_files(directory: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut contents = BTreeMap::new();
     for entry in
         fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?
     {
         let entry = entry?;
-        found.insert(entry.file_name().into(), fs::read(entry.path())?);
+        contents.insert(entry.file_name().into(), fs::read(entry.path())?);
     }
-    Ok(found)
+    Ok(contents)
 }

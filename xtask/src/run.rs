@@ -21,7 +21,7 @@ pub fn build_programs() -> Result<()> {
 /// A program with its arguments and environment.
 pub struct Program {
     command: Command,
-    shown: String,
+    command_line: String,
 }
 
 impl Program {
@@ -30,26 +30,26 @@ impl Program {
         let program = program.as_ref();
         Program {
             command: Command::new(program),
-            shown: program.to_string_lossy().into_owned(),
+            command_line: program.to_string_lossy().into_owned(),
         }
     }
 
-    /// A program that gets only the time that no other program wants, for what computes beside tests that mostly wait.
+    /// A program that gets only the processor time that no other program wants.
     pub fn behind(program: impl AsRef<OsStr>) -> Program {
         Program::new("nice").args(["-n", "19"]).args([program])
     }
 
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Program {
         for arg in args {
-            self.shown.push(' ');
-            self.shown.push_str(&arg.as_ref().to_string_lossy());
+            self.command_line.push(' ');
+            self.command_line.push_str(&arg.as_ref().to_string_lossy());
             self.command.arg(arg);
         }
         self
     }
 
     pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Program {
-        self.shown = format!("{key}={:?} {}", value.as_ref(), self.shown);
+        self.command_line = format!("{key}={:?} {}", value.as_ref(), self.command_line);
         self.command.env(key, value);
         self
     }
@@ -59,133 +59,134 @@ impl Program {
         self
     }
 
-    /// Runs it to its end. An exit status other than 0 is an error.
+    /// Runs the program until it ends. An exit status other than 0 is an error.
     pub fn run(mut self) -> Result<()> {
-        eprintln!("$ {}", self.shown);
+        eprintln!("$ {}", self.command_line);
         let status = self
             .command
             .status()
-            .with_context(|| format!("cannot start `{}`", self.shown))?;
+            .with_context(|| format!("cannot start `{}`", self.command_line))?;
         if !status.success() {
-            bail!("`{}` failed: {status}", self.shown);
+            bail!("`{}` failed: {status}", self.command_line);
         }
         Ok(())
     }
 
-    /// The same for a run of Rust's tests. The error names the failed tests and their reasons, so that they are at the end of a long output.
+    /// Runs Rust's tests. The error names the failed tests and their reasons, so that these are at the end of a long output.
     pub fn run_tests(self) -> Result<()> {
         self.run_tests_to(&mut io::stdout())
     }
 
     fn run_tests_to(mut self, out: &mut impl Write) -> Result<()> {
-        eprintln!("$ {}", self.shown);
-        let context = || format!("cannot start `{}`", self.shown);
+        eprintln!("$ {}", self.command_line);
+        let context = || format!("cannot start `{}`", self.command_line);
         self.command.stdout(Stdio::piped());
         let mut child = self.command.spawn().with_context(context)?;
         let lines = BufReader::new(child.stdout.take().context("a pipe")?).split(b'\n');
-        let mut said = Said::default();
+        let mut failures = TestFailures::default();
         for line in lines {
             let line = line.context("reading what the tests say")?;
             let text = String::from_utf8_lossy(&line);
             writeln!(out, "{text}").context("showing what the tests say")?;
-            said.read(&text);
+            failures.read(&text);
         }
         let status = child.wait().with_context(context)?;
-        said.judge(&self.shown, status)
+        failures.into_result(&self.command_line, status)
     }
 
-    /// The same for a step that runs beside others: what it prints is shown in one piece when it has ended, so that no lines are mixed.
+    /// Runs a step while other steps run. Its output is shown in one piece when it has ended, so that no lines are mixed.
     pub fn run_beside(mut self) -> Result<()> {
         eprintln!(
             "$ {} (beside the next steps; its output follows later)",
-            self.shown
+            self.command_line
         );
         let output = self
             .command
             .stdin(Stdio::null())
             .output()
-            .with_context(|| format!("cannot start `{}`", self.shown))?;
+            .with_context(|| format!("cannot start `{}`", self.command_line))?;
         let text = [output.stderr, output.stdout].concat();
         let text = String::from_utf8_lossy(&text);
-        let shown = format!("$ {} (ended)\n{text}", self.shown);
+        let command_line = format!("$ {} (ended)\n{text}", self.command_line);
         let mut out = io::stdout().lock();
-        out.write_all(shown.as_bytes())
+        out.write_all(command_line.as_bytes())
             .context("showing what it has printed")?;
-        let mut said = Said::default();
-        text.lines().for_each(|line| said.read(line));
-        said.judge(&self.shown, output.status)
+        let mut failures = TestFailures::default();
+        text.lines().for_each(|line| failures.read(line));
+        failures.into_result(&self.command_line, output.status)
     }
 
-    /// Runs it without output. True if it could be started and exited with 0.
+    /// Runs the program without output. Returns whether it could be started and exited with 0.
     pub fn succeeds(mut self) -> bool {
-        let quiet = self
+        let command = self
             .command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        quiet.status().is_ok_and(|status| status.success())
+        command.status().is_ok_and(|status| status.success())
     }
 }
 
-/// What the output of tests says about failures.
+/// The failed tests and their panic messages, from the output of tests.
 #[derive(Default)]
-struct Said {
-    failed: Vec<String>,
-    reasons: Reasons,
+struct TestFailures {
+    tests: Vec<String>,
+    panic_messages: PanicMessages,
 }
 
-impl Said {
+impl TestFailures {
     fn read(&mut self, line: &str) {
-        self.failed.extend(failed_test(line).map(str::to_string));
-        self.reasons.read(line);
+        self.tests
+            .extend(failed_test_name(line).map(str::to_string));
+        self.panic_messages.read(line);
     }
 
     /// An error for every exit status other than 0.
-    fn judge(self, shown: &str, status: ExitStatus) -> Result<()> {
+    fn into_result(self, command_line: &str, status: ExitStatus) -> Result<()> {
         if status.success() {
             return Ok(());
         }
-        let which = match &self.failed[..] {
+        let description = match &self.tests[..] {
             [] => "no test has said so: a program did not build, is not a test, or ended before its tests did (above)"
                 .to_string(),
             failed => format!(
                 "failed tests:\n  {}\n{}",
                 failed.join("\n  "),
-                self.reasons.text
+                self.panic_messages.text
             ),
         };
-        bail!("`{shown}` failed: {status}; {which}");
+        bail!("`{command_line}` failed: {status}; {description}");
     }
 }
 
 /// The failed test that a line of the test harness names, if it does.
-fn failed_test(line: &str) -> Option<&str> {
+fn failed_test_name(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// The most lines kept of a panic's message.
-const REASON_LINES: usize = 6;
+/// The maximum number of lines that are kept of a panic's message.
+const REASON_LINES_MAX: usize = 6;
 
 /// The messages of panics in the output of failed tests, without backtraces.
 #[derive(Default)]
-struct Reasons {
+struct PanicMessages {
     text: String,
-    /// How many more lines of the current message are kept.
-    left: usize,
+    /// How many more lines of the current message to keep.
+    lines_left: usize,
 }
 
-impl Reasons {
+impl PanicMessages {
     fn read(&mut self, line: &str) {
         if line.starts_with("thread '") && line.contains(" panicked at ") {
-            self.left = REASON_LINES;
+            self.lines_left = REASON_LINES_MAX;
         } else if ["stack backtrace:", "note: "]
             .iter()
             .any(|end| line.starts_with(end))
         {
-            self.left = 0;
+            self.lines_left = 0;
         }
-        if self.left > 0 {
-            self.left -= 1;
+        if self.lines_left > 0 {
+            self.lines_left -= 1;
             self.text += &format!("{line}\n");
         }
     }
@@ -208,7 +209,7 @@ pub fn workspace_root() -> &'static Path {
         .expect("xtask lies in the workspace")
 }
 
-/// Cargo's target directory, derived from the path of this program, `<target>/debug/xtask`.
+/// Cargo's target directory. It is derived from the path of this program, `<target>/debug/xtask`.
 pub fn target_directory() -> Result<PathBuf> {
     let program = std::env::current_exe().context("where this program lies")?;
     let target = program
@@ -218,7 +219,7 @@ pub fn target_directory() -> Result<PathBuf> {
     Ok(target.to_path_buf())
 }
 
-/// A seed derived from the source code. It is new for each change, and the same if a run is repeated, here or elsewhere.
+/// A seed that is derived from the source code: each change gets a new one, and a repeated run gets the same one on any machine.
 pub fn source_seed() -> Result<u64> {
     let mut files = Vec::new();
     for directory in ["crates", "fuzz"] {
@@ -259,17 +260,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_names_every_test_that_failed() {
+    fn error_names_every_failed_test() {
         // Not to our own output, since the outer test run reads that in the same way.
         let run = |step: Program| step.run_tests_to(&mut io::sink());
-        let says = |text: &str| run(Program::new("printf").args([text]));
-        assert!(says("test a::b ... ok\n").is_ok());
-        let fails = |text: &str| {
+        let run_printf = |text: &str| run(Program::new("printf").args([text]));
+        assert!(run_printf("test a::b ... ok\n").is_ok());
+        let run_failing = |text: &str| {
             let script = format!("printf '{text}'; exit 101");
             run(Program::new("sh").args(["-c", &script]))
         };
-        let one = fails("test a::b ... ok\ntest a::c ... FAILED\n");
-        let two = fails("test d ... FAILED\ntest e ... FAILED\ntest result: FAILED. 0 passed\n");
+        let one = run_failing("test a::b ... ok\ntest a::c ... FAILED\n");
+        let two =
+            run_failing("test d ... FAILED\ntest e ... FAILED\ntest result: FAILED. 0 passed\n");
         let all = together([one, Ok(()), two]).expect_err("three have failed");
         let all = all.to_string();
         for name in ["\n  a::c", "\n  d\n  e"] {
@@ -277,13 +279,13 @@ mod tests {
         }
         assert!(!all.contains("a::b\n"), "{all}");
         let panic = "thread '\\''d'\\'' (7) panicked at d.rs:1:2:\nleft: 1\nright: 2\nstack backtrace:\n0: main\n";
-        let why = fails(&format!("test d ... FAILED\n{panic}")).expect_err("it has failed");
-        let why = why.to_string();
+        let error = run_failing(&format!("test d ... FAILED\n{panic}")).expect_err("it has failed");
+        let error = error.to_string();
         assert!(
-            why.ends_with("\n  d\nthread 'd' (7) panicked at d.rs:1:2:\nleft: 1\nright: 2\n"),
-            "{why}"
+            error.ends_with("\n  d\nthread 'd' (7) panicked at d.rs:1:2:\nleft: 1\nright: 2\n"),
+            "{error}"
         );
-        let none = fails("").expect_err("it has failed").to_string();
-        assert!(none.contains("did not build"), "{none}");
+        let unnamed = run_failing("").expect_err("it has failed").to_string();
+        assert!(unnamed.contains("did not build"), "{unnamed}");
     }
 }

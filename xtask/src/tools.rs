@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Needed programs, in `PATH` or with their path, each with the Debian packages that contain it.
+/// The needed programs (names in `PATH`, or paths), each with the Debian packages that contain it.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("curl", &["curl"]),
     ("chromium", &["chromium"]),
@@ -42,9 +42,9 @@ pub const SERVICES: [&str; 6] = [
     "postgresql",
 ];
 /// The program that Debian asks whether a package may start its service. By default it does not exist.
-const POLICY: &str = "/usr/sbin/policy-rc.d";
-/// A program that answers no (exit status 101).
-const REFUSAL: &str = "#!/bin/sh\nexit 101\n";
+const POLICY_PROGRAM: &str = "/usr/sbin/policy-rc.d";
+/// The policy program that refuses the start of every service (exit status 101).
+const REFUSING_POLICY: &str = "#!/bin/sh\nexit 101\n";
 
 /// The files that pin the versions of the libraries.
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
@@ -57,23 +57,25 @@ const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatibl
 
 /// Installs everything that is missing. Returns the directory with `node_modules/`, `venv/` and `go/`.
 pub fn prepare() -> Result<PathBuf> {
-    programs()?;
+    install_programs()?;
     let tools = target_directory()?.join("client-tools");
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
     nats_server()?;
-    of_go("h2spec", H2SPEC)?;
-    once(&tools, "node", NODE_PINS, || node(&tools))?;
-    once(&tools, "python", PYTHON_PINS, || python(&tools))?;
+    install_go_program("h2spec", H2SPEC)?;
+    install_once(&tools, "node", NODE_PINS, || install_node_packages(&tools))?;
+    install_once(&tools, "python", PYTHON_PINS, || {
+        install_python_packages(&tools)
+    })?;
     Ok(tools)
 }
 
 /// The path of nats-server, which is installed if it is missing.
 pub fn nats_server() -> Result<PathBuf> {
-    of_go("nats-server", NATS_SERVER)
+    install_go_program("nats-server", NATS_SERVER)
 }
 
 /// The path of a program that is installed with Go if it is missing.
-fn of_go(name: &str, package: &str) -> Result<PathBuf> {
+fn install_go_program(name: &str, package: &str) -> Result<PathBuf> {
     let directory = target_directory()?.join("client-tools/go");
     let path = directory.join(name);
     if path.is_file() {
@@ -91,7 +93,7 @@ fn of_go(name: &str, package: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn programs() -> Result<()> {
+fn install_programs() -> Result<()> {
     let missing: Vec<_> = PROGRAMS
         .iter()
         .filter(|(name, _)| which(name).is_none())
@@ -114,15 +116,15 @@ fn programs() -> Result<()> {
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     let apt = || as_root("env").args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     apt().args(["update", "-qq"]).run()?;
-    let refused = refuse_services()?;
-    let installed = apt()
+    let has_refused = refuse_services()?;
+    let result = apt()
         .args(["install", "-qq", "-y", "--no-install-recommends"])
         .args(packages)
         .run();
-    if refused {
-        as_root("rm").args([POLICY]).run()?;
+    if has_refused {
+        as_root("rm").args([POLICY_PROGRAM]).run()?;
     }
-    installed?;
+    result?;
     for service in SERVICES {
         if packages.contains(&service) && which("systemctl").is_some() {
             as_root("systemctl")
@@ -135,17 +137,17 @@ pub fn apt_install(packages: &[&str]) -> Result<()> {
 
 /// Forbids the start of services until the policy is removed. False if this machine has its own policy, which is not changed.
 fn refuse_services() -> Result<bool> {
-    if Path::new(POLICY).exists() {
+    if Path::new(POLICY_PROGRAM).exists() {
         return Ok(false);
     }
     let file = target_directory()?.join("policy-rc.d");
-    fs::write(&file, REFUSAL).with_context(|| format!("writing {}", file.display()))?;
+    fs::write(&file, REFUSING_POLICY).with_context(|| format!("writing {}", file.display()))?;
     as_root("install")
         .args([
             "-m".as_ref(),
             "755".as_ref(),
             file.as_os_str(),
-            POLICY.as_ref(),
+            POLICY_PROGRAM.as_ref(),
         ])
         .run()?;
     Ok(true)
@@ -153,36 +155,36 @@ fn refuse_services() -> Result<bool> {
 
 /// A program that needs root. It is run with `sudo` if the user is not root and has `sudo`.
 pub fn as_root(program: &str) -> Program {
-    let root =
-        fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let is_root = fs::metadata("/proc/self")
+        .is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0);
     match which("sudo") {
-        Some(sudo) if !root => Program::new(sudo).args([program]),
+        Some(sudo) if !is_root => Program::new(sudo).args([program]),
         _ => Program::new(program),
     }
 }
 
-/// Runs `install`, unless it has already succeeded with the same pins.
-fn once(
+/// Runs `install`, unless it has already succeeded with the same pinned versions.
+fn install_once(
     tools: &Path,
     name: &str,
     pins: &[&str],
     install: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let mut wanted = String::new();
+    let mut pinned_text = String::new();
     for pin in pins {
         let path = workspace_root().join("conformance").join(pin);
-        wanted +=
+        pinned_text +=
             &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     }
     let stamp = tools.join(format!("{name}.installed"));
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == pinned_text) {
         return Ok(());
     }
     install()?;
-    fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
+    fs::write(&stamp, pinned_text).with_context(|| format!("writing {}", stamp.display()))
 }
 
-fn node(tools: &Path) -> Result<()> {
+fn install_node_packages(tools: &Path) -> Result<()> {
     for pin in NODE_PINS {
         fs::copy(
             workspace_root().join("conformance").join(pin),
@@ -190,24 +192,24 @@ fn node(tools: &Path) -> Result<()> {
         )
         .with_context(|| format!("copying {pin}"))?;
     }
-    // No package has an install script today, and none may get one.
+    // No package needs an install script, and the script of a later version must not run.
     Program::new("npm")
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
         .current_dir(tools)
         .run()
 }
 
-fn python(tools: &Path) -> Result<()> {
+fn install_python_packages(tools: &Path) -> Result<()> {
     let venv = tools.join("venv");
-    let make = || {
+    let create_venv = || {
         Program::new("python3")
             .args(["-m", "venv", "--clear"])
             .args([&venv])
     };
     // Debian's python3 lacks `ensurepip`, which is noticed only when an environment is created.
-    if !make().succeeds() {
+    if !create_venv().succeeds() {
         apt_install(&["python3-venv"])?;
-        make().run()?;
+        create_venv().run()?;
     }
     Program::new(venv.join("bin/pip"))
         .args([

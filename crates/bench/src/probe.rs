@@ -133,7 +133,7 @@ pub fn run(args: &ProbeArgs) -> Result<ExitCode> {
         ..SubscribeArgs::default()
     })?;
     let begin = Instant::now();
-    while !subscriber.is_settled() && !subscriber.is_over() {
+    while !subscriber.is_settled() && !subscriber.has_ended() {
         ensure!(
             begin.elapsed() < REST,
             "{address} does not answer the subscription"
@@ -141,9 +141,13 @@ pub fn run(args: &ProbeArgs) -> Result<ExitCode> {
         std::thread::sleep(POLL_INTERVAL / 10);
     }
     ensure!(
-        subscriber.tally().life.given_up == 0,
+        subscriber.tally().connections.given_up == 0,
         "{address}: {}",
-        subscriber.tally().life.first_failure.unwrap_or_default()
+        subscriber
+            .tally()
+            .connections
+            .first_failure
+            .unwrap_or_default()
     );
     let mut publisher = PublishArgs::of(&address, &target.topic, args.size as usize);
     publisher.single = args.single;
@@ -182,7 +186,7 @@ fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread)
                 summary.p50_ms,
                 summary.p99_ms,
                 summary.max_ms,
-                tally.lost + tally.told_lost,
+                tally.lost + tally.announced_lost,
             ));
         }
         let is_too_slow = summary.count >= MESSAGES_LEAST
@@ -191,7 +195,7 @@ fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread)
             || args
                 .duration
                 .is_some_and(|seconds| begin.elapsed().as_secs_f64() >= seconds);
-        if is_too_slow || is_limit_reached || subscriber.is_over() || publisher.has_ended() {
+        if is_too_slow || is_limit_reached || subscriber.has_ended() || publisher.has_ended() {
             if !args.quiet {
                 report::end_live();
             }
@@ -218,7 +222,7 @@ fn report(
         + tally.misdelivered
         + count("refused")
         + count("unanswered")
-        + tally.life.closed;
+        + tally.connections.closed;
     let clean = faults == 0 && tally.messages > 0 && !over.slow;
     let summary = tally.latency.summary();
     if !args.quiet {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::measure::sample;
 use crate::measure::stats::Summary;
-use crate::measure::tally::{Life, Tally};
+use crate::measure::tally::{ConnectionCounts, Tally};
 
 /// Width of the progress bar.
 const BAR: usize = 40;
@@ -163,9 +163,14 @@ fn around(mean: f64, half: f64) -> (f64, f64) {
 }
 
 /// The last line of the output, in the format of the comet client of 2009.
-pub fn comet(life: &Life, live_max: u64) -> String {
+pub fn comet(connections: &ConnectionCounts, live_max: u64) -> String {
     format!(
         "connections: {}, bytes: {}, chunks: {}, closed: {}, completed: {}, failed: {}, max concurrency: {live_max}",
-        life.opened, life.bytes, life.chunks, life.closed, life.completed, life.failed
+        connections.opened,
+        connections.bytes,
+        connections.chunks,
+        connections.closed,
+        connections.completed,
+        connections.failed
     )
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::mqtt::{Dialect, Packet};
 use super::parse;
 
-/// Why a client's connection ended.
+/// Why a request or a connection failed.
 #[derive(Debug, thiserror::Error)]
-pub enum End {
+pub enum LinkError {
     /// No server listens on the address any more.
     #[error("nobody listens")]
     NotListening,
@@ -21,20 +21,20 @@ pub enum End {
     Violation(String),
 }
 
-impl End {
+impl LinkError {
     /// A violation of the protocol by the server.
-    pub fn violation(why: impl std::fmt::Display) -> End {
-        End::Violation(why.to_string())
+    pub fn violation(why: impl std::fmt::Display) -> LinkError {
+        LinkError::Violation(why.to_string())
     }
 }
 
 /// Runs `session` again after each disconnect, until it succeeds, the server is gone, or the server violates the protocol. Returns the violation.
-pub fn reconnect_until_gone(mut session: impl FnMut() -> Result<(), End>) -> Option<String> {
+pub fn reconnect_until_gone(mut session: impl FnMut() -> Result<(), LinkError>) -> Option<String> {
     loop {
         match session() {
-            Ok(()) | Err(End::NotListening) => return None,
-            Err(End::Violation(why)) => return Some(why),
-            Err(End::Disconnected) => {}
+            Ok(()) | Err(LinkError::NotListening) => return None,
+            Err(LinkError::Violation(why)) => return Some(why),
+            Err(LinkError::Disconnected) => {}
         }
     }
 }
@@ -43,83 +43,88 @@ pub fn reconnect_until_gone(mut session: impl FnMut() -> Result<(), End>) -> Opt
 pub struct Link {
     stream: TcpStream,
     /// Received bytes that are not handled yet.
-    pub held: Vec<u8>,
+    pub buffer: Vec<u8>,
 }
 
 impl Link {
-    /// Connects. A read that takes longer than `timeout` returns [`End::Violation`].
-    pub fn open(address: SocketAddr, timeout: Duration) -> Result<Link, End> {
-        let stream = TcpStream::connect(address).map_err(|_| End::NotListening)?;
+    /// Connects. A read that takes longer than `timeout` returns [`LinkError::Violation`].
+    pub fn open(address: SocketAddr, timeout: Duration) -> Result<Link, LinkError> {
+        let stream = TcpStream::connect(address).map_err(|_| LinkError::NotListening)?;
         let ready = stream
             .set_nodelay(true)
             .and_then(|()| stream.set_read_timeout(Some(timeout)));
-        ready.map_err(End::violation)?;
+        ready.map_err(LinkError::violation)?;
         Ok(Link {
             stream,
-            held: Vec::new(),
+            buffer: Vec::new(),
         })
     }
 
     /// Sends all bytes.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
-        self.stream.write_all(bytes).map_err(|_| End::Disconnected)
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+        self.stream
+            .write_all(bytes)
+            .map_err(|_| LinkError::Disconnected)
     }
 
     /// Sends an HTTP request and returns the status and the body of its answer.
-    pub fn ask(&mut self, request: &[u8]) -> Result<(u16, Vec<u8>), End> {
+    pub fn request(&mut self, request: &[u8]) -> Result<(u16, Vec<u8>), LinkError> {
         self.send(request)?;
         loop {
-            if let Some(answer) = parse::response(&self.held).map_err(End::violation)? {
+            if let Some(answer) = parse::response(&self.buffer).map_err(LinkError::violation)? {
                 let (status, body) = (answer.head.status, answer.body.to_vec());
                 let bytes = answer.bytes;
-                self.held.drain(..bytes);
+                self.buffer.drain(..bytes);
                 return Ok((status, body));
             }
             self.read()?;
         }
     }
 
-    /// Waits for the next MQTT packet, and returns the result of `take`.
-    pub fn packet<T>(
+    /// Waits for the next MQTT packet, and returns the result of `handle`.
+    pub fn read_packet<T>(
         &mut self,
         dialect: Dialect,
-        take: impl FnOnce(Packet<'_>) -> T,
-    ) -> Result<T, End> {
+        handle: impl FnOnce(Packet<'_>) -> T,
+    ) -> Result<T, LinkError> {
         loop {
-            if let Some((packet, bytes)) = dialect.packet(&self.held).map_err(End::violation)? {
-                let taken = take(packet);
-                self.held.drain(..bytes);
-                return Ok(taken);
+            if let Some((packet, bytes)) = dialect
+                .parse_packet(&self.buffer)
+                .map_err(LinkError::violation)?
+            {
+                let handled = handle(packet);
+                self.buffer.drain(..bytes);
+                return Ok(handled);
             }
             self.read()?;
         }
     }
 
     /// Waits for more bytes, at most `timeout`, and returns whether some came. Later reads keep this timeout.
-    pub fn read_within(&mut self, timeout: Duration) -> Result<bool, End> {
+    pub fn read_within(&mut self, timeout: Duration) -> Result<bool, LinkError> {
         let ready = self.stream.set_read_timeout(Some(timeout));
-        ready.map_err(End::violation)?;
+        ready.map_err(LinkError::violation)?;
         self.read_some()
     }
 
     /// Waits for more bytes.
-    pub fn read(&mut self) -> Result<(), End> {
+    pub fn read(&mut self) -> Result<(), LinkError> {
         match self.read_some()? {
             true => Ok(()),
-            false => Err(End::violation("nothing came for too long")),
+            false => Err(LinkError::violation("nothing came for too long")),
         }
     }
 
-    fn read_some(&mut self) -> Result<bool, End> {
+    fn read_some(&mut self) -> Result<bool, LinkError> {
         let mut bytes = [0; 16 << 10];
         match self.stream.read(&mut bytes) {
-            Ok(0) => Err(End::Disconnected),
+            Ok(0) => Err(LinkError::Disconnected),
             Ok(count) => {
-                self.held.extend_from_slice(&bytes[..count]);
+                self.buffer.extend_from_slice(&bytes[..count]);
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
-            Err(_) => Err(End::Disconnected),
+            Err(_) => Err(LinkError::Disconnected),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The client's side of MQTT 3.1.1 and 5 for the load tools: every QoS, clean and persistent sessions, and wills, without credentials.
-//! There is no keep-alive, so that an idle connection sends nothing. `crore_wire` reads and writes the packets.
+//! A client has no keep-alive, so an idle connection sends nothing. `crore_wire` decodes and encodes the packets.
 //!
 //! The parser takes a slice and returns a packet only if it is complete. The caller keeps the bytes of an incomplete packet, so the result
 //! does not depend on how the bytes are split. A packet that a server must not send to a client of the load tools is an error.
@@ -31,7 +31,7 @@ pub enum Version {
 
 /// What happens to the session when the connection ends.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Session {
+pub enum SessionMode {
     /// It ends.
     #[default]
     Clean,
@@ -50,16 +50,16 @@ pub struct MqttArgs {
     pub qos: u8,
     /// MQTT: what happens to the session when the connection ends
     #[arg(long, value_enum, default_value_t)]
-    pub session: Session,
+    pub session: SessionMode,
 }
 
 impl MqttArgs {
     /// These flags as arguments for a child process.
     pub fn flags(&self) -> Vec<String> {
         let flags = [
-            ("--mqtt-version", name(self.mqtt_version)),
+            ("--mqtt-version", value_name(self.mqtt_version)),
             ("--qos", self.qos.to_string()),
-            ("--session", name(self.session)),
+            ("--session", value_name(self.session)),
         ];
         let each = flags.into_iter();
         each.flat_map(|(flag, value)| [flag.to_string(), value])
@@ -68,7 +68,7 @@ impl MqttArgs {
 }
 
 /// The name of a flag's value.
-fn name(value: impl clap::ValueEnum) -> String {
+fn value_name(value: impl clap::ValueEnum) -> String {
     let value = value.to_possible_value().expect("no value is skipped");
     value.get_name().to_string()
 }
@@ -92,7 +92,7 @@ pub enum Packet<'a> {
         /// The server's Receive Maximum.
         receive_max: u16,
         /// Whether the server had a session (Session Present).
-        present: bool,
+        session_present: bool,
     },
     /// SUBACK.
     Suback {
@@ -138,13 +138,13 @@ impl Dialect {
                 Version::V5 => mqtt::Version::V5,
             },
             qos: mqtt::Qos::from_repr(args.qos).expect("the flag's range"),
-            is_persistent: args.session == Session::Persistent,
+            is_persistent: args.session == SessionMode::Persistent,
             is_framed,
         }
     }
 
     /// Appends the bytes that `write` writes, in a WebSocket frame if [`Dialect::is_framed`].
-    pub fn frame(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn write_framed(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
         write(out);
         if self.is_framed {
@@ -157,12 +157,12 @@ impl Dialect {
 
     /// Appends a CONNECT and SUBSCRIBE packets for these filters. They may be sent before the CONNACK
     /// arrives (§3.1.4).
-    pub fn connect(&self, client: &str, filters: &[String], out: &mut Vec<u8>) {
-        self.connect_with_will(client, None, filters, out);
+    pub fn write_connect(&self, client: &str, filters: &[String], out: &mut Vec<u8>) {
+        self.write_connect_with_will(client, None, filters, out);
     }
 
-    /// Like [`Dialect::connect`], with a will. Its properties are sent in MQTT 5 only.
-    pub fn connect_with_will(
+    /// Like [`Dialect::write_connect`], with a will. Its properties are sent in MQTT 5 only.
+    pub fn write_connect_with_will(
         &self,
         client: &str,
         will: Option<Will<'_>>,
@@ -186,7 +186,7 @@ impl Dialect {
         };
         let options = SubscribeOptions::of(self.qos);
         let none = Properties::default();
-        self.frame(out, |out| {
+        self.write_framed(out, |out| {
             mqtt::encode::connect(out, &connect);
             for (filters, id) in filters.chunks(mqtt::FILTERS_MAX).zip(1..) {
                 let id = PacketId::new(id).expect("counted from 1");
@@ -197,7 +197,7 @@ impl Dialect {
     }
 
     /// Appends the head of a PUBLISH. The caller appends `size` bytes of payload.
-    pub fn publish_head(
+    pub fn write_publish_head(
         &self,
         topic: &str,
         id: Option<PacketId>,
@@ -218,7 +218,7 @@ impl Dialect {
     }
 
     /// Appends an acknowledgement with success.
-    pub fn acknowledge(&self, kind: PacketType, id: PacketId, out: &mut Vec<u8>) {
+    pub fn write_acknowledgement(&self, kind: PacketType, id: PacketId, out: &mut Vec<u8>) {
         let ack = Ack {
             packet_id: id,
             reason: ReasonCode::SUCCESS,
@@ -230,29 +230,29 @@ impl Dialect {
             PacketType::PubRel => mqtt::encode::pubrel,
             _ => mqtt::encode::pubcomp,
         };
-        self.frame(out, |out| encode(out, self.version, &ack));
+        self.write_framed(out, |out| encode(out, self.version, &ack));
     }
 
     /// Appends a PINGREQ (§3.12). A server handles a connection's packets in order. So when it answers the ping, it has read all packets
     /// before the ping.
-    pub fn ping(&self, out: &mut Vec<u8>) {
-        self.frame(out, mqtt::encode::pingreq);
+    pub fn write_ping(&self, out: &mut Vec<u8>) {
+        self.write_framed(out, mqtt::encode::pingreq);
     }
 
     /// Appends a DISCONNECT, which does not change the session's expiry.
-    pub fn disconnect(&self, out: &mut Vec<u8>) {
-        let farewell = Disconnect {
+    pub fn write_disconnect(&self, out: &mut Vec<u8>) {
+        let disconnect = Disconnect {
             reason: ReasonCode::NORMAL_DISCONNECTION,
             properties: Properties::default(),
         };
-        self.frame(out, |out| {
-            mqtt::encode::disconnect(out, self.version, &farewell);
+        self.write_framed(out, |out| {
+            mqtt::encode::disconnect(out, self.version, &disconnect);
         });
     }
 
     /// Parses the packet at the start of `bytes`, if it is complete. Returns the packet with its length.
     #[inline]
-    pub fn packet<'a>(&self, bytes: &'a [u8]) -> Result<Option<(Packet<'a>, usize)>, Error> {
+    pub fn parse_packet<'a>(&self, bytes: &'a [u8]) -> Result<Option<(Packet<'a>, usize)>, Error> {
         let header = mqtt::fixed_header(bytes, PACKET_BYTES_MAX).map_err(Error::Malformed)?;
         let Some((header, start)) = header else {
             return Ok(None);
@@ -262,10 +262,11 @@ impl Dialect {
             return Ok(None);
         };
         let packet = mqtt::decode(self.version, header, body).map_err(Error::Malformed)?;
-        Ok(Some((self.accept(packet)?, end)))
+        Ok(Some((self.to_client_packet(packet)?, end)))
     }
 
-    fn accept<'a>(&self, packet: mqtt::Packet<'a>) -> Result<Packet<'a>, Error> {
+    /// Checks that a server may send this packet to a client of the load tools.
+    fn to_client_packet<'a>(&self, packet: mqtt::Packet<'a>) -> Result<Packet<'a>, Error> {
         let kind = packet.kind();
         Ok(match packet {
             mqtt::Packet::ConnAck(ack) if ack.reason.is_error() => {
@@ -273,11 +274,11 @@ impl Dialect {
             }
             mqtt::Packet::ConnAck(ack) => Packet::Connack {
                 receive_max: ack.properties.receive_maximum(),
-                present: ack.session_present,
+                session_present: ack.session_present,
             },
             mqtt::Packet::SubAck(ack) => {
-                let wanted = ReasonCode::granted(self.qos);
-                let granted = ack.reasons.iter().filter(|reason| *reason == wanted);
+                let requested = ReasonCode::granted(self.qos);
+                let granted = ack.reasons.iter().filter(|reason| *reason == requested);
                 let granted = granted.count() as u32;
                 Packet::Suback {
                     granted,
@@ -297,7 +298,7 @@ impl Dialect {
             | mqtt::Packet::PubRel(ack)
             | mqtt::Packet::PubComp(ack) => Packet::Ack(kind, ack.packet_id, ack.reason.is_error()),
             mqtt::Packet::PingResp => Packet::Pingresp,
-            mqtt::Packet::Disconnect(farewell) => return Err(Error::Refused(farewell.reason)),
+            mqtt::Packet::Disconnect(disconnect) => return Err(Error::Refused(disconnect.reason)),
             _ => return Err(Error::Unexpected(kind)),
         })
     }
@@ -316,7 +317,7 @@ mod tests {
     use super::*;
 
     fn dialect(mqtt_version: Version, qos: u8, is_framed: bool) -> Dialect {
-        let session = Session::Clean;
+        let session = SessionMode::Clean;
         let args = MqttArgs {
             mqtt_version,
             qos,
@@ -326,27 +327,27 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_is_two_packets_or_one() {
-        let old = dialect(Version::V311, 1, false);
+    fn subscribe_follows_connect_only_if_there_are_filters() {
+        let mqtt_3 = dialect(Version::V311, 1, false);
         let mut out = Vec::new();
-        old.connect("ab", &["t".into(), "u/v".into()], &mut out);
+        mqtt_3.write_connect("ab", &["t".into(), "u/v".into()], &mut out);
         let connect = b"\x10\x0e\0\x04MQTT\x04\x02\0\0\0\x02ab";
         let subscribe = b"\x82\x0c\0\x01\0\x01t\x01\0\x03u/v\x01";
         assert_eq!(out, [&connect[..], subscribe].concat());
         out.clear();
-        old.connect("ab", &[], &mut out);
+        mqtt_3.write_connect("ab", &[], &mut out);
         assert_eq!(out, connect);
     }
 
     #[test]
-    fn a_session_that_stays_says_for_how_long() {
+    fn persistent_session_has_an_expiry_interval() {
         let args = MqttArgs {
             mqtt_version: Version::V5,
             qos: 0,
-            session: Session::Persistent,
+            session: SessionMode::Persistent,
         };
         let mut out = Vec::new();
-        Dialect::new(&args, false).connect("a", &[], &mut out);
+        Dialect::new(&args, false).write_connect("a", &[], &mut out);
         assert_eq!(
             out,
             b"\x10\x13\0\x04MQTT\x05\0\0\0\x05\x11\0\x01\x51\x80\0\x01a"
@@ -354,32 +355,35 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_put_around_what_is_written() {
+    fn packet_is_wrapped_into_a_frame() {
         let mut out = b"before".to_vec();
-        dialect(Version::V5, 0, true).ping(&mut out);
+        dialect(Version::V5, 0, true).write_ping(&mut out);
         assert_eq!(out, b"before\x82\x82\0\0\0\0\xc0\0");
     }
 
     #[test]
-    fn answers_are_read_and_refusals_seen() {
-        let old = dialect(Version::V311, 1, false);
+    fn answers_and_refusals_are_parsed() {
+        let mqtt_3 = dialect(Version::V311, 1, false);
         let refused = Err(Error::Refused(ReasonCode::NOT_AUTHORIZED));
-        assert_eq!(old.packet(b"\x20\x02\0\x05"), refused);
+        assert_eq!(mqtt_3.parse_packet(b"\x20\x02\0\x05"), refused);
         for (code, granted) in [(1, 1), (0, 0), (0x80, 0)] {
             let suback = [0x90, 3, 0, 1, code];
             let refused = 1 - granted;
             let packet = Packet::Suback { granted, refused };
-            assert_eq!(old.packet(&suback), Ok(Some((packet, 5))));
+            assert_eq!(mqtt_3.parse_packet(&suback), Ok(Some((packet, 5))));
         }
-        assert_eq!(old.packet(b"\xd0\0rest"), Ok(Some((Packet::Pingresp, 2))));
-        let new = dialect(Version::V5, 1, false);
+        assert_eq!(
+            mqtt_3.parse_packet(b"\xd0\0rest"),
+            Ok(Some((Packet::Pingresp, 2)))
+        );
+        let mqtt_5 = dialect(Version::V5, 1, false);
         let taken_over = Err(Error::Refused(ReasonCode::SESSION_TAKEN_OVER));
-        assert_eq!(new.packet(b"\xe0\x01\x8e"), taken_over);
+        assert_eq!(mqtt_5.parse_packet(b"\xe0\x01\x8e"), taken_over);
     }
 
     #[test]
-    fn suback_with_another_qos_is_refused() {
-        let old = dialect(Version::V311, 0, false);
+    fn packets_that_a_server_must_not_send_are_errors() {
+        let mqtt_3 = dialect(Version::V311, 0, false);
         // Each of these is an error: a PUBLISH with QoS 1; a topic name longer than its packet; a length of five digits; a packet that only
         // clients send.
         for bytes in [
@@ -388,12 +392,12 @@ mod tests {
             b"\x30\xff\xff\xff\xff",
             b"\xc0\0",
         ] {
-            assert!(old.packet(bytes).is_err(), "{bytes:?}");
+            assert!(mqtt_3.parse_packet(bytes).is_err(), "{bytes:?}");
         }
     }
 
     #[test]
-    fn names_have_as_many_bytes_as_all_servers_take() {
+    fn client_ids_differ_and_have_23_bytes() {
         assert_eq!(client_id(1, 's', 7).len(), 23);
         assert_ne!(client_id(1, 's', 7), client_id(1, 'p', 7));
         assert_ne!(client_id(1, 's', 7), client_id(2, 's', 7));
@@ -401,21 +405,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packets_are_whole_or_not_there(
+        fn packet_is_parsed_only_if_it_is_complete(
             topic in "[a-z/]{1,20}", qos in 0u8..3, size in 0usize..20_000, cut in 0usize..20_000,
         ) {
-            let new = dialect(Version::V5, qos, false);
+            let mqtt_5 = dialect(Version::V5, qos, false);
             let id = PacketId::new(9).filter(|_| qos > 0);
             let mut bytes = Vec::new();
-            new.publish_head(&topic, id, false, size, &mut bytes);
+            mqtt_5.write_publish_head(&topic, id, false, size, &mut bytes);
             bytes.extend(std::iter::repeat_n(b'x', size));
             let whole = bytes.len();
             bytes.extend_from_slice(&[0xd0, 0]);
             let payload = vec![b'x'; size];
             let answer = [PacketType::PubAck, PacketType::PubRec][usize::from(qos == 2)];
             let packet = Packet::Publish(id.map(|id| (answer, id)), &payload);
-            prop_assert_eq!(new.packet(&bytes), Ok(Some((packet, whole))));
-            prop_assert_eq!(new.packet(&bytes[..cut % whole]), Ok(None));
+            prop_assert_eq!(mqtt_5.parse_packet(&bytes), Ok(Some((packet, whole))));
+            prop_assert_eq!(mqtt_5.parse_packet(&bytes[..cut % whole]), Ok(None));
         }
     }
 }

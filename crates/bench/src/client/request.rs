@@ -75,7 +75,7 @@ pub fn batch_head(host: &str, bytes: usize) -> String {
 }
 
 /// The number of failed lines in the answer to a batch.
-pub fn failed(body: &[u8]) -> u64 {
+pub fn count_failed(body: &[u8]) -> u64 {
     let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     match &answer["failed"] {
         serde_json::Value::Array(list) => list.len() as u64,

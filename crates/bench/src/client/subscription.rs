@@ -64,9 +64,9 @@ pub enum Gap<'a> {
 
 /// What the client does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// The client keeps the connection.
-    Continue,
+    KeepConnection,
     /// The client connects again.
     Reconnect,
 }
@@ -77,19 +77,19 @@ pub struct Subscription {
     /// The topics or the filter, as a query.
     query: String,
     /// `since` of the first request.
-    first: &'static str,
+    first_since: &'static str,
     /// The newest received position.
     pub position: Option<String>,
     /// Bytes of an incomplete response, frame or event. In an event stream, the chunk lines are already removed from the first
     /// `decoded` bytes.
-    held: Vec<u8>,
+    buffer: Vec<u8>,
     decoded: usize,
     chunk_left: u32,
     is_streaming: bool,
     /// Whether the last request had a position.
     resumes: bool,
     /// Bytes to send.
-    pub out: Vec<u8>,
+    pub outgoing: Vec<u8>,
 }
 
 type Result<T = ()> = std::result::Result<T, String>;
@@ -98,11 +98,11 @@ impl Subscription {
     /// A subscription with these query parameters. Without a position it begins at `first`.
     pub fn new<'a>(
         transport: Transport,
-        names: impl IntoIterator<Item = (&'a str, &'a str)>,
-        first: &'static str,
+        parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+        first_since: &'static str,
     ) -> Subscription {
         let mut query = String::new();
-        for (name, value) in names {
+        for (name, value) in parameters {
             query.push(if query.is_empty() { '?' } else { '&' });
             write!(query, "{name}=").expect("a String takes all");
             request::escape(value, &mut query);
@@ -110,37 +110,37 @@ impl Subscription {
         Subscription {
             transport,
             query,
-            first,
+            first_since,
             position: None,
-            held: Vec::new(),
+            buffer: Vec::new(),
             decoded: 0,
             chunk_left: 0,
             is_streaming: false,
             resumes: false,
-            out: Vec::new(),
+            outgoing: Vec::new(),
         }
     }
 
     /// Prepares the request for a new connection.
-    pub fn connected(&mut self) {
-        self.held.clear();
-        self.out.clear();
+    pub fn start_connection(&mut self) {
+        self.buffer.clear();
+        self.outgoing.clear();
         (self.decoded, self.chunk_left, self.is_streaming) = (0, 0, false);
-        self.ask();
+        self.write_request();
     }
 
-    fn ask(&mut self) {
+    fn write_request(&mut self) {
         self.resumes = self.position.is_some();
         let since = match (&self.position, self.transport) {
             (Some(position), Transport::Ws) => format!("&since={position}"),
             (Some(_), _) => String::new(),
-            (None, _) => format!("&since={}", self.first),
+            (None, _) => format!("&since={}", self.first_since),
         };
         let target = format!("/sub{}{since}", self.query);
         const EVENTS: &str = "Accept: text/event-stream\r\nCache-Control: no-cache\r\n";
-        let lines = match (self.transport, &self.position) {
+        let header_lines = match (self.transport, &self.position) {
             (Transport::Ws, _) => {
-                self.out = request::upgrade("localhost", &target, Some("ws+meta.nchan"));
+                self.outgoing = request::upgrade("localhost", &target, Some("ws+meta.nchan"));
                 return;
             }
             (Transport::Sse, None) => EVENTS.into(),
@@ -148,36 +148,39 @@ impl Subscription {
             (Transport::Poll, Some(tag)) => format!("If-None-Match: {tag}\r\n"),
             (Transport::Poll, None) => String::new(),
         };
-        let text = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n");
-        self.out.extend_from_slice(text.as_bytes());
+        let text = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{header_lines}\r\n");
+        self.outgoing.extend_from_slice(text.as_bytes());
     }
 
     /// Handles received bytes, and passes each event in them to `on_event`.
-    pub fn received(
+    pub fn handle_bytes(
         &mut self,
         bytes: &[u8],
         on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
-    ) -> Result<Next> {
-        self.held.extend_from_slice(bytes);
+    ) -> Result<NextAction> {
+        self.buffer.extend_from_slice(bytes);
         if !self.is_streaming {
-            let next = self.responses(on_event)?;
-            if next == Next::Reconnect || !self.is_streaming {
-                return Ok(next);
+            let action = self.handle_responses(on_event)?;
+            if action == NextAction::Reconnect || !self.is_streaming {
+                return Ok(action);
             }
         }
         match self.transport {
-            Transport::Ws => self.frames(on_event),
-            Transport::Sse => self.events(on_event),
-            Transport::Poll => Ok(Next::Continue),
+            Transport::Ws => self.handle_frames(on_event),
+            Transport::Sse => self.handle_events(on_event),
+            Transport::Poll => Ok(NextAction::KeepConnection),
         }
     }
 
-    fn responses(&mut self, on_event: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
+    fn handle_responses(
+        &mut self,
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
+    ) -> Result<NextAction> {
         loop {
             let resumes = self.resumes;
-            let response = parse::response(&self.held)?;
+            let response = parse::response(&self.buffer)?;
             let Some(Response { head, body, bytes }) = response else {
-                return Ok(Next::Continue);
+                return Ok(NextAction::KeepConnection);
             };
             match (self.transport, head.status) {
                 (Transport::Ws, 101) if head.accepted => {}
@@ -197,57 +200,62 @@ impl Subscription {
                         _ => ServerEvent::Empty,
                     })?;
                     self.position = tag.map(String::from).or(self.position.take());
-                    self.held.drain(..bytes);
+                    self.buffer.drain(..bytes);
                     on_event(ServerEvent::Answer { resumes })?;
-                    self.ask();
+                    self.write_request();
                     continue;
                 }
                 // The request arrived too slowly (408), or the server has no capacity now.
                 (_, 408 | 429 | 503) => {
                     on_event(ServerEvent::Unavailable)?;
-                    return Ok(Next::Reconnect);
+                    return Ok(NextAction::Reconnect);
                 }
                 (transport, status) => {
-                    let said = String::from_utf8_lossy(body);
-                    return Err(format!("{transport:?}: {status} {said}"));
+                    let body = String::from_utf8_lossy(body);
+                    return Err(format!("{transport:?}: {status} {body}"));
                 }
             }
-            self.held.drain(..bytes);
+            self.buffer.drain(..bytes);
             self.is_streaming = true;
             on_event(ServerEvent::Answer { resumes })?;
-            return Ok(Next::Continue);
+            return Ok(NextAction::KeepConnection);
         }
     }
 
-    fn frames(&mut self, on_event: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
-        let held = std::mem::take(&mut self.held);
-        let (mut used, mut next) = (0, Next::Continue);
-        while next == Next::Continue {
-            let frame = parse::frame(&held[used..])?;
+    fn handle_frames(
+        &mut self,
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
+    ) -> Result<NextAction> {
+        let buffer = std::mem::take(&mut self.buffer);
+        let (mut handled_bytes, mut action) = (0, NextAction::KeepConnection);
+        while action == NextAction::KeepConnection {
+            let frame = parse::frame(&buffer[handled_bytes..])?;
             let Some(frame) = frame else { break };
-            used += frame.bytes;
+            handled_bytes += frame.bytes;
             match frame.opcode {
-                Opcode::Text | Opcode::Binary => self.message_frame(frame.payload, on_event)?,
-                Opcode::Close => {
-                    self.closed(frame.payload, on_event)?;
-                    next = Next::Reconnect;
+                Opcode::Text | Opcode::Binary => {
+                    self.handle_message_frame(frame.payload, on_event)?
                 }
-                Opcode::Ping => request::pong(frame.payload, &mut self.out),
+                Opcode::Close => {
+                    self.handle_close_frame(frame.payload, on_event)?;
+                    action = NextAction::Reconnect;
+                }
+                Opcode::Ping => request::pong(frame.payload, &mut self.outgoing),
                 other => return Err(format!("a frame of the kind {other:?}")),
             }
         }
-        self.held = held;
-        self.held.drain(..used);
-        Ok(next)
+        self.buffer = buffer;
+        self.buffer.drain(..handled_bytes);
+        Ok(action)
     }
 
     /// Parses a message of the subprotocol `ws+meta.nchan`: header lines, an empty line, data.
-    fn message_frame(
+    fn handle_message_frame(
         &mut self,
         text: &[u8],
         on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
     ) -> Result {
-        let end = text.windows(2).position(|two| two == b"\n\n");
+        let end = text.windows(2).position(|pair| pair == b"\n\n");
         let end = end.ok_or("a message without its empty line")?;
         let head = std::str::from_utf8(&text[..end]).map_err(|_| "a line that is not text")?;
         let (mut id, mut topic, mut gap) = (None, None, false);
@@ -273,7 +281,7 @@ impl Subscription {
         Ok(())
     }
 
-    fn closed(
+    fn handle_close_frame(
         &mut self,
         payload: &[u8],
         on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
@@ -291,41 +299,47 @@ impl Subscription {
         on_event(ServerEvent::End(Some(code))).map_err(|why| format!("{why} {reason}"))
     }
 
-    fn events(&mut self, on_event: &mut impl FnMut(ServerEvent<'_>) -> Result) -> Result<Next> {
-        let unchunked = parse::unchunk(&mut self.held, self.decoded, &mut self.chunk_left);
+    fn handle_events(
+        &mut self,
+        on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
+    ) -> Result<NextAction> {
+        let unchunked = parse::unchunk(&mut self.buffer, self.decoded, &mut self.chunk_left);
         let Some((end, rest)) = unchunked? else {
             on_event(ServerEvent::End(None))?;
-            return Ok(Next::Reconnect);
+            return Ok(NextAction::Reconnect);
         };
-        let held = std::mem::take(&mut self.held);
-        let mut used = 0;
-        while let Some(bytes) = held[used..end].windows(2).position(|two| two == b"\n\n") {
-            self.event(&held[used..used + bytes], on_event)?;
-            used += bytes + 2;
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut handled_bytes = 0;
+        while let Some(bytes) = buffer[handled_bytes..end]
+            .windows(2)
+            .position(|pair| pair == b"\n\n")
+        {
+            self.handle_event(&buffer[handled_bytes..handled_bytes + bytes], on_event)?;
+            handled_bytes += bytes + 2;
         }
-        self.decoded = end - used;
-        self.held = held;
-        self.held.drain(end..rest);
-        self.held.drain(..used);
-        Ok(Next::Continue)
+        self.decoded = end - handled_bytes;
+        self.buffer = buffer;
+        self.buffer.drain(end..rest);
+        self.buffer.drain(..handled_bytes);
+        Ok(NextAction::KeepConnection)
     }
 
-    fn event(
+    fn handle_event(
         &mut self,
         bytes: &[u8],
         on_event: &mut impl FnMut(ServerEvent<'_>) -> Result,
     ) -> Result {
-        let (mut id, mut kind, mut data) = (None, "", None);
+        let (mut id, mut event_name, mut data) = (None, "", None);
         let text = std::str::from_utf8(bytes).map_err(|_| "an event that is not text")?;
         for line in text.lines() {
             match line.split_once(": ") {
                 Some(("id", value)) => id = Some(value),
-                Some(("event", value)) => kind = value,
+                Some(("event", value)) => event_name = value,
                 Some(("data", value)) if data.is_none() => data = Some(value),
                 _ => {}
             }
         }
-        match (kind, data, id) {
+        match (event_name, data, id) {
             (GAP_EVENT, data, _) => {
                 let topic = data.map(|data| topic_of_gap(data.as_bytes()));
                 on_event(ServerEvent::Gap(Gap::Topic(topic)))?;
@@ -338,7 +352,7 @@ impl Subscription {
             ("", Some(_), None) => return Err("a message without an id".into()),
             ("", None, Some(_)) => on_event(ServerEvent::Position)?,
             ("", None, None) => {}
-            (kind, ..) => return Err(format!("an event `{kind}`")),
+            (event_name, ..) => return Err(format!("an event `{event_name}`")),
         }
         self.position = id.map(String::from).or(self.position.take());
         Ok(())

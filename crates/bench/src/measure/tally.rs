@@ -1,6 +1,5 @@
-//! Counts what the clients of a subscribing tool experience: received messages, latencies, losses, and connections. In a grid, the clients
-//! also publish, and their requests are counted. A loss is found by comparing a message's number with that of the last message of its
-//! topic.
+//! Counts the messages, latencies, losses and connections of a subscribing tool. In a grid the clients also publish, and their requests are
+//! counted. A loss shows as a gap between the number of a message and that of the last message of its topic.
 
 use serde_json::{Value, json};
 
@@ -15,11 +14,11 @@ pub enum GapReason {
     Unexplained,
     /// The client had no connection when the missing messages were published.
     Away,
-    /// The server has announced a gap.
-    Told,
+    /// The server has announced that messages are lost.
+    Announced,
 }
 
-/// The counters of one worker (a thread with a part of the connections). All except `life` start at zero in each measured window.
+/// The counters of one worker (a thread with a part of the connections). All except `connections` start at zero in each measured window.
 #[derive(Clone, Default)]
 pub struct Tally {
     /// Latencies of the messages that have a header.
@@ -37,20 +36,20 @@ pub struct Tally {
     /// Missing messages that were published while the client had no connection.
     pub missed_away: u64,
     /// Missing messages for which the server announced a gap, because its log no longer had them.
-    pub told_lost: u64,
+    pub announced_lost: u64,
     /// When the first message of the window arrived; 0 if none has arrived.
-    pub first_ns: u64,
+    pub first_arrival_ns: u64,
     /// When the last message of the window arrived; 0 if none has arrived.
-    pub last_ns: u64,
+    pub last_arrival_ns: u64,
     /// The publishes of the clients themselves, if they form a grid.
     pub grid_requests: RequestCounts,
-    /// Counters that go on over all windows.
-    pub life: Life,
+    /// Counters of connections, over all windows.
+    pub connections: ConnectionCounts,
 }
 
 /// Counters of connections since the start of the tool, over all windows.
 #[derive(Clone, Default, serde::Serialize)]
-pub struct Life {
+pub struct ConnectionCounts {
     /// Bytes received.
     pub bytes: u64,
     /// Reads that returned data.
@@ -71,9 +70,9 @@ pub struct Life {
 
 impl Tally {
     /// Starts a new window.
-    pub fn restart(&mut self) {
+    pub fn start_window(&mut self) {
         *self = Tally {
-            life: std::mem::take(&mut self.life),
+            connections: std::mem::take(&mut self.connections),
             ..Tally::default()
         };
     }
@@ -83,27 +82,31 @@ impl Tally {
         self.latency.merge(&other.latency);
         add!(
             self, other;
-            messages, unmeasured, lost, doubled, misdelivered, missed_away, told_lost
+            messages, unmeasured, lost, doubled, misdelivered, missed_away, announced_lost
         );
-        if self.first_ns == 0 || (other.first_ns != 0 && other.first_ns < self.first_ns) {
-            self.first_ns = other.first_ns;
+        if self.first_arrival_ns == 0
+            || (other.first_arrival_ns != 0 && other.first_arrival_ns < self.first_arrival_ns)
+        {
+            self.first_arrival_ns = other.first_arrival_ns;
         }
-        self.last_ns = self.last_ns.max(other.last_ns);
+        self.last_arrival_ns = self.last_arrival_ns.max(other.last_arrival_ns);
         self.grid_requests.merge(&other.grid_requests);
-        let (mine, theirs) = (&mut self.life, &other.life);
-        add!(mine, theirs; bytes, chunks, opened, closed, completed, failed, given_up);
-        if mine.first_failure.is_none() {
-            mine.first_failure.clone_from(&theirs.first_failure);
+        let (own_counts, other_counts) = (&mut self.connections, &other.connections);
+        add!(own_counts, other_counts; bytes, chunks, opened, closed, completed, failed, given_up);
+        if own_counts.first_failure.is_none() {
+            own_counts
+                .first_failure
+                .clone_from(&other_counts.first_failure);
         }
     }
 
     /// Counts a message and returns its header.
-    pub fn arrived(&mut self, payload: &[u8], now_ns: u64) -> Option<Header> {
+    pub fn record_message(&mut self, payload: &[u8], now_ns: u64) -> Option<Header> {
         self.messages += 1;
-        if self.first_ns == 0 {
-            self.first_ns = now_ns;
+        if self.first_arrival_ns == 0 {
+            self.first_arrival_ns = now_ns;
         }
-        self.last_ns = now_ns;
+        self.last_arrival_ns = now_ns;
         let header = Header::decode(payload);
         match header.and_then(|header| now_ns.checked_sub(header.sent_ns)) {
             Some(latency_ns) => self.latency.add(latency_ns),
@@ -112,25 +115,30 @@ impl Tally {
         header
     }
 
-    /// Compares a message's number, `sequence`, with `last`, the number of the last message of the same topic on the same connection.
-    /// `cause` is the reason, if it is known, why messages between the two are missing.
-    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, cause: GapReason) {
-        if sequence <= *last {
+    /// Compares a message's number, `sequence`, with that of the last message of the same topic on the same connection. `gap_reason` tells why
+    /// messages between the two may be missing.
+    pub fn check_sequence(
+        &mut self,
+        last_sequence: &mut u32,
+        sequence: u32,
+        gap_reason: GapReason,
+    ) {
+        if sequence <= *last_sequence {
             self.doubled += 1;
             return;
         }
         // The first message of a connection may have any number.
-        let gap = if *last == 0 {
+        let gap = if *last_sequence == 0 {
             0
         } else {
-            u64::from(sequence - *last - 1)
+            u64::from(sequence - *last_sequence - 1)
         };
-        match cause {
+        match gap_reason {
             GapReason::Unexplained => self.lost += gap,
             GapReason::Away => self.missed_away += gap,
-            GapReason::Told => self.told_lost += gap,
+            GapReason::Announced => self.announced_lost += gap,
         }
-        *last = sequence;
+        *last_sequence = sequence;
     }
 }
 
@@ -145,12 +153,12 @@ pub struct RequestCounts {
     pub refused: u64,
     /// Messages in requests without an answer.
     pub unanswered: u64,
-    /// Requests that the server refused because a shard was full (503). The tool sends them again.
+    /// Refusals because a shard was full (503). The tool repeats these requests.
     pub turned_away: u64,
     /// The longest time by which a request began later than planned.
     pub late_ns_max: u64,
     /// Times from the start of a connect to the answer to the request.
-    pub answered: Latency,
+    pub answer_times: Latency,
     /// The first refusal or failure, in words.
     pub first_refusal: Option<String>,
 }
@@ -160,15 +168,15 @@ impl RequestCounts {
     pub fn merge(&mut self, other: &RequestCounts) {
         add!(self, other; requests, accepted, refused, unanswered, turned_away);
         self.late_ns_max = self.late_ns_max.max(other.late_ns_max);
-        self.answered.merge(&other.answered);
+        self.answer_times.merge(&other.answer_times);
         if self.first_refusal.is_none() {
             self.first_refusal.clone_from(&other.first_refusal);
         }
     }
 
-    /// Records the reason of a refusal or failure, if it is the first.
-    pub fn complain(&mut self, why: impl Into<String>) {
-        self.first_refusal.get_or_insert_with(|| why.into());
+    /// Keeps the reason of a refusal or failure, if it is the first one.
+    pub fn record_failure(&mut self, reason: impl Into<String>) {
+        self.first_refusal.get_or_insert_with(|| reason.into());
     }
 
     /// The counts for the report.
@@ -180,7 +188,7 @@ impl RequestCounts {
             "unanswered": self.unanswered,
             "turned_away": self.turned_away,
             "late_ms_max": self.late_ns_max as f64 / 1e6,
-            "answered_ms": self.answered.summary().json(),
+            "answered_ms": self.answer_times.summary().json(),
             "first_refusal": self.first_refusal,
         })
     }
@@ -192,25 +200,32 @@ mod tests {
 
     #[test]
     fn gaps_and_repeats_are_counted() {
-        let (mut tally, mut last) = (Tally::default(), 0);
+        let (mut tally, mut last_sequence) = (Tally::default(), 0);
         for sequence in [5, 6, 9, 9, 8, 10] {
-            tally.in_sequence(&mut last, sequence, GapReason::Unexplained);
+            tally.check_sequence(&mut last_sequence, sequence, GapReason::Unexplained);
         }
-        assert_eq!((tally.lost, tally.doubled, last), (2, 2, 10));
-        tally.in_sequence(&mut last, 14, GapReason::Away);
+        assert_eq!((tally.lost, tally.doubled, last_sequence), (2, 2, 10));
+        tally.check_sequence(&mut last_sequence, 14, GapReason::Away);
         assert_eq!((tally.lost, tally.missed_away), (2, 3));
-        tally.in_sequence(&mut last, 20, GapReason::Told);
-        assert_eq!((tally.lost, tally.missed_away, tally.told_lost), (2, 3, 5));
+        tally.check_sequence(&mut last_sequence, 20, GapReason::Announced);
+        assert_eq!(
+            (tally.lost, tally.missed_away, tally.announced_lost),
+            (2, 3, 5)
+        );
     }
 
     #[test]
     fn a_new_window_keeps_the_connections_counters() {
         let mut tally = Tally::default();
-        tally.arrived(b"hello", 9);
-        tally.life.opened = 3;
-        tally.restart();
+        tally.record_message(b"hello", 9);
+        tally.connections.opened = 3;
+        tally.start_window();
         assert_eq!(
-            (tally.messages, tally.last_ns, tally.life.opened),
+            (
+                tally.messages,
+                tally.last_arrival_ns,
+                tally.connections.opened
+            ),
             (0, 0, 3)
         );
     }

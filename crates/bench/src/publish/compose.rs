@@ -180,8 +180,8 @@ impl Composer {
             MessageFormat::Packet(dialect) => {
                 self.scratch.clear();
                 self.topics.write(topic, &mut self.scratch);
-                dialect.frame(out, |out| {
-                    dialect.publish_head(&self.scratch, id, false, self.payloads.size(), out);
+                dialect.write_framed(out, |out| {
+                    dialect.write_publish_head(&self.scratch, id, false, self.payloads.size(), out);
                     self.payloads.write(header, out);
                 });
             }
@@ -220,7 +220,7 @@ impl Composer {
 /// The CONNECT of the connection whose first topic is `topic`.
 pub fn mqtt_connect(dialect: Dialect, topic: u32) -> Vec<u8> {
     let mut packet = Vec::new();
-    dialect.connect(
+    dialect.write_connect(
         &mqtt::client_id(std::process::id(), 'p', topic),
         &[],
         &mut packet,
@@ -295,7 +295,7 @@ mod tests {
         let mut composer = composer(MessageFormat::Packet(dialect), "/p/s{5..9}/-");
         let mut out = Vec::new();
         composer.append(1, None, &mut out);
-        let (packet, bytes) = dialect.packet(&out).unwrap().unwrap();
+        let (packet, bytes) = dialect.parse_packet(&out).unwrap().unwrap();
         assert!(matches!(packet, mqtt::Packet::Publish(None, payload) if payload.len() == 40));
         assert_eq!(bytes, out.len());
         assert_eq!(out[2..11], *b"\0\x07/p/s6/-");

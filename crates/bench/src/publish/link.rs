@@ -211,7 +211,7 @@ impl Link {
         let good = matches!(status, 200..=202);
         let refused = match self.format {
             _ if !good => messages,
-            MessageFormat::Batch => request::failed(body),
+            MessageFormat::Batch => request::count_failed(body),
             _ => 0,
         };
         answers.refused += refused;

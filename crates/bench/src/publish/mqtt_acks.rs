@@ -106,7 +106,7 @@ impl MqttAcks {
     /// With QoS 0, appends a ping. The answer means that the server has read all messages before the ping.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         if self.unpinged > 0 {
-            self.dialect.ping(out);
+            self.dialect.write_ping(out);
             self.pings.push_back(std::mem::take(&mut self.unpinged));
         }
     }
@@ -146,7 +146,7 @@ impl MqttAcks {
             received.len()
         };
         let mut used = 0;
-        while let Some((packet, bytes)) = self.dialect.packet(&received[used..end])? {
+        while let Some((packet, bytes)) = self.dialect.parse_packet(&received[used..end])? {
             used += bytes;
             self.answer(packet, out, answers)?;
         }
@@ -182,7 +182,8 @@ impl MqttAcks {
                         .first_refusal
                         .get_or_insert_with(|| format!("{kind:?} with a failure"));
                 } else if kind == PacketType::PubRec {
-                    self.dialect.acknowledge(PacketType::PubRel, id, out);
+                    self.dialect
+                        .write_acknowledgement(PacketType::PubRel, id, out);
                     self.unreleased.push_back(id);
                 } else {
                     answers.accepted += 1;

@@ -24,5 +24,5 @@ pub use ports::reserve_ports;
 pub use sample::{Sample, bottleneck, pause, per_connection, wait_for_freed_sockets, watch};
 pub use server::{Server, ServerOptions, in_control_group, server_program};
 pub use tools::{
-    Publisher, Subscriber, count, is_clean, local_address_pattern, number, topic_pattern,
+    Publisher, Subscriber, count_at, is_clean, local_address_pattern, number_at, topic_pattern,
 };

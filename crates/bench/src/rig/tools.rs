@@ -24,8 +24,8 @@ pub fn topic_pattern(connections: u32) -> String {
     }
 }
 
-/// The pattern of local addresses that have enough ports for `connections`. An address usually has 28,000 ports. The kernel first uses
-/// every second port. When all of these are used, each connect searches the whole range. So an address gets only 10,000 connections.
+/// A pattern of local addresses with enough ports for `connections`, up to 2.5 million. An address usually has 28,000 ports. The kernel first
+/// uses every second port. When these are used up, each connect searches the whole range. So an address gets only some 10,000 connections.
 pub fn local_address_pattern(connections: u32) -> String {
     format!(
         "127.0.{{1..{}}}.1",
@@ -34,16 +34,16 @@ pub fn local_address_pattern(connections: u32) -> String {
 }
 
 /// A child process that is killed when dropped.
-struct Guard(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Guard {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
+fn tool_command(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(name).args(args.mqtt.flags());
     for address in &server.addresses {
@@ -58,14 +58,15 @@ fn tool(args: &RunArgs, name: &str, server: &Server) -> Result<Command> {
 
 /// A running `crore-bench subscribe --control`.
 pub struct Subscriber {
-    guard: Guard,
+    child: KilledOnDrop,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Subscriber {
-    /// Starts `crore-bench subscribe`. It connects only when [`Subscriber::open`] is called. The tool must already run when the server is
-    /// sampled without connections: its start changes the server's proportional share of common memory pages.
+    /// Starts `crore-bench subscribe`. It connects only when [`Subscriber::open`] is called. Start it before you sample the
+    /// server without connections. Both processes share memory pages, and each is charged a part of them. So a later start would change the
+    /// server's part.
     pub fn start(
         args: &RunArgs,
         server: &Server,
@@ -73,7 +74,7 @@ impl Subscriber {
         topics: &str,
         flags: &[&str],
     ) -> Result<Subscriber> {
-        let mut command = tool(args, "subscribe", server)?;
+        let mut command = tool_command(args, "subscribe", server)?;
         if server.kind == ServerKind::Floor {
             command.arg("--floor");
         }
@@ -95,7 +96,7 @@ impl Subscriber {
         let stdin = child.stdin.take().context("a pipe was asked for")?;
         let stdout = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
         let mut subscriber = Subscriber {
-            guard: Guard(child),
+            child: KilledOnDrop(child),
             stdin,
             stdout,
         };
@@ -105,9 +106,9 @@ impl Subscriber {
 
     /// Opens all connections and returns how long it took, in seconds.
     pub fn open(&mut self) -> Result<f64> {
-        let begin = self.ask("open")?;
-        let end = self.settle()?;
-        Ok((count(&end, "/now_ns") - count(&begin, "/now_ns")) as f64 / 1e9)
+        let start_report = self.ask("open")?;
+        let end_report = self.wait_until_open()?;
+        Ok((count_at(&end_report, "/now_ns") - count_at(&start_report, "/now_ns")) as f64 / 1e9)
     }
 
     /// Sends a command of `subscribe --control` and returns the answer.
@@ -118,8 +119,11 @@ impl Subscriber {
         serde_json::from_str(&line).with_context(|| format!("the subscriber ended at `{command}`"))
     }
 
-    /// Waits until all connections are open. It is an error if some could not be opened.
-    pub fn settle(&mut self) -> Result<Value> {
+    /// Waits until all connections are open.
+    ///
+    /// # Errors
+    /// If some connections could not be opened.
+    pub fn wait_until_open(&mut self) -> Result<Value> {
         let report = self.ask("settle")?;
         let connections = &report["connections"];
         ensure!(
@@ -132,18 +136,18 @@ impl Subscriber {
     }
 
     /// The process id of the tool. The MQTT client ids of its connections contain this number.
-    pub fn process(&self) -> u32 {
-        self.guard.0.id()
+    pub fn process_id(&self) -> u32 {
+        self.child.0.id()
     }
 
     /// The tool's memory and processor time so far.
     pub fn sample(&self) -> Result<Process> {
-        Process::read(self.guard.0.id())
+        Process::read(self.child.0.id())
     }
 }
 
 /// A running `crore-bench publish`.
-pub struct Publisher(Guard);
+pub struct Publisher(KilledOnDrop);
 
 impl Publisher {
     /// Starts `crore-bench publish` with the flags that are fastest for this kind of server.
@@ -166,7 +170,7 @@ impl Publisher {
         size: usize,
         flags: &[&str],
     ) -> Result<Publisher> {
-        let mut command = tool(args, "publish", server)?;
+        let mut command = tool_command(args, "publish", server)?;
         command.args([
             "--quiet",
             "--json",
@@ -177,17 +181,17 @@ impl Publisher {
             &size.to_string(),
         ]);
         let child = command.args(flags).stdout(Stdio::piped()).spawn()?;
-        Ok(Publisher(Guard(child)))
+        Ok(Publisher(KilledOnDrop(child)))
     }
 
     /// Ends the publisher and returns its result.
     pub fn stop(self) -> Result<Value> {
         sys::signal(self.0.0.id(), Signal::INT);
-        self.result()
+        self.wait_for_result()
     }
 
     /// Waits until the publisher ends and returns its result.
-    pub fn result(mut self) -> Result<Value> {
+    pub fn wait_for_result(mut self) -> Result<Value> {
         let mut output = self.0.0.stdout.take().context("a pipe was asked for")?;
         let mut text = String::new();
         output.read_to_string(&mut text)?;
@@ -209,13 +213,13 @@ pub fn is_clean(report: &Value) -> bool {
 }
 
 /// A count in a report, by JSON pointer; 0 if it is missing.
-pub fn count(report: &Value, pointer: &str) -> u64 {
+pub fn count_at(report: &Value, pointer: &str) -> u64 {
     let value = report.pointer(pointer).and_then(Value::as_u64);
     value.unwrap_or(0)
 }
 
 /// A number in a report, by JSON pointer; NaN if it is missing.
-pub fn number(report: &Value, pointer: &str) -> f64 {
+pub fn number_at(report: &Value, pointer: &str) -> f64 {
     let value = report.pointer(pointer).and_then(Value::as_f64);
     value.unwrap_or(f64::NAN)
 }
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_hold_what_is_asked() {
+    fn address_pattern_has_ports_for_all_connections() {
         for connections in [1, 10_000, 15_000, 1_000_000] {
             let addresses = Pattern::parse(&local_address_pattern(connections))
                 .unwrap()

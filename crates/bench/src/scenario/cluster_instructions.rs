@@ -18,7 +18,7 @@ use super::cluster::SERVERS;
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Directory, Nats, Publisher, RunArgs, Server, ServerKind, ServerOptions, Subscriber, count,
+    Directory, Nats, Publisher, RunArgs, Server, ServerKind, ServerOptions, Subscriber, count_at,
     is_clean, local_address_pattern, pause, program, server_program,
 };
 
@@ -155,7 +155,8 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
         "--messages",
         &messages.to_string(),
     ];
-    let published = Publisher::start_with(&args, &server, TOPIC, size, &flags)?.result()?;
+    let published =
+        Publisher::start_with(&args, &server, TOPIC, size, &flags)?.wait_for_result()?;
     ensure!(
         published["accepted"] == messages,
         "refused publishes: {published}"
@@ -165,13 +166,13 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
     let seen = loop {
         let seen = subscriber.ask("report")?;
         looks += 1;
-        if count(&seen, "/messages") >= due || looks == POLLS_MAX {
+        if count_at(&seen, "/messages") >= due || looks == POLLS_MAX {
             break seen;
         }
         pause(POLL_S);
     };
     ensure!(
-        is_clean(&seen) && count(&seen, "/messages") == due,
+        is_clean(&seen) && count_at(&seen, "/messages") == due,
         "{due} messages were due: {seen}"
     );
     drop(subscriber);

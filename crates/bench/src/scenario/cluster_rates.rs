@@ -17,7 +17,7 @@ use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
     Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, bare, is_clean,
-    local_address_pattern, number, pause, topic_pattern,
+    local_address_pattern, number_at, pause, topic_pattern,
 };
 
 /// Default size of a message, in bytes.
@@ -121,7 +121,7 @@ fn rates(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
             rounds.push(round(args, testbed, load).with_context(|| load.name)?);
         }
         let median_of = |name: &str| {
-            let values: Vec<f64> = rounds.iter().map(|round| number(round, name)).collect();
+            let values: Vec<f64> = rounds.iter().map(|round| number_at(round, name)).collect();
             median(&values)
         };
         report::say(&format!(
@@ -146,7 +146,8 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     let before = Log::of(testbed)?;
     let node_cpu = cpu(testbed)?;
     let args = &args.at_qos(load.qos);
-    let result = Publisher::start_with(args, &testbed.nodes[0], TOPICS, size, &flags)?.result()?;
+    let result =
+        Publisher::start_with(args, &testbed.nodes[0], TOPICS, size, &flags)?.wait_for_result()?;
     let used: Vec<f64> = cpu_since(testbed, &node_cpu)?;
     ensure!(
         result["refused"] == 0 && result["unanswered"] == 0,
@@ -154,12 +155,12 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
     );
     pause(REST_S);
     let after = Log::of(testbed)?;
-    let accepted = number(&result, "/accepted");
+    let accepted = number_at(&result, "/accepted");
     let batches = (after.batches - before.batches).max(1) as f64;
     let messages_per_batch = accepted / batches;
     let bytes = (after.bytes - before.bytes) as f64 / batches;
-    let per_s = accepted / number(&result, "/seconds");
-    let urls = testbed.urls();
+    let per_s = accepted / number_at(&result, "/seconds");
+    let urls = testbed.nats_urls();
     let bare_cpu = cpu(testbed)?;
     let streams = u64::from(args.partitions);
     let in_flight = load.in_flight * streams;
@@ -171,7 +172,7 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
         "per_s": per_s,
         "bare_per_s": bare.per_s * messages_per_batch,
         "of_bare": per_s / (bare.per_s * messages_per_batch),
-        "batches_per_s": batches / number(&result, "/seconds"),
+        "batches_per_s": batches / number_at(&result, "/seconds"),
         "bare_batches_per_s": bare.per_s,
         "bare_stalls": bare.stalls,
         "messages_of_a_batch": messages_per_batch,
@@ -179,7 +180,7 @@ fn round(args: &RunArgs, testbed: &mut Testbed, load: &Load) -> Result<Value> {
         "nats_cpu_us_a_batch": used[2] * 1e6 / batches,
         "bare_nats_cpu_us_a_batch": bare_nats_cpu_s * 1e6 / (bare.per_s * bare.seconds),
         "cpu_us_a_message": {
-            "node": us(used[0]), "other_node": us(used[1]), "nats": us(used[2]), "tool": us(number(&result, "/tool_cpu_s")),
+            "node": us(used[0]), "other_node": us(used[1]), "nats": us(used[2]), "tool": us(number_at(&result, "/tool_cpu_s")),
         },
     }))
 }
@@ -216,7 +217,7 @@ struct Log {
 impl Log {
     /// Reads the counters of node 0, which receives all publishes.
     fn of(testbed: &Testbed) -> Result<Log> {
-        let status = get(testbed.admin(0), "/api/v1/cluster")?;
+        let status = get(testbed.admin_address(0), "/api/v1/cluster")?;
         let partitions = status["partitions"].as_array().context("partitions")?;
         let bytes = partitions.iter().filter_map(|it| it["bytes"].as_u64());
         Ok(Log {
@@ -228,7 +229,7 @@ impl Log {
 
 fn get(address: SocketAddr, path: &str) -> Result<Value> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    let (status, body) = Link::open(address, TIMEOUT)?.ask(request.as_bytes())?;
+    let (status, body) = Link::open(address, TIMEOUT)?.request(request.as_bytes())?;
     ensure!(status == 200, "{path} was answered with {status}");
     Ok(serde_json::from_slice(&body)?)
 }
@@ -291,7 +292,8 @@ fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
     ];
     let bytes_per_topic = |server: &mut Server, publishes: bool, before: u64| -> Result<f64> {
         if publishes {
-            let result = Publisher::start_with(args, server, &names, size, &flags)?.result()?;
+            let result =
+                Publisher::start_with(args, server, &names, size, &flags)?.wait_for_result()?;
             ensure!(result["accepted"] == count, "refused publishes: {result}");
         }
         pause(REST_S);

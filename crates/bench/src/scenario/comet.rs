@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, count, number, pause,
-    per_connection,
+    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, count_at, number_at,
+    pause, per_connection,
 };
 use crate::subscribe::Protocol;
 
@@ -64,7 +64,7 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
     report::say(&format!(
         "{connections} {}: {:.0} B a connection, all had {size} B after {:.2} ms (median of {BROADCASTS}), failed {}",
         protocol.name(),
-        number(&cost, "/server_pss_bytes"),
+        number_at(&cost, "/server_pss_bytes"),
         median(&times),
         report["connections"]["failed"],
     ));
@@ -92,21 +92,21 @@ pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usi
         flags.push("--broadcast");
     }
     let publisher = Publisher::start(args, &audience.server, topic, size, &flags)?;
-    let published = publisher.result()?;
+    let published = publisher.wait_for_result()?;
     let subscribers = u64::from(audience.connections);
     let mut report = Value::Null;
     for _ in 0..POLLS_MAX {
         pause(0.05);
         report = audience.subscriber.ask("report")?;
-        if count(&report, "/messages") >= subscribers {
+        if count_at(&report, "/messages") >= subscribers {
             break;
         }
     }
-    if count(&report, "/messages") != subscribers {
+    if count_at(&report, "/messages") != subscribers {
         return Ok(f64::NAN);
     }
     // In this pause the long-polls send their next requests.
     pause(0.2);
-    let at = |value: &Value, name: &str| count(value, name) as f64;
+    let at = |value: &Value, name: &str| count_at(value, name) as f64;
     Ok((at(&report, "/last_arrival_ns") - at(&published, "/first_sent_ns")) / 1e6)
 }

@@ -20,15 +20,15 @@ const CONNECTIONS: u32 = 100_000;
 /// Default number of requests to publish a second.
 const RATE: f64 = 100.0;
 /// Default number of clients that the server disconnects a second (`--connect-rate`).
-const MOVED_PER_S: u32 = 10_000;
+const DISCONNECTED_PER_S: u32 = 10_000;
 /// The maximum time before a disconnected client reconnects, in seconds.
-const AWAY_S: u32 = 10;
+const AWAY_MAX_S: u32 = 10;
 /// Default duration of publishing before the stop, in seconds.
 const SECONDS: f64 = 10.0;
 /// Timeout for all reconnects, in multiples of the usual timeout. It is longer because all clients return at about the same time.
-const TIMEOUTS: u32 = 4;
+const TIMEOUT_FACTOR: u32 = 4;
 /// Seconds from the second sample of the server to the last ordinary publish.
-const REST_S: f64 = 2.0;
+const SETTLE_S: f64 = 2.0;
 
 fn settings(args: &RunArgs, rate: u32, directory: &std::path::Path) -> String {
     format!(
@@ -41,16 +41,19 @@ fn settings(args: &RunArgs, rate: u32, directory: &std::path::Path) -> String {
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
-    let rate = args.connect_rate.map_or(MOVED_PER_S, |rate| rate as u32);
-    let setting = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
+    let rate = args
+        .connect_rate
+        .map_or(DISCONNECTED_PER_S, |rate| rate as u32);
+    let options = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
     let state = Directory::make(format_args!("state-{}", std::process::id()))?;
     let settings = settings(args, rate, state.path());
-    let mut server = Server::start_with(args, setting, &settings, None)?;
+    let mut server = Server::start_with(args, options, &settings, None)?;
     let shared = SharedState::new(args.seed, connections);
     let address = [server.addresses[0]];
-    let events = || phases(args, &shared, &mut server, connections);
-    let publishes = args.rate.unwrap_or(RATE);
-    let (outcome, phases) = run_clients(&shared, &address, connections, publishes, events)?;
+    let cause_events = || run_phases(args, &shared, &mut server, connections);
+    let publish_rate = args.rate.unwrap_or(RATE);
+    let (outcome, phases) =
+        run_clients(&shared, &address, connections, publish_rate, cause_events)?;
     let counts = &outcome.clients.totals.counts;
     report::say(&format!(
         "{} messages to {connections} clients, {} of them resumed: {} lost in silence, {} doubled, {} out of order, {} gaps told; \
@@ -69,7 +72,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         // The logs keep everything, so there must be no gap.
         "clean": outcome.is_clean(&shared) && counts.told_gaps == 0,
         "connections": connections,
-        "shards": setting.shards,
+        "shards": options.shards,
         "shards_after": args.shards_after,
         "rate_per_s": rate,
         "phases": phases,
@@ -78,7 +81,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 }
 
 /// Waits until the clients are connected, publishes, restarts the server, and waits until all clients have the last message.
-fn phases(
+fn run_phases(
     args: &RunArgs,
     shared: &SharedState,
     server: &mut Server,
@@ -86,47 +89,47 @@ fn phases(
 ) -> Result<Value> {
     wait_until_open(shared, connections)?;
     let before = Sample::of(server)?;
-    shared.away_s.store(AWAY_S, Relaxed);
-    shared.publishing.store(true, Relaxed);
+    shared.away_max_s.store(AWAY_MAX_S, Relaxed);
+    shared.may_publish.store(true, Relaxed);
     pause(args.duration.unwrap_or(SECONDS));
     report::note(&format!("{connections} clients are moved off"));
-    let began = Instant::now();
+    let start = Instant::now();
     server.terminate();
-    let mut live_over_time = Vec::new();
+    let mut live_by_time = Vec::new();
     while !server.has_ended()? {
-        ensure!(!shared.stop.load(Relaxed), "a thread ended");
-        live_over_time.push(json!([
-            began.elapsed().as_secs_f64(),
-            shared.live.load(Relaxed)
+        ensure!(!shared.must_stop.load(Relaxed), "a thread ended");
+        live_by_time.push(json!([
+            start.elapsed().as_secs_f64(),
+            shared.open_clients.load(Relaxed)
         ]));
         pause(0.5);
     }
-    let drained_s = began.elapsed().as_secs_f64();
+    let drained_s = start.elapsed().as_secs_f64();
     match args.shards_after {
         Some(shards) => server.restart_with_shards(shards)?,
         None => server.restart()?,
     }
-    let started_s = began.elapsed().as_secs_f64() - drained_s;
+    let started_s = start.elapsed().as_secs_f64() - drained_s;
     report::note(&format!(
         "stopped after {drained_s:.1} s, the next one serves after {started_s:.1} s more"
     ));
-    let all_live = || shared.live.load(Relaxed) == connections;
+    let are_clients_live = || shared.open_clients.load(Relaxed) == connections;
     // A client that finds the port closed waits before it tries again. That may happen several times.
     let mut are_all_live = false;
-    for _ in 0..TIMEOUTS {
-        are_all_live = are_all_live || wait_until(shared, all_live)?;
+    for _ in 0..TIMEOUT_FACTOR {
+        are_all_live = are_all_live || wait_until(shared, are_clients_live)?;
     }
     ensure!(
         are_all_live,
         "long after the restart {} of {connections} clients are connected",
-        shared.live.load(Relaxed)
+        shared.open_clients.load(Relaxed)
     );
-    let back_s = began.elapsed().as_secs_f64();
+    let back_s = start.elapsed().as_secs_f64();
     let after = Sample::of(server)?;
-    pause(REST_S);
-    shared.publishing.store(false, Relaxed);
+    pause(SETTLE_S);
+    shared.may_publish.store(false, Relaxed);
     ensure!(
-        wait_until(shared, || Publishers::all_idle(shared))?,
+        wait_until(shared, || Publishers::are_all_idle(shared))?,
         "publishers wait for answers"
     );
     deliver_last_messages(shared, connections)?;
@@ -134,7 +137,7 @@ fn phases(
         "drained_s": drained_s,
         "next_serves_s": started_s,
         "all_back_s": back_s,
-        "clients_left": live_over_time,
+        "clients_left": live_by_time,
         "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
         "before": before.json(),
         "after": after.json(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::crash::info;
+use super::crash::topic_info;
 use super::recovery::{post, size_of_all};
 use crate::client::link::Link;
 use crate::report;
@@ -229,7 +229,7 @@ fn count_incomplete_topics(address: SocketAddr, writers: &[WriterCounts]) -> Res
             continue;
         };
         for message in (last * BATCH..(last + 1) * BATCH).step_by(MESSAGES_PER_TOPIC as usize) {
-            let info = info(address, &topic(writer, message))?;
+            let info = topic_info(address, &topic(writer, message))?;
             incomplete += u64::from(info["messages"] != MESSAGES_PER_TOPIC);
         }
     }

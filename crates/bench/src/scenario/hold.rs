@@ -15,8 +15,8 @@ use crate::measure::sample::Process;
 use crate::report;
 use crate::rig::args::Preset;
 use crate::rig::{
-    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck, count,
-    is_clean, local_address_pattern, number, pause, per_connection, topic_pattern, watch,
+    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck, count_at,
+    is_clean, local_address_pattern, number_at, pause, per_connection, topic_pattern, watch,
 };
 use crate::subscribe::Protocol;
 use crate::subscribe::grid::Grid;
@@ -56,7 +56,7 @@ fn shape(args: &RunArgs) -> HoldParameters {
     let size = args.size.unwrap_or(if comet { 64 } else { 512 });
     // The number of messages if each client receives one, or if each publishes to its neighbours once.
     let round = if comet {
-        Grid::of(connections).messages() as f64
+        Grid::of(connections).message_count() as f64
     } else {
         f64::from(connections)
     };
@@ -157,7 +157,10 @@ fn serve(
             let (rate, seconds) = (shape.rate.to_string(), shape.duration_s.to_string());
             let flags = ["--rate", &rate, "--duration", &seconds];
             let publisher = Publisher::start(args, server, topics, shape.size, &flags)?;
-            (watch(server, shape.duration_s)?, publisher.result()?)
+            (
+                watch(server, shape.duration_s)?,
+                publisher.wait_for_result()?,
+            )
         }
     };
     pause(REST_S);
@@ -187,11 +190,11 @@ fn result(
         tool_cpu_s,
         after,
     } = served;
-    let arrived = count(&received, "/messages");
-    let missing = count(&published, "/accepted") as i64 - arrived as i64;
+    let arrived = count_at(&received, "/messages");
+    let missing = count_at(&published, "/accepted") as i64 - arrived as i64;
     let clean = is_clean(&received)
         && missing == 0
-        && count(&published, "/refused") + count(&published, "/unanswered") == 0
+        && count_at(&published, "/refused") + count_at(&published, "/unanswered") == 0
         && received["connections"]["closed"] == 0;
     let served_s = after.seconds_since(&audience.open);
     let server_cpu_s = after.process.cpu_s - audience.open.process.cpu_s;
@@ -245,35 +248,35 @@ fn print_summary(result: &Value) {
         result["protocol"].as_str().unwrap_or_default(),
         result["shards"],
         result["log_messages"],
-        number(result, "/per_connection_open/server_pss_bytes"),
-        number(after, "/server_pss_bytes"),
-        number(result, "/duration_s"),
-        number(after, "/kernel_both_ends_slab_bytes")
-            + number(after, "/kernel_both_ends_buffer_bytes"),
-        count(published, "/accepted"),
-        count(received, "/messages"),
+        number_at(result, "/per_connection_open/server_pss_bytes"),
+        number_at(after, "/server_pss_bytes"),
+        number_at(result, "/duration_s"),
+        number_at(after, "/kernel_both_ends_slab_bytes")
+            + number_at(after, "/kernel_both_ends_buffer_bytes"),
+        count_at(published, "/accepted"),
+        count_at(received, "/messages"),
         result["missing"],
         received["lost"],
         received["doubled"],
         received["misdelivered"],
-        number(received, "/latency_ms/mean"),
-        number(received, "/latency_ms/standard_deviation"),
-        number(received, "/latency_ms/p99"),
-        number(received, "/latency_ms/p99_9"),
-        number(received, "/latency_ms/max"),
-        number(result, "/server_cores_busy"),
+        number_at(received, "/latency_ms/mean"),
+        number_at(received, "/latency_ms/standard_deviation"),
+        number_at(received, "/latency_ms/p99"),
+        number_at(received, "/latency_ms/p99_9"),
+        number_at(received, "/latency_ms/max"),
+        number_at(result, "/server_cores_busy"),
     ));
     if !result["talk_every_s"].is_null() {
         report::say(&format!(
             "the clients made {} requests, answered after {:.3} ms in the mean, p99 {:.3} ms; refused {}, unanswered {}; \
              turned away and made again {}, at most {:.1} ms late",
             published["requests"],
-            number(published, "/answered_ms/mean"),
-            number(published, "/answered_ms/p99"),
+            number_at(published, "/answered_ms/mean"),
+            number_at(published, "/answered_ms/p99"),
             published["refused"],
             published["unanswered"],
             published["turned_away"],
-            number(published, "/late_ms_max"),
+            number_at(published, "/late_ms_max"),
         ));
     }
 }

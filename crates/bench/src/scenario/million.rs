@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::rig::{RunArgs, Sample, number, pause, wait_for_freed_sockets};
+use crate::rig::{RunArgs, Sample, number_at, pause, wait_for_freed_sockets};
 use crate::subscribe::Protocol;
 use crate::swarm::{self, Outcome, SwarmArgs, SwarmRun};
 use crate::{report, sys};
@@ -40,18 +40,18 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let swarm = swarm_of(args)?;
     let (connections, protocol) = (swarm.connections, swarm.protocol);
     wait_for_freed_sockets()?;
-    let mut run = SwarmRun::begin(&swarm)?;
+    let mut run = SwarmRun::start(&swarm)?;
     let empty = sample(&mut run)?;
-    let opening_s = run.open()?;
+    let opening_s = run.connect()?;
     pause(REST_S);
     let open = sample(&mut run)?;
     let cost = swarm::cost(connections, &empty, &open);
-    let opened = connections - run.swarm.given_up();
+    let opened = connections - run.swarm.given_up_count();
     report::say(&format!(
         "{opened} of {connections} open after {opening_s:.1} s, {:.0} a second; each costs the server {:.0} B and its kernel {:.0} B",
         f64::from(opened) / opening_s,
-        number(&cost, "/server_pss_bytes"),
-        number(&cost, "/kernel_slab_bytes") + number(&cost, "/kernel_buffer_bytes"),
+        number_at(&cost, "/server_pss_bytes"),
+        number_at(&cost, "/kernel_slab_bytes") + number_at(&cost, "/kernel_buffer_bytes"),
     ));
     let duration_s = args.duration.unwrap_or(600.0);
     let (rate, tried) = match args.rate {
@@ -63,7 +63,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             (rate * SERVED, tried)
         }
     };
-    run.publish(rate)?;
+    run.set_publish_rate(rate)?;
     let windows = windows(&mut run, connections, duration_s)?;
     let after = sample(&mut run)?;
     let outcome = run.finish()?;
@@ -71,10 +71,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "clean": outcome.faults.is_empty(),
         "clients": "swarm",
         "shards": swarm.shards(),
-        "log_messages": swarm.keep,
+        "log_messages": swarm.log_messages,
         "connections": connections,
         "protocol": protocol.name(),
-        "size_bytes": swarm.size,
+        "size_bytes": swarm.message_bytes,
         "duration_s": duration_s,
         "opening_s": opening_s,
         "connects_per_s": f64::from(opened) / opening_s,
@@ -102,11 +102,11 @@ pub fn swarm_of(args: &RunArgs) -> Result<SwarmArgs> {
     Ok(SwarmArgs {
         server_binary: args.server_binary.clone(),
         shards: args.shards,
-        heartbeat: args.heartbeat,
-        keep: args.keep.unwrap_or(0),
-        size: args.size.unwrap_or(512),
+        heartbeat_s: args.heartbeat,
+        log_messages: args.keep.unwrap_or(0),
+        message_bytes: args.size.unwrap_or(512),
         connect_rate: args.connect_rate,
-        ..SwarmArgs::new(args.connections.unwrap_or(1_000_000), protocol)
+        ..SwarmArgs::with_defaults(args.connections.unwrap_or(1_000_000), protocol)
     })
 }
 
@@ -127,29 +127,29 @@ pub fn sample(run: &mut SwarmRun) -> Result<Sample> {
 
 /// Finds the highest rate that is kept: raises the rate from `first` until a rate is not kept, then lowers it until one is kept.
 fn highest(run: &mut SwarmRun, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
-    let (mut rate, mut tried, mut falls) = (first, Vec::new(), false);
+    let (mut rate, mut tried, mut is_falling) = (first, Vec::new(), false);
     loop {
-        if falls {
+        if is_falling {
             // This waits until the backlog of the last rate is gone. TCP may retransmit after as much as a minute.
-            run.publish(first)?;
+            run.set_publish_rate(first)?;
             let begin_ns = sys::now_ns();
             let is_late =
                 |counts: &swarm::Counts| counts.tally.latency.summary().p99_ms > P99_MS_MAX;
-            while is_late(&run.window(try_s)?) && sys::now_ns() - begin_ns < SETTLE_NS {}
+            while is_late(&run.run_window(try_s)?) && sys::now_ns() - begin_ns < SETTLE_NS {}
         }
-        run.publish(rate)?;
-        let counts = run.window(try_s)?;
+        run.set_publish_rate(rate)?;
+        let counts = run.run_window(try_s)?;
         let p99_ms = counts.tally.latency.summary().p99_ms;
         let late_ms = run.late_ms();
-        let is_kept = p99_ms <= P99_MS_MAX && (falls || late_ms <= P99_MS_MAX);
+        let is_kept = p99_ms <= P99_MS_MAX && (is_falling || late_ms <= P99_MS_MAX);
         tried.push(json!({
             "rate_per_s": rate, "p99_ms": p99_ms, "late_ms_max": late_ms, "kept": is_kept,
         }));
-        if falls && (is_kept || rate < 1.0) {
+        if is_falling && (is_kept || rate < 1.0) {
             return Ok((rate, tried));
         }
-        falls |= !is_kept;
-        rate = if falls { rate / STEP } else { rate * STEP };
+        is_falling |= !is_kept;
+        rate = if is_falling { rate / STEP } else { rate * STEP };
     }
 }
 
@@ -158,15 +158,15 @@ fn windows(run: &mut SwarmRun, connections: u32, duration_s: f64) -> Result<Valu
     let mut all = json!({});
     for (name, part) in WINDOWS {
         let before = sample(run)?;
-        run.swarm.drop_per_s(if name == "churn" {
+        run.swarm.set_drop_rate(if name == "churn" {
             churn_of(connections).into()
         } else {
             0.0
         });
         if name == "tsunami" {
-            run.swarm.reset(share(connections, CROWD));
+            run.swarm.reset_clients(share(connections, CROWD));
         }
-        let counts = run.window(duration_s * part)?;
+        let counts = run.run_window(duration_s * part)?;
         let after = sample(run)?;
         let mut value = counts.json();
         value["server_cores"] = json!(after.cores_since(&before));
@@ -174,7 +174,7 @@ fn windows(run: &mut SwarmRun, connections: u32, duration_s: f64) -> Result<Valu
         value["late_ms_max"] = json!(run.late_ms());
         all[name] = value;
     }
-    run.swarm.drop_per_s(0.0);
+    run.swarm.set_drop_rate(0.0);
     Ok(all)
 }
 
@@ -182,21 +182,21 @@ fn windows(run: &mut SwarmRun, connections: u32, duration_s: f64) -> Result<Valu
 fn print_summary(result: &Value, outcome: &Outcome) {
     report::say(&format!(
         "{:.0} messages a second",
-        number(result, "/rate_per_s")
+        number_at(result, "/rate_per_s")
     ));
     for (name, _) in WINDOWS {
         let window = &result["windows"][name];
         report::say(&format!(
             "{name}: {} messages, ms mean {:.2}, p50 {:.2}, p99 {:.2}, p99.9 {:.2}, max {:.1}; opened {}, set-up p99 {:.1} ms; server {:.2} cores",
             window["messages"],
-            number(window, "/latency_ms/mean"),
-            number(window, "/latency_ms/p50"),
-            number(window, "/latency_ms/p99"),
-            number(window, "/latency_ms/p99_9"),
-            number(window, "/latency_ms/max"),
+            number_at(window, "/latency_ms/mean"),
+            number_at(window, "/latency_ms/p50"),
+            number_at(window, "/latency_ms/p99"),
+            number_at(window, "/latency_ms/p99_9"),
+            number_at(window, "/latency_ms/max"),
             window["connections"]["opened"],
-            number(window, "/connections/setup_ms/p99"),
-            number(window, "/server_cores"),
+            number_at(window, "/connections/setup_ms/p99"),
+            number_at(window, "/server_cores"),
         ));
     }
     report::say(&outcome.verdict());

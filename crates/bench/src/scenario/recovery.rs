@@ -140,9 +140,9 @@ fn batch(server: SocketAddr, writer: u32, line: impl Fn(u32) -> String) -> Resul
 /// Publishes a batch. Returns the number of failed lines.
 pub fn post(link: &mut Link, server: SocketAddr, body: &str) -> Result<u64> {
     let head = request::batch_head(&server.to_string(), body.len());
-    let (status, answer) = link.ask((head + body).as_bytes())?;
+    let (status, answer) = link.request((head + body).as_bytes())?;
     ensure!(status < 300, "a batch was answered with {status}");
-    Ok(request::failed(&answer))
+    Ok(request::count_failed(&answer))
 }
 
 /// All files in a directory, recursively.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::storm::Storm;
 use crate::report;
-use crate::rig::{RunArgs, number, pause};
+use crate::rig::{RunArgs, number_at, pause};
 
 /// The settings of a reload. From one reload to the next, every kind of setting changes that a running server can change.
 fn settings(args: &RunArgs, turn: usize) -> String {
@@ -34,7 +34,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         let calm = storm.window(&format!("calm {round}"))?;
         let opened = calm["connections"]["opened"].clone();
         let reload = storm.reloads(args, round, settings)?;
-        let p99_9 = |report: &Value| number(report, "/latency_ms/p99_9");
+        let p99_9 = |report: &Value| number_at(report, "/latency_ms/p99_9");
         let ratio = p99_9(&reload) / p99_9(&calm);
         let stayed = reload["connections"]["opened"] == opened;
         report::say(&format!(

@@ -12,12 +12,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
 use crate::client::link::Link;
-use crate::client::mqtt::{Dialect, Error, MqttArgs, Packet, Session, client_id};
+use crate::client::mqtt::{Dialect, Error, MqttArgs, Packet, SessionMode, client_id};
 use crate::measure::stats::line;
 use crate::report;
 use crate::rig::{
-    RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, local_address_pattern, number,
-    pause, per_connection, versions,
+    RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, local_address_pattern,
+    number_at, pause, per_connection, versions,
 };
 use crate::subscribe::Protocol;
 
@@ -40,7 +40,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub fn run(args: &RunArgs) -> Result<Value> {
     let args = &RunArgs {
         mqtt: MqttArgs {
-            session: Session::Persistent,
+            session: SessionMode::Persistent,
             qos: args.mqtt.qos.max(1),
             ..args.mqtt
         },
@@ -105,7 +105,7 @@ fn measure(args: &RunArgs, kind: ServerKind) -> Result<Value> {
         "{}: {sessions} sessions of absent clients with a subscription each: PSS {:.1} B a session; \
          from batch to batch {bytes_per_session:.1} B, and {:.2} MB that do not grow; {present} of {checked} were there",
         kind.name(),
-        number(&cost, "/server_pss_bytes"),
+        number_at(&cost, "/server_pss_bytes"),
         fixed / 1e6,
     ));
     let growth = growth.into_iter().map(|(sessions, bytes)| {
@@ -143,7 +143,7 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
     let report = subscriber.ask("part")?;
     pause(REST_S);
     Ok(Batch {
-        process: subscriber.process(),
+        process: subscriber.process_id(),
         count,
         failed: report["connections"]["failed"] != 0,
     })
@@ -153,19 +153,24 @@ fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch
 fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
     let (dialect, mut out) = (Dialect::new(&args.mqtt, false), Vec::new());
     let mut link = Link::open(server, SILENCE)?;
-    dialect.connect(name, &[], &mut out);
+    dialect.write_connect(name, &[], &mut out);
     link.send(&out)?;
     let present = loop {
-        match dialect.packet(&link.held) {
+        match dialect.parse_packet(&link.buffer) {
             Ok(None) => link.read().context("no CONNACK came")?,
-            Ok(Some((Packet::Connack { present, .. }, _))) => break present,
+            Ok(Some((
+                Packet::Connack {
+                    session_present, ..
+                },
+                _,
+            ))) => break session_present,
             Ok(Some(_)) => bail!("the server began with another packet than CONNACK"),
             Err(Error::Refused(_)) => break false,
             Err(error) => return Err(error.into()),
         }
     };
     out.clear();
-    dialect.disconnect(&mut out);
+    dialect.write_disconnect(&mut out);
     link.send(&out)?;
     Ok(present)
 }

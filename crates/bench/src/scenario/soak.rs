@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::million::{churn_of, sample, swarm_of};
 use crate::measure::stats::line;
-use crate::rig::{RunArgs, number, pause};
+use crate::rig::{RunArgs, number_at, pause};
 use crate::swarm::{Counts, SwarmArgs, SwarmRun};
 use crate::{report, sys};
 
@@ -34,18 +34,18 @@ const GROWTH_BYTES: f64 = (16 << 20) as f64;
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let mut swarm = swarm_of(args)?;
-    if swarm.heartbeat == 0 {
-        swarm.heartbeat = HEARTBEAT_S;
+    if swarm.heartbeat_s == 0 {
+        swarm.heartbeat_s = HEARTBEAT_S;
     }
     let connections = swarm.connections;
     let path = samples_path(args.json.as_deref());
     let mut file = File::create(&path).with_context(|| format!("{}", path.display()))?;
-    let mut run = SwarmRun::begin(&swarm)?;
-    let opening_s = run.open()?;
+    let mut run = SwarmRun::start(&swarm)?;
+    let opening_s = run.connect()?;
     pause(REST_S);
     let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
-    run.publish(rate)?;
-    run.swarm.drop_per_s(churn_of(connections).into());
+    run.set_publish_rate(rate)?;
+    run.swarm.set_drop_rate(churn_of(connections).into());
     let seconds = args.duration.or(args.hours.map(|hours| hours * 3600.0));
     let seconds = seconds.unwrap_or(SECONDS);
     let wanted = ((seconds / SAMPLE_S).ceil() as usize).max(1);
@@ -68,8 +68,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "shards": swarm.shards(),
         "connections": connections,
         "protocol": swarm.protocol.name(),
-        "size_bytes": swarm.size,
-        "heartbeat_s": swarm.heartbeat,
+        "size_bytes": swarm.message_bytes,
+        "heartbeat_s": swarm.heartbeat_s,
         "hours": samples.len() as f64 * SAMPLE_S / 3600.0,
         "opening_s": opening_s,
         "rate_per_s": rate,
@@ -95,15 +95,15 @@ fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
         run.reload(swarm, (n + 1) / RELOAD_SAMPLES)?;
     }
     let before = sample(run)?;
-    let counts: Counts = run.window(SAMPLE_S)?;
+    let counts: Counts = run.run_window(SAMPLE_S)?;
     let after = sample(run)?;
     let latency = counts.tally.latency.summary();
     let of_minute = json!({
-        "live": run.swarm.live(),
+        "live": run.swarm.open_count(),
         "messages": counts.tally.messages,
         "lost": counts.tally.lost,
         "doubled": counts.tally.doubled,
-        "opened": counts.tally.life.opened,
+        "opened": counts.tally.connections.opened,
         "p50_ms": latency.p50_ms,
         "p99_ms": latency.p99_ms,
         "max_ms": latency.max_ms,
@@ -119,7 +119,7 @@ fn report_growth(samples: &[Value]) -> bool {
     let grows = ["/server/pss_bytes", "/kernel/slabs/TCP"].map(|name| {
         let points: Vec<(f64, f64)> = samples
             .iter()
-            .map(|sample| (number(sample, "/at_s") / 3600.0, number(sample, name)))
+            .map(|sample| (number_at(sample, "/at_s") / 3600.0, number_at(sample, name)))
             .collect();
         let slope = line(&points).0;
         let slope = if slope.is_finite() { slope } else { 0.0 };

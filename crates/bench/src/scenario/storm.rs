@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{
-    Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, count, is_clean,
-    local_address_pattern, number, pause, topic_pattern, watch,
+    Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, count_at, is_clean,
+    local_address_pattern, number_at, pause, topic_pattern, watch,
 };
 
 /// Default number of connections.
@@ -107,9 +107,9 @@ impl Storm {
             "{name}: {} messages in {seconds:.1} s, latency mean {:.3} ms, p99 {:.3} ms, max {:.3} ms; \
              live {}, lost {}, missed while away {}, failed {}",
             report["messages"],
-            number(&report, "/latency_ms/mean"),
-            number(&report, "/latency_ms/p99"),
-            number(&report, "/latency_ms/max"),
+            number_at(&report, "/latency_ms/mean"),
+            number_at(&report, "/latency_ms/p99"),
+            number_at(&report, "/latency_ms/max"),
             report["connections"]["live"],
             report["lost"],
             report["missed_away"],
@@ -135,13 +135,13 @@ impl Storm {
 pub fn churn(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;
-    let opened = count(&calm, "/connections/opened");
+    let opened = count_at(&calm, "/connections/opened");
     storm
         .subscriber
         .ask(&format!("churn {}", args.churn_rate))?;
     let churned = storm.window("churn")?;
     storm.subscriber.ask("churn 0")?;
-    let reopened = count(&churned, "/connections/opened") - opened;
+    let reopened = count_at(&churned, "/connections/opened") - opened;
     let more = json!({ "churn_per_s": args.churn_rate, "reopened": reopened });
     report::say(&format!("{reopened} connections closed and opened again"));
     storm.end(json!({ "calm": calm, "churn": churned }), more)
@@ -154,9 +154,9 @@ pub fn tsunami(args: &RunArgs) -> Result<Value> {
     storm.subscriber.ask("restart")?;
     let before = Sample::of(&mut storm.server)?;
     storm.subscriber.ask("drop")?;
-    let back = storm.subscriber.settle()?;
+    let back = storm.subscriber.wait_until_open()?;
     let wave = storm.close_window("wave", &before, Vec::new())?;
-    let seconds = count(&back, "/now_ns").saturating_sub(before.at_ns) as f64 / 1e9;
+    let seconds = count_at(&back, "/now_ns").saturating_sub(before.at_ns) as f64 / 1e9;
     let per_s = f64::from(storm.connections) / seconds;
     report::say(&format!(
         "all back after {seconds:.2} s, {per_s:.0} connects a second"

@@ -15,7 +15,7 @@ use self::handshakes::{BackgroundHandshakes, Handshakes, do_handshakes};
 use crate::report;
 use crate::rig::{
     Audience, Certificate, Directory, Publisher, RunArgs, Sample, Server, ServerKind,
-    ServerOptions, Subscriber, is_clean, local_address_pattern, number, pause, topic_pattern,
+    ServerOptions, Subscriber, is_clean, local_address_pattern, number_at, pause, topic_pattern,
     versions,
 };
 use crate::subscribe::Protocol;
@@ -86,7 +86,7 @@ fn idle(args: &RunArgs) -> Result<Value> {
             ..args.clone()
         };
         let without = idle_cost(&plain, kind, protocol)?;
-        let bytes = |cost: &Value| number(cost, "/server_pss_bytes");
+        let bytes = |cost: &Value| number_at(cost, "/server_pss_bytes");
         report::say(&format!(
             "{} {}: PSS {:.0} B a connection with TLS, {:.0} B without",
             kind.name(),
@@ -133,8 +133,8 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
                 "round {}: {}: {:.0} us of a core for a full handshake, {:.0} us for a resumed one ({} of {} resumed)",
                 round + 1,
                 kind.name(),
-                number(&full, "/server_us"),
-                number(&resumed, "/server_us"),
+                number_at(&full, "/server_us"),
+                number_at(&resumed, "/server_us"),
                 resumed["resumed"],
                 resumed["handshakes"],
             ));
@@ -203,10 +203,10 @@ fn storm(args: &RunArgs) -> Result<Value> {
             "{name}: {:.0} handshakes/s, {} messages, latency p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms; server {:.2} cores",
             rate.unwrap_or(0.0),
             report["messages"],
-            number(&report, "/latency_ms/p50"),
-            number(&report, "/latency_ms/p99"),
-            number(&report, "/latency_ms/max"),
-            number(&report, "/server_cores_busy"),
+            number_at(&report, "/latency_ms/p50"),
+            number_at(&report, "/latency_ms/p99"),
+            number_at(&report, "/latency_ms/max"),
+            number_at(&report, "/server_cores_busy"),
         ));
         clean &= is_clean(&report) && report["connections"]["closed"] == 0;
         windows.insert(name.into(), report);

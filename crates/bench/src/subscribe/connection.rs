@@ -16,7 +16,7 @@ pub enum Stage {
     Connecting,
     /// The request is sent, and the response head (MQTT: CONNACK and SUBACK) is not complete yet.
     Head,
-    /// MQTT over WebSocket: upgraded, and CONNECT and SUBSCRIBE are sent.
+    /// MQTT over WebSocket: the upgrade is done, and CONNECT and SUBSCRIBE are sent.
     Greeting,
     /// Messages may arrive.
     Open,
@@ -40,12 +40,12 @@ pub struct ConnectionRow {
     pub failures: u8,
     /// The publisher's run to which the sequence numbers belong.
     pub run: u16,
-    /// The connection was closed for a time, so messages before the next one may be missing.
+    /// Whether the connection was closed since the last message, so that messages before the next one may be missing.
     pub was_away: bool,
-    /// The server has announced a gap before the next message.
-    pub gap_announced: bool,
-    /// The response is chunked.
-    pub chunked: bool,
+    /// Whether the server has announced that messages before the next one are lost.
+    pub is_gap_announced: bool,
+    /// Whether the response is chunked.
+    pub is_chunked: bool,
 }
 
 const _: () = assert!(size_of::<ConnectionRow>() <= 24);
@@ -62,8 +62,8 @@ impl Default for ConnectionRow {
             failures: 0,
             run: 0,
             was_away: false,
-            gap_announced: false,
-            chunked: false,
+            is_gap_announced: false,
+            is_chunked: false,
         }
     }
 }
@@ -78,15 +78,16 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// Topic number `place` of `connection`.
-    pub fn topic(&self, connection: u32, place: u32) -> u32 {
-        let number = u64::from(connection) * u64::from(self.per_connection) + u64::from(place);
-        (number % u64::from(self.topics)) as u32
+    /// The topic at place `topic_place` of `connection`.
+    pub fn topic(&self, connection: u32, topic_place: u32) -> u32 {
+        let topic_number =
+            u64::from(connection) * u64::from(self.per_connection) + u64::from(topic_place);
+        (topic_number % u64::from(self.topics)) as u32
     }
 
-    /// The first `place` at which `connection` has `topic`, if any.
+    /// The first place at which `connection` has `topic`, if any.
     pub fn index_of(&self, connection: u32, topic: u32) -> Option<u32> {
-        (0..self.per_connection).find(|place| self.topic(connection, *place) == topic)
+        (0..self.per_connection).find(|topic_place| self.topic(connection, *topic_place) == topic)
     }
 }
 
@@ -98,15 +99,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn topics_are_found_where_they_were_assigned(
+        fn assigned_topics_are_found(
             topics in 1u32..1000, per_connection in 1u32..8, connection in 0u32..5000,
         ) {
             let assignment = Assignment { topics, per_connection };
-            for place in 0..per_connection {
-                let topic = assignment.topic(connection, place);
+            for topic_place in 0..per_connection {
+                let topic = assignment.topic(connection, topic_place);
                 prop_assert!(topic < topics);
                 let found = assignment.index_of(connection, topic).unwrap();
-                prop_assert!(found <= place);
+                prop_assert!(found <= topic_place);
                 prop_assert_eq!(assignment.topic(connection, found), topic);
             }
         }

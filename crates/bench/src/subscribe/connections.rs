@@ -51,31 +51,31 @@ struct Spill {
 /// The spills. Free spills keep their capacity.
 #[derive(Default)]
 pub struct Spills {
-    all: Vec<Spill>,
-    free: Vec<u32>,
+    spills: Vec<Spill>,
+    free_indices: Vec<u32>,
 }
 
 impl Spills {
-    /// Moves the connection's spill to the start of the buffer, and makes room for `more` bytes after it. Returns the length of the spill,
-    /// and how many of its bytes are decoded.
+    /// Moves the connection's spill to the start of the buffer, and makes room for `free_bytes` bytes after it. Returns the length of the
+    /// spill, and how many of its bytes are decoded.
     pub fn take(
         &mut self,
         row: &mut ConnectionRow,
         buffer: &mut Vec<u8>,
-        more: usize,
+        free_bytes: usize,
     ) -> (usize, usize) {
-        let place = row.spill;
-        if place == NO_SPILL {
+        let index = row.spill;
+        if index == NO_SPILL {
             return (0, 0);
         }
         self.free(row);
-        let spill = &self.all[place as usize];
-        let held = spill.bytes.len();
-        if buffer.len() < held + more {
-            buffer.resize(held + more, 0);
+        let spill = &self.spills[index as usize];
+        let spill_bytes = spill.bytes.len();
+        if buffer.len() < spill_bytes + free_bytes {
+            buffer.resize(spill_bytes + free_bytes, 0);
         }
-        buffer[..held].copy_from_slice(&spill.bytes);
-        (held, spill.decoded)
+        buffer[..spill_bytes].copy_from_slice(&spill.bytes);
+        (spill_bytes, spill.decoded)
     }
 
     /// Stores the bytes of an incomplete unit.
@@ -83,11 +83,11 @@ impl Spills {
         if bytes.is_empty() {
             return;
         }
-        row.spill = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Spill::default());
-            self.all.len() as u32 - 1
+        row.spill = self.free_indices.pop().unwrap_or_else(|| {
+            self.spills.push(Spill::default());
+            self.spills.len() as u32 - 1
         });
-        let spill = &mut self.all[row.spill as usize];
+        let spill = &mut self.spills[row.spill as usize];
         spill.bytes.clear();
         spill.bytes.extend_from_slice(bytes);
         spill.decoded = decoded;
@@ -96,7 +96,8 @@ impl Spills {
     /// Drops the spill of a connection.
     pub fn free(&mut self, row: &mut ConnectionRow) {
         if row.spill != NO_SPILL {
-            self.free.push(std::mem::replace(&mut row.spill, NO_SPILL));
+            self.free_indices
+                .push(std::mem::replace(&mut row.spill, NO_SPILL));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! | command | effect | answer |
 //! |---|---|---|
 //! | `open` | begins to connect | the report |
-//! | `settle` | waits until all connections are open (or given up) | the report |
+//! | `settle` | waits until every connection is open or given up | the report |
 //! | `restart` | begins a new window of measurement | the report |
 //! | `report` | | the report |
 //! | `drop` | resets all connections at once; they reconnect at the connect rate | the report |
@@ -34,14 +34,14 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
         match words.next().unwrap_or("") {
             "report" => {}
             "open" => subscriber.shared.may_connect.store(true, Relaxed),
-            "restart" => subscriber.restart(),
+            "restart" => subscriber.start_window(),
             "settle" => {
-                while !subscriber.is_settled() && !subscriber.is_over() {
+                while !subscriber.is_settled() && !subscriber.has_ended() {
                     std::thread::sleep(POLL_INTERVAL);
                 }
             }
             "drop" => send_command(subscriber, || {
-                subscriber.shared.drops.fetch_add(1, Relaxed);
+                subscriber.shared.drop_commands.fetch_add(1, Relaxed);
             }),
             "part" => send_command(subscriber, || {
                 subscriber.shared.close_all.store(true, Relaxed)
@@ -56,13 +56,13 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
                 subscriber.shared.churn_per_s.store(rate, Relaxed);
             }
             "talk" => {
-                let every_s = words.next().and_then(|word| word.parse::<f64>().ok());
-                ensure!(subscriber.talks, "only clients with `--talk` do");
-                talk(subscriber, every_s.context("`talk` wants seconds")?);
+                let interval_s = words.next().and_then(|word| word.parse::<f64>().ok());
+                ensure!(subscriber.can_publish, "only clients with `--talk` do");
+                set_publish_interval(subscriber, interval_s.context("`talk` wants seconds")?);
             }
             other => bail!("`{other}` is no word of a scenario"),
         }
-        if subscriber.is_over() {
+        if subscriber.has_ended() {
             bail!("a subscriber thread ended");
         }
         report::say(&subscriber.json().to_string());
@@ -70,25 +70,27 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
     Ok(())
 }
 
-/// Sets how often the clients of a grid publish. With 0 the clients stop, and this function waits until no request is in flight. The wait
-/// ends, because the workers give up requests without an answer.
-fn talk(subscriber: &Subscriber, every_s: f64) {
+/// Sets the interval at which each client of the grid publishes. With 0 the clients stop, and this function waits until no request is in
+/// flight. The wait ends, because the workers give up requests without an answer.
+fn set_publish_interval(subscriber: &Subscriber, interval_s: f64) {
     let shared = &subscriber.shared;
     send_command(subscriber, || {
-        shared.talk_every_us.store((every_s * 1e6) as u64, Relaxed);
-        shared.talk_since_ns.store(sys::now_ns(), Release);
+        shared
+            .publish_interval_us
+            .store((interval_s * 1e6) as u64, Relaxed);
+        shared.publish_start_ns.store(sys::now_ns(), Release);
     });
-    while every_s == 0.0 && shared.grid_requests.load(Relaxed) > 0 && !subscriber.is_over() {
+    while interval_s == 0.0 && shared.grid_requests.load(Relaxed) > 0 && !subscriber.has_ended() {
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Gives a command and waits until every worker has executed it.
-fn send_command(subscriber: &Subscriber, give: impl FnOnce()) {
+/// Issues a command, and waits until every worker has executed it or a worker has ended.
+fn send_command(subscriber: &Subscriber, issue: impl FnOnce()) {
     let shared = &subscriber.shared;
-    let wanted = shared.applied.load(Relaxed) + shared.tallies.len() as u32;
-    give();
-    while shared.applied.load(Relaxed) < wanted && !subscriber.is_over() {
+    let executed_target = shared.executed_commands.load(Relaxed) + shared.tallies.len() as u32;
+    issue();
+    while shared.executed_commands.load(Relaxed) < executed_target && !subscriber.has_ended() {
         std::thread::sleep(POLL_INTERVAL);
     }
 }

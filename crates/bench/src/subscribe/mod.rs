@@ -40,81 +40,82 @@ pub fn run(args: &SubscribeArgs) -> Result<ExitCode> {
     sys::catch_interrupt();
     let opening_s = open(&subscriber, args.quiet);
     let reports = hold(&subscriber, args);
-    let mut last = subscriber.json();
-    last["opening_s"] = json!(opening_s);
-    last["reports"] = json!(reports);
+    let mut result = subscriber.json();
+    result["opening_s"] = json!(opening_s);
+    result["reports"] = json!(reports);
     let tally = subscriber.tally();
     let live_max = subscriber.shared.live_max.load(Relaxed);
     subscriber.stop();
     if !args.quiet {
-        report::say(&report::comet(&tally.life, live_max));
-        if let Some(why) = &tally.life.first_failure {
+        report::say(&report::comet(&tally.connections, live_max));
+        if let Some(why) = &tally.connections.first_failure {
             report::note(&format!("the first failure: {why}"));
         }
     }
     if let Some(path) = &args.json {
-        report::keep(path, &last)?;
+        report::keep(path, &result)?;
     }
-    let clean = tally.lost + tally.doubled + tally.misdelivered + tally.life.given_up == 0;
-    Ok(ExitCode::from(u8::from(!clean)))
+    let is_clean =
+        tally.lost + tally.doubled + tally.misdelivered + tally.connections.given_up == 0;
+    Ok(ExitCode::from(u8::from(!is_clean)))
 }
 
 /// Waits until all connections are open, and returns how long that took, in seconds.
 fn open(subscriber: &Subscriber, quiet: bool) -> f64 {
     let mut progress = Progress::new(quiet);
-    while !subscriber.is_over() {
-        let elapsed_s = subscriber.started.elapsed().as_secs_f64();
+    while !subscriber.has_ended() {
+        let elapsed_s = subscriber.started_at.elapsed().as_secs_f64();
         let live = subscriber.shared.live.load(Relaxed);
-        let settled = subscriber.is_settled();
-        let failed = subscriber.tally().life.failed;
+        let is_settled = subscriber.is_settled();
+        let failed = subscriber.tally().connections.failed;
         progress.show(live, subscriber.connections, failed, elapsed_s);
-        if settled {
+        if is_settled {
             break;
         }
         // The pause is long enough that the terminal and the workers' locks do not slow the opening.
         std::thread::sleep(control::POLL_INTERVAL * 10);
     }
-    subscriber.started.elapsed().as_secs_f64()
+    subscriber.started_at.elapsed().as_secs_f64()
 }
 
 /// Reports every five seconds until the time is over. Returns the reports.
 fn hold(subscriber: &Subscriber, args: &SubscribeArgs) -> Vec<Value> {
-    let begin = Instant::now();
+    let start = Instant::now();
     let mut reports = Vec::new();
-    let (mut messages, mut opened) = (0, subscriber.tally().life.opened);
-    let mut last_report = begin;
+    let (mut messages_before, mut opened_before) = (0, subscriber.tally().connections.opened);
+    let mut report_start = start;
     loop {
         std::thread::sleep(control::POLL_INTERVAL);
-        let over = subscriber.is_over()
+        let is_over = subscriber.has_ended()
             || args
                 .duration
-                .is_some_and(|s| begin.elapsed() >= Duration::from_secs(s));
-        if over || last_report.elapsed() >= Duration::from_secs(REPORT_S) {
-            let last_s = last_report.elapsed().as_secs_f64();
-            last_report = Instant::now();
+                .is_some_and(|s| start.elapsed() >= Duration::from_secs(s));
+        if is_over || report_start.elapsed() >= Duration::from_secs(REPORT_S) {
+            let interval_s = report_start.elapsed().as_secs_f64();
+            report_start = Instant::now();
             let tally = subscriber.tally();
-            let opened_per_s = (tally.life.opened - opened) as f64 / last_s;
-            let last_messages = tally.messages - messages;
+            let opened_per_s = (tally.connections.opened - opened_before) as f64 / interval_s;
+            let interval_messages = tally.messages - messages_before;
             if !args.quiet {
-                let uptime_s = subscriber.started.elapsed().as_secs_f64();
+                let uptime_s = subscriber.started_at.elapsed().as_secs_f64();
                 let summary = tally.latency.summary();
                 let text = report::interval(
                     uptime_s,
                     &summary,
                     &tally,
-                    last_s,
-                    last_messages,
+                    interval_s,
+                    interval_messages,
                     opened_per_s,
                 );
                 report::say(&text);
             }
-            let mut value = subscriber.json();
-            value["messages_per_s"] = json!(last_messages as f64 / last_s);
-            value["connects_per_s"] = json!(opened_per_s);
-            reports.push(value);
-            (messages, opened) = (tally.messages, tally.life.opened);
+            let mut report = subscriber.json();
+            report["messages_per_s"] = json!(interval_messages as f64 / interval_s);
+            report["connects_per_s"] = json!(opened_per_s);
+            reports.push(report);
+            (messages_before, opened_before) = (tally.messages, tally.connections.opened);
         }
-        if over {
+        if is_over {
             return reports;
         }
     }

@@ -33,12 +33,12 @@ pub struct Plan {
     pub assignment: Assignment,
     /// The number of threads.
     pub threads: usize,
-    /// Connects a second of all threads together. `None` means as fast as possible.
+    /// Connects a second, of all threads together. `None` means as fast as possible.
     pub connect_rate: Option<f64>,
     /// Size of a message from a client to its neighbours in the grid, if the clients publish.
-    pub talk: Option<usize>,
-    /// The server is the floor, which answers every upgrade with the same bytes.
-    pub floor: bool,
+    pub grid_message_bytes: Option<usize>,
+    /// Whether the server is `crore-bench floor`, which answers every upgrade with the same bytes.
+    pub is_floor: bool,
     topics: Pattern,
     servers: Vec<SocketAddr>,
     local_addresses: Vec<IpAddr>,
@@ -53,18 +53,20 @@ impl Plan {
         let topics = Pattern::parse(&args.topics)?;
         let servers = pattern::servers(&args.server)?;
         let local_addresses = pattern::addresses(&args.local)?;
-        let per_thread = sys::raise_descriptor_limit()
+        let connections_per_thread_max = sys::raise_descriptor_limit()
             .saturating_sub(OTHER_DESCRIPTORS)
             .max(1);
-        let threads = (args.connections as usize).div_ceil(per_thread).max(1);
+        let threads = (args.connections as usize)
+            .div_ceil(connections_per_thread_max)
+            .max(1);
         let threads = args.threads.unwrap_or(threads);
         ensure!(
             threads > 0 && args.connections > 0,
             "at least one thread and one connection"
         );
         ensure!(
-            (args.connections as usize).div_ceil(threads) <= per_thread,
-            "{threads} threads cannot hold {} connections: {per_thread} each",
+            (args.connections as usize).div_ceil(threads) <= connections_per_thread_max,
+            "{threads} threads cannot hold {} connections: {connections_per_thread_max} each",
             args.connections
         );
         let per_connection = args.topics_per_connection;
@@ -88,8 +90,8 @@ impl Plan {
             },
             threads,
             connect_rate: args.connect_rate,
-            talk: args.talk,
-            floor: args.floor,
+            grid_message_bytes: args.talk,
+            is_floor: args.floor,
             topics,
             servers,
             local_addresses,
@@ -102,9 +104,9 @@ impl Plan {
         })
     }
 
-    /// The addresses of connection `number`. Successive connections use the servers in turn. When all servers have had a connection, the
-    /// next local address is used.
-    pub fn dial(&self, number: u32) -> DialOptions {
+    /// The addresses of connection `number`. Consecutive connections use the servers in turn. After each round of the servers they use the next
+    /// local address.
+    pub fn dial_options(&self, number: u32) -> DialOptions {
         let number = number as usize;
         let round = number / self.servers.len();
         let local = (!self.local_addresses.is_empty())
@@ -116,15 +118,14 @@ impl Plan {
         }
     }
 
-    /// The first bytes of connection `number`. `position` are the header lines with which a long-poll continues after the
-    /// last answer.
+    /// The first bytes of connection `number`. `position` contains the header lines with which a long-poll continues after its last answer.
     pub fn request(&self, number: u32, remote: SocketAddr, position: Option<&str>) -> Vec<u8> {
         let lines = match self.protocol {
             Protocol::Mqtt => return self.mqtt_connect(number),
             Protocol::MqttWs => return request::mqtt_upgrade(&remote.to_string()),
             Protocol::Ws => {
                 let mut target = String::new();
-                self.target(number, &mut target);
+                self.write_target(number, &mut target);
                 return request::upgrade(&remote.to_string(), &target, None);
             }
             Protocol::Sse => "Accept: text/event-stream\r\n",
@@ -132,17 +133,17 @@ impl Plan {
         };
         let mut out = String::with_capacity(256);
         out.push_str("GET ");
-        self.target(number, &mut out);
+        self.write_target(number, &mut out);
         write!(out, " HTTP/1.1\r\nHost: {remote}\r\n{lines}\r\n").expect("a String takes all");
         out.into_bytes()
     }
 
     /// CONNECT and SUBSCRIBE in one write, so that MQTT opens in one round trip like the other protocols.
     pub fn mqtt_connect(&self, number: u32) -> Vec<u8> {
-        let filters: Vec<String> = self.names(number).collect();
+        let filters: Vec<String> = self.topic_names(number).collect();
         let mut out = Vec::with_capacity(96);
         let client = mqtt::client_id(std::process::id(), 's', number);
-        self.dialect.connect(&client, &filters, &mut out);
+        self.dialect.write_connect(&client, &filters, &mut out);
         out
     }
 
@@ -152,15 +153,16 @@ impl Plan {
     }
 
     /// The topics of a connection, each once.
-    fn names(&self, number: u32) -> impl Iterator<Item = String> {
+    fn topic_names(&self, number: u32) -> impl Iterator<Item = String> {
         let assignment = &self.assignment;
-        (0..assignment.per_connection).filter_map(move |place| {
-            let topic = assignment.topic(number, place);
-            (assignment.index_of(number, topic) == Some(place)).then(|| self.topics.name(topic))
+        (0..assignment.per_connection).filter_map(move |topic_place| {
+            let topic = assignment.topic(number, topic_place);
+            (assignment.index_of(number, topic) == Some(topic_place))
+                .then(|| self.topics.name(topic))
         })
     }
 
-    fn target(&self, number: u32, out: &mut String) {
+    fn write_target(&self, number: u32, out: &mut String) {
         let assignment = &self.assignment;
         if assignment.per_connection == 1 {
             let name = self.topics.name(assignment.topic(number, 0));
@@ -168,7 +170,7 @@ impl Plan {
         }
         let mut separator = '?';
         out.push_str("/sub");
-        for name in self.names(number) {
+        for name in self.topic_names(number) {
             write!(out, "{separator}topic=").expect("a String takes all");
             request::escape(&name, out);
             separator = '&';
@@ -191,7 +193,7 @@ mod tests {
         };
         let plan = Plan::new(&args).unwrap();
         let mut pairs = std::collections::BTreeMap::new();
-        for dial in (0..30).map(|n| plan.dial(n)) {
+        for dial in (0..30).map(|n| plan.dial_options(n)) {
             *pairs.entry((dial.remote, dial.local.unwrap())).or_insert(0) += 1;
         }
         assert_eq!(pairs.into_values().collect::<Vec<_>>(), [5; 6]);

@@ -25,10 +25,10 @@ pub struct Subscriber {
     /// The number of connections to open.
     pub connections: u64,
     /// Whether the clients are a grid that can publish.
-    pub talks: bool,
+    pub can_publish: bool,
     threads: Vec<JoinHandle<()>>,
     /// When the subscriber was started.
-    pub started: Instant,
+    pub started_at: Instant,
 }
 
 impl Subscriber {
@@ -44,27 +44,27 @@ impl Subscriber {
         });
         let mut threads = Vec::new();
         for index in 0..plan.threads {
-            let bound = |index| (plan.connections as usize * index / plan.threads) as u32;
-            let (first, end) = (bound(index), bound(index + 1));
+            let thread_start = |index| (plan.connections as usize * index / plan.threads) as u32;
+            let (first, end) = (thread_start(index), thread_start(index + 1));
             let (plan, shared) = (plan.clone(), shared.clone());
-            let body = move || {
+            let run_worker = move || {
                 let result = Worker::new(plan, shared.clone(), index, first, end - first)
                     .and_then(|mut worker| worker.run());
                 if let Err(error) = result {
                     report::note(&format!("subscriber thread {index}: {error:#}"));
-                    shared.stop.store(true, Relaxed);
+                    shared.must_stop.store(true, Relaxed);
                 }
             };
             let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-            threads.push(builder.spawn(body).context("cannot start a thread")?);
+            threads.push(builder.spawn(run_worker).context("cannot start a thread")?);
         }
         let connections = u64::from(plan.connections);
         Ok(Subscriber {
             shared,
             connections,
-            talks: plan.talk.is_some(),
+            can_publish: plan.grid_message_bytes.is_some(),
             threads,
-            started: Instant::now(),
+            started_at: Instant::now(),
         })
     }
 
@@ -78,26 +78,26 @@ impl Subscriber {
     }
 
     /// Starts a new window of measurement.
-    pub fn restart(&self) {
+    pub fn start_window(&self) {
         for tally in &self.shared.tallies {
-            tally.lock().expect("no worker panics").restart();
+            tally.lock().expect("no worker panics").start_window();
         }
     }
 
     /// Whether every connection is open or given up.
     pub fn is_settled(&self) -> bool {
-        let out = self.shared.given_up.load(Relaxed);
-        self.shared.live.load(Relaxed) + out >= self.connections
+        let given_up = self.shared.given_up.load(Relaxed);
+        self.shared.live.load(Relaxed) + given_up >= self.connections
     }
 
     /// Whether a worker or Ctrl-C has ended the subscriber.
-    pub fn is_over(&self) -> bool {
-        self.shared.stop.load(Relaxed) || sys::interrupted()
+    pub fn has_ended(&self) -> bool {
+        self.shared.must_stop.load(Relaxed) || sys::interrupted()
     }
 
     /// Ends the workers and closes everything.
     pub fn stop(self) {
-        self.shared.stop.store(true, Relaxed);
+        self.shared.must_stop.store(true, Relaxed);
         for thread in self.threads {
             let _ = thread.join();
         }
@@ -113,7 +113,7 @@ impl Subscriber {
         });
         json!({
             "now_ns": sys::now_ns(),
-            "uptime_s": self.started.elapsed().as_secs_f64(),
+            "uptime_s": self.started_at.elapsed().as_secs_f64(),
             "latency_ms": tally.latency.summary().json(),
             "messages": tally.messages,
             "unmeasured": tally.unmeasured,
@@ -121,11 +121,11 @@ impl Subscriber {
             "doubled": tally.doubled,
             "misdelivered": tally.misdelivered,
             "missed_away": tally.missed_away,
-            "told_lost": tally.told_lost,
+            "told_lost": tally.announced_lost,
             "said": tally.grid_requests.json(),
-            "first_arrival_ns": tally.first_ns,
-            "last_arrival_ns": tally.last_ns,
-            "connections": report::with(json!(tally.life), connections),
+            "first_arrival_ns": tally.first_arrival_ns,
+            "last_arrival_ns": tally.last_arrival_ns,
+            "connections": report::with(json!(tally.connections), connections),
             "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
         })
     }

@@ -53,16 +53,21 @@ pub struct SwarmArgs {
     pub shards: Option<u32>,
     /// Time without a message after which Crore sends a heartbeat; 0 for no heartbeats
     #[arg(
-        long,
+        long = "heartbeat",
         default_value_t = 0,
         value_name = "TIME",
         value_parser = units::whole_seconds::<u32>,
         conflicts_with = "server_command"
     )]
-    pub heartbeat: u32,
-    /// Messages that the log of each topic keeps in Crore
-    #[arg(long, default_value_t = 0, conflicts_with = "server_command")]
-    pub keep: u32,
+    pub heartbeat_s: u32,
+    /// Number of messages that the log of each topic keeps in Crore
+    #[arg(
+        long = "keep",
+        value_name = "KEEP",
+        default_value_t = 0,
+        conflicts_with = "server_command"
+    )]
+    pub log_messages: u32,
     /// The request target of subscriptions, in which {topic} stands for the topic [default: that of Crore]
     #[arg(long, value_name = "PATH")]
     pub target: Option<String>,
@@ -70,39 +75,39 @@ pub struct SwarmArgs {
     #[arg(long, value_name = "PATTERN")]
     pub topics: Option<String>,
     /// Messages a second, to random topics; 0 for none [default: one a minute for each client]
-    #[arg(long)]
-    pub rate: Option<f64>,
+    #[arg(long = "rate", value_name = "RATE")]
+    pub publish_rate: Option<f64>,
     /// Publish each message in its own request (POST /pub/TOPIC) instead of in batches of NDJSON
-    #[arg(long)]
-    pub single: bool,
+    #[arg(long = "single")]
+    pub publishes_singly: bool,
     /// Bytes of a message
-    #[arg(long, default_value_t = 512)]
-    pub size: usize,
+    #[arg(long = "size", value_name = "SIZE", default_value_t = 512)]
+    pub message_bytes: usize,
     /// How long to measure, after all clients have connected
-    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = units::seconds)]
-    pub duration: f64,
+    #[arg(long = "duration", default_value = "60s", value_name = "TIME", value_parser = units::seconds)]
+    pub duration_s: f64,
     /// Connections to open a second [default: as fast as possible]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,
     /// Clients a second that close their connection with FIN and reconnect
-    #[arg(long, default_value_t = 0.0, value_name = "PER_SECOND")]
-    pub drop_rate: f64,
+    #[arg(long = "drop-rate", default_value_t = 0.0, value_name = "PER_SECOND")]
+    pub reconnect_rate: f64,
     /// Number of clients that reset their connections at the same time, in the middle of the run, and reconnect
-    #[arg(long, default_value_t = 0, value_name = "CLIENTS")]
-    pub tsunami: u32,
+    #[arg(long = "tsunami", default_value_t = 0, value_name = "CLIENTS")]
+    pub reset_clients: u32,
     /// The share of clients (0 to 1) that read at most 1,024 bytes a second. Messages that these clients do not receive are counted
     /// separately
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
-    pub slow: f64,
+    #[arg(long = "slow", default_value_t = 0.0, value_name = "SHARE")]
+    pub slow_share: f64,
     /// The share of packets (0 to 1) that are lost, in each direction
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
-    pub loss: f64,
+    #[arg(long = "loss", default_value_t = 0.0, value_name = "SHARE")]
+    pub loss_share: f64,
     /// The longest delay of a packet, such as 5ms. Each packet is delayed for a random time, so packets may overtake one another
-    #[arg(long, default_value = "0ms", value_name = "TIME", value_parser = units::milliseconds)]
-    pub delay: f64,
+    #[arg(long = "delay", default_value = "0ms", value_name = "TIME", value_parser = units::milliseconds)]
+    pub delay_max_ms: f64,
     /// The time within which the server must close its end of a connection after the client has closed its own
-    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = units::seconds)]
-    pub close_within: f64,
+    #[arg(long = "close-within", default_value = "5s", value_name = "TIME", value_parser = units::seconds)]
+    pub close_within_s: f64,
     /// Number of threads; each simulates a part of the clients, over its own TUN device
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub threads: u8,

@@ -1,42 +1,41 @@
-//! Decides which clients of a worker connect next or drop their connections, and how many may do so at once.
+//! Decides which clients of a worker connect next, which drop their connections, and how many may do so at once.
 //!
-//! Invariant: the device's queue has room for the answers to all connects in progress.
+//! Invariant: the queue of the worker's device has room for the answers to all connects in progress.
 
 use std::collections::VecDeque;
 
 use crate::measure::payload::Random;
 
-/// The maximum number of connects, and of drops, in one pass of a worker's loop. While packets are left in the device's queue, the second,
-/// smaller number applies, so that the queue drains even if a connect or drop is slow.
-const STEPS: u32 = 256;
-const FEW_STEPS: u32 = 8;
+/// The maximum number of connects, and of drops, in one turn of a worker. While packets are left in the device's queue, the second, smaller
+/// number applies, so that the queue drains even if a connect or drop is slow.
+const STEPS_MAX: u32 = 256;
+const BUSY_STEPS_MAX: u32 = 8;
 /// The maximum number of connects of a worker in progress. It is well below a listener's backlog of 4,096.
 const IN_PROGRESS_MAX: u32 = 1_024;
 
 /// How fast clients connect and drop.
 #[derive(Clone, Copy)]
 pub struct Pace {
-    steps: u32,
-    in_progress: u32,
+    steps_max: u32,
+    in_progress_max: u32,
 }
 
 impl Pace {
     /// The pace for a device queue of this length. Half of the queue is left for messages.
-    pub fn of(queue_packets: u32) -> Pace {
-        let room = (queue_packets / 2).max(1);
+    pub fn for_queue(queue_packets: u32) -> Pace {
+        let connects_max = (queue_packets / 2).max(1);
         Pace {
-            steps: room.min(STEPS),
-            in_progress: room.min(IN_PROGRESS_MAX),
+            steps_max: connects_max.min(STEPS_MAX),
+            in_progress_max: connects_max.min(IN_PROGRESS_MAX),
         }
     }
 
-    /// The maximum number of connects, and of drops, in one pass of the worker's loop. It is smaller if packets are left in the device's
-    /// queue.
-    pub fn steps(self, are_packets_left: bool) -> u32 {
-        if are_packets_left {
-            self.steps.min(FEW_STEPS)
+    /// The maximum number of connects, and of drops, in one turn of the worker. It is smaller if packets are left in the device's queue.
+    pub fn steps(self, has_more_packets: bool) -> u32 {
+        if has_more_packets {
+            self.steps_max.min(BUSY_STEPS_MAX)
         } else {
-            self.steps
+            self.steps_max
         }
     }
 }
@@ -48,10 +47,10 @@ pub struct ConnectQueue {
     pub ready: VecDeque<u32>,
     pub in_progress: u32,
     clients: u32,
-    /// The first client that has never connected.
-    cursor: u32,
-    /// When connecting began, and how many connects were started since.
-    begun: Option<(u64, u64)>,
+    /// The first client that has not been taken from the queue yet.
+    next_new_client: u32,
+    /// The time from which the connect rate counts, and the number of connects since.
+    rate_start: Option<(u64, u64)>,
 }
 
 impl ConnectQueue {
@@ -62,40 +61,35 @@ impl ConnectQueue {
             ready: VecDeque::new(),
             in_progress: 0,
             clients,
-            cursor: 0,
-            begun: None,
+            next_new_client: 0,
+            rate_start: None,
         }
     }
 
-    /// How many clients may connect now at this rate.
-    pub fn due(&mut self, per_s: Option<f64>, now_ns: u64) -> u64 {
-        let (begun_ns, connected) = *self.begun.get_or_insert((now_ns, 0));
+    /// How many clients may connect now, at a rate of `per_s`. The first call starts the time from which the rate counts.
+    pub fn due_count(&mut self, per_s: Option<f64>, now_ns: u64) -> u64 {
+        let (start_ns, connect_count) = *self.rate_start.get_or_insert((now_ns, 0));
         let due = per_s.map_or(u64::MAX, |per_s| {
-            ((now_ns - begun_ns) as f64 * per_s / 1e9) as u64 + 1
+            ((now_ns - start_ns) as f64 * per_s / 1e9) as u64 + 1
         });
-        due.saturating_sub(connected)
+        due.saturating_sub(connect_count)
     }
 
     /// Takes the next client to connect, if one more connect may be in progress.
-    pub fn next(&mut self) -> Option<u32> {
-        if self.in_progress >= self.pace.in_progress {
+    pub fn take_next(&mut self) -> Option<u32> {
+        if self.in_progress >= self.pace.in_progress_max {
             return None;
         }
         let index = self.ready.pop_front().or_else(|| {
-            let is_new = self.cursor < self.clients;
-            self.cursor += u32::from(is_new);
-            is_new.then(|| self.cursor - 1)
+            let is_left = self.next_new_client < self.clients;
+            self.next_new_client += u32::from(is_left);
+            is_left.then(|| self.next_new_client - 1)
         })?;
         self.in_progress += 1;
-        if let Some((_, connected)) = &mut self.begun {
-            *connected += 1;
+        if let Some((_, connect_count)) = &mut self.rate_start {
+            *connect_count += 1;
         }
         Some(index)
-    }
-
-    /// Whether no client has to connect and no connect is in progress.
-    pub fn is_done(&self) -> bool {
-        self.cursor == self.clients && self.ready.is_empty() && self.in_progress == 0
     }
 }
 
@@ -103,10 +97,10 @@ impl ConnectQueue {
 pub struct DropQueue {
     random: Random,
     /// Resets that are still due.
-    to_reset: u32,
-    /// The number of drops that are due by the drop rate, and the time up to which this number is computed.
-    to_drop: f64,
-    counted_ns: u64,
+    resets_due: u32,
+    /// The number of drops that are due by the drop rate, computed up to the time `drops_counted_at_ns`.
+    drops_due: f64,
+    drops_counted_at_ns: u64,
 }
 
 impl DropQueue {
@@ -114,20 +108,20 @@ impl DropQueue {
     pub fn new(seed: u64) -> DropQueue {
         DropQueue {
             random: Random::new(seed),
-            to_reset: 0,
-            to_drop: 0.0,
-            counted_ns: 0,
+            resets_due: 0,
+            drops_due: 0.0,
+            drops_counted_at_ns: 0,
         }
     }
 
-    /// How many clients drop in this turn, at most `steps`, at a rate of `per_s`.
-    pub fn due(&mut self, steps: u32, per_s: f64, now_ns: u64) -> u32 {
-        if self.counted_ns > 0 {
-            self.to_drop += per_s * (now_ns - self.counted_ns) as f64 / 1e9;
+    /// Takes the drops that are due at a rate of `per_s`, at most `steps`.
+    pub fn take_due_drops(&mut self, steps: u32, per_s: f64, now_ns: u64) -> u32 {
+        if self.drops_counted_at_ns > 0 {
+            self.drops_due += per_s * (now_ns - self.drops_counted_at_ns) as f64 / 1e9;
         }
-        self.counted_ns = now_ns;
-        let drops = (self.to_drop as u32).min(steps);
-        self.to_drop -= f64::from(drops);
+        self.drops_counted_at_ns = now_ns;
+        let drops = (self.drops_due as u32).min(steps);
+        self.drops_due -= f64::from(drops);
         drops
     }
 
@@ -136,15 +130,16 @@ impl DropQueue {
         self.random.below(clients)
     }
 
-    /// Adds `more` resets and returns the clients that reset in this turn. The clients with the lowest numbers reset, in descending order.
-    pub fn due_resets(&mut self, more: u32, steps: u32) -> std::ops::Range<u32> {
-        let last = self.to_reset + more;
-        self.to_reset = last - last.min(steps);
-        self.to_reset..last
+    /// Adds `new_resets` resets, and takes the clients that reset in this turn, at most `steps`. The clients with the lowest numbers reset,
+    /// highest numbers first.
+    pub fn take_due_resets(&mut self, new_resets: u32, steps: u32) -> std::ops::Range<u32> {
+        let end = self.resets_due + new_resets;
+        self.resets_due = end - end.min(steps);
+        self.resets_due..end
     }
 
     /// Whether resets are still due.
     pub fn has_resets(&self) -> bool {
-        self.to_reset > 0
+        self.resets_due > 0
     }
 }

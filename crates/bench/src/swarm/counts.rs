@@ -17,8 +17,8 @@ const QUANTILES: [f64; 12] = [
 pub struct Counts {
     /// Messages and connections.
     pub tally: Tally,
-    /// Time from the first SYN to the answer.
-    pub setup: Latency,
+    /// Times from the SYN of a connection to the answer to its request.
+    pub setup_times: Latency,
     /// Messages whose length differs from the published one.
     pub wrong_length: u64,
     /// Protocol violations by the server, such as a wrong accept key or an invalid frame.
@@ -47,7 +47,7 @@ impl Counts {
     /// Adds the counts of another worker.
     pub fn merge(&mut self, other: &Counts) {
         self.tally.merge(&other.tally);
-        self.setup.merge(&other.setup);
+        self.setup_times.merge(&other.setup_times);
         add!(
             self, other;
             wrong_length, violations, dropped, late_closes, slow_missed,
@@ -60,56 +60,57 @@ impl Counts {
     }
 
     /// Counts a protocol violation by the server.
-    pub fn violated(&mut self, why: &str) {
+    pub fn record_violation(&mut self, reason: &str) {
         self.violations += 1;
-        self.first_violation.get_or_insert_with(|| why.to_string());
+        self.first_violation
+            .get_or_insert_with(|| reason.to_string());
     }
 
     /// The faults of server and tool that make a run fail, each with its count.
     pub fn faults(&self) -> Vec<(&'static str, u64)> {
-        let (tally, life) = (&self.tally, &self.tally.life);
-        let all = [
+        let (tally, connections) = (&self.tally, &self.tally.connections);
+        let faults = [
             ("lost", tally.lost),
             ("doubled", tally.doubled),
             ("misdelivered", tally.misdelivered),
             ("of a wrong length", self.wrong_length),
             ("without a header", tally.unmeasured),
             ("violations of the protocol", self.violations),
-            ("connections closed by the server", life.closed),
+            ("connections closed by the server", connections.closed),
             ("connections closed late", self.late_closes),
-            ("connections given up", life.given_up),
+            ("connections given up", connections.given_up),
             (
                 "packets that the device did not take",
                 self.traffic.write_failed,
             ),
         ];
-        all.into_iter().filter(|(_, count)| *count > 0).collect()
+        faults.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     /// The counts for the result.
     pub fn json(&self) -> Value {
-        let (tally, life) = (&self.tally, &self.tally.life);
+        let (tally, connections) = (&self.tally, &self.tally.connections);
         json!({
             "messages": tally.messages,
-            "latency_ms": latency(&tally.latency),
+            "latency_ms": latency_json(&tally.latency),
             "lost": tally.lost,
             "doubled": tally.doubled,
             "misdelivered": tally.misdelivered,
             "wrong_length": self.wrong_length,
             "unmeasured": tally.unmeasured,
             "missed_away": tally.missed_away,
-            "told_lost": tally.told_lost,
+            "told_lost": tally.announced_lost,
             "slow_missed": self.slow_missed,
             "connections": {
-                "opened": life.opened,
-                "setup_ms": latency(&self.setup),
-                "failed": life.failed,
-                "first_failure": life.first_failure,
-                "given_up": life.given_up,
-                "closed_by_server": life.closed,
+                "opened": connections.opened,
+                "setup_ms": latency_json(&self.setup_times),
+                "failed": connections.failed,
+                "first_failure": connections.first_failure,
+                "given_up": connections.given_up,
+                "closed_by_server": connections.closed,
                 "dropped": self.dropped,
                 "late_closes": self.late_closes,
-                "bytes": life.bytes,
+                "bytes": connections.bytes,
             },
             "violations": self.violations,
             "first_violation": self.first_violation,
@@ -128,7 +129,7 @@ impl Counts {
 }
 
 /// A latency summary with its distribution.
-fn latency(latency: &Latency) -> Value {
+fn latency_json(latency: &Latency) -> Value {
     let mut value = latency.summary().json();
     value["quantiles"] = json!(QUANTILES.map(|share| (share, latency.quantile_ms(share))));
     value

@@ -1,8 +1,8 @@
 //! `crore-bench swarm`: clients without kernel sockets, so that nearly all memory of the machine is left for the server.
 //!
-//! A client is a small row in this process (`client_row`). Its TCP is that of `crore-tcp`: a client has a row in the table of connections
-//! while it is not idle (`worker`). Packets pass through TUN devices in a network namespace of the run (`namespace`). The server runs in the same namespace, and no packet leaves it. On the server's side each connection is a real socket of
-//! the kernel.
+//! A client is a small row in this process (`client_row`). Its TCP is that of `crore-tcp`, in whose table a client has a connection while it
+//! is not idle (`worker`). Packets pass through TUN devices in a network namespace of the run (`namespace`). The server runs in the same
+//! namespace, and no packet leaves it. On the server's side each connection is a real socket of the kernel.
 //!
 //! The kernel processes a packet to the server while the tool writes it. That work counts as the tool's processor time.
 
@@ -31,26 +31,26 @@ pub use namespace::{Namespace, SERVER};
 pub use run::{Outcome, SwarmRun};
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
-const REST_S: f64 = 2.0;
+const SETTLE_S: f64 = 2.0;
 
 /// Runs the tool. The exit code is a failure if a message was lost, duplicated or wrong, or if the tool could not keep up.
 pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
     sys::raise_descriptor_limit();
     sys::catch_interrupt();
-    let mut run = SwarmRun::begin(args)?;
+    let mut run = SwarmRun::start(args)?;
     let empty = run.sample()?;
-    let opening_s = run.open()?;
-    pause(REST_S);
+    let opening_s = run.connect()?;
+    pause(SETTLE_S);
     let open = run.sample()?;
-    if args.rate() > 0.0 {
-        run.publish(args.rate())?;
+    if args.publish_rate() > 0.0 {
+        run.set_publish_rate(args.publish_rate())?;
     }
-    run.swarm.drop_per_s(args.drop_rate);
-    run.window(args.duration / 2.0)?;
-    if args.tsunami > 0 {
-        run.swarm.reset(args.tsunami);
+    run.swarm.set_drop_rate(args.reconnect_rate);
+    run.run_window(args.duration_s / 2.0)?;
+    if args.reset_clients > 0 {
+        run.swarm.reset_clients(args.reset_clients);
     }
-    run.window(args.duration / 2.0)?;
+    run.run_window(args.duration_s / 2.0)?;
     let after = run.sample()?;
     let connections = args.connections;
     let outcome = run.finish()?;
@@ -64,8 +64,8 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
         "clean": outcome.faults.is_empty(),
         "connections": connections,
         "protocol": args.protocol.name(),
-        "size_bytes": args.size,
-        "rate_per_s": args.rate(),
+        "size_bytes": args.message_bytes,
+        "rate_per_s": args.publish_rate(),
         "opening_s": opening_s,
         "connects_per_s": f64::from(connections) / opening_s,
         "per_connection_open": cost,
@@ -102,7 +102,7 @@ fn summary(outcome: &Outcome, connections: u32, opening_s: f64, cost: Option<&Va
     let mut text = format!(
         "{connections} connections opened in {opening_s:.1} s, {:.0} a second, p99 of the set-up {:.1} ms\n",
         f64::from(connections) / opening_s,
-        counts.setup.summary().p99_ms,
+        counts.setup_times.summary().p99_ms,
     );
     if let Some(cost) = cost {
         let bytes = |name: &str| cost[name].as_f64().unwrap_or(f64::NAN);

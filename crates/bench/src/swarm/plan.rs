@@ -23,33 +23,33 @@ pub struct Plan {
     /// The request target to subscribe at, with a `{topic}` placeholder. `None` means Crore's.
     pub target: Option<String>,
     /// Bytes of a message.
-    pub size: usize,
+    pub message_bytes: usize,
     /// The share of slow readers.
     pub slow_share: f64,
     /// Connects a second, for each worker.
     pub connect_rate: Option<f64>,
     /// The simulated network faults.
     pub faults: NetworkFaults,
-    /// The server must close its end within this time after the client has closed its own.
+    /// The maximum time from the FIN of a client to that of the server.
     pub close_within_ns: u64,
-    /// The sequence number of the last message published to each topic.
+    /// The sequence number of the newest message published to each topic.
     pub published: Arc<[AtomicU32]>,
 }
 
 impl Plan {
     /// Appends the request with which a client subscribes to `topic`.
-    pub fn request(&self, topic: u32, out: &mut String) {
-        let name = self.topics.name(topic);
+    pub fn write_request(&self, topic: u32, out: &mut String) {
+        let topic_name = self.topics.name(topic);
         if self.protocol == Protocol::Tcp {
-            out.push_str(&name);
+            out.push_str(&topic_name);
             return out.push('\n');
         }
         let mut target = String::new();
         match &self.target {
-            None => request::target("/sub", &name, &mut target),
+            None => request::target("/sub", &topic_name, &mut target),
             Some(text) => {
                 let mut escaped = String::new();
-                request::escape(&name, &mut escaped);
+                request::escape(&topic_name, &mut escaped);
                 target = text.replace("{topic}", &escaped);
             }
         }
@@ -66,28 +66,26 @@ impl Plan {
 
 /// Commands to a worker, and its counters.
 #[derive(Default)]
-pub struct Shared {
+pub struct SharedState {
     counts: Mutex<Counts>,
-    /// Clients whose subscription is open.
-    pub open: AtomicU32,
-    /// Clients that failed too often.
+    /// The number of clients whose subscription is open.
+    pub open_clients: AtomicU32,
+    /// The number of clients that have given up.
     pub given_up: AtomicU32,
-    /// Whether no client has to connect or waits for an answer.
-    pub all_dialed: AtomicBool,
-    /// Clients may connect.
-    pub may_open: AtomicBool,
-    /// The worker must end.
-    pub stop: AtomicBool,
-    /// Clients a second that close and reconnect, as the bits of an `f64`.
+    /// Whether clients may connect.
+    pub may_connect: AtomicBool,
+    /// Whether the worker must end.
+    pub must_stop: AtomicBool,
+    /// The number of clients a second that close and reconnect, as the bits of an `f64`.
     pub drop_per_s: AtomicU64,
-    /// Clients that are to reset their connections now.
-    pub to_reset: AtomicU32,
+    /// The number of clients that must reset their connections now.
+    pub requested_resets: AtomicU32,
     /// The largest number of clients whose connection was not idle at the same time.
     pub active_max: AtomicU64,
 }
 
-impl Shared {
-    /// The counters since the scenario last took them.
+impl SharedState {
+    /// The counts since the scenario last took them.
     pub fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,22 +21,22 @@ use crate::publish::{self, PublishArgs, PublisherThread};
 use crate::rig::{Sample, Server, ServerKind, ServerOptions, pause, topic_pattern};
 use crate::{report, sys};
 
-/// The maximum number of connections per shard. The number is well below 20,000, a possible limit of a descriptor table, because a server
+/// The maximum number of connections per shard. A descriptor table may be limited to 20,000. This number is well below that, because a server
 /// reserves the last ninth of its connections for other addresses if one address holds all the rest.
-const PER_SHARD: u32 = 17_300;
+const CONNECTIONS_PER_SHARD_MAX: u32 = 17_300;
 /// The default of Crore's `limits.topics_per_shard`.
-const TOPICS_PER_SHARD: u32 = 2_000_000;
-/// After this many seconds without a message, no more messages are expected.
-const QUIET_S: u32 = 2;
+const DEFAULT_TOPICS_PER_SHARD: u32 = 2_000_000;
+/// After this many seconds without a message the run expects no more messages.
+const SILENCE_S: u32 = 2;
 /// The maximum share of segments that the kernel may retransmit. On a busy machine the kernel retransmits a few segments, also on the
 /// publisher's connection. With a larger share the latencies are those of TCP's retransmissions, not of the server.
 const RETRANSMITTED_MAX: f64 = 0.005;
-/// The minimum interval that is recorded, in seconds.
-const SECOND_LEAST_S: f64 = 0.3;
-/// Takes the place of `QUIET_S` if the tool drops packets on purpose: a packet that is lost six times in a row arrives after 12.6 s.
-const QUIET_WITH_LOSS_S: u32 = 16;
+/// The minimum interval between two records, in seconds.
+const RECORD_INTERVAL_MIN_S: f64 = 0.3;
+/// Takes the place of `SILENCE_S` if the tool loses or delays packets: a packet that is lost six times in a row arrives after 12.6 s.
+const SILENCE_WITH_FAULTS_S: u32 = 16;
 /// Timeout for the last messages and reconnects, in seconds: twice the time of all retries of a segment.
-const REST_S: u32 = 2 << RETRIES;
+const FINISH_TIMEOUT_S: u32 = 2 << RETRIES;
 
 /// A run in progress.
 pub struct SwarmRun {
@@ -45,22 +45,22 @@ pub struct SwarmRun {
     /// The clients.
     pub swarm: Swarm,
     publisher: Option<PublisherThread>,
-    publish: PublishArgs,
+    publish_args: PublishArgs,
     published: Arc<[AtomicU32]>,
-    quiet: bool,
-    begun_ns: u64,
-    total: Counts,
+    is_quiet: bool,
+    start_ns: u64,
+    total_counts: Counts,
     seconds: Vec<Value>,
-    last: LastSample,
+    last_sample: CpuSample,
     is_faultless: bool,
 }
 
-/// The counters at the time of the last record.
+/// The processor times at the time of the last record.
 #[derive(Clone, Copy, Default)]
-struct LastSample {
+struct CpuSample {
     at_ns: u64,
-    server_s: f64,
-    tool_ns: u64,
+    server_cpu_s: f64,
+    tool_cpu_ns: u64,
 }
 
 /// The outcome of a run.
@@ -75,12 +75,12 @@ pub struct Outcome {
 
 impl SwarmRun {
     /// Moves this process into a new namespace and starts the server there. No client connects yet.
-    pub fn begin(args: &SwarmArgs) -> Result<SwarmRun> {
+    pub fn start(args: &SwarmArgs) -> Result<SwarmRun> {
         let mut namespace = Namespace::make(args.threads, args.connections)?;
         let address = SocketAddr::from((SERVER, args.server_port));
         let server = match &args.server_command {
             Some(command) => Server::start_by(command, address)?,
-            None => crore(args, address)?,
+            None => start_crore(args, address)?,
         };
         SwarmRun::in_namespace(args, &mut namespace, Some(server))
     }
@@ -107,14 +107,14 @@ impl SwarmRun {
                 server: End::new(SERVER, args.server_port),
                 topics,
                 target: args.target.clone(),
-                size: args.size,
-                slow_share: args.slow,
+                message_bytes: args.message_bytes,
+                slow_share: args.slow_share,
                 connect_rate: args.connect_rate,
                 faults: NetworkFaults {
-                    loss: args.loss,
-                    delay_ns: (args.delay * 1e6) as u64,
+                    loss_share: args.loss_share,
+                    delay_max_ns: (args.delay_max_ms * 1e6) as u64,
                 },
-                close_within_ns: (args.close_within * 1e9) as u64,
+                close_within_ns: (args.close_within_s * 1e9) as u64,
                 published: published.clone(),
             },
         )?;
@@ -122,18 +122,18 @@ impl SwarmRun {
             server,
             swarm,
             publisher: None,
-            publish: args.publish(),
+            publish_args: args.publish_args(),
             published,
-            quiet: args.quiet,
-            begun_ns: sys::now_ns(),
-            total: Counts::default(),
+            is_quiet: args.quiet,
+            start_ns: sys::now_ns(),
+            total_counts: Counts::default(),
             seconds: Vec::new(),
-            last: LastSample {
+            last_sample: CpuSample {
                 at_ns: sys::now_ns(),
-                server_s: 0.0,
-                tool_ns: sys::process_cpu_ns(),
+                server_cpu_s: 0.0,
+                tool_cpu_ns: sys::process_cpu_ns(),
             },
-            is_faultless: args.loss == 0.0 && args.delay == 0.0,
+            is_faultless: args.loss_share == 0.0 && args.delay_max_ms == 0.0,
         })
     }
 
@@ -143,14 +143,14 @@ impl SwarmRun {
     }
 
     /// Opens all connections and returns how long that took, in seconds. An interrupt ends the wait.
-    pub fn open(&mut self) -> Result<f64> {
+    pub fn connect(&mut self) -> Result<f64> {
         let begin_ns = sys::now_ns();
-        self.swarm.open();
-        let mut told_ns = begin_ns;
+        self.swarm.connect();
+        let mut recorded_ns = begin_ns;
         while !self.swarm.is_settled() && !sys::interrupted() {
             pause(0.01);
-            if sys::now_ns() - told_ns >= 1_000_000_000 {
-                told_ns = sys::now_ns();
+            if sys::now_ns() - recorded_ns >= 1_000_000_000 {
+                recorded_ns = sys::now_ns();
                 self.record_second()?;
             }
         }
@@ -167,19 +167,19 @@ impl SwarmRun {
     }
 
     /// Publishes at `rate` from now on.
-    pub fn publish(&mut self, rate: f64) -> Result<()> {
+    pub fn set_publish_rate(&mut self, rate: f64) -> Result<()> {
         match &self.publisher {
             Some(publisher) => publisher.set_rate(rate),
             None => {
                 let publisher =
-                    PublisherThread::start(&self.publish, rate, self.published.clone())?;
+                    PublisherThread::start(&self.publish_args, rate, self.published.clone())?;
                 self.publisher = Some(publisher);
             }
         }
         Ok(())
     }
 
-    /// The largest delay of a message behind its schedule at the present rate, in milliseconds.
+    /// The longest time by which the publisher sent a message too late at the present rate, in milliseconds.
     pub fn late_ms(&self) -> f64 {
         self.publisher
             .as_ref()
@@ -187,7 +187,7 @@ impl SwarmRun {
     }
 
     /// Waits for `seconds` and returns the counts of that time.
-    pub fn window(&mut self, seconds: f64) -> Result<Counts> {
+    pub fn run_window(&mut self, seconds: f64) -> Result<Counts> {
         // The counts from before this call belong to no window.
         self.record_second()?;
         let mut sum = Counts::default();
@@ -200,48 +200,48 @@ impl SwarmRun {
         Ok(sum)
     }
 
-    /// Records the counts since the last record.
+    /// Takes the counts since the last call, and records them unless the last record is too recent.
     fn record_second(&mut self) -> Result<Counts> {
         let counts = self.swarm.take_counts();
-        self.total.merge(&counts);
-        let now = LastSample {
+        self.total_counts.merge(&counts);
+        let now = CpuSample {
             at_ns: sys::now_ns(),
-            server_s: self.server.as_mut().map_or(Ok(0.0), Server::cpu_s)?,
-            tool_ns: sys::process_cpu_ns(),
+            server_cpu_s: self.server.as_mut().map_or(Ok(0.0), Server::cpu_s)?,
+            tool_cpu_ns: sys::process_cpu_ns(),
         };
-        let passed_s = (now.at_ns - self.last.at_ns) as f64 / 1e9;
-        if passed_s < SECOND_LEAST_S {
+        let elapsed_s = (now.at_ns - self.last_sample.at_ns) as f64 / 1e9;
+        if elapsed_s < RECORD_INTERVAL_MIN_S {
             return Ok(counts);
         }
-        let server = (now.server_s - self.last.server_s) / passed_s;
-        let tool = (now.tool_ns - self.last.tool_ns) as f64 / 1e9 / passed_s;
-        self.last = now;
-        let (latency, life) = (counts.tally.latency.summary(), &counts.tally.life);
-        let live = self.swarm.live();
+        let server = (now.server_cpu_s - self.last_sample.server_cpu_s) / elapsed_s;
+        let tool = (now.tool_cpu_ns - self.last_sample.tool_cpu_ns) as f64 / 1e9 / elapsed_s;
+        self.last_sample = now;
+        let (latency, connections) = (counts.tally.latency.summary(), &counts.tally.connections);
+        let open_clients = self.swarm.open_count();
         self.seconds.push(json!({
-            "at_s": (now.at_ns - self.begun_ns) as f64 / 1e9,
-            "live": live,
-            "opened_per_s": life.opened as f64 / passed_s,
-            "messages_per_s": counts.tally.messages as f64 / passed_s,
+            "at_s": (now.at_ns - self.start_ns) as f64 / 1e9,
+            "live": open_clients,
+            "opened_per_s": connections.opened as f64 / elapsed_s,
+            "messages_per_s": counts.tally.messages as f64 / elapsed_s,
             "mean_ms": latency.mean_ms, "p50_ms": latency.p50_ms, "p99_ms": latency.p99_ms, "max_ms": latency.max_ms,
             "server_cores": server, "tool_cores": tool,
         }));
-        if !self.quiet {
-            let total = &self.total;
+        if !self.is_quiet {
+            let total_counts = &self.total_counts;
             report::note(&format!(
-                "{:>5.0} s  open {live}/{} +{:.0}/s  messages {:.0}/s  ms p50 {:.2} p99 {:.2} max {:.2}  \
+                "{:>5.0} s  open {open_clients}/{} +{:.0}/s  messages {:.0}/s  ms p50 {:.2} p99 {:.2} max {:.2}  \
                  cores {server:.2}+{tool:.2}  lost {} doubled {} failed {} sent again {}",
-                (now.at_ns - self.begun_ns) as f64 / 1e9,
+                (now.at_ns - self.start_ns) as f64 / 1e9,
                 self.swarm.connections(),
-                life.opened as f64 / passed_s,
-                counts.tally.messages as f64 / passed_s,
+                connections.opened as f64 / elapsed_s,
+                counts.tally.messages as f64 / elapsed_s,
                 latency.p50_ms,
                 latency.p99_ms,
                 latency.max_ms,
-                total.tally.lost,
-                total.tally.doubled,
-                total.tally.life.failed,
-                total.retransmitted,
+                total_counts.tally.lost,
+                total_counts.tally.doubled,
+                total_counts.tally.connections.failed,
+                total_counts.retransmitted,
             ));
         }
         if self
@@ -250,56 +250,61 @@ impl SwarmRun {
             .is_some_and(PublisherThread::has_ended)
         {
             // The publisher's result says why it ended.
-            let ended = self
+            let result = self
                 .publisher
                 .take()
                 .map(PublisherThread::stop)
                 .transpose()?;
-            bail!("the publisher ended: {ended:?}");
+            bail!("the publisher ended: {result:?}");
         }
         Ok(counts)
     }
 
     /// Ends publishing, waits for reconnects and the last messages, and collects the faults.
     pub fn finish(mut self) -> Result<Outcome> {
-        self.swarm.drop_per_s(0.0);
+        self.swarm.set_drop_rate(0.0);
         let published = self
             .publisher
             .take()
             .map(PublisherThread::stop)
             .transpose()?;
-        let (mut quiet, mut waited) = (0, 0);
-        let quiet_max_s = if self.is_faultless {
-            QUIET_S
+        let (mut silence_s, mut waited_s) = (0, 0);
+        let silence_max_s = if self.is_faultless {
+            SILENCE_S
         } else {
-            QUIET_WITH_LOSS_S
+            SILENCE_WITH_FAULTS_S
         };
-        while waited < REST_S && quiet < quiet_max_s {
+        while waited_s < FINISH_TIMEOUT_S && silence_s < silence_max_s {
             pause(1.0);
-            waited += 1;
+            waited_s += 1;
             let counts = self.record_second()?;
-            let rests = counts.tally.messages == 0 && self.swarm.is_settled();
-            quiet = if rests { quiet + 1 } else { 0 };
+            let is_silent = counts.tally.messages == 0 && self.swarm.is_settled();
+            silence_s = if is_silent { silence_s + 1 } else { 0 };
         }
-        let away = self.swarm.connections() - self.swarm.live() - self.swarm.given_up();
+        let not_open =
+            self.swarm.connections() - self.swarm.open_count() - self.swarm.given_up_count();
         let active_max = self.swarm.active_max();
         // The workers close the devices when they end, so the counter must be read first.
-        let without_room = namespace::dropped_packets()?;
+        let dropped_packets = namespace::dropped_packets()?;
         let last_counts = self.swarm.stop()?;
-        let mut total = std::mem::take(&mut self.total);
-        total.merge(&last_counts);
+        let mut total_counts = std::mem::take(&mut self.total_counts);
+        total_counts.merge(&last_counts);
         let retransmitted = namespace::retransmitted_segments()?;
-        let is_storm = self.is_faultless
-            && retransmitted as f64 > RETRANSMITTED_MAX * total.traffic.received as f64;
-        let mut faults = total.faults();
+        let has_too_many_retransmissions = self.is_faultless
+            && retransmitted as f64 > RETRANSMITTED_MAX * total_counts.traffic.received as f64;
+        let mut faults = total_counts.faults();
         let published_json = published.unwrap_or_default();
         let count = |name: &str| published_json[name].as_u64().unwrap_or(0);
-        let more = [
-            ("connections not open at the end", away.into()),
-            ("segments that the tool had no room for", without_room),
+        let other_faults = [
+            ("connections not open at the end", not_open.into()),
+            ("segments that the tool had no room for", dropped_packets),
             (
                 "segments that the server sent again",
-                if is_storm { retransmitted } else { 0 },
+                if has_too_many_retransmissions {
+                    retransmitted
+                } else {
+                    0
+                },
             ),
             ("messages that the server refused", count("refused")),
             (
@@ -307,23 +312,23 @@ impl SwarmRun {
                 count("unanswered"),
             ),
         ];
-        faults.extend(more.into_iter().filter(|(_, count)| *count > 0));
-        let named = faults
+        faults.extend(other_faults.into_iter().filter(|(_, count)| *count > 0));
+        let faults_json = faults
             .iter()
             .map(|(name, count)| ((*name).to_string(), json!(count)));
         Ok(Outcome {
             json: json!({
-                "received": total.json(),
+                "received": total_counts.json(),
                 "published": published_json,
                 "server_segments_sent_again": retransmitted,
-                "server_segments_without_room": without_room,
-                "not_open_at_the_end": away,
+                "server_segments_without_room": dropped_packets,
+                "not_open_at_the_end": not_open,
                 "bytes_of_a_client": size_of::<ClientRow>(),
                 "clients_with_more_at_once_max": active_max,
-                "faults": named.collect::<serde_json::Map<_, _>>(),
+                "faults": faults_json.collect::<serde_json::Map<_, _>>(),
                 "seconds": self.seconds,
             }),
-            counts: total,
+            counts: total_counts,
             faults,
         })
     }
@@ -339,66 +344,67 @@ impl Outcome {
         let mut lines: Vec<String> = each
             .map(|(name, count)| format!("FAULT: {count} {name}"))
             .collect();
-        let life = &self.counts.tally.life;
-        let reasons = [&self.counts.first_violation, &life.first_failure];
+        let connections = &self.counts.tally.connections;
+        let reasons = [&self.counts.first_violation, &connections.first_failure];
         lines.extend(
             reasons
                 .into_iter()
                 .flatten()
-                .map(|why| format!("first: {why}")),
+                .map(|reason| format!("first: {reason}")),
         );
         lines.join("\n")
     }
 }
 
 /// Starts a Crore with room for all clients.
-fn crore(args: &SwarmArgs, address: SocketAddr) -> Result<Server> {
-    let setting = ServerOptions::new(ServerKind::Crore, args.shards(), args.keep);
+fn start_crore(args: &SwarmArgs, address: SocketAddr) -> Result<Server> {
+    let options = ServerOptions::new(ServerKind::Crore, args.shards(), args.log_messages);
     let binary = args.server_binary.as_deref();
-    Server::start_at(binary, setting, &settings(args, 0), address)
+    Server::start_at(binary, options, &settings(args, 0), address)
 }
 
 /// Crore's settings. In odd turns there is one more rule, which changes the numbers of the rules after it.
 fn settings(args: &SwarmArgs, turn: usize) -> String {
-    let more = if turn % 2 == 1 {
+    let extra_rule = if turn % 2 == 1 {
         "[[rule]]\nmatch = \"unused/#\"\nkeep = \"latest\"\n\n"
     } else {
         ""
     };
     format!(
         "[limits]\naccepts_per_s = 1000000\nconnections_max = {}\ntopics_per_shard = {}\n\n\
-         [heartbeat]\ninterval_s = {}\n\n{more}[[rule]]\nmatch = \"#\"\nlog_messages = {}\n",
+         [heartbeat]\ninterval_s = {}\n\n{extra_rule}[[rule]]\nmatch = \"#\"\nlog_messages = {}\n",
         u32::MAX - 1,
-        args.connections.max(TOPICS_PER_SHARD),
-        args.heartbeat,
-        args.keep,
+        args.connections.max(DEFAULT_TOPICS_PER_SHARD),
+        args.heartbeat_s,
+        args.log_messages,
     )
 }
 
 impl SwarmArgs {
     /// Messages a second.
-    pub fn rate(&self) -> f64 {
-        self.rate.unwrap_or(f64::from(self.connections) / 60.0)
+    pub fn publish_rate(&self) -> f64 {
+        self.publish_rate
+            .unwrap_or(f64::from(self.connections) / 60.0)
     }
 
-    /// Shards of Crore.
+    /// The number of Crore's shards.
     pub fn shards(&self) -> u32 {
-        let needed = self.connections.div_ceil(PER_SHARD).max(2);
+        let needed = self.connections.div_ceil(CONNECTIONS_PER_SHARD_MAX).max(2);
         self.shards.unwrap_or(needed)
     }
 
     /// The flags of the publisher.
-    fn publish(&self) -> PublishArgs {
-        let topics_all = self.topics.clone();
-        let topics = topics_all.unwrap_or_else(|| topic_pattern(self.connections));
+    fn publish_args(&self) -> PublishArgs {
+        let pattern = self.topics.clone();
+        let topics = pattern.unwrap_or_else(|| topic_pattern(self.connections));
         let server = format!("{SERVER}:{}", self.server_port);
-        let mut args = PublishArgs::of(&server, &topics, self.size);
-        args.single = self.single;
+        let mut args = PublishArgs::of(&server, &topics, self.message_bytes);
+        args.single = self.publishes_singly;
         args
     }
 
-    /// The defaults of all flags.
-    pub fn new(connections: u32, protocol: Protocol) -> SwarmArgs {
+    /// The defaults of all flags except these two.
+    pub fn with_defaults(connections: u32, protocol: Protocol) -> SwarmArgs {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]

@@ -7,68 +7,69 @@ use std::collections::VecDeque;
 
 /// Kinds of timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TimerKind {
     /// A slow reader reads.
     SlowRead,
-    /// The server must have closed its end by now.
+    /// The timeout for the server to close its end.
     Close,
     /// A client connects again.
     Reconnect,
 }
 
-const KINDS: [Kind; 3] = [Kind::SlowRead, Kind::Close, Kind::Reconnect];
+const TIMER_KINDS: [TimerKind; 3] = [TimerKind::SlowRead, TimerKind::Close, TimerKind::Reconnect];
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timer {
     due_ns: u64,
-    /// The row of the client.
-    pub row: u32,
-    /// When the client had sent its SYN, which tells its connections apart.
+    /// The index of the client.
+    pub client: u32,
+    /// When the client sent the SYN of this connection, which distinguishes its connections.
     pub dialed_us: u32,
 }
 
 /// All timers that are set.
 pub struct Timers {
-    queues: [VecDeque<Timer>; KINDS.len()],
-    close_ns: u64,
+    queues: [VecDeque<Timer>; TIMER_KINDS.len()],
+    close_timeout_ns: u64,
 }
 
 impl Timers {
-    /// No timers yet. Timers of [`Kind::Close`] expire after `close_ns`, the others after a second.
-    pub fn new(close_ns: u64) -> Timers {
+    /// No timers yet. Timers of [`TimerKind::Close`] expire after `close_timeout_ns`, the others after a second.
+    pub fn new(close_timeout_ns: u64) -> Timers {
         Timers {
             queues: Default::default(),
-            close_ns,
+            close_timeout_ns,
         }
     }
 
     /// Sets a timer.
-    pub fn set(&mut self, kind: Kind, row: u32, dialed_us: u32, now_ns: u64) {
+    pub fn set(&mut self, kind: TimerKind, client: u32, dialed_us: u32, now_ns: u64) {
         let delay_ns = match kind {
-            Kind::Close => self.close_ns,
-            Kind::SlowRead | Kind::Reconnect => SECOND_NS,
+            TimerKind::Close => self.close_timeout_ns,
+            TimerKind::SlowRead | TimerKind::Reconnect => SECOND_NS,
         };
         self.queues[kind as usize].push_back(Timer {
             due_ns: now_ns + delay_ns,
-            row,
+            client,
             dialed_us,
         });
     }
 
-    /// Takes one expired timer, with its kind.
-    pub fn expired(&mut self, now_ns: u64) -> Option<(Kind, Timer)> {
-        let is_due = |queue: &VecDeque<Timer>| queue.front().is_some_and(|a| a.due_ns <= now_ns);
+    /// Removes one expired timer, and returns it with its kind.
+    pub fn pop_expired(&mut self, now_ns: u64) -> Option<(TimerKind, Timer)> {
+        let is_due =
+            |queue: &VecDeque<Timer>| queue.front().is_some_and(|timer| timer.due_ns <= now_ns);
         let kind = self.queues.iter().position(is_due)?;
         let timer = self.queues[kind].pop_front()?;
-        Some((KINDS[kind], timer))
+        Some((TIMER_KINDS[kind], timer))
     }
 
     /// When the next timer expires.
     pub fn next_ns(&self) -> Option<u64> {
-        let fronts = self.queues.iter().filter_map(VecDeque::front);
-        fronts.map(|timer| timer.due_ns).min()
+        let next_timers = self.queues.iter().filter_map(VecDeque::front);
+        next_timers.map(|timer| timer.due_ns).min()
     }
 }
 
@@ -79,25 +80,25 @@ mod tests {
     #[test]
     fn timers_expire_when_they_are_due_and_once() {
         let mut timers = Timers::new(300);
-        timers.set(Kind::Reconnect, 7, 1, 0);
-        timers.set(Kind::Close, 8, 2, 5);
+        timers.set(TimerKind::Reconnect, 7, 1, 0);
+        timers.set(TimerKind::Close, 8, 2, 5);
         assert_eq!(timers.next_ns(), Some(305));
-        assert!(timers.expired(304).is_none());
+        assert!(timers.pop_expired(304).is_none());
         assert!(matches!(
-            timers.expired(305),
+            timers.pop_expired(305),
             Some((
-                Kind::Close,
+                TimerKind::Close,
                 Timer {
-                    row: 8,
+                    client: 8,
                     dialed_us: 2,
                     ..
                 }
             ))
         ));
-        assert!(timers.expired(SECOND_NS - 1).is_none());
+        assert!(timers.pop_expired(SECOND_NS - 1).is_none());
         assert!(matches!(
-            timers.expired(SECOND_NS),
-            Some((Kind::Reconnect, Timer { row: 7, .. }))
+            timers.pop_expired(SECOND_NS),
+            Some((TimerKind::Reconnect, Timer { client: 7, .. }))
         ));
         assert_eq!(timers.next_ns(), None);
     }

@@ -19,12 +19,12 @@ pub const READ_BYTES: usize = 2048;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
     /// The share of packets that are lost.
-    pub loss: f64,
+    pub loss_share: f64,
     /// The maximum delay of a packet, in nanoseconds. Each delay is random, so packets overtake one another.
-    pub delay_ns: u64,
+    pub delay_max_ns: u64,
 }
 
-/// A delayed packet: the time when it is due, its number in the order of sending, whether it comes from the server, and its bytes.
+/// A delayed packet: when it is due (ns), its number in the order of sending, whether it is for a client, and its bytes.
 type DelayedPacket = Reverse<(u64, u64, bool, Vec<u8>)>;
 
 /// Counts of packets.
@@ -46,10 +46,10 @@ pub struct Wire {
     faults: NetworkFaults,
     is_faultless: bool,
     random: Random,
-    delayed: BinaryHeap<DelayedPacket>,
-    sent: u64,
+    delayed_packets: BinaryHeap<DelayedPacket>,
+    sent_packets: u64,
     packet: Vec<u8>,
-    /// The time of the present turn, from which delays count.
+    /// The time of the present turn. Delays count from it.
     pub now_ns: u64,
     /// The counters since they were last taken.
     pub traffic: Traffic,
@@ -63,8 +63,8 @@ impl Wire {
             faults,
             is_faultless: faults == NetworkFaults::default(),
             random: Random::new(seed),
-            delayed: BinaryHeap::new(),
-            sent: 0,
+            delayed_packets: BinaryHeap::new(),
+            sent_packets: 0,
             packet: Vec::with_capacity(READ_BYTES),
             now_ns: 0,
             traffic: Traffic::default(),
@@ -88,9 +88,9 @@ impl Wire {
             self.traffic.received += 1;
             self.apply_faults(buffer[..count].to_vec(), true);
         }
-        while let Some(Reverse((due_ns, ..))) = self.delayed.peek()
+        while let Some(Reverse((due_ns, ..))) = self.delayed_packets.peek()
             && *due_ns <= self.now_ns
-            && let Some(Reverse((_, _, is_for_client, packet))) = self.delayed.pop()
+            && let Some(Reverse((_, _, is_for_client, packet))) = self.delayed_packets.pop()
         {
             if is_for_client {
                 buffer[..packet.len()].copy_from_slice(&packet);
@@ -102,29 +102,29 @@ impl Wire {
         Ok(None)
     }
 
-    /// Loses or delays a packet, at random. `is_for_client` is whether the packet is for our clients.
+    /// Loses or delays a packet, at random. `is_for_client` tells whether the packet is for a client or for the server.
     fn apply_faults(&mut self, packet: Vec<u8>, is_for_client: bool) {
         /// Resolution of the random draws.
         const STEPS: u32 = 1 << 24;
-        if f64::from(self.random.below(STEPS)) < self.faults.loss * f64::from(STEPS) {
+        if f64::from(self.random.below(STEPS)) < self.faults.loss_share * f64::from(STEPS) {
             self.traffic.lost += 1;
             return;
         }
-        let share = f64::from(self.random.below(STEPS)) / f64::from(STEPS);
-        let due_ns = self.now_ns + (self.faults.delay_ns as f64 * share) as u64;
-        self.sent += 1;
-        self.delayed
-            .push(Reverse((due_ns, self.sent, is_for_client, packet)));
+        let random_share = f64::from(self.random.below(STEPS)) / f64::from(STEPS);
+        let due_ns = self.now_ns + (self.faults.delay_max_ns as f64 * random_share) as u64;
+        self.sent_packets += 1;
+        self.delayed_packets
+            .push(Reverse((due_ns, self.sent_packets, is_for_client, packet)));
     }
 
-    /// Waits for a packet, at most `longest_ns`.
-    pub fn wait(&self, longest_ns: u64) {
-        let until = self.delayed.peek();
-        let due_ns = until.map_or(u64::MAX, |Reverse((due_ns, ..))| {
+    /// Waits for a packet, or until a delayed packet is due, at most `timeout_ns`.
+    pub fn wait(&self, timeout_ns: u64) {
+        let next_packet = self.delayed_packets.peek();
+        let due_ns = next_packet.map_or(u64::MAX, |Reverse((due_ns, ..))| {
             due_ns.saturating_sub(self.now_ns)
         });
         self.device
-            .wait(Duration::from_nanos(longest_ns.min(due_ns)));
+            .wait(Duration::from_nanos(timeout_ns.min(due_ns)));
     }
 }
 
@@ -141,7 +141,7 @@ impl Device for Wire {
             let packet = self.packet.clone();
             self.apply_faults(packet, false);
         }
-        // A packet that the kernel did not take is a fault of the run, and no reason to wait.
+        // A packet that the kernel does not take is counted as a fault, so the connection must not wait and send it again.
         true
     }
 }

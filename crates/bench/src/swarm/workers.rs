@@ -1,8 +1,7 @@
 //! A running swarm: starts the workers, passes them commands, and collects their counts.
 //!
 //! The publisher is a thread of this process. So a worker knows how many messages had been published to a topic when the topic's client
-//! opened. Therefore it can account for every message, even if clients come and go: the message has arrived, its client was away, or the
-//! message is lost.
+//! opened. For every message it can therefore tell whether it has arrived, was missed because its client was away, or is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,17 +13,16 @@ use super::churn::Pace;
 use super::client_row::ClientAddresses;
 use super::counts::Counts;
 use super::namespace::{self, Namespace};
-use super::plan::{Plan, Shared};
+use super::plan::{Plan, SharedState};
 use super::wire::Wire;
 use super::worker::{SEND_BYTES, Worker};
 
-/// The maximum number of clients of one device. A /16 without its first 256 addresses has room for more clients, with 60,000 ports for each
-/// address.
+/// The maximum number of clients of one device. Its /16 has room for more: it has 65,280 client addresses with 60,000 ports each.
 const CLIENTS_MAX: u32 = 16 << 20;
 
 /// A running swarm.
 pub struct Swarm {
-    workers: Vec<(Arc<Shared>, JoinHandle<()>)>,
+    workers: Vec<(Arc<SharedState>, JoinHandle<()>)>,
     connections: u32,
 }
 
@@ -32,7 +30,7 @@ impl Swarm {
     /// Starts a worker for each device of the namespace. The clients do not connect yet.
     pub fn start(namespace: &mut Namespace, mut plan: Plan) -> Result<Swarm> {
         let connections = plan.topics.count();
-        let pace = Pace::of(namespace.queue_packets());
+        let pace = Pace::for_queue(namespace.queue_packets());
         let devices = namespace.devices();
         let clients_per_device = connections.div_ceil(devices.len() as u32);
         ensure!(
@@ -40,7 +38,7 @@ impl Swarm {
             "more than {CLIENTS_MAX} clients for a device: give --threads"
         );
         let mut request = String::new();
-        plan.request(connections - 1, &mut request);
+        plan.write_request(connections - 1, &mut request);
         ensure!(
             request.len() <= SEND_BYTES as usize,
             "a request has {SEND_BYTES} bytes at most"
@@ -49,16 +47,23 @@ impl Swarm {
         let plan = Arc::new(plan);
         let mut workers = Vec::new();
         for (device, tun) in devices.into_iter().enumerate() {
-            let shared = Arc::new(Shared::default());
+            let shared_state = Arc::new(SharedState::default());
             let first = device as u32 * clients_per_device;
             let addresses = ClientAddresses {
                 first: namespace::clients(device as u8),
                 count: clients_per_device.min(connections.saturating_sub(first)),
             };
             let wire = Wire::new(tun, plan.faults, first.into());
-            let worker = Worker::new(plan.clone(), shared.clone(), first, addresses, wire, pace);
+            let worker = Worker::new(
+                plan.clone(),
+                shared_state.clone(),
+                first,
+                addresses,
+                wire,
+                pace,
+            );
             let thread = std::thread::Builder::new().name(format!("swarm-{device}"));
-            workers.push((shared, thread.spawn(|| worker.run())?));
+            workers.push((shared_state, thread.spawn(|| worker.run())?));
         }
         Ok(Swarm {
             workers,
@@ -66,8 +71,8 @@ impl Swarm {
         })
     }
 
-    fn each(&self) -> impl Iterator<Item = &Shared> {
-        self.workers.iter().map(|(shared, _)| &**shared)
+    fn shared_states(&self) -> impl Iterator<Item = &SharedState> {
+        self.workers.iter().map(|(shared_state, _)| &**shared_state)
     }
 
     /// The number of clients.
@@ -76,67 +81,72 @@ impl Swarm {
     }
 
     /// Lets the clients connect.
-    pub fn open(&self) {
-        self.each()
-            .for_each(|shared| shared.may_open.store(true, Relaxed));
+    pub fn connect(&self) {
+        self.shared_states()
+            .for_each(|shared_state| shared_state.may_connect.store(true, Relaxed));
     }
 
     /// The number of open clients.
-    pub fn live(&self) -> u32 {
-        self.each().map(|shared| shared.open.load(Relaxed)).sum()
+    pub fn open_count(&self) -> u32 {
+        self.shared_states()
+            .map(|shared_state| shared_state.open_clients.load(Relaxed))
+            .sum()
     }
 
     /// The number of clients that have given up.
-    pub fn given_up(&self) -> u32 {
-        self.each()
-            .map(|shared| shared.given_up.load(Relaxed))
+    pub fn given_up_count(&self) -> u32 {
+        self.shared_states()
+            .map(|shared_state| shared_state.given_up.load(Relaxed))
             .sum()
     }
 
     /// Whether every client is open or has given up.
     pub fn is_settled(&self) -> bool {
-        self.live() + self.given_up() >= self.connections
+        self.open_count() + self.given_up_count() >= self.connections
     }
 
     /// The largest number of clients whose connection was not idle at the same time.
     pub fn active_max(&self) -> u64 {
-        self.each()
-            .map(|shared| shared.active_max.load(Relaxed))
+        self.shared_states()
+            .map(|shared_state| shared_state.active_max.load(Relaxed))
             .sum()
     }
 
     /// Makes `rate` clients a second close their connections with a FIN and reconnect.
-    pub fn drop_per_s(&self, rate: f64) {
+    pub fn set_drop_rate(&self, rate: f64) {
         let bits = (rate / self.workers.len() as f64).to_bits();
-        self.each()
-            .for_each(|shared| shared.drop_per_s.store(bits, Relaxed));
+        self.shared_states()
+            .for_each(|shared_state| shared_state.drop_per_s.store(bits, Relaxed));
     }
 
     /// Makes this many clients reset their connections now and reconnect.
-    pub fn reset(&self, clients: u32) {
+    pub fn reset_clients(&self, clients: u32) {
         let clients_per_worker = clients.div_ceil(self.workers.len() as u32);
-        self.each()
-            .for_each(|shared| shared.to_reset.store(clients_per_worker, Relaxed));
+        self.shared_states().for_each(|shared_state| {
+            shared_state
+                .requested_resets
+                .store(clients_per_worker, Relaxed)
+        });
     }
 
     /// Takes the counts since the last call.
     pub fn take_counts(&self) -> Counts {
         let mut sum = Counts::default();
-        for shared in self.each() {
-            sum.merge(&std::mem::take(&mut *shared.counts()));
+        for shared_state in self.shared_states() {
+            sum.merge(&std::mem::take(&mut *shared_state.counts()));
         }
         sum
     }
 
-    /// Ends the workers and returns their last counts. A message that was published while its client was open, and has not
-    /// arrived by now, counts as lost.
+    /// Ends the workers and returns their last counts. A message that was published while its client was open counts as lost if it has not
+    /// arrived by now.
     pub fn stop(&mut self) -> Result<Counts> {
-        self.each()
-            .for_each(|shared| shared.stop.store(true, Relaxed));
+        self.shared_states()
+            .for_each(|shared_state| shared_state.must_stop.store(true, Relaxed));
         let mut sum = Counts::default();
-        for (shared, thread) in self.workers.drain(..) {
+        for (shared_state, thread) in self.workers.drain(..) {
             thread.join().map_err(|_| anyhow!("a worker panicked"))?;
-            sum.merge(&shared.counts());
+            sum.merge(&shared_state.counts());
         }
         Ok(sum)
     }

@@ -64,7 +64,10 @@ fn every_message_reaches_its_own_subscriber_once() {
     let tally = subscriber.tally();
     assert_eq!((tally.messages, tally.lost, tally.doubled), (5000, 0, 0));
     assert_eq!((tally.misdelivered, tally.unmeasured), (0, 0));
-    assert_eq!((tally.life.opened, tally.life.failed), (200, 0));
+    assert_eq!(
+        (tally.connections.opened, tally.connections.failed),
+        (200, 0)
+    );
     let summary = tally.latency.summary();
     assert_eq!(summary.count, 5000);
     assert!(0.0 < summary.min_ms && summary.p50_ms <= summary.p99_ms);
@@ -87,7 +90,7 @@ fn a_short_broadcast_is_counted_by_everybody() {
         ),
         (600, 600, 0)
     );
-    assert!(tally.first_ns <= tally.last_ns);
+    assert!(tally.first_arrival_ns <= tally.last_arrival_ns);
     subscriber.stop();
 }
 

@@ -62,7 +62,7 @@ fn check(protocol: &str, address: SocketAddr) {
     let tally = subscriber.tally();
     assert_eq!((tally.messages, tally.unmeasured), (4, 0));
     assert_eq!((tally.lost, tally.doubled, tally.misdelivered), (1, 0, 0));
-    assert_eq!((tally.life.closed, tally.life.failed), (0, 0));
+    assert_eq!((tally.connections.closed, tally.connections.failed), (0, 0));
     subscriber.stop();
 }
 

@@ -1,6 +1,6 @@
-//! The swarm against a small server with planted faults: each is reported, and without one nothing is.
+//! Runs the swarm against a small server that has one fault: the swarm reports this fault, and reports none if the server has none.
 //!
-//! Every run has a network namespace and a device of its own, which needs root. Elsewhere the tests say so and end.
+//! Every run has a network namespace and a device of its own, which needs root. Without root the tests print that they did not run.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ struct Swarm {
     args: SwarmArgs,
 }
 
-/// The faults of the server.
+/// The fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -36,10 +36,10 @@ enum Fault {
     Refused,
 }
 
-/// The number of the message, or of the subscription, that a fault meets.
-const VICTIM: usize = 7;
-/// Longer than the clients wait for the server's end of a connection.
-const LATE: Duration = Duration::from_secs(1);
+/// The number of the message, or of the subscription, at which the fault occurs.
+const FAULTY_NUMBER: usize = 7;
+/// A delay that is longer than the clients wait until the server closes a connection.
+const LATE_CLOSE_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Topics {
@@ -50,14 +50,14 @@ struct Topics {
 
 /// A server for `/pub` and `/sub`, a thread for each connection.
 #[derive(Clone)]
-struct Small {
+struct TestServer {
     fault: Fault,
     topics: Arc<Mutex<Topics>>,
 }
 
-impl Small {
+impl TestServer {
     fn start(fault: Fault) {
-        let server = Small {
+        let server = TestServer {
             fault,
             topics: Arc::default(),
         };
@@ -84,10 +84,10 @@ impl Small {
                 continue;
             }
             self.subscribe(&head, &stream);
-            // The client says nothing more until it goes.
+            // The client sends nothing more until it closes.
             let _ = reader.read_to_end(&mut Vec::new());
             if self.fault == Fault::LateClose {
-                std::thread::sleep(LATE);
+                std::thread::sleep(LATE_CLOSE_DELAY);
             }
             let _ = stream.shutdown(Shutdown::Both);
             return;
@@ -101,7 +101,7 @@ impl Small {
         };
         let mut topics = self.topics.lock().unwrap();
         topics.subscribed += 1;
-        let is_victim = topics.subscribed == VICTIM;
+        let is_victim = topics.subscribed == FAULTY_NUMBER;
         let (topic, answer) = match (field("Sec-WebSocket-Key: "), field("topic=")) {
             (Some(key), Some(topic)) => {
                 let mut accept = accept_key(key.as_bytes()).unwrap();
@@ -147,13 +147,13 @@ impl Small {
     fn deliver(&self, topic: &str, data: &str) {
         let mut topics = self.topics.lock().unwrap();
         topics.published += 1;
-        let fault = if topics.published == VICTIM {
+        let fault = if topics.published == FAULTY_NUMBER {
             self.fault
         } else {
             Fault::None
         };
         let bytes = match topics.published {
-            // Each protocol has a client that understands it; the swarm of a run speaks one.
+            // The topic tells the protocol of the run's clients.
             _ if topic.starts_with("/sse") => format!("data: {data}\n\n").into_bytes(),
             _ if topic.starts_with("/tcp") => format!("{data}\n").into_bytes(),
             _ => {
@@ -164,27 +164,28 @@ impl Small {
                 frame
             }
         };
-        let wrong = topics.streams.keys().find(|name| *name != topic).cloned();
-        let to = if fault == Fault::WrongTopic {
-            wrong.unwrap()
+        let other_topic = topics.streams.keys().find(|name| *name != topic).cloned();
+        let target_topic = if fault == Fault::WrongTopic {
+            other_topic.unwrap()
         } else {
             topic.to_string()
         };
-        let times = match fault {
+        let copies = match fault {
             Fault::Lost => 0,
             Fault::Doubled => 2,
             _ => 1,
         };
-        for _ in 0..times {
-            if let Some(mut stream) = topics.streams.get(&to) {
+        for _ in 0..copies {
+            if let Some(mut stream) = topics.streams.get(&target_topic) {
                 let _ = stream.write_all(&bytes);
             }
         }
     }
 }
 
-/// Clients, twenty unless told otherwise, get some 400 messages from the small server; `None` where no namespace can be made.
-#[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
+/// Runs twenty clients, if the flags give no other number, with some 400 messages a second from the server; `None` if this process cannot
+/// make a namespace.
+#[allow(clippy::print_stderr, reason = "a test that did not run says so")]
 fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
     let line = format!("x --quiet --connections 20 --size 40 --rate 400 {flags}");
     let args = Swarm::parse_from(line.split_whitespace()).args;
@@ -195,47 +196,47 @@ fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
             return None;
         }
     };
-    Small::start(fault);
+    TestServer::start(fault);
     let mut run = SwarmRun::in_namespace(&args, &mut namespace, None).unwrap();
-    run.open().unwrap();
-    run.publish(args.rate()).unwrap();
-    run.swarm.drop_per_s(args.drop_rate);
-    run.swarm.reset(args.tsunami);
-    run.window(1.0).unwrap();
+    run.connect().unwrap();
+    run.set_publish_rate(args.publish_rate()).unwrap();
+    run.swarm.set_drop_rate(args.reconnect_rate);
+    run.swarm.reset_clients(args.reset_clients);
+    run.run_window(1.0).unwrap();
     Some(run.finish().unwrap())
 }
 
-/// The names of the faults that are found, but for a storm: a busy machine makes one by itself.
-fn named(outcome: &Outcome) -> Vec<&'static str> {
+/// The names of the reported faults, without the server's retransmissions: a busy machine causes these by itself.
+fn fault_names(outcome: &Outcome) -> Vec<&'static str> {
     let names = outcome.faults.iter().map(|(name, _)| *name);
     names
         .filter(|name| *name != "segments that the server sent again")
         .collect()
 }
 
-/// The same of a run.
-fn faults(fault: Fault, flags: &str) -> Option<Vec<&'static str>> {
+/// The names of the faults that a run reports.
+fn run_and_find_faults(fault: Fault, flags: &str) -> Option<Vec<&'static str>> {
     let outcome = run(fault, 1000, flags)?;
     assert!(outcome.counts.tally.messages > 100);
-    Some(named(&outcome))
+    Some(fault_names(&outcome))
 }
 
-/// This fault is found; others may follow from it.
-fn finds(fault: Fault, flags: &str, name: &str) {
-    if let Some(found) = faults(fault, flags) {
+/// Asserts that a run reports the fault `name`. It may report others that follow from the fault.
+fn assert_found(fault: Fault, flags: &str, name: &str) {
+    if let Some(found) = run_and_find_faults(fault, flags) {
         assert!(found.contains(&name), "{found:?}");
     }
 }
 
 #[test]
-fn a_server_without_faults_has_none() {
+fn server_without_faults_has_none() {
     for flags in [
         "--drop-rate 20",
         "--protocol sse --topics /sse/{1..20} --drop-rate 20",
         "--protocol tcp --topics /tcp/{1..20} --drop-rate 20",
         "--loss 0.05 --delay 10",
     ] {
-        if let Some(found) = faults(Fault::None, flags) {
+        if let Some(found) = run_and_find_faults(Fault::None, flags) {
             assert!(found.is_empty(), "{flags}: {found:?}");
         }
     }
@@ -243,59 +244,59 @@ fn a_server_without_faults_has_none() {
 
 #[test]
 fn a_lost_message_is_reported() {
-    finds(Fault::Lost, "", "lost");
+    assert_found(Fault::Lost, "", "lost");
 }
 
 #[test]
 fn a_doubled_message_is_reported() {
-    finds(Fault::Doubled, "", "doubled");
+    assert_found(Fault::Doubled, "", "doubled");
 }
 
 #[test]
 fn a_message_of_a_wrong_topic_is_reported() {
-    finds(Fault::WrongTopic, "", "misdelivered");
+    assert_found(Fault::WrongTopic, "", "misdelivered");
 }
 
 #[test]
 fn a_wrong_accept_key_is_reported() {
-    finds(Fault::WrongKey, "", "violations of the protocol");
+    assert_found(Fault::WrongKey, "", "violations of the protocol");
 }
 
 #[test]
 fn a_byte_too_few_is_reported() {
-    finds(Fault::ByteTooFew, "", "of a wrong length");
-    finds(Fault::FrameTooShort, "", "violations of the protocol");
+    assert_found(Fault::ByteTooFew, "", "of a wrong length");
+    assert_found(Fault::FrameTooShort, "", "violations of the protocol");
 }
 
 #[test]
-fn a_late_close_and_an_early_one_are_reported() {
-    finds(
+fn late_close_and_early_close_are_reported() {
+    assert_found(
         Fault::LateClose,
         "--drop-rate 20 --close-within 0.3",
         "connections closed late",
     );
-    finds(Fault::EarlyClose, "", "connections closed by the server");
+    assert_found(Fault::EarlyClose, "", "connections closed by the server");
 }
 
 #[test]
 fn a_publish_that_is_refused_is_reported() {
-    finds(Fault::Refused, "", "messages that the server refused");
+    assert_found(Fault::Refused, "", "messages that the server refused");
 }
 
 #[test]
-fn crowd_that_is_cut_off_comes_back_at_the_pace_of_its_device() {
+fn clients_that_reset_at_once_reconnect_at_the_pace_of_their_device() {
     // The kernel answers all SYNs that it is given at once.
     let flags = "--connections 400 --rate 1 --tsunami 400";
     let Some(outcome) = run(Fault::None, 16, flags) else {
         return;
     };
-    assert_eq!(outcome.counts.tally.life.opened, 800);
-    assert_eq!(named(&outcome), [""; 0]);
+    assert_eq!(outcome.counts.tally.connections.opened, 800);
+    assert_eq!(fault_names(&outcome), [""; 0]);
 }
 
 #[test]
 fn segments_that_the_tool_has_no_room_for_fail_the_run() {
-    // A message is several packets, which the kernel hands over one right after the other.
+    // A message has several packets, and the kernel sends them to the device one right after the other.
     let Some(outcome) = run(Fault::None, 1, "--rate 300 --size 2500") else {
         return;
     };
@@ -305,7 +306,7 @@ fn segments_that_the_tool_has_no_room_for_fail_the_run() {
         "{:?}",
         outcome.faults
     );
-    // TCP brings them all the same, or they count as lost while it still tries.
+    // TCP retransmits the segments. A message counts as lost if that takes longer than the run.
     let tally = &outcome.counts.tally;
     let accepted = outcome.json["published"]["accepted"].as_u64();
     assert_eq!(accepted, Some(tally.messages + tally.lost));

@@ -8,7 +8,7 @@ use crore_wire::websocket::gap::CLOSE_GAP;
 use super::sequence_check::{Counts, SequenceCheck};
 use super::shared_state::{ClientPlan, SharedState, read_payload};
 use crate::client::position::Position;
-use crate::client::subscription::{Gap, Next, ServerEvent, Subscription};
+use crate::client::subscription::{Gap, NextAction, ServerEvent, Subscription};
 use crate::measure::add::add;
 
 /// A client describes at most this many faults in words.
@@ -24,7 +24,7 @@ pub struct ClientTotals {
     /// The counts of the sequence checks.
     pub counts: Counts,
     /// Connections that were answered.
-    pub opened: u64,
+    pub answered_connections: u64,
     /// Answered connections that resumed at a position.
     pub resumed: u64,
     /// Connections that the server ended with a proper close.
@@ -42,7 +42,7 @@ pub struct ClientTotals {
     /// Messages whose position differs from the position in the publisher's answer, or from the position that another subscriber received.
     pub moved: u64,
     /// Descriptions of each client's first faults: messages that were lost, doubled, out of order or moved.
-    pub broken: Vec<String>,
+    pub descriptions: Vec<String>,
 }
 
 impl ClientTotals {
@@ -51,39 +51,39 @@ impl ClientTotals {
         self.counts += other.counts;
         add!(
             self, other;
-            opened, resumed, ended, closed_for_gap, turned_away, empty_polls, corrupt,
+            answered_connections, resumed, ended, closed_for_gap, turned_away, empty_polls, corrupt,
             misdelivered, moved
         );
-        self.broken.extend_from_slice(&other.broken);
+        self.descriptions.extend_from_slice(&other.descriptions);
     }
 
-    fn record_if_broken(
+    fn describe_new_faults(
         &mut self,
-        before: &Counts,
+        counts_before: &Counts,
         plan: &ClientPlan,
         topic: &str,
         description: &str,
     ) {
         // Messages, and losses that the server has told, are no faults.
-        let clean = Counts {
+        let counts_without_fault = Counts {
             messages: self.counts.messages,
             told_losses: self.counts.told_losses,
-            ..*before
+            ..*counts_before
         };
-        if self.counts != clean {
-            self.record(plan, topic, description);
+        if self.counts != counts_without_fault {
+            self.describe(plan, topic, description);
         }
     }
 
-    fn record(&mut self, plan: &ClientPlan, topic: &str, description: &str) {
-        if self.broken.len() < DESCRIPTIONS_MAX {
+    fn describe(&mut self, plan: &ClientPlan, topic: &str, description: &str) {
+        if self.descriptions.len() < DESCRIPTIONS_MAX {
             let ClientPlan {
                 number,
                 transport,
                 topics,
                 ..
             } = plan;
-            self.broken.push(format!(
+            self.descriptions.push(format!(
                 "client {number}, {transport:?} on {} topics, {topic}: {description}",
                 topics.len()
             ));
@@ -112,15 +112,21 @@ impl Client {
         let check = |topic: &u32| {
             let mut check = SequenceCheck::default();
             // If a client begins with the oldest message, and the log keeps everything, the client must receive every message.
-            if !plan.live && shared.topics[*topic as usize].kind.kept() == u32::MAX {
-                check.promise(1);
+            if !plan.starts_live
+                && shared.topics[*topic as usize].retention.kept_count() == u32::MAX
+            {
+                check.expect_all_from(1);
             }
             check
         };
         let name = |topic: &u32| ("topic", shared.topics[*topic as usize].name.as_str());
-        let first = if plan.live { "live" } else { "oldest" };
+        let first_since = if plan.starts_live { "live" } else { "oldest" };
         Client {
-            subscription: Subscription::new(plan.transport, plan.topics.iter().map(name), first),
+            subscription: Subscription::new(
+                plan.transport,
+                plan.topics.iter().map(name),
+                first_since,
+            ),
             topics: Topics {
                 checks: plan.topics.iter().map(check).collect(),
                 plan,
@@ -130,44 +136,44 @@ impl Client {
     }
 
     /// Prepares the request of a new connection.
-    pub fn connected(&mut self) {
+    pub fn start_connection(&mut self) {
         self.is_answered = false;
-        self.subscription.connected();
+        self.subscription.start_connection();
     }
 
     /// Whether the last message of every topic has arrived, or is in an announced gap.
     pub fn is_complete(&self, shared: &SharedState) -> bool {
         let Topics { plan, checks } = &self.topics;
         let mut topics = plan.topics.iter().zip(checks);
-        topics.all(|(topic, check)| check.known() >= shared.begun(*topic))
+        topics.all(|(topic, check)| check.last_accounted() >= shared.begun_count(*topic))
     }
 
     /// Handles received bytes.
-    pub fn received(
+    pub fn handle_bytes(
         &mut self,
         bytes: &[u8],
         shared: &SharedState,
         totals: &mut ClientTotals,
-    ) -> Result<Next, String> {
-        let (topics, live) = (&mut self.topics, &mut self.is_answered);
-        self.subscription.received(bytes, &mut |event| {
+    ) -> Result<NextAction, String> {
+        let (topics, is_answered) = (&mut self.topics, &mut self.is_answered);
+        self.subscription.handle_bytes(bytes, &mut |event| {
             match event {
                 ServerEvent::Answer { resumes } => {
-                    let is_first = !std::mem::replace(live, true);
-                    totals.opened += u64::from(is_first);
+                    let is_first = !std::mem::replace(is_answered, true);
+                    totals.answered_connections += u64::from(is_first);
                     totals.resumed += u64::from(is_first && resumes);
                 }
                 ServerEvent::Message {
                     position,
                     topic,
                     data,
-                } => topics.message(position, topic, data, shared, totals),
-                ServerEvent::Gap(Gap::Any) => topics.gap(None, shared, totals),
+                } => topics.check_message(position, topic, data, shared, totals),
+                ServerEvent::Gap(Gap::Any) => topics.record_gap(None, shared, totals),
                 ServerEvent::Gap(Gap::Topic(name)) => {
-                    let place = topics.index_of(name, shared)?;
-                    topics.gap(Some(place), shared, totals);
+                    let topic_index = topics.index_of(name, shared)?;
+                    topics.record_gap(Some(topic_index), shared, totals);
                 }
-                ServerEvent::Position => topics.promise(shared),
+                ServerEvent::Position => topics.expect_all_from_now(shared),
                 ServerEvent::Empty => totals.empty_polls += 1,
                 ServerEvent::Unavailable => totals.turned_away += 1,
                 ServerEvent::End(code) => {
@@ -184,14 +190,14 @@ impl Client {
     }
 
     /// Counts the missing messages at the end of the run.
-    pub fn close(&mut self, shared: &SharedState, totals: &mut ClientTotals) {
+    pub fn check_missing(&mut self, shared: &SharedState, totals: &mut ClientTotals) {
         let Topics { plan, checks } = &mut self.topics;
         for (topic, check) in plan.topics.iter().zip(checks) {
-            let (before, newest) = (totals.counts, shared.begun(*topic));
-            let losses = check.close(newest, &mut totals.counts);
+            let (counts_before, newest) = (totals.counts, shared.begun_count(*topic));
+            let losses = check.check_missing(newest, &mut totals.counts);
             let name = &shared.topics[*topic as usize].name;
-            totals.record_if_broken(
-                &before,
+            totals.describe_new_faults(
+                &counts_before,
                 plan,
                 name,
                 &format!("{losses:?} of {newest} never came"),
@@ -203,10 +209,10 @@ impl Client {
 impl Topics {
     /// The client has a position now, so every message whose publish begins from now on must arrive. Topics that already had a message expect the
     /// next one anyway.
-    fn promise(&mut self, shared: &SharedState) {
+    fn expect_all_from_now(&mut self, shared: &SharedState) {
         for (topic, check) in self.plan.topics.iter().zip(&mut self.checks) {
-            if check.last() == 0 {
-                check.promise(shared.begun(*topic) + 1);
+            if check.last_number() == 0 {
+                check.expect_all_from(shared.begun_count(*topic) + 1);
             }
         }
     }
@@ -214,8 +220,10 @@ impl Topics {
     /// The index of the topic that the server names in a gap.
     fn index_of(&self, name: Option<&[u8]>, shared: &SharedState) -> Result<usize, String> {
         let Some(name) = name else {
-            let only = self.plan.topics.len() == 1;
-            return only.then_some(0).ok_or("a gap without a topic".into());
+            let is_only_topic = self.plan.topics.len() == 1;
+            return is_only_topic
+                .then_some(0)
+                .ok_or("a gap without a topic".into());
         };
         let mut topics = self.plan.topics.iter();
         let index = topics.position(|topic| shared.topics[*topic as usize].name.as_bytes() == name);
@@ -226,18 +234,23 @@ impl Topics {
     }
 
     /// Records a gap in one topic, or, without `in_topic`, in any of the topics.
-    fn gap(&mut self, in_topic: Option<usize>, shared: &SharedState, totals: &mut ClientTotals) {
+    fn record_gap(
+        &mut self,
+        in_topic: Option<usize>,
+        shared: &SharedState,
+        totals: &mut ClientTotals,
+    ) {
         totals.counts.told_gaps += 1;
-        let certain = in_topic.is_some() || self.checks.len() == 1;
+        let is_certain = in_topic.is_some() || self.checks.len() == 1;
         for (index, check) in self.checks.iter_mut().enumerate() {
             if in_topic.is_none_or(|in_topic| in_topic == index) {
-                check.gap(shared.begun(self.plan.topics[index]), certain);
+                check.record_gap(shared.begun_count(self.plan.topics[index]), is_certain);
             }
         }
     }
 
     /// Checks a message with its position and the topic that the server names.
-    fn message(
+    fn check_message(
         &mut self,
         position: &str,
         name: Option<&str>,
@@ -249,26 +262,26 @@ impl Topics {
             totals.corrupt += 1;
             return;
         };
-        let place = self.plan.topics.iter().position(|mine| *mine == topic);
-        let known = shared.topics.get(topic as usize);
-        let named = |name: &str| known.is_some_and(|topic| topic.name == name);
-        let (Some(place), true) = (place, name.is_none_or(named)) else {
+        let topic_index = self.plan.topics.iter().position(|mine| *mine == topic);
+        let known_topic = shared.topics.get(topic as usize);
+        let is_named = |name: &str| known_topic.is_some_and(|topic| topic.name == name);
+        let (Some(topic_index), true) = (topic_index, name.is_none_or(is_named)) else {
             totals.misdelivered += 1;
             return;
         };
-        let kept = shared.topics[topic as usize].kind.kept();
-        let (before, begun) = (totals.counts, shared.begun(topic));
-        let last = self.checks[place].last();
-        self.checks[place].arrived(number, kept, begun, &mut totals.counts);
+        let kept_count = shared.topics[topic as usize].retention.kept_count();
+        let (counts_before, begun_count) = (totals.counts, shared.begun_count(topic));
+        let last_number = self.checks[topic_index].last_number();
+        self.checks[topic_index].check_message(number, kept_count, begun_count, &mut totals.counts);
         let name = &shared.topics[topic as usize].name;
-        let description = format!("{number} came after {last} when {begun} had begun");
-        totals.record_if_broken(&before, &self.plan, name, &description);
-        let checked =
+        let description = format!("{number} came after {last_number} when {begun_count} had begun");
+        totals.describe_new_faults(&counts_before, &self.plan, name, &description);
+        let position_check =
             Position::parse(position).map_or(Ok(()), |at| shared.check_position(topic, number, at));
-        if let Err(other) = checked {
+        if let Err(earlier_position) = position_check {
             totals.moved += 1;
-            let description = format!("{number} came at {position}, stood at {other:?}");
-            totals.record(&self.plan, name, &description);
+            let description = format!("{number} came at {position}, stood at {earlier_position:?}");
+            totals.describe(&self.plan, name, &description);
         }
     }
 }

@@ -11,27 +11,27 @@ use anyhow::Result;
 
 use super::client::{Client, ClientTotals};
 use super::shared_state::SharedState;
-use crate::client::subscription::Next;
+use crate::client::subscription::NextAction;
 use crate::measure::payload::Random;
 use crate::sys::{self, DialOptions, Epoll, Interest};
 
 /// The maximum size of one read, in bytes.
 const RECEIVE_BYTES: usize = 64 << 10;
 /// The maximum number of events of one wait.
-const EVENTS: usize = 512;
+const EVENTS_MAX: usize = 512;
 /// The maximum time to wait for events.
-const TURN: Duration = Duration::from_millis(20);
+const WAIT_MAX: Duration = Duration::from_millis(20);
 /// The maximum time before a client reconnects: with network faults, and without.
 const AWAY_NS: (u64, u64) = (3_000_000_000, 300_000_000);
 /// With each unanswered connection the maximum time before a reconnect doubles, up to this limit. Otherwise thousands of clients that try
 /// to reach dead servers would use the processor time that the servers need to start.
-const AWAY_MAX_NS: u64 = 5_000_000_000;
+const BACKOFF_MAX_NS: u64 = 5_000_000_000;
 /// How many connections a second one thread opens at the start of the run.
-const OPENING_PER_S: u64 = 2_000;
+const OPENED_PER_S: u64 = 2_000;
 /// Time between two counts of the complete clients.
-const POLL_NS: u64 = 100_000_000;
+const COUNT_INTERVAL_NS: u64 = 100_000_000;
 /// The maximum number of violations that are described in words.
-const REASONS_MAX: usize = 10;
+const VIOLATIONS_MAX: usize = 10;
 
 /// The results of a thread of clients.
 #[derive(Default)]
@@ -56,13 +56,13 @@ impl ClientThreadResult {
 struct ClientSlot {
     client: Client,
     /// The number of the client's connects so far. Each connect uses the next address.
-    dials: usize,
+    connect_count: usize,
     /// The number of consecutive connections without an answer.
-    unanswered: u32,
+    unanswered_count: u32,
     fd: RawFd,
-    watched: Interest,
-    connecting: bool,
-    open: bool,
+    watched_interest: Interest,
+    is_connecting: bool,
+    is_open: bool,
 }
 
 /// A share of the clients.
@@ -76,10 +76,10 @@ pub struct ClientThread<'a> {
     epoll: Epoll,
     buffer: Vec<u8>,
     result: ClientThreadResult,
-    counted_ns: u64,
-    complete: u32,
+    count_ns: u64,
+    complete_count: u32,
     /// When the last move of a client to another address was due.
-    moved_ns: u64,
+    move_ns: u64,
 }
 
 impl<'a> ClientThread<'a> {
@@ -93,54 +93,50 @@ impl<'a> ClientThread<'a> {
     ) -> Result<ClientThread<'a>> {
         sys::unshare_descriptor_table()?;
         let slot = |number| ClientSlot {
-            client: Client::new(shared.plan(number), shared),
-            dials: 0,
-            unanswered: 0,
+            client: Client::new(shared.client_plan(number), shared),
+            connect_count: 0,
+            unanswered_count: 0,
             fd: -1,
-            watched: Interest::IN,
-            connecting: false,
-            open: false,
+            watched_interest: Interest::IN,
+            is_connecting: false,
+            is_open: false,
         };
         let now = sys::now_ns();
-        let turn = |index: u32| {
-            Reverse((
-                now + u64::from(index) * 1_000_000_000 / OPENING_PER_S,
-                index,
-            ))
-        };
+        let first_connect =
+            |index: u32| Reverse((now + u64::from(index) * 1_000_000_000 / OPENED_PER_S, index));
         Ok(ClientThread {
             shared,
             addresses,
             first,
             slots: (first..first + count).map(slot).collect(),
-            reconnects: (0..count).map(turn).collect(),
+            reconnects: (0..count).map(first_connect).collect(),
             random: Random::new(shared.seed ^ u64::from(first) << 24 ^ 0xc0de),
-            epoll: Epoll::new(EVENTS)?,
+            epoll: Epoll::new(EVENTS_MAX)?,
             buffer: vec![0; RECEIVE_BYTES],
             result: ClientThreadResult::default(),
-            counted_ns: 0,
-            complete: 0,
-            moved_ns: 0,
+            count_ns: 0,
+            complete_count: 0,
+            move_ns: 0,
         })
     }
 
     /// Runs the clients until the run is over, then counts their missing messages.
     pub fn run(mut self) -> Result<ClientThreadResult> {
-        while !self.shared.stop.load(Relaxed) {
-            let count = self.epoll.wait(TURN)?;
+        while !self.shared.must_stop.load(Relaxed) {
+            let count = self.epoll.wait(WAIT_MAX)?;
             for index in 0..count {
                 let ready = self.epoll.ready(index);
                 let slot = ready.key as usize;
-                if self.slots[slot].connecting {
-                    self.connected(slot);
+                if self.slots[slot].is_connecting {
+                    self.finish_connect(slot);
                 } else if ready.readable {
-                    self.readable(slot);
+                    self.read(slot);
                 }
                 if ready.writable {
                     self.flush(slot);
                 }
             }
-            self.open_due();
+            self.start_due_connects();
             self.move_clients();
             self.count_complete();
         }
@@ -148,12 +144,12 @@ impl<'a> ClientThread<'a> {
             self.disconnect(slot);
             self.slots[slot]
                 .client
-                .close(self.shared, &mut self.result.totals);
+                .check_missing(self.shared, &mut self.result.totals);
         }
         Ok(self.result)
     }
 
-    fn open_due(&mut self) {
+    fn start_due_connects(&mut self) {
         let now = sys::now_ns();
         while self
             .reconnects
@@ -163,20 +159,20 @@ impl<'a> ClientThread<'a> {
             let Some(Reverse((_, slot))) = self.reconnects.pop() else {
                 return;
             };
-            self.dial(slot as usize);
+            self.start_connect(slot as usize);
         }
     }
 
     /// Disconnects clients that are due to move to another address.
     fn move_clients(&mut self) {
-        let (now, stays_s) = (sys::now_ns(), self.shared.stays_s.load(Relaxed));
-        let each_ns = u64::from(stays_s) * 1_000_000_000 / self.slots.len() as u64;
-        if each_ns == 0 {
-            self.moved_ns = now;
+        let (now, stay_mean_s) = (sys::now_ns(), self.shared.stay_mean_s.load(Relaxed));
+        let move_interval_ns = u64::from(stay_mean_s) * 1_000_000_000 / self.slots.len() as u64;
+        if move_interval_ns == 0 {
+            self.move_ns = now;
             return;
         }
-        while self.moved_ns + each_ns <= now {
-            self.moved_ns += each_ns;
+        while self.move_ns + move_interval_ns <= now {
+            self.move_ns += move_interval_ns;
             let slot = self.random.below(self.slots.len() as u32) as usize;
             if self.slots[slot].client.is_answered {
                 self.disconnect(slot);
@@ -185,92 +181,100 @@ impl<'a> ClientThread<'a> {
         }
     }
 
-    fn dial(&mut self, slot: usize) {
+    fn start_connect(&mut self, slot: usize) {
         let number = self.first as usize + slot;
-        let turn = number + self.slots[slot].dials;
-        self.slots[slot].dials += 1;
-        let dial = DialOptions {
-            remote: self.addresses[turn % self.addresses.len()],
+        let address_turn = number + self.slots[slot].connect_count;
+        self.slots[slot].connect_count += 1;
+        let options = DialOptions {
+            remote: self.addresses[address_turn % self.addresses.len()],
             local: Some(([127, 0, 1, 1 + (number % 20) as u8], 0).into()),
             receive_buffer: None,
         };
-        let Ok((fd, connected)) = sys::dial(&dial) else {
+        let Ok((fd, connected)) = sys::dial(&options) else {
             return self.schedule_reconnect(slot);
         };
         let row = &mut self.slots[slot];
-        (row.fd, row.open, row.connecting) = (fd, true, true);
-        row.watched = Interest::IN | Interest::OUT;
-        if self.epoll.add(fd, row.watched, slot as u64).is_err() {
-            return self.connection_lost(slot);
+        (row.fd, row.is_open, row.is_connecting) = (fd, true, true);
+        row.watched_interest = Interest::IN | Interest::OUT;
+        if self
+            .epoll
+            .add(fd, row.watched_interest, slot as u64)
+            .is_err()
+        {
+            return self.record_lost_connection(slot);
         }
         if connected {
-            self.connected(slot);
+            self.finish_connect(slot);
         }
     }
 
-    fn connected(&mut self, slot: usize) {
+    fn finish_connect(&mut self, slot: usize) {
         let row = &mut self.slots[slot];
-        row.connecting = false;
+        row.is_connecting = false;
         if sys::connect_result(row.fd).is_err() {
-            return self.connection_lost(slot);
+            return self.record_lost_connection(slot);
         }
-        row.client.connected();
+        row.client.start_connection();
         self.flush(slot);
     }
 
     fn flush(&mut self, slot: usize) {
         let row = &mut self.slots[slot];
-        if !row.open || row.connecting {
+        if !row.is_open || row.is_connecting {
             return;
         }
-        while !row.client.subscription.out.is_empty() {
-            match sys::send(row.fd, &row.client.subscription.out) {
+        while !row.client.subscription.outgoing.is_empty() {
+            match sys::send(row.fd, &row.client.subscription.outgoing) {
                 Ok(0) => break,
-                Ok(count) => drop(row.client.subscription.out.drain(..count)),
-                Err(_) => return self.connection_lost(slot),
+                Ok(count) => drop(row.client.subscription.outgoing.drain(..count)),
+                Err(_) => return self.record_lost_connection(slot),
             }
         }
-        let wanted = sys::reading(!row.client.subscription.out.is_empty());
-        if wanted != row.watched {
-            row.watched = wanted;
-            if self.epoll.modify(row.fd, wanted, slot as u64).is_err() {
-                self.connection_lost(slot);
+        let wanted_interest = sys::reading(!row.client.subscription.outgoing.is_empty());
+        if wanted_interest != row.watched_interest {
+            row.watched_interest = wanted_interest;
+            if self
+                .epoll
+                .modify(row.fd, wanted_interest, slot as u64)
+                .is_err()
+            {
+                self.record_lost_connection(slot);
             }
         }
     }
 
-    fn readable(&mut self, slot: usize) {
+    fn read(&mut self, slot: usize) {
         let row = &mut self.slots[slot];
-        if !row.open {
+        if !row.is_open {
             return;
         }
         let count = match sys::receive(row.fd, &mut self.buffer) {
             Ok(None) => return,
-            Ok(Some(0)) | Err(_) => return self.connection_lost(slot),
+            Ok(Some(0)) | Err(_) => return self.record_lost_connection(slot),
             Ok(Some(count)) => count,
         };
-        let was = row.client.is_answered;
-        let next = row
-            .client
-            .received(&self.buffer[..count], self.shared, &mut self.result.totals);
-        if row.client.is_answered && !was {
-            self.shared.live.fetch_add(1, Relaxed);
+        let was_answered = row.client.is_answered;
+        let action =
+            row.client
+                .handle_bytes(&self.buffer[..count], self.shared, &mut self.result.totals);
+        if row.client.is_answered && !was_answered {
+            self.shared.open_clients.fetch_add(1, Relaxed);
         }
-        match next {
-            Ok(Next::Continue) => return self.flush(slot),
-            Err(reason) if self.result.violations.len() < REASONS_MAX => {
+        match action {
+            Ok(NextAction::KeepConnection) => return self.flush(slot),
+            Err(reason) if self.result.violations.len() < VIOLATIONS_MAX => {
                 let number = self.first as usize + slot;
                 let violation = format!("client {number}: {reason}");
                 self.result.violations.push(violation);
             }
-            Ok(Next::Reconnect) | Err(_) => {}
+            Ok(NextAction::Reconnect) | Err(_) => {}
         }
         self.disconnect(slot);
         self.schedule_reconnect(slot);
     }
 
     /// Closes a connection that was cut, and schedules a reconnect.
-    fn connection_lost(&mut self, slot: usize) {
+    fn record_lost_connection(&mut self, slot: usize) {
         self.result.lost_connections += 1;
         self.disconnect(slot);
         self.schedule_reconnect(slot);
@@ -278,27 +282,27 @@ impl<'a> ClientThread<'a> {
 
     fn disconnect(&mut self, slot: usize) {
         let row = &mut self.slots[slot];
-        if !row.open {
+        if !row.is_open {
             return;
         }
         sys::close(row.fd);
-        (row.open, row.connecting) = (false, false);
-        row.unanswered += 1;
+        (row.is_open, row.is_connecting) = (false, false);
+        row.unanswered_count += 1;
         if std::mem::take(&mut row.client.is_answered) {
-            row.unanswered = 0;
-            self.shared.live.fetch_sub(1, Relaxed);
+            row.unanswered_count = 0;
+            self.shared.open_clients.fetch_sub(1, Relaxed);
         }
     }
 
     fn schedule_reconnect(&mut self, slot: usize) {
-        let away_max_ns = match self.shared.away_s.load(Relaxed) {
-            0 if self.shared.faults.load(Relaxed) => AWAY_NS.0,
+        let away_max_ns = match self.shared.away_max_s.load(Relaxed) {
+            0 if self.shared.has_faults.load(Relaxed) => AWAY_NS.0,
             0 => AWAY_NS.1,
             seconds => u64::from(seconds) * 1_000_000_000,
         };
-        let unanswered = self.slots[slot].unanswered;
-        let backoff_ns = away_max_ns.saturating_mul(1 << unanswered.min(16));
-        let away_ns = self.random.draw() % backoff_ns.min(away_max_ns.max(AWAY_MAX_NS));
+        let unanswered_count = self.slots[slot].unanswered_count;
+        let backoff_ns = away_max_ns.saturating_mul(1 << unanswered_count.min(16));
+        let away_ns = self.random.draw() % backoff_ns.min(away_max_ns.max(BACKOFF_MAX_NS));
         self.reconnects
             .push(Reverse((sys::now_ns() + away_ns, slot as u32)));
     }
@@ -306,15 +310,15 @@ impl<'a> ClientThread<'a> {
     /// Updates the count of complete clients, once the last messages are published.
     fn count_complete(&mut self) {
         let now = sys::now_ns();
-        if !self.shared.closing.load(Relaxed) || now < self.counted_ns + POLL_NS {
+        if !self.shared.must_publish_last.load(Relaxed) || now < self.count_ns + COUNT_INTERVAL_NS {
             return;
         }
-        self.counted_ns = now;
-        let complete = |slot: &&ClientSlot| slot.client.is_complete(self.shared);
-        let count = self.slots.iter().filter(complete).count() as u32;
+        self.count_ns = now;
+        let is_complete = |slot: &&ClientSlot| slot.client.is_complete(self.shared);
+        let count = self.slots.iter().filter(is_complete).count() as u32;
         self.shared
-            .complete
-            .fetch_add(count.wrapping_sub(self.complete), Relaxed);
-        self.complete = count;
+            .complete_clients
+            .fetch_add(count.wrapping_sub(self.complete_count), Relaxed);
+        self.complete_count = count;
     }
 }

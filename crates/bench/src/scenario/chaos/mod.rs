@@ -1,9 +1,9 @@
 //! `chaos`: runs clients and publishers over a failing network, and checks that the server keeps every promise.
 //!
 //! Clients of all transports with one or several topics, and publishers that retry, connect through a proxy. The proxy cuts, stalls and
-//! delays connections, and passes bytes in small pieces. Then the faults end, and a last message is published to every topic. Each client
-//! must have received every message of its topics once and in order, or a gap (a notice that messages are lost) in place of the missing
-//! messages. The run fails if a message is lost without a gap, duplicated, out of order or altered, if a gap is false, or if an answer
+//! delays connections, and passes bytes in small pieces. Then the faults end, and the publishers publish a last message to every topic. Each
+//! client must have received every message of its topics once and in order, or in place of missing messages a gap (a notice that messages
+//! are lost). The run fails if a message is lost without a gap, duplicated, out of order or altered, if a gap is false, or if an answer
 //! violates the protocol.
 
 mod client;
@@ -40,59 +40,63 @@ const CONNECTIONS: u32 = 5_000;
 const SECONDS: f64 = 300.0;
 /// Default number of requests to publish a second.
 const RATE: f64 = 100.0;
-/// The maximum number of clients of one proxy thread. Each client needs two descriptors, and more while half-cut connections remain.
-const PER_PROXY: u32 = 8_000;
+/// The maximum number of clients of one proxy thread. Each client needs two descriptors, and more while connections remain of which only one side is closed.
+const CLIENTS_PER_PROXY_MAX: u32 = 8_000;
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let seconds = args.duration.unwrap_or(SECONDS);
     let rate = args.rate.unwrap_or(RATE);
-    let setting = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
-    let mut server = Server::start_with(args, setting, &settings(args.accepts()), None)?;
+    let options = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
+    let mut server = Server::start_with(args, options, &settings(args.accepts()), None)?;
     let shared = SharedState::new(args.seed, connections);
     let address = server.addresses[0];
     let before = Sample::of(&mut server)?;
     let (outcome, samples) = std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
-        let count = connections.div_ceil(PER_PROXY);
+        let (address_sender, addresses) = mpsc::channel();
+        let count = connections.div_ceil(CLIENTS_PER_PROXY_MAX);
         let guard = StopOnDrop(&shared);
         let proxies: Vec<_> = (0..count)
             .map(|index| {
-                let (tell, guard) = (tell.clone(), &shared);
-                scope
-                    .spawn(move || stop_all_on_error(guard, || relay(guard, address, index, &tell)))
+                let (address_sender, guard) = (address_sender.clone(), &shared);
+                scope.spawn(move || {
+                    stop_all_on_error(guard, || run_proxy(guard, address, index, &address_sender))
+                })
             })
             .collect();
-        drop(tell);
-        let ports: Vec<SocketAddr> = told.iter().take(count as usize).collect();
-        ensure!(ports.len() == count as usize, "a proxy did not start");
-        let played = run_clients(&shared, &ports, connections, rate, || {
-            phases(&shared, &mut server, connections, seconds)
+        drop(address_sender);
+        let proxy_addresses: Vec<SocketAddr> = addresses.iter().take(count as usize).collect();
+        ensure!(
+            proxy_addresses.len() == count as usize,
+            "a proxy did not start"
+        );
+        let result = run_clients(&shared, &proxy_addresses, connections, rate, || {
+            run_phases(&shared, &mut server, connections, seconds)
         });
         drop(guard);
-        let mut done = ProxyCounts::default();
+        let mut proxy_counts = ProxyCounts::default();
         for proxy in proxies {
-            done += join(proxy)?;
+            proxy_counts += join(proxy)?;
         }
-        let (outcome, samples) = played?;
+        let (outcome, samples) = result?;
         Ok::<_, anyhow::Error>((
             RunResult {
-                proxies: done,
+                proxies: proxy_counts,
                 ..outcome
             },
             samples,
         ))
     })?;
     let after = Sample::of(&mut server)?;
-    say(&outcome);
+    print_summary(&outcome);
     let of_this_run = json!({
         "connections": connections,
-        "shards": setting.shards,
+        "shards": options.shards,
         "seed": args.seed,
         "faults_s": seconds,
         "whole_s": after.seconds_since(&before),
-        "topics": topics(&shared),
+        "topics": topics_json(&shared),
         "network": outcome.proxies.json(),
         "server_cores_busy": after.cores_since(&before),
         "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
@@ -103,19 +107,19 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(report::with(outcome.json(&shared), of_this_run))
 }
 
-fn relay(
+fn run_proxy(
     shared: &SharedState,
     server: SocketAddr,
     index: u32,
-    tell: &mpsc::Sender<SocketAddr>,
+    address_sender: &mpsc::Sender<SocketAddr>,
 ) -> Result<ProxyCounts> {
     let (proxy, address) = Proxy::new(shared, server, index.into())?;
-    tell.send(address).context("the run is over")?;
+    address_sender.send(address).context("the run is over")?;
     proxy.run()
 }
 
 /// Opens the clients, enables and disables the faults, and waits until all clients have the last messages.
-fn phases(
+fn run_phases(
     shared: &SharedState,
     server: &mut Server,
     connections: u32,
@@ -125,41 +129,41 @@ fn phases(
     report::note(&format!(
         "{connections} clients are connected; faults for {seconds} s"
     ));
-    shared.faults.store(true, Relaxed);
-    shared.publishing.store(true, Relaxed);
+    shared.has_faults.store(true, Relaxed);
+    shared.may_publish.store(true, Relaxed);
     let samples = watch(server, seconds)?;
-    shared.publishing.store(false, Relaxed);
-    shared.faults.store(false, Relaxed);
-    let settled = wait_until(shared, || {
-        shared.live.load(Relaxed) == connections && Publishers::all_idle(shared)
+    shared.may_publish.store(false, Relaxed);
+    shared.has_faults.store(false, Relaxed);
+    let are_all_ready = wait_until(shared, || {
+        shared.open_clients.load(Relaxed) == connections && Publishers::are_all_idle(shared)
     })?;
     ensure!(
-        settled,
+        are_all_ready,
         "long after the last fault {} of {connections} clients are connected, publishers idle: {}",
-        shared.live.load(Relaxed),
-        Publishers::all_idle(shared)
+        shared.open_clients.load(Relaxed),
+        Publishers::are_all_idle(shared)
     );
     deliver_last_messages(shared, connections)?;
     Ok(samples)
 }
 
 /// The number of topics of each kind and the length of their logs, for the result.
-fn topics(shared: &SharedState) -> Value {
-    let count = |kind| {
+fn topics_json(shared: &SharedState) -> Value {
+    let count = |retention| {
         shared
             .topics
             .iter()
-            .filter(|topic| topic.kind == kind)
+            .filter(|topic| topic.retention == retention)
             .count()
     };
-    let all = Retention::ALL.iter().map(|&kind| {
-        let value = json!({ "topics": count(kind), "log_messages": kind.log_messages() });
-        (kind.name().to_string(), value)
+    let all = Retention::ALL.iter().map(|&retention| {
+        let value = json!({ "topics": count(retention), "log_messages": retention.log_messages() });
+        (retention.name().to_string(), value)
     });
     Value::Object(all.collect())
 }
 
-fn say(outcome: &RunResult) {
+fn print_summary(outcome: &RunResult) {
     let (totals, counts) = (&outcome.clients.totals, &outcome.clients.totals.counts);
     report::say(&format!(
         "{} messages to clients that came back {} times after {} cuts: \

@@ -27,13 +27,13 @@ const PIECE_PAUSE_NS: u64 = 4_000_000;
 /// If a cut is due but there are no bytes that it could split, the cut waits for bytes. This is the maximum time of that wait.
 const CUT_TIMEOUT_NS: u64 = 1_000_000_000;
 /// When this many bytes of a direction are buffered, the proxy stops reading from the side that sends them.
-const HELD_BYTES: usize = 64 << 10;
+const BUFFERED_BYTES_MAX: usize = 64 << 10;
 /// Size of the receive buffers of the connections to the server. It is small, so that the server notices a stall soon.
 const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
 /// The maximum number of events of one wait.
-const EVENTS: usize = 512;
+const EVENTS_MAX: usize = 512;
 /// The maximum time to wait for events.
-const TURN: Duration = Duration::from_millis(20);
+const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,36 +49,36 @@ enum Timer {
 #[derive(Default)]
 struct Flow {
     bytes: Vec<u8>,
-    sent: usize,
+    sent_bytes: usize,
     /// No bytes pass before this time.
-    until_ns: u64,
+    not_before_ns: u64,
     stalled_until_ns: u64,
     /// Whether a timer is set, after which the bytes may pass.
-    timed: bool,
+    has_timer: bool,
     /// Whether the receiving socket is full.
-    full: bool,
-    ended: bool,
+    is_full: bool,
+    has_ended: bool,
 }
 
 impl Flow {
-    fn waiting(&self) -> usize {
-        self.bytes.len() - self.sent
+    fn waiting_bytes(&self) -> usize {
+        self.bytes.len() - self.sent_bytes
     }
 }
 
 /// A client's connection to the proxy (side 0), and the proxy's connection to the server for this client (side 1).
 struct Pair {
     fds: [RawFd; 2],
-    watched: [Interest; 2],
+    watched_interests: [Interest; 2],
     flows: [Flow; 2],
     generation: u32,
     delay_ns: u64,
     torn_until_ns: u64,
     /// The direction whose next bytes will be cut in the middle, together with the connection. `None` if no cut waits for bytes.
     direction_to_cut: Option<usize>,
-    open: bool,
+    is_open: bool,
     /// Whether the client's side is closed, but the server's side is still open.
-    ghost: bool,
+    is_ghost: bool,
 }
 
 /// The thread's state.
@@ -88,16 +88,16 @@ pub struct Proxy<'a> {
     listener: RawFd,
     epoll: Epoll,
     pairs: Vec<Pair>,
-    free: Vec<u32>,
+    free_pairs: Vec<u32>,
     timers: BinaryHeap<Reverse<(u64, u32, u32, Timer)>>,
     random: Random,
     buffer: Vec<u8>,
     counts: ProxyCounts,
-    calm: bool,
+    is_calm: bool,
 }
 
 /// The listener's epoll key.
-const LISTENER: u64 = u64::MAX;
+const LISTENER_KEY: u64 = u64::MAX;
 
 impl<'a> Proxy<'a> {
     /// Listens on a free port. Must be called on the thread that will run the proxy.
@@ -107,59 +107,59 @@ impl<'a> Proxy<'a> {
         index: u64,
     ) -> Result<(Proxy<'a>, SocketAddr)> {
         sys::unshare_descriptor_table()?;
-        let epoll = Epoll::new(EVENTS)?;
+        let epoll = Epoll::new(EVENTS_MAX)?;
         let (listener, address) = sys::listen(([127, 0, 0, 1], 0).into())?;
-        epoll.add(listener, Interest::IN, LISTENER)?;
+        epoll.add(listener, Interest::IN, LISTENER_KEY)?;
         let proxy = Proxy {
             shared,
             server,
             listener,
             epoll,
             pairs: Vec::new(),
-            free: Vec::new(),
+            free_pairs: Vec::new(),
             timers: BinaryHeap::new(),
             random: Random::new(shared.seed ^ (index + 1) << 48),
-            buffer: vec![0; HELD_BYTES],
+            buffer: vec![0; BUFFERED_BYTES_MAX],
             counts: ProxyCounts::default(),
-            calm: true,
+            is_calm: true,
         };
         Ok((proxy, address))
     }
 
     /// Relays until the run is over.
     pub fn run(mut self) -> Result<ProxyCounts> {
-        while !self.shared.stop.load(Relaxed) {
+        while !self.shared.must_stop.load(Relaxed) {
             let now = sys::now_ns();
-            let next = self
+            let next_timer_ns = self
                 .timers
                 .peek()
                 .map_or(u64::MAX, |Reverse(timer)| timer.0);
-            let sleep = Duration::from_nanos(next.saturating_sub(now)).min(TURN);
-            let count = self.epoll.wait(sleep)?;
+            let wait_time = Duration::from_nanos(next_timer_ns.saturating_sub(now)).min(WAIT_MAX);
+            let count = self.epoll.wait(wait_time)?;
             for index in 0..count {
                 let ready = self.epoll.ready(index);
-                if ready.key == LISTENER {
+                if ready.key == LISTENER_KEY {
                     self.accept()?;
                     continue;
                 }
                 let (pair, side) = ((ready.key as u32 >> 1) as usize, (ready.key & 1) as usize);
                 let row = &mut self.pairs[pair];
-                if row.generation != (ready.key >> 32) as u32 || !row.open {
+                if row.generation != (ready.key >> 32) as u32 || !row.is_open {
                     continue;
                 }
                 if ready.writable {
-                    row.flows[1 - side].full = false;
-                    self.pass(pair, 1 - side);
+                    row.flows[1 - side].is_full = false;
+                    self.pass_bytes(pair, 1 - side);
                 }
-                if ready.readable && self.pairs[pair].open {
-                    self.read(pair, side);
+                if ready.readable && self.pairs[pair].is_open {
+                    self.read_side(pair, side);
                 }
             }
-            self.due();
+            self.handle_timers();
             self.follow_schedule();
         }
         for pair in 0..self.pairs.len() {
-            self.drop_pair(pair, sys::reset);
+            self.close_pair(pair, sys::reset);
         }
         sys::close(self.listener);
         Ok(self.counts)
@@ -167,13 +167,13 @@ impl<'a> Proxy<'a> {
 
     fn accept(&mut self) -> Result<()> {
         while let Some(client) = sys::accept(self.listener)? {
-            let dial = DialOptions {
+            let options = DialOptions {
                 remote: self.server,
                 local: Some(([127, 0, 10, 1 + self.random.below(20) as u8], 0).into()),
                 receive_buffer: Some(RECEIVE_BUFFER_BYTES),
             };
-            let (server, _) = match sys::dial(&dial) {
-                Ok(dialled) => dialled,
+            let (server, _) = match sys::dial(&options) {
+                Ok(result) => result,
                 Err(_) => {
                     sys::reset(client);
                     continue;
@@ -182,20 +182,20 @@ impl<'a> Proxy<'a> {
             sys::no_delay(client)?;
             sys::no_delay(server)?;
             let index = self
-                .free
+                .free_pairs
                 .pop()
                 .map_or(self.pairs.len(), |index| index as usize);
             let generation = self.pairs.get(index).map_or(1, |pair| pair.generation + 1);
             let pair = Pair {
                 fds: [client, server],
-                watched: [Interest::IN; 2],
+                watched_interests: [Interest::IN; 2],
                 flows: Default::default(),
                 generation,
                 delay_ns: 0,
                 torn_until_ns: 0,
                 direction_to_cut: None,
-                open: true,
-                ghost: false,
+                is_open: true,
+                is_ghost: false,
             };
             if index == self.pairs.len() {
                 self.pairs.push(pair);
@@ -207,7 +207,7 @@ impl<'a> Proxy<'a> {
                 self.epoll.add(fd, Interest::IN, self.key(index, side))?;
             }
             self.counts.connections += 1;
-            if !self.calm {
+            if !self.is_calm {
                 self.draw_faults(index);
             }
         }
@@ -218,37 +218,37 @@ impl<'a> Proxy<'a> {
         u64::from(self.pairs[pair].generation) << 32 | (pair as u64) << 1 | side as u64
     }
 
-    fn timer(&mut self, pair: usize, after_ns: u64, due: Timer) {
+    fn set_timer(&mut self, pair: usize, delay_ns: u64, due: Timer) {
         let generation = self.pairs[pair].generation;
         self.timers.push(Reverse((
-            sys::now_ns() + after_ns,
+            sys::now_ns() + delay_ns,
             pair as u32,
             generation,
             due,
         )));
     }
 
-    fn due(&mut self) {
+    fn handle_timers(&mut self) {
         let now = sys::now_ns();
-        while let Some(Reverse((at, pair, generation, due))) = self.timers.peek().copied() {
-            if at > now {
+        while let Some(Reverse((due_ns, pair, generation, due))) = self.timers.peek().copied() {
+            if due_ns > now {
                 return;
             }
             self.timers.pop();
             let pair = pair as usize;
-            if self.pairs[pair].generation != generation || !self.pairs[pair].open {
+            if self.pairs[pair].generation != generation || !self.pairs[pair].is_open {
                 continue;
             }
             match due {
                 Timer::Pass(direction) => {
-                    self.pairs[pair].flows[direction].timed = false;
-                    self.pass(pair, direction);
+                    self.pairs[pair].flows[direction].has_timer = false;
+                    self.pass_bytes(pair, direction);
                 }
-                Timer::Ghost => self.drop_pair(pair, sys::close),
-                _ if self.calm || self.pairs[pair].ghost => {}
+                Timer::Ghost => self.close_pair(pair, sys::close),
+                _ if self.is_calm || self.pairs[pair].is_ghost => {}
                 Timer::Cut => {
                     self.pairs[pair].direction_to_cut = Some(self.random.below(4).min(1) as usize);
-                    self.timer(pair, CUT_TIMEOUT_NS, Timer::CutAnyway);
+                    self.set_timer(pair, CUT_TIMEOUT_NS, Timer::CutAnyway);
                 }
                 Timer::CutAnyway => self.cut(pair),
                 Timer::StallOrTear => self.stall_or_tear(pair),
@@ -256,114 +256,118 @@ impl<'a> Proxy<'a> {
         }
     }
 
-    fn drop_pair(&mut self, pair: usize, close_fd: fn(RawFd)) {
+    fn close_pair(&mut self, pair: usize, close_fd: fn(RawFd)) {
         let row = &mut self.pairs[pair];
-        if !row.open {
+        if !row.is_open {
             return;
         }
-        row.open = false;
-        if !row.ghost {
+        row.is_open = false;
+        if !row.is_ghost {
             close_fd(row.fds[0]);
         }
         close_fd(row.fds[1]);
         row.flows = Default::default();
-        self.free.push(pair as u32);
+        self.free_pairs.push(pair as u32);
     }
 
-    fn watch(&mut self, pair: usize, side: usize, interest: Interest) {
+    fn set_interest(&mut self, pair: usize, side: usize, interest: Interest) {
         let (key, row) = (self.key(pair, side), &mut self.pairs[pair]);
-        if row.watched[side] != interest && !(row.ghost && side == 0) {
-            row.watched[side] = interest;
+        if row.watched_interests[side] != interest && !(row.is_ghost && side == 0) {
+            row.watched_interests[side] = interest;
             // The descriptor is open and in the epoll set, so this fails only if there is no memory.
             let _ = self.epoll.modify(row.fds[side], interest, key);
         }
     }
 
-    fn read(&mut self, pair: usize, side: usize) {
+    fn read_side(&mut self, pair: usize, side: usize) {
         let row = &mut self.pairs[pair];
-        if !row.watched[side].contains(Interest::IN) {
+        if !row.watched_interests[side].contains(Interest::IN) {
             // This side is not watched for reading, so epoll has reported a broken connection.
-            return self.drop_pair(pair, sys::reset);
+            return self.close_pair(pair, sys::reset);
         }
         let count = match sys::receive(row.fds[side], &mut self.buffer) {
             Ok(Some(count)) => count,
             Ok(None) => return,
-            Err(_) => return self.drop_pair(pair, sys::reset),
+            Err(_) => return self.close_pair(pair, sys::reset),
         };
         self.counts.bytes += count as u64;
         let flow = &mut row.flows[side];
         if count == 0 {
-            flow.ended = true;
+            flow.has_ended = true;
         } else {
-            if flow.waiting() == 0 {
-                flow.until_ns = sys::now_ns() + row.delay_ns;
+            if flow.waiting_bytes() == 0 {
+                flow.not_before_ns = sys::now_ns() + row.delay_ns;
             }
             flow.bytes.extend_from_slice(&self.buffer[..count]);
             if row.direction_to_cut == Some(side) {
                 // A part of the buffered bytes passes before the cut.
-                let bytes = &flow.bytes[flow.sent..];
+                let bytes = &flow.bytes[flow.sent_bytes..];
                 let part = self.random.below(bytes.len() as u32) as usize;
                 let _ = sys::send(row.fds[1 - side], &bytes[..part]);
                 self.counts.in_mid_bytes += 1;
                 return self.cut(pair);
             }
         }
-        self.pass(pair, side);
+        self.pass_bytes(pair, side);
     }
 
     /// Passes the bytes that are due.
-    fn pass(&mut self, pair: usize, direction: usize) {
+    fn pass_bytes(&mut self, pair: usize, direction: usize) {
         let now = sys::now_ns();
-        if self.pairs[pair].ghost {
+        if self.pairs[pair].is_ghost {
             return;
         }
         loop {
             let row = &mut self.pairs[pair];
             let flow = &mut row.flows[direction];
-            if flow.waiting() == 0 {
+            if flow.waiting_bytes() == 0 {
                 flow.bytes.clear();
-                flow.sent = 0;
-                if flow.ended {
-                    return self.drop_pair(pair, sys::close);
+                flow.sent_bytes = 0;
+                if flow.has_ended {
+                    return self.close_pair(pair, sys::close);
                 }
                 break;
             }
-            let not_before = flow.until_ns.max(flow.stalled_until_ns);
+            let not_before = flow.not_before_ns.max(flow.stalled_until_ns);
             if now < not_before {
-                if !std::mem::replace(&mut flow.timed, true) {
-                    self.timer(pair, not_before - now, Timer::Pass(direction));
+                if !std::mem::replace(&mut flow.has_timer, true) {
+                    self.set_timer(pair, not_before - now, Timer::Pass(direction));
                 }
                 break;
             }
-            let torn = now < row.torn_until_ns;
-            let mut piece = flow.waiting();
-            if torn {
+            let is_torn = now < row.torn_until_ns;
+            let mut piece = flow.waiting_bytes();
+            if is_torn {
                 let piece_max = (piece / 16).clamp(40, 4000) as u32;
                 piece = piece.min(1 + self.random.below(piece_max) as usize);
             }
-            match sys::send(row.fds[1 - direction], &flow.bytes[flow.sent..][..piece]) {
+            match sys::send(
+                row.fds[1 - direction],
+                &flow.bytes[flow.sent_bytes..][..piece],
+            ) {
                 Ok(0) => {
-                    flow.full = true;
+                    flow.is_full = true;
                     break;
                 }
-                Ok(count) => flow.sent += count,
+                Ok(count) => flow.sent_bytes += count,
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {
-                    flow.full = true;
+                    flow.is_full = true;
                     break;
                 }
-                Err(_) => return self.drop_pair(pair, sys::reset),
+                Err(_) => return self.close_pair(pair, sys::reset),
             }
-            if torn {
-                flow.until_ns = now + 1 + self.random.draw() % PIECE_PAUSE_NS;
+            if is_torn {
+                flow.not_before_ns = now + 1 + self.random.draw() % PIECE_PAUSE_NS;
             }
         }
         for side in 0..2 {
             let row = &self.pairs[pair];
-            let read = !row.flows[side].ended && row.flows[side].waiting() < HELD_BYTES;
+            let read =
+                !row.flows[side].has_ended && row.flows[side].waiting_bytes() < BUFFERED_BYTES_MAX;
             let mut interest = Interest::empty();
             interest.set(Interest::IN, read);
-            interest.set(Interest::OUT, row.flows[1 - side].full);
-            self.watch(pair, side, interest);
+            interest.set(Interest::OUT, row.flows[1 - side].is_full);
+            self.set_interest(pair, side, interest);
         }
     }
 }

@@ -25,30 +25,31 @@ const PUBLISHERS: usize = 50;
 /// Timeout for an answer.
 const TIMEOUT_NS: u64 = 8_000_000_000;
 /// The maximum pause before a new connection.
-const AWAY_NS: u64 = 300_000_000;
+const RECONNECT_PAUSE_MAX_NS: u64 = 300_000_000;
 /// The maximum time to wait for events.
-const TURN: Duration = Duration::from_millis(5);
-/// The maximum number of orders that wait at one publisher. Further orders are dropped.
-const QUEUE_MAX: usize = 50;
+const WAIT_MAX: Duration = Duration::from_millis(5);
+/// The maximum number of orders in the queue of one publisher. Further orders are dropped.
+const QUEUED_ORDERS_MAX: usize = 50;
 /// Messages of a batch.
-const BATCH: u32 = 8;
+const BATCH_MESSAGES: u32 = 8;
 /// A publisher reconnects after this many answers, so that every address gets publishers from time to time.
 const ANSWERS_MAX: u32 = 20;
-/// Two percentages: the share of batches among the orders for ordinary topics, and the share of orders for topics with large messages among
-/// all orders.
-const SHARES: (u32, u32) = (5, 15);
-/// The maximum number of violations that are described in words.
-const REASONS_MAX: usize = 10;
+/// The percentage of orders for topics with large messages.
+const LARGE_PERCENT: u32 = 15;
+/// The percentage of batches among the other orders.
+const BATCH_PERCENT: u32 = 5;
+/// The maximum number of described violations.
+const VIOLATIONS_MAX: usize = 10;
 
 /// An answered request.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
     /// When the request was first sent.
-    pub begun_ns: u64,
+    pub start_ns: u64,
     /// When the answer arrived.
     pub answered_ns: u64,
     /// Whether the request was sent more than once.
-    pub retried: bool,
+    pub was_retried: bool,
 }
 
 /// The results of the publishers.
@@ -78,24 +79,24 @@ struct PublishOrder {
 struct Publisher {
     fd: Option<RawFd>,
     /// The number of the publisher's connects so far. Each connect uses the next address.
-    dials: usize,
+    connect_count: usize,
     /// The number of answers over this connection.
     answers: u32,
     orders: VecDeque<PublishOrder>,
     /// The request in flight, or the next one. Empty if there is none.
     request: Vec<u8>,
     topic: u32,
-    first: u32,
-    messages: u32,
-    begun_ns: u64,
-    retried: bool,
-    sent: usize,
+    first_number: u32,
+    message_count: u32,
+    start_ns: u64,
+    was_retried: bool,
+    sent_bytes: usize,
     answer: Vec<u8>,
-    /// The deadline for the answer, or the time of the next connect.
-    clock_ns: u64,
+    /// With a connection: the deadline for the answer. Without one: the time of the next connect.
+    deadline_ns: u64,
 }
 
-/// The thread's state.
+/// All publishers, which run on one thread.
 pub struct Publishers<'a> {
     shared: &'a SharedState,
     addresses: &'a [SocketAddr],
@@ -103,7 +104,7 @@ pub struct Publishers<'a> {
     epoll: Epoll,
     random: Random,
     result: PublishersResult,
-    closed: bool,
+    has_ordered_last: bool,
 }
 
 impl<'a> Publishers<'a> {
@@ -117,122 +118,129 @@ impl<'a> Publishers<'a> {
             epoll: Epoll::new(PUBLISHERS)?,
             random: Random::new(shared.seed ^ 0xfeed),
             result: PublishersResult::default(),
-            closed: false,
+            has_ordered_last: false,
         })
     }
 
     /// Makes `rate` requests a second while publishing is enabled, and publishes the last messages at the end.
     pub fn run(mut self, rate: f64) -> Result<PublishersResult> {
-        let (mut began_ns, mut ordered) = (sys::now_ns(), 0);
-        while !self.shared.stop.load(Relaxed) {
+        let (mut start_ns, mut ordered_count) = (sys::now_ns(), 0);
+        while !self.shared.must_stop.load(Relaxed) {
             let now = sys::now_ns();
-            if self.shared.publishing.load(Relaxed) {
-                let due = ((now - began_ns) as f64 / 1e9 * rate) as u64;
-                (ordered..due).for_each(|_| self.order());
-                ordered = due;
+            if self.shared.may_publish.load(Relaxed) {
+                let due = ((now - start_ns) as f64 / 1e9 * rate) as u64;
+                (ordered_count..due).for_each(|_| self.order_publish());
+                ordered_count = due;
             } else {
-                (began_ns, ordered) = (now, 0);
+                (start_ns, ordered_count) = (now, 0);
             }
-            if self.shared.closing.load(Relaxed) && !self.closed {
-                self.closed = true;
+            if self.shared.must_publish_last.load(Relaxed) && !self.has_ordered_last {
+                self.has_ordered_last = true;
                 for topic in 0..self.shared.topics.len() as u32 {
-                    self.owner(topic)
+                    self.publisher_of(topic)
                         .orders
                         .push_back(PublishOrder { topic, count: 1 });
                 }
             }
             (0..PUBLISHERS).for_each(|index| self.advance(index, now));
-            let count = self.epoll.wait(TURN)?;
+            let count = self.epoll.wait(WAIT_MAX)?;
             for index in 0..count {
                 let ready = self.epoll.ready(index);
                 let publisher = ready.key as usize;
                 if ready.readable {
-                    self.readable(publisher);
+                    self.read(publisher);
                 }
                 if ready.writable {
                     self.flush(publisher);
                 }
             }
-            let idle = self.publishers.iter().filter(|one| one.is_idle()).count();
-            let idle = if self.shared.closing.load(Relaxed) && !self.closed {
-                0
-            } else {
-                idle
-            };
-            self.shared.idle_publishers.store(idle as u32, Relaxed);
+            let idle_count = self
+                .publishers
+                .iter()
+                .filter(|publisher| publisher.is_idle())
+                .count();
+            let idle_count =
+                if self.shared.must_publish_last.load(Relaxed) && !self.has_ordered_last {
+                    0
+                } else {
+                    idle_count
+                };
+            self.shared
+                .idle_publishers
+                .store(idle_count as u32, Relaxed);
         }
         for index in 0..PUBLISHERS {
-            self.hang_up(index);
+            self.reset_connection(index);
         }
         Ok(self.result)
     }
 
     /// Whether no publisher has a request in flight or queued.
-    pub fn all_idle(shared: &SharedState) -> bool {
+    pub fn are_all_idle(shared: &SharedState) -> bool {
         shared.idle_publishers.load(Relaxed) as usize == PUBLISHERS
     }
 
-    fn owner(&mut self, topic: u32) -> &mut Publisher {
+    fn publisher_of(&mut self, topic: u32) -> &mut Publisher {
         &mut self.publishers[topic as usize % PUBLISHERS]
     }
 
-    fn order(&mut self) {
-        let ordinary = self.shared.ordinary();
+    fn order_publish(&mut self) {
+        let ordinary = self.shared.ordinary_topic_count();
         let large = self.shared.topics.len() as u32 - ordinary;
-        let drawn = self.random.below(100);
-        let order = if drawn < SHARES.1 {
+        let percentage = self.random.below(100);
+        let order = if percentage < LARGE_PERCENT {
             PublishOrder {
                 topic: ordinary + self.random.below(large),
                 count: 1,
             }
         } else {
             // Every second order is for one of a few topics, so that some topics are busy.
-            let among = if drawn.is_multiple_of(2) {
+            let topic_count = if percentage.is_multiple_of(2) {
                 ordinary
             } else {
                 ordinary.div_ceil(20)
             };
-            let count = if self.random.below(100) < SHARES.0 {
-                BATCH
+            let count = if self.random.below(100) < BATCH_PERCENT {
+                BATCH_MESSAGES
             } else {
                 1
             };
             PublishOrder {
-                topic: self.random.below(among),
+                topic: self.random.below(topic_count),
                 count,
             }
         };
-        let owner = self.owner(order.topic);
-        if owner.orders.len() < QUEUE_MAX {
-            owner.orders.push_back(order);
+        let publisher = self.publisher_of(order.topic);
+        if publisher.orders.len() < QUEUED_ORDERS_MAX {
+            publisher.orders.push_back(order);
         }
     }
 
-    /// Does what is due at a publisher: composes the next request, connects, or stops waiting for an answer.
+    /// Continues a publisher: composes its next request, connects, or repeats a request whose answer has not come in time.
     fn advance(&mut self, index: usize, now: u64) {
         let publisher = &mut self.publishers[index];
         if publisher.request.is_empty() {
             let Some(order) = publisher.orders.pop_front() else {
                 return;
             };
-            self.compose(index, order);
+            self.compose_request(index, order);
         }
         let publisher = &self.publishers[index];
         match publisher.fd {
-            Some(_) if now >= publisher.clock_ns => self.retry(index),
-            None if now >= publisher.clock_ns => self.dial(index),
+            Some(_) if now >= publisher.deadline_ns => self.retry(index),
+            None if now >= publisher.deadline_ns => self.start_connect(index),
             _ => {}
         }
     }
 
-    fn compose(&mut self, index: usize, order: PublishOrder) {
+    fn compose_request(&mut self, index: usize, order: PublishOrder) {
         let PublishOrder { topic, count } = order;
         let name = &self.shared.topics[topic as usize].name;
-        let first = self.shared.begun[topic as usize].fetch_add(count, Relaxed) + 1;
+        let first = self.shared.begun_counts[topic as usize].fetch_add(count, Relaxed) + 1;
         let key = |number: u32| format!("{:x}-{topic}-{number}", self.shared.seed);
         let mut body = String::new();
         let fields = if count == 1 {
-            let size = self.shared.size(topic, &mut self.random);
+            let size = self.shared.random_size(topic, &mut self.random);
             write_payload(topic, first, size, &mut body);
             format!(
                 "/{name} HTTP/1.1\r\nContent-Type: text/plain\r\nAccept: application/json\r\nIdempotency-Key: \"{}\"",
@@ -240,7 +248,7 @@ impl<'a> Publishers<'a> {
             )
         } else {
             for number in first..first + count {
-                let size = self.shared.size(topic, &mut self.random);
+                let size = self.shared.random_size(topic, &mut self.random);
                 let key = key(number);
                 body +=
                     &format!("{{\"topic\":\"{name}\",\"idempotency_key\":\"{key}\",\"data\":\"");
@@ -250,38 +258,42 @@ impl<'a> Publishers<'a> {
             " HTTP/1.1\r\nContent-Type: application/x-ndjson".to_string()
         };
         let length = body.len();
-        let text = format!(
+        let request = format!(
             "POST /pub{fields}\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         let publisher = &mut self.publishers[index];
-        publisher.request = text.into_bytes();
-        (publisher.topic, publisher.first, publisher.messages) = (topic, first, count);
-        (publisher.begun_ns, publisher.retried) = (sys::now_ns(), false);
-        self.begin(index);
+        publisher.request = request.into_bytes();
+        (
+            publisher.topic,
+            publisher.first_number,
+            publisher.message_count,
+        ) = (topic, first, count);
+        (publisher.start_ns, publisher.was_retried) = (sys::now_ns(), false);
+        self.send_request(index);
     }
 
     /// Sends the request from its first byte, if there is a connection.
-    fn begin(&mut self, index: usize) {
+    fn send_request(&mut self, index: usize) {
         let publisher = &mut self.publishers[index];
-        publisher.sent = 0;
+        publisher.sent_bytes = 0;
         publisher.answer.clear();
         if publisher.fd.is_some() {
             self.result.requests += 1;
-            publisher.clock_ns = sys::now_ns() + TIMEOUT_NS;
+            publisher.deadline_ns = sys::now_ns() + TIMEOUT_NS;
             self.flush(index);
         }
     }
 
-    fn dial(&mut self, index: usize) {
-        let turn = index + self.publishers[index].dials;
-        self.publishers[index].dials += 1;
-        let dial = DialOptions {
+    fn start_connect(&mut self, index: usize) {
+        let turn = index + self.publishers[index].connect_count;
+        self.publishers[index].connect_count += 1;
+        let options = DialOptions {
             remote: self.addresses[turn % self.addresses.len()],
             local: Some(([127, 0, 2, 1], 0).into()),
             receive_buffer: None,
         };
-        let Ok((fd, _)) = sys::dial(&dial) else {
-            self.publishers[index].clock_ns = sys::now_ns() + AWAY_NS;
+        let Ok((fd, _)) = sys::dial(&options) else {
+            self.publishers[index].deadline_ns = sys::now_ns() + RECONNECT_PAUSE_MAX_NS;
             return;
         };
         self.publishers[index].fd = Some(fd);
@@ -290,7 +302,7 @@ impl<'a> Publishers<'a> {
             .epoll
             .add(fd, Interest::IN | Interest::OUT, index as u64)
         {
-            Ok(()) => self.begin(index),
+            Ok(()) => self.send_request(index),
             Err(_) => self.retry(index),
         }
     }
@@ -298,22 +310,22 @@ impl<'a> Publishers<'a> {
     fn flush(&mut self, index: usize) {
         let publisher = &mut self.publishers[index];
         let Some(fd) = publisher.fd else { return };
-        while publisher.sent < publisher.request.len() {
-            match sys::send(fd, &publisher.request[publisher.sent..]) {
+        while publisher.sent_bytes < publisher.request.len() {
+            match sys::send(fd, &publisher.request[publisher.sent_bytes..]) {
                 Ok(0) => break,
-                Ok(count) => publisher.sent += count,
+                Ok(count) => publisher.sent_bytes += count,
                 // The connect is still in progress. Epoll reports when it is done.
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => break,
                 Err(_) => return self.retry(index),
             }
         }
-        let interest = sys::reading(publisher.sent < publisher.request.len());
+        let interest = sys::reading(publisher.sent_bytes < publisher.request.len());
         if self.epoll.modify(fd, interest, index as u64).is_err() {
             self.retry(index);
         }
     }
 
-    fn hang_up(&mut self, index: usize) {
+    fn reset_connection(&mut self, index: usize) {
         if let Some(fd) = self.publishers[index].fd.take() {
             sys::reset(fd);
         }
@@ -321,16 +333,16 @@ impl<'a> Publishers<'a> {
 
     /// Closes the connection. The request is repeated over another connection, whether or not the server has read it.
     fn retry(&mut self, index: usize) {
-        self.hang_up(index);
+        self.reset_connection(index);
         let publisher = &mut self.publishers[index];
-        let again = !publisher.request.is_empty();
-        publisher.retried |= again;
-        self.result.retries += u64::from(again);
+        let has_request = !publisher.request.is_empty();
+        publisher.was_retried |= has_request;
+        self.result.retries += u64::from(has_request);
         publisher.answer.clear();
-        publisher.clock_ns = sys::now_ns() + self.random.draw() % AWAY_NS;
+        publisher.deadline_ns = sys::now_ns() + self.random.draw() % RECONNECT_PAUSE_MAX_NS;
     }
 
-    fn readable(&mut self, index: usize) {
+    fn read(&mut self, index: usize) {
         let publisher = &mut self.publishers[index];
         let Some(fd) = publisher.fd else { return };
         let mut bytes = [0; 4096];
@@ -342,9 +354,9 @@ impl<'a> Publishers<'a> {
         let Response { head, body, .. } = match parse::response(&publisher.answer) {
             Ok(Some(response)) => response,
             Ok(None) => return,
-            Err(error) => return self.violation(index, error.to_string()),
+            Err(error) => return self.record_violation(index, error.to_string()),
         };
-        let (status, close, replays) = (head.status, head.close, head.replayed);
+        let (status, close, is_replayed) = (head.status, head.close, head.replayed);
         let lines: Value = serde_json::from_slice(body).unwrap_or_default();
         let refused = lines["failed"]
             .as_array()
@@ -352,12 +364,12 @@ impl<'a> Publishers<'a> {
         match status {
             200..=202 if !refused => {
                 self.result.replayed +=
-                    u64::from(replays) + lines["replayed"].as_u64().unwrap_or(0);
-                self.result.acknowledged += u64::from(publisher.messages);
+                    u64::from(is_replayed) + lines["replayed"].as_u64().unwrap_or(0);
+                self.result.acknowledged += u64::from(publisher.message_count);
                 self.result.answers.push(Answer {
-                    begun_ns: publisher.begun_ns,
+                    start_ns: publisher.start_ns,
                     answered_ns: sys::now_ns(),
-                    retried: publisher.retried,
+                    was_retried: publisher.was_retried,
                 });
                 let position = lines["last_message_id"].as_str().and_then(Position::parse);
                 publisher.request.clear();
@@ -368,32 +380,38 @@ impl<'a> Publishers<'a> {
                 let publisher = &mut self.publishers[index];
                 publisher.answers += 1;
                 if close || publisher.answers >= ANSWERS_MAX {
-                    publisher.clock_ns = 0;
-                    self.hang_up(index);
+                    publisher.deadline_ns = 0;
+                    self.reset_connection(index);
                 }
             }
             408 | 429 | 503 => self.retry(index),
             _ => {
-                let text = String::from_utf8_lossy(body).into_owned();
-                self.violation(index, format!("publish: {status} {text}"));
+                let body = String::from_utf8_lossy(body).into_owned();
+                self.record_violation(index, format!("publish: {status} {body}"));
             }
         }
     }
 
     /// Checks the position of a message in the answer to its publish.
     fn check_position(&mut self, index: usize, position: Position) {
-        let Publisher { topic, first, .. } = self.publishers[index];
-        if let Err(other) = self.shared.check_position(topic, first, position) {
+        let Publisher {
+            topic,
+            first_number,
+            ..
+        } = self.publishers[index];
+        if let Err(first_position) = self.shared.check_position(topic, first_number, position) {
             let name = &self.shared.topics[topic as usize].name;
-            let what = format!("{name}, {first}: answered {position:?}, stood at {other:?}");
-            self.violation(index, what);
+            let violation = format!(
+                "{name}, {first_number}: answered {position:?}, stood at {first_position:?}"
+            );
+            self.record_violation(index, violation);
         }
     }
 
-    /// Records an answer that violates the protocol. The messages of the request count as published, so they count as lost if no subscriber
-    /// receives them.
-    fn violation(&mut self, index: usize, reason: String) {
-        if self.result.violations.len() < REASONS_MAX {
+    /// Records an answer that violates the protocol. The messages of the request count as published, so they count as lost for subscribers that
+    /// do not receive them.
+    fn record_violation(&mut self, index: usize, reason: String) {
+        if self.result.violations.len() < VIOLATIONS_MAX {
             self.result.violations.push(reason);
         }
         self.publishers[index].request.clear();

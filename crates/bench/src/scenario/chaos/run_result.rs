@@ -20,7 +20,7 @@ pub struct RunResult {
 impl RunResult {
     /// How many publishes have begun, answered or not.
     pub fn begun_publishes(&self, shared: &SharedState) -> u64 {
-        let counters = shared.begun.iter();
+        let counters = shared.begun_counts.iter();
         counters.map(|count| u64::from(count.load(Relaxed))).sum()
     }
 
@@ -42,7 +42,7 @@ impl RunResult {
 
     /// Prints the faults that have a description. Others are only counted in the result.
     pub fn print_faults(&self) {
-        for reason in self.violations().chain(&self.clients.totals.broken) {
+        for reason in self.violations().chain(&self.clients.totals.descriptions) {
             report::say(reason);
         }
     }
@@ -56,14 +56,14 @@ impl RunResult {
             "published": self.begun_publishes(shared),
             "publishers": self.publishers,
             "clients": {
-                "opened": totals.opened,
+                "opened": totals.answered_connections,
                 "resumed": totals.resumed,
                 "lost_connections": clients.lost_connections,
                 "ended_by_the_server": totals.ended,
                 "closed_4412": totals.closed_for_gap,
                 "turned_away": totals.turned_away,
                 "empty_polls": totals.empty_polls,
-                "complete_at_the_end": shared.complete.load(Relaxed),
+                "complete_at_the_end": shared.complete_clients.load(Relaxed),
             },
             "messages": counts.messages,
             "silent_losses": counts.silent_losses,
@@ -75,7 +75,7 @@ impl RunResult {
             "corrupt": totals.corrupt,
             "misdelivered": totals.misdelivered,
             "moved": totals.moved,
-            "broken": totals.broken,
+            "broken": totals.descriptions,
             "violations": self.violations().collect::<Vec<_>>(),
         })
     }

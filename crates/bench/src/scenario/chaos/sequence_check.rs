@@ -38,59 +38,69 @@ impl Counts {
 
 /// An announced gap after which no message has arrived yet.
 #[derive(Clone, Copy, Debug)]
-struct ToldGap {
+struct AnnouncedGap {
     /// The newest message whose publish had begun when the client received the gap.
-    upto: u32,
+    newest_covered: u32,
     /// Whether the gap certainly concerns this topic. On a connection with several topics, the server may announce a gap without naming the
     /// topic.
-    certain: bool,
+    is_certain: bool,
 }
 
 /// The check of one topic of one client.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCheck {
     /// The number of the newest received message; 0 before the first.
-    last: u32,
+    last_number: u32,
     /// The first message that must arrive; `None` while that is unknown.
-    promised: Option<u32>,
-    told: Option<ToldGap>,
+    first_expected: Option<u32>,
+    announced_gap: Option<AnnouncedGap>,
     missing: Vec<RangeInclusive<u32>>,
 }
 
 impl SequenceCheck {
     /// Records that all messages from `from` on must arrive. If an earlier call has recorded a number, that number stays in force.
-    pub fn promise(&mut self, from: u32) {
-        self.promised.get_or_insert(from);
+    pub fn expect_all_from(&mut self, first: u32) {
+        self.first_expected.get_or_insert(first);
     }
 
     /// The number of the newest received message; 0 before the first.
-    pub fn last(&self) -> u32 {
-        self.last
+    pub fn last_number(&self) -> u32 {
+        self.last_number
     }
 
     /// The newest message that the client has received or that the last announced gap covers.
-    pub fn known(&self) -> u32 {
-        self.last.max(self.told.map_or(0, |told| told.upto))
+    pub fn last_accounted(&self) -> u32 {
+        self.last_number
+            .max(self.announced_gap.map_or(0, |gap| gap.newest_covered))
     }
 
     /// Records an announced gap. The publish of the first `begun` messages had begun when the client received the gap.
-    pub fn gap(&mut self, begun: u32, certain: bool) {
-        let certain = certain || self.told.is_some_and(|told| told.certain);
-        let upto = begun;
-        self.told = Some(ToldGap { upto, certain });
+    pub fn record_gap(&mut self, begun_count: u32, is_certain: bool) {
+        let is_certain = is_certain || self.announced_gap.is_some_and(|gap| gap.is_certain);
+        let newest_covered = begun_count;
+        self.announced_gap = Some(AnnouncedGap {
+            newest_covered,
+            is_certain,
+        });
     }
 
     /// The next message that must arrive.
-    fn expected(&self) -> Option<u32> {
-        match self.last {
-            0 => self.promised,
+    fn next_expected(&self) -> Option<u32> {
+        match self.last_number {
+            0 => self.first_expected,
             last => Some(last + 1),
         }
     }
 
     /// Checks a received message. The topic's log keeps `kept` messages, and the publish of the first `begun` messages has begun.
-    pub fn arrived(&mut self, number: u32, kept: u32, begun: u32, counts: &mut Counts) {
-        if number <= self.last {
+    pub fn check_message(
+        &mut self,
+        number: u32,
+        kept_count: u32,
+        begun_count: u32,
+        counts: &mut Counts,
+    ) {
+        if number <= self.last_number {
             if self.missing.iter().any(|range| range.contains(&number)) {
                 counts.disorders += 1;
             } else {
@@ -99,47 +109,54 @@ impl SequenceCheck {
             return;
         }
         counts.messages += 1;
-        let (from, told) = (self.expected().unwrap_or(number), self.told.take());
-        let judged = self.last > 0 || self.promised.is_some();
-        self.last = number;
-        if from < number {
-            let newest_told = self.miss(from, number - 1, told, counts);
-            if newest_told.is_some_and(|newest| begun < newest.saturating_add(kept)) {
+        let (first, announced_gap) = (
+            self.next_expected().unwrap_or(number),
+            self.announced_gap.take(),
+        );
+        let is_start_known = self.last_number > 0 || self.first_expected.is_some();
+        self.last_number = number;
+        if first < number {
+            let newest_covered = self.record_missing(first, number - 1, announced_gap, counts);
+            if newest_covered.is_some_and(|newest| begun_count < newest.saturating_add(kept_count))
+            {
                 counts.false_gaps += 1;
             }
-        } else if from == number && judged && told.is_some_and(|told| told.certain) {
+        } else if first == number
+            && is_start_known
+            && announced_gap.is_some_and(|gap| gap.is_certain)
+        {
             counts.false_gaps += 1;
         }
     }
 
     /// Records the messages from `from` to `to` as missing. Returns the newest of them that the gap `told` covers.
-    fn miss(
+    fn record_missing(
         &mut self,
-        from: u32,
-        to: u32,
-        told: Option<ToldGap>,
+        first: u32,
+        last: u32,
+        announced_gap: Option<AnnouncedGap>,
         counts: &mut Counts,
     ) -> Option<u32> {
-        let upto = told.map_or(0, |told| told.upto.min(to));
-        if upto < to {
-            self.missing.push(from.max(upto + 1)..=to);
+        let newest_covered = announced_gap.map_or(0, |gap| gap.newest_covered.min(last));
+        if newest_covered < last {
+            self.missing.push(first.max(newest_covered + 1)..=last);
         }
-        if upto < from {
+        if newest_covered < first {
             return None;
         }
-        counts.told_losses += u64::from(upto - from + 1);
-        Some(upto)
+        counts.told_losses += u64::from(newest_covered - first + 1);
+        Some(newest_covered)
     }
 
     /// Ends the check after the publish of message `newest`, the last one: records the messages that are missing at the end, and counts and
     /// returns all silent losses.
-    pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
+    pub fn check_missing(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
         // Every client is connected when the last message is published. So that message must arrive even if no message was received before,
         // and none was promised.
-        let from = self.expected().unwrap_or(newest);
-        if from <= newest && newest > 0 {
-            let told = self.told.take();
-            self.miss(from, newest, told, counts);
+        let first = self.next_expected().unwrap_or(newest);
+        if first <= newest && newest > 0 {
+            let announced_gap = self.announced_gap.take();
+            self.record_missing(first, newest, announced_gap, counts);
         }
         counts.silent_losses += self.missing.iter().cloned().flatten().count() as u64;
         &self.missing
@@ -154,62 +171,72 @@ mod tests {
 
     /// The counts after a client has received these messages and gaps (number 0), each with the number of publishes that had begun. All
     /// messages must arrive.
-    fn judge(kept: u32, newest: u32, what: &[(u32, u32)]) -> Counts {
+    fn counts_after(kept_count: u32, newest: u32, events: &[(u32, u32)]) -> Counts {
         let (mut check, mut counts) = (SequenceCheck::default(), Counts::default());
-        check.promise(1);
-        for (number, begun) in what {
+        check.expect_all_from(1);
+        for (number, begun_count) in events {
             match number {
                 0 => {
                     counts.told_gaps += 1;
-                    check.gap(*begun, true);
+                    check.record_gap(*begun_count, true);
                 }
-                number => check.arrived(*number, kept, *begun, &mut counts),
+                number => check.check_message(*number, kept_count, *begun_count, &mut counts),
             }
         }
-        check.close(newest, &mut counts);
+        check.check_missing(newest, &mut counts);
         counts
     }
 
     #[test]
     fn each_kind_of_fault_is_told_from_the_others() {
-        assert!(judge(9, 3, &[(1, 1), (2, 2), (3, 3)]).is_clean());
-        assert_eq!(judge(9, 3, &[(1, 1), (3, 3)]).silent_losses, 1);
-        assert_eq!(judge(9, 3, &[(1, 1), (2, 2)]).silent_losses, 1, "the last");
-        assert_eq!(judge(9, 3, &[]).silent_losses, 3);
-        assert_eq!(judge(9, 2, &[(1, 1), (2, 2), (1, 2)]).doubles, 1);
-        let late = judge(9, 3, &[(1, 1), (3, 3), (2, 3)]);
+        assert!(counts_after(9, 3, &[(1, 1), (2, 2), (3, 3)]).is_clean());
+        assert_eq!(counts_after(9, 3, &[(1, 1), (3, 3)]).silent_losses, 1);
+        assert_eq!(
+            counts_after(9, 3, &[(1, 1), (2, 2)]).silent_losses,
+            1,
+            "the last"
+        );
+        assert_eq!(counts_after(9, 3, &[]).silent_losses, 3);
+        assert_eq!(counts_after(9, 2, &[(1, 1), (2, 2), (1, 2)]).doubles, 1);
+        let late = counts_after(9, 3, &[(1, 1), (3, 3), (2, 3)]);
         assert_eq!((late.disorders, late.doubles), (1, 0));
     }
 
     #[test]
     fn a_told_gap_covers_what_had_begun_and_nothing_later() {
-        let told = judge(2, 9, &[(1, 1), (0, 7), (8, 9), (9, 9)]);
-        assert_eq!((told.told_losses, told.silent_losses), (6, 0));
-        assert!(told.is_clean(), "{told:?}");
-        let later = judge(2, 9, &[(1, 1), (0, 5), (8, 8), (9, 9)]);
+        let covered = counts_after(2, 9, &[(1, 1), (0, 7), (8, 9), (9, 9)]);
+        assert_eq!((covered.told_losses, covered.silent_losses), (6, 0));
+        assert!(covered.is_clean(), "{covered:?}");
+        let later = counts_after(2, 9, &[(1, 1), (0, 5), (8, 8), (9, 9)]);
         assert_eq!((later.told_losses, later.silent_losses), (4, 2));
     }
 
     #[test]
     fn a_gap_is_false_when_nothing_was_missed_or_the_log_reached_back() {
-        assert_eq!(judge(2, 2, &[(1, 1), (0, 1), (2, 2)]).false_gaps, 1);
+        assert_eq!(counts_after(2, 2, &[(1, 1), (0, 1), (2, 2)]).false_gaps, 1);
         // Message 4 is missing. A log that keeps two messages still has it until message 6 is published.
-        assert_eq!(judge(2, 5, &[(3, 3), (0, 5), (5, 5)]).false_gaps, 1);
-        assert_eq!(judge(2, 6, &[(3, 3), (0, 6), (5, 6), (6, 6)]).false_gaps, 0);
-        assert_eq!(judge(u32::MAX, 9, &[(1, 1), (0, 9), (9, 9)]).false_gaps, 1);
+        assert_eq!(counts_after(2, 5, &[(3, 3), (0, 5), (5, 5)]).false_gaps, 1);
+        assert_eq!(
+            counts_after(2, 6, &[(3, 3), (0, 6), (5, 6), (6, 6)]).false_gaps,
+            0
+        );
+        assert_eq!(
+            counts_after(u32::MAX, 9, &[(1, 1), (0, 9), (9, 9)]).false_gaps,
+            1
+        );
     }
 
     proptest! {
         /// Tests that each message that is left out of an ordered stream counts as a silent loss.
         #[test]
-        fn losses_are_counted_to_the_message(came in prop::collection::vec(any::<bool>(), 1..60)) {
-            let newest = came.len() as u32;
-            let what: Vec<(u32, u32)> = (1..=newest)
-                .filter(|number| came[*number as usize - 1])
+        fn losses_are_counted_to_the_message(is_received in prop::collection::vec(any::<bool>(), 1..60)) {
+            let newest = is_received.len() as u32;
+            let events: Vec<(u32, u32)> = (1..=newest)
+                .filter(|number| is_received[*number as usize - 1])
                 .map(|number| (number, newest))
                 .collect();
-            let counts = judge(3, newest, &what);
-            let lost = came.iter().filter(|came| !**came).count() as u64;
+            let counts = counts_after(3, newest, &events);
+            let lost = is_received.iter().filter(|is_received| !**is_received).count() as u64;
             prop_assert_eq!(counts.silent_losses, lost);
             prop_assert_eq!(counts.messages, u64::from(newest) - lost);
             prop_assert_eq!((counts.doubles, counts.disorders, counts.false_gaps), (0, 0, 0));

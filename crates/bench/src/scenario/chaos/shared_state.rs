@@ -65,7 +65,7 @@ impl Retention {
     }
 
     /// The number of messages that the log is certain to keep.
-    pub fn kept(self) -> u32 {
+    pub fn kept_count(self) -> u32 {
         match self {
             Retention::Deep => u32::MAX,
             other => other.log_messages(),
@@ -86,16 +86,16 @@ pub fn settings(accepts_per_s: u32) -> String {
     let mut text = format!(
         "[limits]\naccepts_per_s = {accepts_per_s}\noutbox_bytes = 131072\n\n[heartbeat]\ninterval_s = 7\n\n[publish]\nidempotency_keys = 1000000\n"
     );
-    for &kind in Retention::ALL {
-        let slow = if kind == Retention::LargeSkip {
+    for &retention in Retention::ALL {
+        let slow = if retention == Retention::LargeSkip {
             "skip"
         } else {
             "disconnect"
         };
         text += &format!(
             "\n[[rule]]\nmatch = \"{}/#\"\nlog_messages = {}\nlog_bytes = \"256 MiB\"\nslow = \"{slow}\"\npoll_timeout_s = 5\n",
-            kind.name(),
-            kind.log_messages()
+            retention.name(),
+            retention.log_messages()
         );
     }
     text
@@ -106,7 +106,7 @@ pub struct Topic {
     /// The topic's name.
     pub name: String,
     /// The retention of the topic's log.
-    pub kind: Retention,
+    pub retention: Retention,
 }
 
 /// The transport and the topics of one client.
@@ -116,7 +116,7 @@ pub struct ClientPlan {
     /// How the client subscribes.
     pub transport: Transport,
     /// Whether the client begins with new messages instead of the kept ones.
-    pub live: bool,
+    pub starts_live: bool,
     /// The client's topics.
     pub topics: Vec<u32>,
 }
@@ -129,34 +129,34 @@ pub struct SharedState {
     /// All topics.
     pub topics: Vec<Topic>,
     /// For each topic, the number of messages whose publish has begun.
-    pub begun: Vec<AtomicU32>,
+    pub begun_counts: Vec<AtomicU32>,
     /// The first reported position of each message, by topic and number.
     positions: Vec<Mutex<HashMap<u32, Position>>>,
     /// Whether network faults are enabled.
-    pub faults: AtomicBool,
+    pub has_faults: AtomicBool,
     /// Whether new messages may be published.
-    pub publishing: AtomicBool,
+    pub may_publish: AtomicBool,
     /// Whether one last message must be published to every topic.
-    pub closing: AtomicBool,
+    pub must_publish_last: AtomicBool,
     /// Publishers without a request in flight or queued.
     pub idle_publishers: AtomicU32,
     /// Clients whose connection was answered.
-    pub live: AtomicU32,
+    pub open_clients: AtomicU32,
     /// Clients that have the last message of each of their topics.
-    pub complete: AtomicU32,
+    pub complete_clients: AtomicU32,
     /// The maximum time before a client reconnects, in seconds. 0 means the default.
-    pub away_s: AtomicU32,
+    pub away_max_s: AtomicU32,
     /// The mean time after which a client moves to the next address, in seconds. 0 means never.
-    pub stays_s: AtomicU32,
+    pub stay_mean_s: AtomicU32,
     /// Whether the threads must end.
-    pub stop: AtomicBool,
+    pub must_stop: AtomicBool,
 }
 
 impl SharedState {
     /// The state for `connections` clients.
     pub fn new(seed: u64, connections: u32) -> SharedState {
-        let ordinary = (connections / CLIENTS_PER_TOPIC).max(20);
-        let topics: Vec<Topic> = (0..ordinary)
+        let ordinary_count = (connections / CLIENTS_PER_TOPIC).max(20);
+        let topics: Vec<Topic> = (0..ordinary_count)
             .map(|index| match index % 20 {
                 0..14 => Retention::Deep,
                 14..18 => Retention::Short,
@@ -166,17 +166,17 @@ impl SharedState {
                 Retention::ALL
                     .iter()
                     .copied()
-                    .filter(|kind| kind.is_large()),
+                    .filter(|retention| retention.is_large()),
             )
             .enumerate()
-            .map(|(index, kind)| Topic {
-                name: format!("{}/{index}", kind.name()),
-                kind,
+            .map(|(index, retention)| Topic {
+                name: format!("{}/{index}", retention.name()),
+                retention,
             })
             .collect();
         SharedState {
             seed,
-            begun: topics.iter().map(|_| AtomicU32::new(0)).collect(),
+            begun_counts: topics.iter().map(|_| AtomicU32::new(0)).collect(),
             positions: topics.iter().map(|_| Mutex::default()).collect(),
             topics,
             ..SharedState::default()
@@ -184,26 +184,29 @@ impl SharedState {
     }
 
     /// The number of ordinary topics. The topics with large messages have the numbers after them.
-    pub fn ordinary(&self) -> u32 {
-        let large = Retention::ALL.iter().filter(|kind| kind.is_large()).count();
-        (self.topics.len() - large) as u32
+    pub fn ordinary_topic_count(&self) -> u32 {
+        let large_count = Retention::ALL
+            .iter()
+            .filter(|retention| retention.is_large())
+            .count();
+        (self.topics.len() - large_count) as u32
     }
 
     /// The plan of client `number`.
-    pub fn plan(&self, number: u32) -> ClientPlan {
+    pub fn client_plan(&self, number: u32) -> ClientPlan {
         let transport = [Transport::Ws, Transport::Sse, Transport::Poll][number as usize % 3];
         let mut random = Random::new(self.seed ^ u64::from(number) << 20);
-        let ordinary = self.ordinary();
-        let large = self.topics.len() as u32 - ordinary;
+        let ordinary_count = self.ordinary_topic_count();
+        let large_count = self.topics.len() as u32 - ordinary_count;
         if number % LARGE_EVERY == LARGE_EVERY - 1 {
             // Each topic with large messages gets clients of every transport.
             let turn = number / LARGE_EVERY;
-            let topics = vec![ordinary + (turn + turn / 3) % large];
-            let live = false;
+            let topics = vec![ordinary_count + (turn + turn / 3) % large_count];
+            let starts_live = false;
             return ClientPlan {
                 number,
                 transport,
-                live,
+                starts_live,
                 topics,
             };
         }
@@ -214,24 +217,24 @@ impl SharedState {
         };
         let mut topics = Vec::new();
         while topics.len() < count as usize {
-            let topic = random.below(ordinary);
+            let topic = random.below(ordinary_count);
             if !topics.contains(&topic) {
                 topics.push(topic);
             }
         }
         // A long-poll never begins with new messages: while a client has no position, the server promises no message between two polls.
-        let live = transport != Transport::Poll && random.below(10) < 3;
+        let starts_live = transport != Transport::Poll && random.below(10) < 3;
         ClientPlan {
             number,
             transport,
-            live,
+            starts_live,
             topics,
         }
     }
 
     /// The number of messages of `topic` whose publish has begun.
-    pub fn begun(&self, topic: u32) -> u32 {
-        self.begun[topic as usize].load(Relaxed)
+    pub fn begun_count(&self, topic: u32) -> u32 {
+        self.begun_counts[topic as usize].load(Relaxed)
     }
 
     /// Checks the position of a message that an answer or a subscriber reports. It must be the position that was reported first.
@@ -246,17 +249,17 @@ impl SharedState {
     ) -> Result<(), Position> {
         let positions = &self.positions[topic as usize];
         let mut positions = positions.lock().expect("no holder panics");
-        let known = *positions.entry(number).or_insert(position);
-        if known == position {
+        let first_position = *positions.entry(number).or_insert(position);
+        if first_position == position {
             Ok(())
         } else {
-            Err(known)
+            Err(first_position)
         }
     }
 
     /// A random size for a message of `topic`.
-    pub fn size(&self, topic: u32, random: &mut Random) -> usize {
-        if self.topics[topic as usize].kind.is_large() {
+    pub fn random_size(&self, topic: u32, random: &mut Random) -> usize {
+        if self.topics[topic as usize].retention.is_large() {
             return LARGE_BYTES;
         }
         let payload_max = if random.below(40) == 0 { 20_000 } else { 600 };
@@ -276,15 +279,15 @@ pub fn write_payload(topic: u32, number: u32, size: usize, out: &mut String) {
 
 /// The topic and the number of a message, if it is complete and unchanged.
 pub fn read_payload(data: &[u8]) -> Option<(u32, u32)> {
-    let field = |at: usize| {
-        let digits = std::str::from_utf8(data.get(at..at + 8)?).ok()?;
+    let parse_field = |start: usize| {
+        let digits = std::str::from_utf8(data.get(start..start + 8)?).ok()?;
         u32::from_str_radix(digits, 16).ok()
     };
-    let (topic, number, size) = (field(0)?, field(8)?, field(16)?);
+    let (topic, number, size) = (parse_field(0)?, parse_field(8)?, parse_field(16)?);
     let letter = letter(topic, number);
-    let whole = data.len() == (size as usize).max(HEADER_BYTES)
+    let is_complete = data.len() == (size as usize).max(HEADER_BYTES)
         && data[HEADER_BYTES..].iter().all(|byte| *byte == letter);
-    whole.then_some((topic, number))
+    is_complete.then_some((topic, number))
 }
 
 fn letter(topic: u32, number: u32) -> u8 {
@@ -310,12 +313,17 @@ mod tests {
     #[test]
     fn every_kind_of_topic_and_client_is_there() {
         let shared = SharedState::new(1, 200);
-        for &kind in Retention::ALL {
-            assert!(shared.topics.iter().any(|topic| topic.kind == kind));
+        for &retention in Retention::ALL {
+            assert!(
+                shared
+                    .topics
+                    .iter()
+                    .any(|topic| topic.retention == retention)
+            );
         }
-        let plans: Vec<ClientPlan> = (0..500).map(|number| shared.plan(number)).collect();
+        let plans: Vec<ClientPlan> = (0..500).map(|number| shared.client_plan(number)).collect();
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
-            for topic in shared.ordinary()..shared.topics.len() as u32 {
+            for topic in shared.ordinary_topic_count()..shared.topics.len() as u32 {
                 let matches =
                     |plan: &&ClientPlan| plan.transport == transport && plan.topics == [topic];
                 assert!(
@@ -323,11 +331,14 @@ mod tests {
                     "{transport:?}, {topic}"
                 );
             }
-            let of = || plans.iter().filter(|plan| plan.transport == transport);
-            assert!(of().any(|plan| plan.topics.len() == 1));
-            assert!(of().any(|plan| plan.topics.len() > 2));
-            assert!(of().any(|plan| plan.topics[0] >= shared.ordinary()));
-            assert_eq!(of().any(|plan| plan.live), transport != Transport::Poll);
+            let plans_with = || plans.iter().filter(|plan| plan.transport == transport);
+            assert!(plans_with().any(|plan| plan.topics.len() == 1));
+            assert!(plans_with().any(|plan| plan.topics.len() > 2));
+            assert!(plans_with().any(|plan| plan.topics[0] >= shared.ordinary_topic_count()));
+            assert_eq!(
+                plans_with().any(|plan| plan.starts_live),
+                transport != Transport::Poll
+            );
         }
     }
 }

@@ -14,7 +14,7 @@ use super::shared_state::SharedState;
 use crate::rig::pause;
 
 /// The maximum number of clients that one thread runs.
-const PER_THREAD: u32 = 15_000;
+const CLIENTS_PER_THREAD_MAX: u32 = 15_000;
 /// Timeout for three waits: until all connections are open, for the last acknowledgements, and for the last messages.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds between the last reconnect and the last messages. Meanwhile subscribe requests that are in flight reach the shards that keep the
@@ -28,7 +28,7 @@ pub struct StopOnDrop<'a>(pub &'a SharedState);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.stop.store(true, Relaxed);
+        self.0.must_stop.store(true, Relaxed);
     }
 }
 
@@ -36,7 +36,7 @@ impl Drop for StopOnDrop<'_> {
 pub fn stop_all_on_error<T>(shared: &SharedState, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = body();
     if result.is_err() {
-        shared.stop.store(true, Relaxed);
+        shared.must_stop.store(true, Relaxed);
     }
     result
 }
@@ -53,14 +53,14 @@ pub fn run_clients<T>(
     addresses: &[SocketAddr],
     connections: u32,
     rate: f64,
-    events: impl FnOnce() -> Result<T>,
+    cause_events: impl FnOnce() -> Result<T>,
 ) -> Result<(RunResult, T)> {
     std::thread::scope(|scope| {
-        let guard = StopOnDrop(shared);
+        let stop_guard = StopOnDrop(shared);
         let client_threads: Vec<_> = (0..connections)
-            .step_by(PER_THREAD as usize)
+            .step_by(CLIENTS_PER_THREAD_MAX as usize)
             .map(|first| {
-                let count = PER_THREAD.min(connections - first);
+                let count = CLIENTS_PER_THREAD_MAX.min(connections - first);
                 let client_thread =
                     move || ClientThread::new(shared, addresses, first, count)?.run();
                 scope.spawn(move || stop_all_on_error(shared, client_thread))
@@ -69,23 +69,23 @@ pub fn run_clients<T>(
         let publishers = scope.spawn(move || {
             stop_all_on_error(shared, || Publishers::new(shared, addresses)?.run(rate))
         });
-        let events_result = events();
-        drop(guard);
-        let mut outcome = RunResult::default();
+        let events_result = cause_events();
+        drop(stop_guard);
+        let mut result = RunResult::default();
         for client_thread in client_threads {
-            outcome.clients.merge(join(client_thread)?);
+            result.clients.merge(join(client_thread)?);
         }
-        outcome.publishers = join(publishers)?;
-        Ok((outcome, events_result?))
+        result.publishers = join(publishers)?;
+        Ok((result, events_result?))
     })
 }
 
 /// Waits until all clients are connected.
 pub fn wait_until_open(shared: &SharedState, connections: u32) -> Result<()> {
     ensure!(
-        wait_until(shared, || shared.live.load(Relaxed) == connections)?,
+        wait_until(shared, || shared.open_clients.load(Relaxed) == connections)?,
         "only {} clients opened",
-        shared.live.load(Relaxed)
+        shared.open_clients.load(Relaxed)
     );
     Ok(())
 }
@@ -93,21 +93,23 @@ pub fn wait_until_open(shared: &SharedState, connections: u32) -> Result<()> {
 /// Publishes the last messages, and waits until all clients have them.
 pub fn deliver_last_messages(shared: &SharedState, connections: u32) -> Result<()> {
     pause(SETTLE_S);
-    shared.closing.store(true, Relaxed);
+    shared.must_publish_last.store(true, Relaxed);
     pause(SETTLE_S);
-    wait_until(shared, || Publishers::all_idle(shared))?;
+    wait_until(shared, || Publishers::are_all_idle(shared))?;
     // A client that is not complete in time has lost a message. The sequence check of that client reports which one.
-    wait_until(shared, || shared.complete.load(Relaxed) == connections)?;
+    wait_until(shared, || {
+        shared.complete_clients.load(Relaxed) == connections
+    })?;
     pause(SETTLE_S);
     Ok(())
 }
 
 /// Waits until `condition` is true, and returns whether that happened in time.
 pub fn wait_until(shared: &SharedState, condition: impl Fn() -> bool) -> Result<bool> {
-    let begin = Instant::now();
+    let start = Instant::now();
     while !condition() {
-        ensure!(!shared.stop.load(Relaxed), "a thread ended");
-        if begin.elapsed() > TIMEOUT {
+        ensure!(!shared.must_stop.load(Relaxed), "a thread ended");
+        if start.elapsed() > TIMEOUT {
             return Ok(false);
         }
         std::thread::sleep(POLL_INTERVAL);

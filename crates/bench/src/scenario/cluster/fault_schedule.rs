@@ -14,17 +14,17 @@ use crate::scenario::chaos::{Publishers, SharedState, deliver_last_messages, wai
 use crate::{report, sys};
 
 /// Milliseconds between two faults: minimum and maximum.
-const CALM_MS: (u32, u32) = (1_000, 3_000);
-/// The mean time after which a client moves to the other node, in seconds, while there is no fault. So each node gets clients again, with
+const PAUSE_MS: (u32, u32) = (1_000, 3_000);
+/// The mean time after which a client moves to the other node while there is no fault, in seconds. So each node also gets clients with
 /// positions that the other node sent.
-const STAYS_S: u32 = 10;
+const STAY_MEAN_S: u32 = 10;
 /// Timeout for the recovery after a fault.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Timeout for the answer to the publish that probes a node.
-const ANSWER: Duration = Duration::from_secs(2);
-/// The cluster has recovered when at most one in this many clients is disconnected. Some clients are always disconnected because they read
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The cluster has recovered when at most one in this many clients is disconnected. Some clients are always disconnected, because they read
 /// large messages too slowly.
-const AWAY: u32 = 100;
+const DISCONNECTED_CLIENT_EVERY: u32 = 100;
 /// Polling interval during recovery.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct PlannedFault {
     fault: Fault,
     process: usize,
-    lasts_ms: u32,
+    duration_ms: u32,
 }
 
 /// A fault that happened. All times are of the monotonic clock.
@@ -42,16 +42,16 @@ pub struct FaultRecord {
     /// The kind of the fault.
     pub fault: Fault,
     /// When the fault began.
-    pub begun_ns: u64,
+    pub start_ns: u64,
     /// When the fault was repaired: the process was started again, or the cut was removed.
     pub repaired_ns: u64,
-    /// When all nodes answered publishes and nearly all clients were connected.
-    pub back_ns: u64,
+    /// When all nodes answered publishes and nearly all clients were connected again.
+    pub recovered_ns: u64,
 }
 
 /// Duration of a fault in milliseconds: minimum and maximum. Some faults are shorter and some are longer than the nodes' timeouts: a node
 /// that is silent for 5 s counts as dead, and a publish waits at most 10 s.
-fn lasts_ms(fault: Fault) -> (u32, u32) {
+fn duration_ms(fault: Fault) -> (u32, u32) {
     match fault {
         Fault::NodeKilled => (100, 8_000),
         Fault::NatsKilled => (500, 8_000),
@@ -64,113 +64,114 @@ fn lasts_ms(fault: Fault) -> (u32, u32) {
 /// Plans each fault `times(fault)` times, in random order.
 pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<PlannedFault> {
     let mut random = Random::new(seed ^ 0xc105);
-    let mut all: Vec<PlannedFault> = Vec::new();
+    let mut planned_faults: Vec<PlannedFault> = Vec::new();
     for &fault in Fault::ALL {
         for _ in 0..times(fault) {
-            let (least, most) = lasts_ms(fault);
-            let planned = PlannedFault {
+            let (min, max) = duration_ms(fault);
+            let planned_fault = PlannedFault {
                 fault,
                 process: random.below(fault.process_count() as u32) as usize,
-                lasts_ms: least + random.below(most - least),
+                duration_ms: min + random.below(max - min),
             };
             // All orders are equally likely (Fisher-Yates).
-            let at = random.below(all.len() as u32 + 1) as usize;
-            all.push(planned);
-            let last = all.len() - 1;
-            all.swap(at, last);
+            let position = random.below(planned_faults.len() as u32 + 1) as usize;
+            planned_faults.push(planned_fault);
+            let last = planned_faults.len() - 1;
+            planned_faults.swap(position, last);
         }
     }
-    all
+    planned_faults
 }
 
 /// Causes all faults while clients publish and subscribe, then waits until all clients have all messages.
 pub fn run(
     shared: &SharedState,
     testbed: &mut Testbed,
-    planned: &[PlannedFault],
+    planned_faults: &[PlannedFault],
     seed: u64,
     connections: u32,
 ) -> Result<Vec<FaultRecord>> {
     wait_until_open(shared, connections)?;
     report::note(&format!("{connections} subscribers are connected"));
-    shared.publishing.store(true, Relaxed);
+    shared.may_publish.store(true, Relaxed);
     let mut random = Random::new(seed ^ 0xca11);
-    let mut wait_calmly = || {
-        let (least, most) = CALM_MS;
-        shared.stays_s.store(STAYS_S, Relaxed);
-        pause(f64::from(least + random.below(most - least)) / 1e3);
-        shared.stays_s.store(0, Relaxed);
+    let mut wait_without_fault = || {
+        let (min, max) = PAUSE_MS;
+        shared.stay_mean_s.store(STAY_MEAN_S, Relaxed);
+        pause(f64::from(min + random.below(max - min)) / 1e3);
+        shared.stay_mean_s.store(0, Relaxed);
     };
-    let mut happened = Vec::new();
-    for (number, planned) in planned.iter().enumerate() {
-        wait_calmly();
+    let mut fault_records = Vec::new();
+    for (number, planned_fault) in planned_faults.iter().enumerate() {
+        wait_without_fault();
         testbed.check()?;
-        let record = run_fault(shared, testbed, planned, connections);
-        let record = record.with_context(|| format!("fault {number}, {planned:?}"))?;
+        let record = run_fault(shared, testbed, planned_fault, connections);
+        let record = record.with_context(|| format!("fault {number}, {planned_fault:?}"))?;
         let seconds = |from: u64, to: u64| (to - from) as f64 / 1e9;
         report::note(&format!(
             "fault {} of the run: {} for {:.1} s, all is well {:.1} s later",
             number + 1,
-            planned.fault.name(),
-            seconds(record.begun_ns, record.repaired_ns),
-            seconds(record.repaired_ns, record.back_ns),
+            planned_fault.fault.name(),
+            seconds(record.start_ns, record.repaired_ns),
+            seconds(record.repaired_ns, record.recovered_ns),
         ));
-        happened.push(record);
+        fault_records.push(record);
     }
-    wait_calmly();
-    shared.publishing.store(false, Relaxed);
-    await_all(shared, "the last answers and clients", || {
-        Ok(Publishers::all_idle(shared) && shared.live.load(Relaxed) == connections)
+    wait_without_fault();
+    shared.may_publish.store(false, Relaxed);
+    wait_until_recovered(shared, "the last answers and clients", || {
+        Ok(Publishers::are_all_idle(shared) && shared.open_clients.load(Relaxed) == connections)
     })?;
     deliver_last_messages(shared, connections)?;
     testbed.check()?;
-    Ok(happened)
+    Ok(fault_records)
 }
 
 /// Causes a fault, repairs it after its duration, and waits until all nodes answer and nearly all clients are connected.
 fn run_fault(
     shared: &SharedState,
     testbed: &mut Testbed,
-    planned: &PlannedFault,
+    planned_fault: &PlannedFault,
     connections: u32,
 ) -> Result<FaultRecord> {
     let PlannedFault {
         fault,
         process,
-        lasts_ms,
-    } = *planned;
-    let begun_ns = sys::now_ns();
+        duration_ms,
+    } = *planned_fault;
+    let start_ns = sys::now_ns();
     testbed.inject(fault, process)?;
-    pause(f64::from(lasts_ms) / 1e3);
+    pause(f64::from(duration_ms) / 1e3);
     testbed.repair(fault, process)?;
     let repaired_ns = sys::now_ns();
     let addresses = testbed.addresses();
-    await_all(shared, "answers of all nodes, and the clients", || {
+    wait_until_recovered(shared, "answers of all nodes, and the clients", || {
         testbed.check()?;
-        Ok(addresses.iter().all(|at| answers(*at).is_some())
-            && shared.live.load(Relaxed) >= connections - connections / AWAY)
+        Ok(addresses.iter().all(|address| probe(*address).is_some())
+            && shared.open_clients.load(Relaxed)
+                >= connections - connections / DISCONNECTED_CLIENT_EVERY)
     })?;
     Ok(FaultRecord {
         fault,
-        begun_ns,
+        start_ns,
         repaired_ns,
-        back_ns: sys::now_ns(),
+        recovered_ns: sys::now_ns(),
     })
 }
 
-/// Waits until `condition` is true. If that takes longer than [`TIMEOUT`], returns an error that names `what`.
-fn await_all(
+/// Waits until `condition` is true. If that takes longer than [`TIMEOUT`], returns an error that names what was `expected`.
+fn wait_until_recovered(
     shared: &SharedState,
-    what: &str,
+    expected: &str,
     mut condition: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let begin = Instant::now();
+    let start = Instant::now();
     while !condition()? {
-        ensure!(!shared.stop.load(Relaxed), "a thread ended");
+        ensure!(!shared.must_stop.load(Relaxed), "a thread ended");
         ensure!(
-            begin.elapsed() < TIMEOUT,
-            "{what} did not come in {TIMEOUT:?}; {} clients are connected",
-            shared.live.load(Relaxed)
+            start.elapsed() < TIMEOUT,
+            "{expected} did not come in {TIMEOUT:?}; {} clients are connected",
+            shared.open_clients.load(Relaxed)
         );
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -178,10 +179,10 @@ fn await_all(
 }
 
 /// Whether a node answers a publish.
-fn answers(address: SocketAddr) -> Option<()> {
+fn probe(address: SocketAddr) -> Option<()> {
     let request = "POST /pub/probe HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
-    let mut link = Link::open(address, ANSWER).ok()?;
-    let (status, _) = link.ask(request.as_bytes()).ok()?;
+    let mut link = Link::open(address, ANSWER_TIMEOUT).ok()?;
+    let (status, _) = link.request(request.as_bytes()).ok()?;
     (200..210).contains(&status).then_some(())
 }
 
@@ -190,13 +191,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fault_is_planned_as_often_as_was_asked_in_another_order_for_each_seed() {
+    fn each_fault_is_planned_the_given_number_of_times_in_an_order_that_depends_on_the_seed() {
         let order = |seed| -> Vec<Fault> {
-            let planned = plan(|_| 10, seed);
-            planned.iter().map(|planned| planned.fault).collect()
+            let planned_faults = plan(|_| 10, seed);
+            planned_faults
+                .iter()
+                .map(|planned_fault| planned_fault.fault)
+                .collect()
         };
         for &fault in Fault::ALL {
-            let times = order(1).iter().filter(|one| **one == fault).count();
+            let times = order(1).iter().filter(|planned| **planned == fault).count();
             assert_eq!(times, 10);
         }
         assert_eq!(order(1), order(1));

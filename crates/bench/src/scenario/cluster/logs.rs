@@ -14,18 +14,18 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Reads every topic that keeps everything, at each node. All messages must be present, with the positions that other subscribers received.
 pub fn read(shared: &SharedState, addresses: &[SocketAddr]) -> Result<ClientTotals> {
     let mut totals = ClientTotals::default();
-    for (topic, of) in (0..).zip(&shared.topics) {
-        if of.kind == Retention::Deep {
+    for (topic, log_topic) in (0..).zip(&shared.topics) {
+        if log_topic.retention == Retention::Deep {
             for (node, address) in addresses.iter().enumerate() {
-                topic_at(shared, topic, *address, &mut totals)
-                    .with_context(|| format!("the log of {} at node {node}", of.name))?;
+                read_log(shared, topic, *address, &mut totals)
+                    .with_context(|| format!("the log of {} at node {node}", log_topic.name))?;
             }
         }
     }
     Ok(totals)
 }
 
-fn topic_at(
+fn read_log(
     shared: &SharedState,
     topic: u32,
     address: SocketAddr,
@@ -34,20 +34,20 @@ fn topic_at(
     let plan = ClientPlan {
         number: topic,
         transport: Transport::Sse,
-        live: false,
+        starts_live: false,
         topics: vec![topic],
     };
     let mut client = Client::new(plan, shared);
-    client.connected();
+    client.start_connection();
     let mut link = Link::open(address, TIMEOUT)?;
-    link.send(&client.subscription.out)?;
+    link.send(&client.subscription.outgoing)?;
     while !client.is_complete(shared) {
         link.read()?;
-        let bytes = std::mem::take(&mut link.held);
+        let bytes = std::mem::take(&mut link.buffer);
         client
-            .received(&bytes, shared, totals)
-            .map_err(|why| anyhow!(why))?;
+            .handle_bytes(&bytes, shared, totals)
+            .map_err(|reason| anyhow!(reason))?;
     }
-    client.close(shared, totals);
+    client.check_missing(shared, totals);
     Ok(())
 }

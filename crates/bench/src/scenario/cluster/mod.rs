@@ -37,31 +37,37 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let options = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
     let mut testbed = Testbed::make(args, options, &chaos::settings(args.accepts()))?;
     let version = testbed.nats.version();
-    let skipped = testbed.why_no_cut().map(String::from);
-    if let Some(why) = &skipped {
-        report::say(&format!("SKIPPED: no node is cut off from NATS: {why}"));
+    let no_cut_reason = testbed.why_no_cut().map(String::from);
+    if let Some(reason) = &no_cut_reason {
+        report::say(&format!("SKIPPED: no node is cut off from NATS: {reason}"));
     }
     let times = |fault: Fault| match fault {
-        _ if fault.is_cut() && skipped.is_some() => 0,
+        _ if fault.is_cut() && no_cut_reason.is_some() => 0,
         Fault::LongCutOff => args.long_cuts,
         _ => args.rounds,
     };
-    let planned = fault_schedule::plan(times, args.seed);
+    let planned_faults = fault_schedule::plan(times, args.seed);
     let shared = SharedState::new(args.seed, connections);
     let addresses = testbed.addresses();
-    let events = || {
-        let (happened, newest) = newest_value::run(&addresses, args.seed, || {
-            fault_schedule::run(&shared, &mut testbed, &planned, args.seed, connections)
+    let cause_events = || {
+        let (fault_records, newest_values) = newest_value::run(&addresses, args.seed, || {
+            fault_schedule::run(
+                &shared,
+                &mut testbed,
+                &planned_faults,
+                args.seed,
+                connections,
+            )
         })?;
-        let reread = logs::read(&shared, &addresses)?;
-        Ok((happened, newest, reread))
+        let reread_totals = logs::read(&shared, &addresses)?;
+        Ok((fault_records, newest_values, reread_totals))
     };
     let rate = args.rate.unwrap_or(PUBLISHES_PER_S);
-    let (mut outcome, (happened, newest, reread)) =
-        run_clients(&shared, &addresses, connections, rate, events)?;
-    outcome.clients.totals.merge(&reread);
-    print_summary(&outcome, &happened, &shared);
-    newest.print();
+    let (mut outcome, (fault_records, newest_values, reread_totals)) =
+        run_clients(&shared, &addresses, connections, rate, cause_events)?;
+    outcome.clients.totals.merge(&reread_totals);
+    print_summary(&outcome, &fault_records, &shared);
+    newest_values.print();
     let of_this_run = json!({
         "nodes": NODES,
         "nats_servers": SERVERS,
@@ -71,22 +77,22 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "history_mib": args.history_mib,
         "shards": options.shards,
         "seed": args.seed,
-        "no_cuts_because": skipped,
-        "read_again_from_the_beginning": reread.counts.messages,
-        "newest_values": newest,
-        "faults": pauses::by_fault(&happened, &outcome.publishers.answers),
+        "no_cuts_because": no_cut_reason,
+        "read_again_from_the_beginning": reread_totals.counts.messages,
+        "newest_values": newest_values,
+        "faults": pauses::by_fault(&fault_records, &outcome.publishers.answers),
     });
     let mut result = report::with(outcome.json(&shared), of_this_run);
-    result["clean"] = json!(outcome.is_clean(&shared) && newest.is_clean());
+    result["clean"] = json!(outcome.is_clean(&shared) && newest_values.is_clean());
     Ok(result)
 }
 
-fn print_summary(outcome: &RunResult, happened: &[FaultRecord], shared: &SharedState) {
+fn print_summary(outcome: &RunResult, fault_records: &[FaultRecord], shared: &SharedState) {
     let (totals, counts) = (&outcome.clients.totals, &outcome.clients.totals.counts);
     report::say(&format!(
         "{} faults: {} of {} publishes answered; {} messages to subscribers that came back {} times: {} lost in silence, {} doubled, \
          {} out of order, {} at another place, {} corrupt, {} misdelivered; {} gaps announced, for {} lost messages; {} gaps were false",
-        happened.len(),
+        fault_records.len(),
         outcome.publishers.acknowledged,
         outcome.begun_publishes(shared),
         counts.messages,
@@ -101,7 +107,7 @@ fn print_summary(outcome: &RunResult, happened: &[FaultRecord], shared: &SharedS
         counts.told_losses,
         counts.false_gaps,
     ));
-    for (name, fault) in pauses::by_fault(happened, &outcome.publishers.answers)
+    for (name, fault) in pauses::by_fault(fault_records, &outcome.publishers.answers)
         .as_object()
         .into_iter()
         .flatten()

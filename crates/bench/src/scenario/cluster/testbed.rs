@@ -27,11 +27,10 @@ pub enum Fault {
     NodeKilled,
     /// `kill -9` of a NATS server.
     NatsKilled,
-    /// No packet passes between a node and NATS.
+    /// Packets between a node and NATS are dropped.
     #[strum(serialize = "node_cut_off")]
     CutOff,
-    /// Like `CutOff`, but so long that the other node gets far ahead in the same topics. Batches that the cut-off node appends afterwards
-    /// come too late.
+    /// Like `CutOff`, but so long that the other node publishes much in the same topics. Batches that the cut-off node appends afterwards come too late.
     #[strum(serialize = "node_cut_off_long")]
     LongCutOff,
     /// `kill -9` of all nodes and all NATS servers.
@@ -68,51 +67,51 @@ pub struct Testbed {
     pub nodes: Vec<Server>,
     pub nats: Nats,
     /// The nodes' reserved admin ports.
-    admin: Vec<HeldPort>,
+    admin_ports: Vec<HeldPort>,
     /// The program `nft`, or why it cannot be used.
-    cutter: Result<PathBuf, String>,
+    firewall_program: Result<PathBuf, String>,
 }
 
 impl Testbed {
     /// Starts NATS and the nodes. `settings` is a node's settings file without the `[cluster]` table.
-    pub fn make(args: &RunArgs, setting: ServerOptions, settings: &str) -> Result<Testbed> {
-        let apart = tun::unshare_network().and_then(|()| tun::raise_loopback());
-        let cutter = match &apart {
+    pub fn make(args: &RunArgs, options: ServerOptions, settings: &str) -> Result<Testbed> {
+        let namespace_result = tun::unshare_network().and_then(|()| tun::raise_loopback());
+        let firewall_program = match &namespace_result {
             Ok(()) => program("nft")
                 .map_err(|_| "nft is not there; the package nftables has it".to_string()),
-            Err(why) => Err(format!(
-                "it needs a network namespace, and this process may make none ({why}): run it as root"
+            Err(reason) => Err(format!(
+                "it needs a network namespace, and this process may make none ({reason}): run it as root"
             )),
         };
-        let (listen, apart) = match apart {
+        let (listen, has_namespace) = match namespace_result {
             Ok(()) => (Ipv4Addr::UNSPECIFIED, true),
             Err(_) => (Ipv4Addr::LOCALHOST, false),
         };
         let nats = Nats::start(SERVERS, listen, args.nats_server.as_deref())?;
-        let admin = reserve_ports(NODES as u16)?;
+        let admin_ports = reserve_ports(NODES as u16)?;
         let node = |node: usize| {
-            let mut cluster = cluster(&nats, apart.then_some(node));
+            let mut cluster_settings = cluster_settings(&nats, has_namespace.then_some(node));
             if let Some(mib) = args.history_mib {
-                cluster += &format!("history_bytes = \"{mib} MiB\"\n");
+                cluster_settings += &format!("history_bytes = \"{mib} MiB\"\n");
             }
             let settings = format!(
-                "{settings}\n{cluster}\n[admin]\nlisten = \"{}\"\n",
-                admin[node].addr()
+                "{settings}\n{cluster_settings}\n[admin]\nlisten = \"{}\"\n",
+                admin_ports[node].addr()
             );
-            Server::start_with(args, setting, &settings, None)
+            Server::start_with(args, options, &settings, None)
         };
         let nodes = (0..NODES).map(node).collect::<Result<_>>()?;
         Ok(Testbed {
             nodes,
             nats,
-            admin,
-            cutter,
+            admin_ports,
+            firewall_program,
         })
     }
 
     /// Why no node can be cut off.
     pub fn why_no_cut(&self) -> Option<&str> {
-        self.cutter.as_ref().err().map(String::as_str)
+        self.firewall_program.as_ref().err().map(String::as_str)
     }
 
     /// The nodes' addresses.
@@ -121,12 +120,12 @@ impl Testbed {
     }
 
     /// The address of a node's admin port.
-    pub fn admin(&self, node: usize) -> SocketAddr {
-        self.admin[node].addr()
+    pub fn admin_address(&self, node: usize) -> SocketAddr {
+        self.admin_ports[node].addr()
     }
 
     /// The URLs of NATS for this process.
-    pub fn urls(&self) -> Vec<String> {
+    pub fn nats_urls(&self) -> Vec<String> {
         let ports = self.nats.ports().iter();
         ports
             .map(|port| format!("nats://127.0.0.1:{port}"))
@@ -139,14 +138,14 @@ impl Testbed {
             Fault::NodeKilled => self.nodes[process].kill(),
             Fault::NatsKilled => self.nats.kill(process),
             Fault::CutOff | Fault::LongCutOff => {
-                let addresses = addresses(process);
+                let addresses = nats_addresses(process);
                 self.nft(&format!(
                     "table inet crore {{ chain cut {{ type filter hook output priority 0; ip daddr {addresses} drop; ip saddr {addresses} drop; }}; }}"
                 ))?;
             }
             Fault::AllKilled => {
                 self.nodes.iter_mut().for_each(Server::kill);
-                (0..self.nats.count()).for_each(|at| self.nats.kill(at));
+                (0..self.nats.count()).for_each(|index| self.nats.kill(index));
             }
         }
         Ok(())
@@ -159,8 +158,8 @@ impl Testbed {
             Fault::NatsKilled => self.nats.spawn(process)?,
             Fault::CutOff | Fault::LongCutOff => self.nft("delete table inet crore")?,
             Fault::AllKilled => {
-                for at in 0..self.nats.count() {
-                    self.nats.spawn(at)?;
+                for index in 0..self.nats.count() {
+                    self.nats.spawn(index)?;
                 }
                 self.nats.wait()?;
                 for node in &mut self.nodes {
@@ -184,25 +183,25 @@ impl Testbed {
 
     fn nft(&self, rule: &str) -> Result<()> {
         let nft = self
-            .cutter
+            .firewall_program
             .as_ref()
-            .map_err(|why| anyhow::anyhow!("{why}"))?;
+            .map_err(|reason| anyhow::anyhow!("{reason}"))?;
         let output = Command::new(nft).arg(rule).output().context("nft")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "nft: {}", said.trim());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "nft: {}", stderr.trim());
         Ok(())
     }
 }
 
 /// The addresses through which a node connects to NATS in the namespace.
-fn addresses(node: usize) -> String {
+fn nats_addresses(node: usize) -> String {
     format!("127.{}.0.0/16", node + 1)
 }
 
 /// The `[cluster]` settings of a node. Without a namespace all nodes use the same addresses of NATS.
-fn cluster(nats: &Nats, node: Option<usize>) -> String {
-    let url = |(at, port): (usize, &u16)| match node {
-        Some(node) => format!("nats://127.{}.0.{}:{port}", node + 1, at + 1),
+fn cluster_settings(nats: &Nats, node: Option<usize>) -> String {
+    let url = |(index, port): (usize, &u16)| match node {
+        Some(node) => format!("nats://127.{}.0.{}:{port}", node + 1, index + 1),
         None => format!("nats://127.0.0.1:{port}"),
     };
     let urls: Vec<String> = nats.ports().iter().enumerate().map(url).collect();

@@ -1,9 +1,9 @@
-//! Compares the answers and messages from before a crash with the logs after it. This module uses no sockets.
+//! Compares the answers and messages that clients received before a crash with the logs after it. This module uses no sockets.
 //!
-//! The logs keep everything, and are read after each start while nobody publishes. So after a crash the logs may contain further messages,
-//! which were in flight at the crash. Nothing else may have changed.
+//! The logs keep everything. After each start they are read while nobody publishes. Compared with the last reading, they may contain further
+//! messages, and nothing else may have changed.
 //!
-//! An *epoch* is a number in each position, which changes with each start on the log.
+//! An *epoch* is a number in each position. It changes with each start of the server.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,8 +14,8 @@ use super::publisher::Answer;
 use super::subscriber::Observation;
 use crate::client::position::Position;
 
-/// The maximum number of faults that are described in words.
-const WORDS_MAX: usize = 50;
+/// The maximum number of described faults.
+const DESCRIPTIONS_MAX: usize = 50;
 
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -52,7 +52,7 @@ pub enum Fault {
     Protocol,
 }
 
-/// The count of each kind of fault, and the first faults in words.
+/// The count of each kind of fault, and descriptions of the first faults.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Faults {
     /// The count of each kind.
@@ -60,20 +60,20 @@ pub struct Faults {
     pub counts: BTreeMap<Fault, u64>,
     /// Descriptions of the first faults.
     #[serde(rename = "faults_in_words")]
-    pub words: Vec<String>,
+    pub descriptions: Vec<String>,
 }
 
 impl Faults {
-    /// Records a fault.
-    pub fn add(&mut self, kind: Fault, what: impl FnOnce() -> String) {
+    /// Counts a fault. Describes it, unless [`DESCRIPTIONS_MAX`] faults are described.
+    pub fn add(&mut self, kind: Fault, describe: impl FnOnce() -> String) {
         *self.counts.entry(kind).or_default() += 1;
-        if self.words.len() < WORDS_MAX {
-            self.words.push(format!("{kind:?}: {}", what()));
+        if self.descriptions.len() < DESCRIPTIONS_MAX {
+            self.descriptions.push(format!("{kind:?}: {}", describe()));
         }
     }
 }
 
-/// The log of one topic, as read.
+/// The log of one topic, as it was last read.
 #[derive(Default)]
 pub struct Log {
     /// The epochs of the topic's messages, in the order in which they began.
@@ -83,60 +83,69 @@ pub struct Log {
     /// Index in `entries` of each number.
     indices: HashMap<u32, usize>,
     /// The newest number of each publisher.
-    newest: [u32; PUBLISHERS as usize],
-    /// The newest message that was published as retained.
-    retained: Option<u32>,
+    newest_by_publisher: [u32; PUBLISHERS as usize],
+    /// The number of the newest message that was published as retained.
+    retained_number: Option<u32>,
 }
 
-/// The next message of one topic that a subscriber must receive.
+/// The next message of one topic that a subscriber may receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextMessage {
     /// Any message.
     Any,
     /// The message with this index in the log.
     At(usize),
 }
 
-/// How far a subscriber has received each topic.
+/// How far a subscriber has received each topic. A *gap* is the notice that messages are lost.
 pub struct Progress {
-    next: Vec<Next>,
-    /// Whether the next observation must be a gap (the notice that messages are lost), because the log has lost its newest segment.
-    gap_due: bool,
-    /// The number of gaps that the subscriber may still receive. There is one for each of its topics.
-    gaps: usize,
+    next_by_topic: Vec<NextMessage>,
+    /// Whether the next observation (except a restart) must be a gap, because the log has lost its newest segment.
+    is_gap_due: bool,
+    /// The number of gaps that the subscriber may still receive: at most one for each of its topics.
+    gaps_left: usize,
 }
 
 impl Progress {
-    /// The progress of a new subscriber. The subscriber begins with the oldest message if `oldest`, otherwise with any message.
-    pub fn new(oldest: bool) -> Progress {
-        let next = if oldest { Next::At(0) } else { Next::Any };
+    /// The progress of a new subscriber. Its first message must be the oldest one if `from_oldest`, otherwise it may be any message.
+    pub fn new(from_oldest: bool) -> Progress {
+        let next = if from_oldest {
+            NextMessage::At(0)
+        } else {
+            NextMessage::Any
+        };
         Progress {
-            next: vec![next; TOPICS as usize],
-            gap_due: false,
-            gaps: 0,
+            next_by_topic: vec![next; TOPICS as usize],
+            is_gap_due: false,
+            gaps_left: 0,
         }
     }
 
-    /// Records that the log has lost its newest segment. A subscriber with positions in `positions` topics may receive a gap in each, and must
+    /// Records that the log has lost its newest segment. A subscriber with positions in `topic_count` topics may receive a gap in each, and must
     /// receive one if the segment had messages.
-    pub fn segment_lost(&mut self, positions: usize, had_messages: bool) {
-        if positions > 0 {
-            self.next.fill(Next::Any);
-            self.gap_due = had_messages;
-            self.gaps = positions;
+    pub fn expect_gaps(&mut self, topic_count: usize, had_messages: bool) {
+        if topic_count > 0 {
+            self.next_by_topic.fill(NextMessage::Any);
+            self.is_gap_due = had_messages;
+            self.gaps_left = topic_count;
         }
     }
 
-    /// Whether the observation is a gap that was due. A message that arrives before the due gap is a fault.
-    fn takes_due_gap(&mut self, who: &str, seen: Observation, faults: &mut Faults) -> bool {
-        let was_due = std::mem::take(&mut self.gap_due);
-        if seen == Observation::Gap {
-            let may_come = self.gaps > 0;
-            self.gaps = self.gaps.saturating_sub(1);
-            return may_come;
+    /// Returns whether the observation is a gap that may come, and counts that gap as received. A message is a fault if a gap must come first.
+    fn take_expected_gap(
+        &mut self,
+        subscriber_name: &str,
+        observation: Observation,
+        faults: &mut Faults,
+    ) -> bool {
+        let was_gap_due = std::mem::take(&mut self.is_gap_due);
+        if observation == Observation::Gap {
+            let is_expected = self.gaps_left > 0;
+            self.gaps_left = self.gaps_left.saturating_sub(1);
+            return is_expected;
         }
-        if was_due && seen != Observation::Restart {
-            faults.add(Fault::Gap, || format!("{who} was told none"));
+        if was_gap_due && observation != Observation::Restart {
+            faults.add(Fault::Gap, || format!("{subscriber_name} was told none"));
         }
         false
     }
@@ -163,42 +172,47 @@ impl Checker {
         std::mem::replace(&mut self.logs, Checker::new().logs)
     }
 
-    /// Counts the messages of the logs `before` that are lost. The messages that are left in a log must be the first ones of the same log
-    /// in `before`.
-    pub fn lost_since(&mut self, before: &[Log]) -> u64 {
+    /// Counts the messages of `earlier_logs` that the present logs do not have. A log must have kept the first messages of its earlier state.
+    pub fn count_lost(&mut self, earlier_logs: &[Log]) -> u64 {
         let mut lost = 0;
-        for ((topic, now), before) in (0..).zip(&self.logs).zip(before) {
+        for ((topic, log), earlier_log) in (0..).zip(&self.logs).zip(earlier_logs) {
             let numbers = |log: &Log| log.entries.iter().map(|(_, number)| *number).collect();
-            let (now, before): (Vec<u32>, Vec<u32>) = (numbers(now), numbers(before));
-            let left = now.len().min(before.len());
-            if now[..left] != before[..left] {
-                let name = message::name(topic);
+            let (numbers, earlier): (Vec<u32>, Vec<u32>) = (numbers(log), numbers(earlier_log));
+            let kept_count = numbers.len().min(earlier.len());
+            if numbers[..kept_count] != earlier[..kept_count] {
+                let name = message::topic_name(topic);
                 self.faults.add(Fault::Changed, || {
-                    format!("{name}: its first {left} messages are others than before")
+                    format!("{name}: its first {kept_count} messages are others than before")
                 });
             }
-            lost += (before.len() - left) as u64;
+            lost += (earlier.len() - kept_count) as u64;
         }
         lost
     }
 
-    /// Whether the log of the topic has the message of this answer.
-    pub fn has(&self, answer: &Answer) -> bool {
+    /// Whether the log of the topic contains the message of this answer.
+    pub fn contains(&self, answer: &Answer) -> bool {
         let log = &self.logs[answer.message.topic as usize];
         log.indices.contains_key(&answer.message.number)
     }
 
-    /// Checks an observation from before the log lost its newest segment. The log may have lost the observed message, so the log is not
-    /// searched for it.
-    pub fn check_before_loss(&mut self, who: &str, progress: &mut Progress, seen: Observation) {
-        let was_due = progress.takes_due_gap(who, seen, &mut self.faults);
-        if seen == Observation::Gap && !was_due {
-            self.faults.add(Fault::Gap, || who.to_string());
+    /// Checks an observation that was recorded before the log lost its newest segment. The log may have lost the observed message, so this
+    /// function does not search for it.
+    pub fn check_before_loss(
+        &mut self,
+        subscriber_name: &str,
+        progress: &mut Progress,
+        observation: Observation,
+    ) {
+        let was_gap_due =
+            progress.take_expected_gap(subscriber_name, observation, &mut self.faults);
+        if observation == Observation::Gap && !was_gap_due {
+            self.faults.add(Fault::Gap, || subscriber_name.to_string());
         }
     }
 
     /// The number of messages of a topic.
-    pub fn count(&self, topic: u32) -> usize {
+    pub fn message_count(&self, topic: u32) -> usize {
         self.logs[topic as usize].entries.len()
     }
 
@@ -213,31 +227,38 @@ impl Checker {
     }
 
     /// The number of messages of all topics.
-    pub fn total(&self) -> usize {
+    pub fn total_message_count(&self) -> usize {
         self.logs.iter().map(|log| log.entries.len()).sum()
     }
 
     /// The number of topics with a retained message.
-    pub fn retaining(&self) -> usize {
-        let retain = |log: &&Log| log.retained.is_some();
+    pub fn retained_topic_count(&self) -> usize {
+        let retain = |log: &&Log| log.retained_number.is_some();
         self.logs.iter().filter(retain).count()
     }
 
-    /// Checks and adds the next message of a topic's log. `sent` is the number of messages that each publisher has sent.
-    pub fn check_logged(&mut self, topic: u32, number: u32, position: Position, sent: &[u32]) {
+    /// Checks the next message of a topic's log, and appends it unless it is in the log twice or was never sent. `sent_counts` has the number of messages that
+    /// each publisher has sent.
+    pub fn check_and_append(
+        &mut self,
+        topic: u32,
+        number: u32,
+        position: Position,
+        sent_counts: &[u32],
+    ) {
         let (log, faults) = (&mut self.logs[topic as usize], &mut self.faults);
-        let name = || format!("{} {number:#x} at {position:?}", message::name(topic));
+        let name = || format!("{} {number:#x} at {position:?}", message::topic_name(topic));
         let (publisher, count) = message::origin(number);
-        if sent
+        if sent_counts
             .get(publisher as usize)
-            .is_none_or(|sent| count > *sent)
+            .is_none_or(|sent_count| count > *sent_count)
         {
             return faults.add(Fault::Protocol, || format!("{} was never sent", name()));
         }
         // Each start begins a new epoch. An earlier epoch never returns.
         if log.epochs.last() != Some(&position.epoch) {
             if log.epochs.contains(&position.epoch) {
-                faults.add(Fault::Epoch, || format!("{}, of an ended life", name()));
+                faults.add(Fault::Epoch, || format!("{}, of an earlier epoch", name()));
             }
             log.epochs.push(position.epoch);
         }
@@ -254,25 +275,25 @@ impl Checker {
             let first = log.entries[*first].0;
             return faults.add(Fault::Doubled, || format!("{} and at {first:?}", name()));
         }
-        let newest = &mut log.newest[publisher as usize];
+        let newest = &mut log.newest_by_publisher[publisher as usize];
         if *newest > number {
             faults.add(Fault::Disorder, || format!("{} behind {newest:#x}", name()));
         }
         *newest = number.max(*newest);
         if message::is_retained(topic, number) {
-            log.retained = Some(number);
+            log.retained_number = Some(number);
         }
         log.indices.insert(number, log.entries.len());
         log.entries.push((position, number));
     }
 
     /// Checks the number of messages that the server reports for a topic.
-    pub fn check_count(&mut self, topic: u32, now: usize) {
-        let known = self.count(topic);
-        if now < known {
-            let name = message::name(topic);
+    pub fn check_count(&mut self, topic: u32, reported: usize) {
+        let stored = self.message_count(topic);
+        if reported < stored {
+            let name = message::topic_name(topic);
             self.faults.add(Fault::Changed, || {
-                format!("{name} has {now} messages, had {known}")
+                format!("{name} has {reported} messages, had {stored}")
             });
         }
     }
@@ -282,7 +303,7 @@ impl Checker {
         let log = &self.logs[topic as usize];
         let entry = log.entries.get(index);
         if entry != Some(&(position, number)) {
-            let name = message::name(topic);
+            let name = message::topic_name(topic);
             self.faults.add(Fault::Changed, || {
                 format!(
                     "{name}, message {index}: {number:#x} at {position:?} instead of {entry:x?}"
@@ -293,20 +314,20 @@ impl Checker {
 
     /// Checks the retained message of a topic.
     pub fn check_retained(&mut self, topic: u32, found: Option<u32>) {
-        let right = self.logs[topic as usize].retained;
-        if found != right {
-            let name = message::name(topic);
+        let expected = self.logs[topic as usize].retained_number;
+        if found != expected {
+            let name = message::topic_name(topic);
             self.faults.add(Fault::Retained, || {
-                format!("{name}: {found:x?} instead of {right:x?}")
+                format!("{name}: {found:x?} instead of {expected:x?}")
             });
         }
     }
 
-    /// Checks an answer from before the last start.
+    /// Checks an answer that a publisher received before the last start.
     pub fn check_answer(&mut self, answer: &Answer) {
         let (topic, number) = (answer.message.topic, answer.message.number);
         let (log, faults) = (&self.logs[topic as usize], &mut self.faults);
-        let name = || format!("{} {number:#x}", message::name(topic));
+        let name = || format!("{} {number:#x}", message::topic_name(topic));
         let Some(index) = log.indices.get(&number) else {
             return faults.add(Fault::AnsweredIsLost, || {
                 format!("{}, {:?}", name(), answer.position)
@@ -315,14 +336,19 @@ impl Checker {
         check_position(log.entries[*index].0, answer.position, faults, name);
     }
 
-    /// Checks an observation of a subscriber from before the last start.
-    pub fn check_observation(&mut self, who: &str, progress: &mut Progress, seen: Observation) {
-        if progress.takes_due_gap(who, seen, &mut self.faults) {
+    /// Checks an observation that a subscriber recorded before the last start.
+    pub fn check_observation(
+        &mut self,
+        subscriber_name: &str,
+        progress: &mut Progress,
+        observation: Observation,
+    ) {
+        if progress.take_expected_gap(subscriber_name, observation, &mut self.faults) {
             return;
         }
-        let (topic, number, position) = match seen {
-            Observation::Restart => return progress.next.fill(Next::Any),
-            Observation::Gap => return self.faults.add(Fault::Gap, || who.to_string()),
+        let (topic, number, position) = match observation {
+            Observation::Restart => return progress.next_by_topic.fill(NextMessage::Any),
+            Observation::Gap => return self.faults.add(Fault::Gap, || subscriber_name.to_string()),
             Observation::Message {
                 topic,
                 number,
@@ -330,19 +356,27 @@ impl Checker {
             } => (topic, number, position),
         };
         let (log, faults) = (&self.logs[topic as usize], &mut self.faults);
-        let name = || format!("{who}: {} {number:#x}, {position:?}", message::name(topic));
+        let name = || {
+            format!(
+                "{subscriber_name}: {} {number:#x}, {position:?}",
+                message::topic_name(topic)
+            )
+        };
         let Some(index) = log.indices.get(&number).copied() else {
             return faults.add(Fault::SeenIsLost, name);
         };
-        let next = std::mem::replace(&mut progress.next[topic as usize], Next::At(index + 1));
+        let next = std::mem::replace(
+            &mut progress.next_by_topic[topic as usize],
+            NextMessage::At(index + 1),
+        );
         check_position(log.entries[index].0, position, faults, name);
         match next {
-            Next::At(at) if index > at => {
+            NextMessage::At(at) if index > at => {
                 faults.add(Fault::Skipped, || {
                     format!("{}: {} messages", name(), index - at)
                 });
             }
-            Next::At(at) if index < at => {
+            NextMessage::At(at) if index < at => {
                 faults.add(Fault::SeenAgain, || {
                     format!("{}: {} messages back", name(), at - index)
                 });
@@ -353,31 +387,31 @@ impl Checker {
 
     /// The number of messages of this topic that a subscriber has not received yet.
     pub fn unreceived(&self, topic: u32, progress: &Progress) -> usize {
-        match progress.next[topic as usize] {
-            Next::Any => 0,
-            Next::At(at) => self.count(topic).saturating_sub(at),
+        match progress.next_by_topic[topic as usize] {
+            NextMessage::Any => 0,
+            NextMessage::At(at) => self.message_count(topic).saturating_sub(at),
         }
     }
 }
 
 /// Compares the position that a client received for a message with the position in the log.
 fn check_position(
-    right: Position,
-    told: Option<Position>,
+    logged: Position,
+    received: Option<Position>,
     faults: &mut Faults,
     name: impl Fn() -> String,
 ) {
-    let Some(told) = told else {
+    let Some(received) = received else {
         return;
     };
-    if told.offset != right.offset {
+    if received.offset != logged.offset {
         faults.add(Fault::Moved, || {
-            format!("{} at {right:?}, told {told:?}", name())
+            format!("{} at {logged:?}, client received {received:?}", name())
         });
     }
-    if told.epoch != right.epoch {
+    if received.epoch != logged.epoch {
         faults.add(Fault::Epoch, || {
-            format!("{} at {right:?}, told {told:?}", name())
+            format!("{} at {logged:?}, client received {received:?}", name())
         });
     }
 }
@@ -401,7 +435,7 @@ mod tests {
     fn checker() -> Checker {
         let mut checker = Checker::new();
         for count in 1..=3 {
-            checker.check_logged(
+            checker.check_and_append(
                 0,
                 number(0, count),
                 position(u64::from(count) * 10),
@@ -411,12 +445,12 @@ mod tests {
         checker
     }
 
-    fn kinds(checker: &Checker) -> Vec<Fault> {
+    fn fault_kinds(checker: &Checker) -> Vec<Fault> {
         checker.faults.counts.keys().copied().collect()
     }
 
     fn answer(count: u32, offset: u64) -> Answer {
-        let mut message = Message::draw(number(0, count), 10, &mut Random::new(1));
+        let mut message = Message::random(number(0, count), 10, &mut Random::new(1));
         message.topic = 0;
         Answer {
             message,
@@ -424,56 +458,56 @@ mod tests {
         }
     }
 
-    /// Checks the observation that a subscriber got this message of the first topic.
-    fn saw(
+    /// Checks the observation that a subscriber received this message of the first topic.
+    fn check_message(
         checker: &mut Checker,
         progress: &mut Progress,
         number: u32,
         position: Option<Position>,
     ) {
         let topic = 0;
-        let seen = Observation::Message {
+        let observation = Observation::Message {
             topic,
             number,
             position,
         };
-        checker.check_observation("one", progress, seen);
+        checker.check_observation("one", progress, observation);
     }
 
     #[test]
-    fn a_log_that_holds_everything_in_its_place_is_without_fault() {
+    fn complete_log_has_no_fault() {
         let mut checker = checker();
         (1..=3).for_each(|count| checker.check_answer(&answer(count, u64::from(count) * 10)));
         let mut progress = Progress::new(true);
         for count in 1..=3u32 {
             let (number, position) = (number(0, count), Some(position(u64::from(count) * 10)));
-            saw(&mut checker, &mut progress, number, position);
+            check_message(&mut checker, &mut progress, number, position);
         }
         assert_eq!(checker.unreceived(0, &progress), 0);
-        assert_eq!(kinds(&checker), []);
+        assert_eq!(fault_kinds(&checker), []);
     }
 
     #[test]
-    fn each_fault_of_a_log_is_told_from_the_others() {
+    fn faults_of_a_log_are_distinguished() {
         for (count, at, kind) in [
             (3, position(40), Fault::Doubled),
             (4, position(30), Fault::Disorder),
             (6, position(40), Fault::Protocol),
         ] {
             let mut checker = checker();
-            checker.check_logged(0, number(0, count), at, &[5; 32]);
-            assert_eq!(kinds(&checker), [kind]);
+            checker.check_and_append(0, number(0, count), at, &[5; 32]);
+            assert_eq!(fault_kinds(&checker), [kind]);
         }
-        let of_life = |epoch, offset| Position { epoch, offset };
-        let mut lives = checker();
-        lives.check_logged(0, number(0, 4), of_life(8, 40), &[5; 32]);
-        assert_eq!(kinds(&lives), [], "a start begins a life");
-        lives.check_logged(0, number(0, 5), of_life(EPOCH, 50), &[5; 32]);
-        assert_eq!(kinds(&lives), [Fault::Epoch]);
+        let in_epoch = |epoch, offset| Position { epoch, offset };
+        let mut restarted = checker();
+        restarted.check_and_append(0, number(0, 4), in_epoch(8, 40), &[5; 32]);
+        assert_eq!(fault_kinds(&restarted), [], "a start begins an epoch");
+        restarted.check_and_append(0, number(0, 5), in_epoch(EPOCH, 50), &[5; 32]);
+        assert_eq!(fault_kinds(&restarted), [Fault::Epoch]);
         let mut overtaken = Checker::new();
-        overtaken.check_logged(0, number(0, 2), position(1), &[5; 32]);
-        overtaken.check_logged(0, number(0, 1), position(2), &[5; 32]);
-        assert_eq!(kinds(&overtaken), [Fault::Disorder]);
+        overtaken.check_and_append(0, number(0, 2), position(1), &[5; 32]);
+        overtaken.check_and_append(0, number(0, 1), position(2), &[5; 32]);
+        assert_eq!(fault_kinds(&overtaken), [Fault::Disorder]);
         let mut changed = checker();
         changed.check_unchanged(0, 1, number(0, 3), position(20));
         changed.check_count(0, 2);
@@ -481,14 +515,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_must_be_there_at_its_position() {
+    fn answered_message_must_be_in_the_log_at_its_position() {
         for (answer, kind) in [
             (answer(4, 40), Fault::AnsweredIsLost),
             (answer(3, 31), Fault::Moved),
         ] {
             let mut checker = checker();
             checker.check_answer(&answer);
-            assert_eq!(kinds(&checker), [kind]);
+            assert_eq!(fault_kinds(&checker), [kind]);
         }
     }
 
@@ -503,51 +537,51 @@ mod tests {
             let (mut checker, mut progress) = (checker(), Progress::new(true));
             for count in counts {
                 let number = number(0, count);
-                saw(&mut checker, &mut progress, number, None);
+                check_message(&mut checker, &mut progress, number, None);
             }
-            assert_eq!(kinds(&checker), [kind]);
+            assert_eq!(fault_kinds(&checker), [kind]);
         }
         let (mut checker, mut progress) = (checker(), Progress::new(true));
         checker.check_observation("one", &mut progress, Observation::Restart);
         let number = number(0, 3);
-        saw(&mut checker, &mut progress, number, None);
-        assert_eq!(kinds(&checker), []);
+        check_message(&mut checker, &mut progress, number, None);
+        assert_eq!(fault_kinds(&checker), []);
         checker.check_observation("one", &mut progress, Observation::Gap);
-        assert_eq!(kinds(&checker), [Fault::Gap]);
+        assert_eq!(fault_kinds(&checker), [Fault::Gap]);
     }
 
     #[test]
-    fn a_lost_end_leaves_the_beginning_and_is_told() {
+    fn log_that_loses_its_end_keeps_its_beginning_and_announces_a_gap() {
         let mut checker = checker();
         let mut progress = Progress::new(true);
-        let before = checker.take_logs();
-        checker.check_logged(0, number(0, 1), position(10), &[5; 32]);
-        assert_eq!(checker.lost_since(&before), 2);
-        assert!(checker.has(&answer(1, 10)) && !checker.has(&answer(2, 20)));
-        progress.segment_lost(1, true);
+        let earlier_logs = checker.take_logs();
+        checker.check_and_append(0, number(0, 1), position(10), &[5; 32]);
+        assert_eq!(checker.count_lost(&earlier_logs), 2);
+        assert!(checker.contains(&answer(1, 10)) && !checker.contains(&answer(2, 20)));
+        progress.expect_gaps(1, true);
         checker.check_observation("one", &mut progress, Observation::Gap);
-        saw(&mut checker, &mut progress, number(0, 1), None);
-        assert_eq!(kinds(&checker), []);
-        progress.segment_lost(1, false);
-        saw(&mut checker, &mut progress, number(0, 1), None);
-        assert_eq!(kinds(&checker), [], "the segment was empty");
-        progress.segment_lost(1, true);
-        saw(&mut checker, &mut progress, number(0, 1), None);
-        assert_eq!(kinds(&checker), [Fault::Gap], "it was told none");
-        let before = checker.take_logs();
-        checker.check_logged(0, number(0, 2), position(20), &[5; 32]);
-        checker.lost_since(&before);
+        check_message(&mut checker, &mut progress, number(0, 1), None);
+        assert_eq!(fault_kinds(&checker), []);
+        progress.expect_gaps(1, false);
+        check_message(&mut checker, &mut progress, number(0, 1), None);
+        assert_eq!(fault_kinds(&checker), [], "the segment was empty");
+        progress.expect_gaps(1, true);
+        check_message(&mut checker, &mut progress, number(0, 1), None);
+        assert_eq!(fault_kinds(&checker), [Fault::Gap], "it was told none");
+        let earlier_logs = checker.take_logs();
+        checker.check_and_append(0, number(0, 2), position(20), &[5; 32]);
+        checker.count_lost(&earlier_logs);
         assert_eq!(checker.faults.counts[&Fault::Changed], 1);
     }
 
     #[test]
-    fn the_retained_message_is_the_last_that_was_to_be_retained() {
+    fn retained_message_is_the_newest_that_was_published_as_retained() {
         let mut checker = Checker::new();
         (1..=6).for_each(|count| {
-            checker.check_logged(0, number(0, count), position(count.into()), &[9; 32]);
+            checker.check_and_append(0, number(0, count), position(count.into()), &[9; 32]);
         });
         checker.check_retained(0, Some(number(0, 5)));
-        assert_eq!(kinds(&checker), []);
+        assert_eq!(fault_kinds(&checker), []);
         checker.check_retained(0, None);
         checker.check_retained(0, Some(number(0, 6)));
         assert_eq!(checker.faults.counts[&Fault::Retained], 2);

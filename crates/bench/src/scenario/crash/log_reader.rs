@@ -10,16 +10,16 @@ use serde_json::Value;
 use super::checker::{Checker, Fault, Faults};
 use super::message::{self, TOPICS};
 use super::subscriber::{Observation, Subscriber};
-use crate::client::link::{End, Link};
+use crate::client::link::{Link, LinkError};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 
 /// Timeout for an answer or a retained message.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait for unexpected retained messages after all expected ones have arrived.
-const QUIET: Duration = Duration::from_millis(100);
+const SILENCE: Duration = Duration::from_millis(100);
 
-/// Reads every log. Each reading continues where the last one ended.
+/// A reader for each log. Each reading continues where the last one ended.
 pub struct LogReader {
     readers: Vec<Subscriber>,
 }
@@ -32,129 +32,141 @@ impl LogReader {
         }
     }
 
-    /// Reads the new messages of all logs, and the retained messages. `sent` is the number of messages that each publisher has sent.
-    pub fn read(&mut self, address: SocketAddr, sent: &[u32], checker: &mut Checker) {
+    /// Reads and checks the new messages of all logs, and the retained messages. `sent_counts` has the number of messages that each publisher
+    /// has sent.
+    pub fn read(&mut self, address: SocketAddr, sent_counts: &[u32], checker: &mut Checker) {
         for (topic, reader) in (0..).zip(&mut self.readers) {
-            let now = count(address, topic).unwrap_or_else(|why| {
-                let name = message::name(topic);
+            let reported = message_count(address, topic).unwrap_or_else(|error| {
+                let name = message::topic_name(topic);
                 checker
                     .faults
-                    .add(Fault::Protocol, || format!("info of {name}: {why}"));
+                    .add(Fault::Protocol, || format!("info of {name}: {error}"));
                 0
             });
-            let known = checker.count(topic);
-            checker.check_count(topic, now);
-            if now > known {
-                reader.run(address, now - known);
+            let stored = checker.message_count(topic);
+            checker.check_count(topic, reported);
+            if reported > stored {
+                reader.run(address, reported - stored);
             }
-            take(reader, checker, |checker, topic, _, seen| {
+            take_observations(reader, checker, |checker, topic, _, observation| {
                 if let Observation::Message {
                     number,
                     position: Some(position),
                     ..
-                } = seen
+                } = observation
                 {
-                    checker.check_logged(topic, number, position, sent);
+                    checker.check_and_append(topic, number, position, sent_counts);
                 }
             });
         }
         let topics: Vec<u32> = (0..TOPICS)
-            .filter(|topic| message::retains(*topic))
+            .filter(|topic| message::may_retain(*topic))
             .collect();
-        match retained(address, &topics, checker.retaining()) {
-            Ok(found) => topics.iter().for_each(|topic| {
-                let mut of = found.iter().filter(|(of, _)| of == topic);
-                checker.check_retained(*topic, of.next().map(|(_, number)| *number));
+        match read_retained(address, &topics, checker.retained_topic_count()) {
+            Ok(retained_messages) => topics.iter().for_each(|topic| {
+                let message = retained_messages.iter().find(|message| message.0 == *topic);
+                checker.check_retained(*topic, message.map(|(_, number)| *number));
             }),
-            Err(why) => checker.faults.add(Fault::Retained, || why.to_string()),
+            Err(error) => checker.faults.add(Fault::Retained, || error.to_string()),
         }
     }
 }
 
-/// Reads all logs from the beginning.
-pub fn read_again(address: SocketAddr, checker: &mut Checker) {
+/// Reads all logs from the beginning, and checks that they still have the messages that `checker` knows.
+pub fn check_unchanged(address: SocketAddr, checker: &mut Checker) {
     for topic in 0..TOPICS {
-        let known = checker.count(topic);
+        let stored = checker.message_count(topic);
         let mut reader = Subscriber::reader(topic);
-        if known > 0 {
-            reader.run(address, known);
+        if stored > 0 {
+            reader.run(address, stored);
         }
-        take(&mut reader, checker, |checker, topic, index, seen| {
-            if let Observation::Message {
-                number,
-                position: Some(position),
-                ..
-            } = seen
-            {
-                checker.check_unchanged(topic, index, number, position);
-            }
-        });
+        take_observations(
+            &mut reader,
+            checker,
+            |checker, topic, index, observation| {
+                if let Observation::Message {
+                    number,
+                    position: Some(position),
+                    ..
+                } = observation
+                {
+                    checker.check_unchanged(topic, index, number, position);
+                }
+            },
+        );
     }
 }
 
 /// The numbers of all messages of a topic.
-pub fn numbers(address: SocketAddr, topic: u32, faults: &mut Faults) -> Vec<u32> {
+pub fn read_numbers(address: SocketAddr, topic: u32, faults: &mut Faults) -> Vec<u32> {
     let mut reader = Subscriber::reader(topic);
-    match count(address, topic) {
+    match message_count(address, topic) {
         Ok(0) => {}
         Ok(count) => reader.run(address, count),
-        Err(why) => reader.violations.push(why.to_string()),
+        Err(error) => reader.violations.push(error.to_string()),
     }
-    for why in reader.violations {
+    for violation in reader.violations {
         faults.add(Fault::Protocol, || {
-            format!("{}: {why}", message::name(topic))
+            format!("{}: {violation}", message::topic_name(topic))
         });
     }
-    let numbers = reader.observations.iter().filter_map(|seen| match seen {
-        Observation::Message { number, .. } => Some(*number),
-        _ => None,
-    });
+    let numbers = reader
+        .observations
+        .iter()
+        .filter_map(|observation| match observation {
+            Observation::Message { number, .. } => Some(*number),
+            _ => None,
+        });
     numbers.collect()
 }
 
-/// Passes the observations of a reader to `message`, except gaps and violations, which are faults.
-fn take(
+/// Passes the messages of a reader to `handle_message`, and counts gaps and violations as faults.
+fn take_observations(
     reader: &mut Subscriber,
     checker: &mut Checker,
-    message: impl Fn(&mut Checker, u32, usize, Observation),
+    handle_message: impl Fn(&mut Checker, u32, usize, Observation),
 ) {
     let name = reader.name();
     let topic = reader.topics()[0];
-    for (index, seen) in reader.observations.drain(..).enumerate() {
-        match seen {
+    for (index, observation) in reader.observations.drain(..).enumerate() {
+        match observation {
             Observation::Gap => checker
                 .faults
                 .add(Fault::Gap, || format!("the reader, {name}")),
-            seen => message(checker, topic, index, seen),
+            observation => handle_message(checker, topic, index, observation),
         }
     }
-    for why in reader.violations.drain(..) {
+    for violation in reader.violations.drain(..) {
         checker
             .faults
-            .add(Fault::Protocol, || format!("the reader, {why}"));
+            .add(Fault::Protocol, || format!("the reader, {violation}"));
     }
 }
 
 /// The number of messages that the server reports for a topic.
-pub fn count(address: SocketAddr, topic: u32) -> Result<usize, End> {
-    let info = info(address, &message::name(topic))?;
-    Ok(info["messages"].as_u64().unwrap_or(0) as usize)
+pub fn message_count(address: SocketAddr, topic: u32) -> Result<usize, LinkError> {
+    let topic_info = topic_info(address, &message::topic_name(topic))?;
+    Ok(topic_info["messages"].as_u64().unwrap_or(0) as usize)
 }
 
 /// The info of a topic as JSON; null if the topic does not exist.
-pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
+pub fn topic_info(address: SocketAddr, name: &str) -> Result<Value, LinkError> {
     let request =
         format!("GET /pub/{name} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\r\n");
-    match Link::open(address, TIMEOUT)?.ask(request.as_bytes())? {
-        (503, _) => Err(End::Disconnected),
+    match Link::open(address, TIMEOUT)?.request(request.as_bytes())? {
+        (503, _) => Err(LinkError::Disconnected),
         (_, body) => Ok(serde_json::from_slice(&body).unwrap_or_default()),
     }
 }
 
-/// Topic and number of the retained messages of these topics. Reads over MQTT until at least `least` messages have arrived and no more
-/// arrive.
-pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec<(u32, u32)>, End> {
-    let names: Vec<String> = topics.iter().copied().map(message::name).collect();
+/// Topic and number of the retained messages of these topics. Reads over MQTT until `expected_count` messages have arrived, and then until
+/// no more arrive.
+pub fn read_retained(
+    address: SocketAddr,
+    topics: &[u32],
+    expected_count: usize,
+) -> Result<Vec<(u32, u32)>, LinkError> {
+    let names: Vec<String> = topics.iter().copied().map(message::topic_name).collect();
     let args = MqttArgs {
         qos: 1,
         ..MqttArgs::default()
@@ -162,25 +174,28 @@ pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec
     let dialect = Dialect::new(&args, false);
     let mut link = Link::open(address, TIMEOUT)?;
     let mut out = Vec::new();
-    dialect.connect(&client_id(0, 'r', 0), &names, &mut out);
+    dialect.write_connect(&client_id(0, 'r', 0), &names, &mut out);
     link.send(&out)?;
-    let mut found = Vec::new();
+    let mut retained_messages = Vec::new();
     loop {
-        match dialect.packet(&link.held).map_err(End::violation)? {
+        match dialect
+            .parse_packet(&link.buffer)
+            .map_err(LinkError::violation)?
+        {
             Some((packet, bytes)) => {
                 if let Packet::Publish(_, data) = packet {
-                    let message = message::read(data);
-                    found.push(
-                        message.ok_or_else(|| End::violation("a retained message of nobody"))?,
-                    );
+                    let message = message::parse(data);
+                    retained_messages.push(message.ok_or_else(|| {
+                        LinkError::violation("a retained message that nobody published")
+                    })?);
                 }
-                link.held.drain(..bytes);
+                link.buffer.drain(..bytes);
             }
             None => {
-                let is_whole = found.len() >= least;
+                let are_all_received = retained_messages.len() >= expected_count;
                 // If too few have arrived, the caller's comparison reports that.
-                if !link.read_within(if is_whole { QUIET } else { TIMEOUT })? {
-                    return Ok(found);
+                if !link.read_within(if are_all_received { SILENCE } else { TIMEOUT })? {
+                    return Ok(retained_messages);
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Topics and messages of a `crash` run. The number of a message contains the number of its publisher, and so its QoS. Topic and number determine whether
-//! the message is retained. So a reader can check a message without further records.
+//! Topics and messages of a `crash` run. A message's number contains the number of its publisher, which determines the QoS. Topic and number
+//! determine whether the message is retained. So a reader can check a message without further records.
 
 use std::fmt::Write;
 
@@ -12,22 +12,22 @@ pub const TOPICS: u32 = 48;
 pub const CHANGED_TOPICS: u32 = 9;
 /// The maximum number of MQTT clients with a durable session. Each has a topic for its will. Their numbers follow those of the changed topics.
 pub const SESSIONS_MAX: u32 = 1_000;
-/// The first topic of a will.
-const WILLS: u32 = TOPICS + CHANGED_TOPICS;
-/// The number of groups of topics. A subscription to a filter receives one group.
+/// The number of the first will topic.
+const FIRST_WILL_TOPIC: u32 = TOPICS + CHANGED_TOPICS;
+/// The number of groups of topics. A group has a filter of its own.
 pub const GROUPS: u32 = 4;
 /// The number of publishers.
 pub const PUBLISHERS: u32 = 32;
-/// Low bits of a message's number that count the messages of its publisher.
+/// The number of low bits of a message's number that count the messages of its publisher.
 const COUNT_BITS: u32 = 24;
-/// One in this many topics has a retained message.
-const RETAINED_TOPICS: u32 = 3;
-/// One in this many messages of a topic with a retained message is retained.
-const RETAINED_MESSAGES: u32 = 5;
+/// One in this many topics may have a retained message.
+const RETAINED_TOPIC_EVERY: u32 = 3;
+/// In such a topic, one in this many messages of a publisher is published as retained.
+const RETAINED_MESSAGE_EVERY: u32 = 5;
 /// One in this many messages may be much larger than the others.
 const LARGE_EVERY: u32 = 40;
 /// The size limit of a large message, in multiples of the usual limit.
-const LARGE_TIMES: u32 = 30;
+const LARGE_FACTOR: u32 = 30;
 
 /// How a publisher publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum PublishMethod {
 }
 
 /// The method of a publisher.
-pub fn method(publisher: u32) -> PublishMethod {
+pub fn publish_method(publisher: u32) -> PublishMethod {
     [
         PublishMethod::Post,
         PublishMethod::Batch,
@@ -50,9 +50,9 @@ pub fn method(publisher: u32) -> PublishMethod {
     ][publisher as usize % 4]
 }
 
-/// Whether the publisher gives each message an idempotency key. Such a publisher repeats messages without an answer.
+/// Whether the publisher gives each message an idempotency key. Such a publisher repeats a message that got no answer.
 pub fn is_keyed(publisher: u32) -> bool {
-    method(publisher) != PublishMethod::Mqtt && (publisher / 4).is_multiple_of(2)
+    publish_method(publisher) != PublishMethod::Mqtt && (publisher / 4).is_multiple_of(2)
 }
 
 /// Whether an MQTT publisher uses MQTT 5, and not 3.1.1.
@@ -60,27 +60,27 @@ pub fn is_mqtt_5(publisher: u32) -> bool {
     (publisher / 4).is_multiple_of(2)
 }
 
-/// The QoS of the publisher's messages, as an MQTT subscriber sees it.
-pub fn qos(publisher: u32) -> u8 {
-    match method(publisher) {
+/// The QoS with which an MQTT subscriber of QoS 2 receives the publisher's messages.
+pub fn qos_of(publisher: u32) -> u8 {
+    match publish_method(publisher) {
         PublishMethod::Mqtt if !(publisher / 8).is_multiple_of(2) => 2,
         _ => 1,
     }
 }
 
-/// The number of a publisher's message `count`, from 1.
+/// The number of a publisher's message `count`. The first message has `count` 1.
 pub fn number(publisher: u32, count: u32) -> u32 {
     publisher << COUNT_BITS | count
 }
 
-/// The publisher of this number, and its `count`.
+/// The publisher of the message with this number, and the message's `count`.
 pub fn origin(number: u32) -> (u32, u32) {
     (number >> COUNT_BITS, number & ((1 << COUNT_BITS) - 1))
 }
 
 /// Whether the topic may have a retained message.
-pub fn retains(topic: u32) -> bool {
-    topic.is_multiple_of(RETAINED_TOPICS)
+pub fn may_retain(topic: u32) -> bool {
+    topic.is_multiple_of(RETAINED_TOPIC_EVERY)
 }
 
 /// The retention of a topic that the changer uses.
@@ -101,12 +101,12 @@ pub fn log_kind(index: u32) -> LogKind {
 
 /// The topic to which session `index` publishes its wills.
 pub fn will_topic(index: u32) -> u32 {
-    WILLS + index
+    FIRST_WILL_TOPIC + index
 }
 
 /// The name of a topic.
-pub fn name(topic: u32) -> String {
-    if let Some(index) = topic.checked_sub(WILLS) {
+pub fn topic_name(topic: u32) -> String {
+    if let Some(index) = topic.checked_sub(FIRST_WILL_TOPIC) {
         return format!("wills/of/{index}");
     }
     if let Some(index) = topic.checked_sub(TOPICS) {
@@ -123,15 +123,15 @@ pub struct Message {
     pub topic: u32,
     /// The message's number.
     pub number: u32,
-    /// The size of the data, in bytes.
+    /// The size of the payload, in bytes.
     size: u32,
 }
 
 impl Message {
-    /// A message for a random topic, with a random size of usually less than `size` bytes.
-    pub fn draw(number: u32, size: u32, random: &mut Random) -> Message {
-        let large = random.below(LARGE_EVERY) == 0;
-        let size_max = if large { size * LARGE_TIMES } else { size };
+    /// A message for a random topic. Its size is random, and usually less than `size` bytes.
+    pub fn random(number: u32, size: u32, random: &mut Random) -> Message {
+        let is_large = random.below(LARGE_EVERY) == 0;
+        let size_max = if is_large { size * LARGE_FACTOR } else { size };
         Message {
             topic: random.below(TOPICS),
             number,
@@ -149,15 +149,15 @@ impl Message {
         }
     }
 
-    /// The message's data.
-    pub fn data(&self) -> String {
+    /// The message's payload.
+    pub fn payload(&self) -> String {
         let mut text = String::with_capacity(self.size as usize + 32);
         write_payload(self.topic, self.number, self.size as usize, &mut text);
         text
     }
 
-    /// The message's idempotency key. `run` makes it differ from the keys of other runs.
-    pub fn key(&self, run: u64) -> String {
+    /// The message's idempotency key. It contains `run`, so the keys of two runs differ.
+    pub fn idempotency_key(&self, run: u64) -> String {
         format!("{run:x}-{:x}", self.number)
     }
 
@@ -167,27 +167,27 @@ impl Message {
     }
 
     /// Appends the message as a line of a batch.
-    pub fn line(&self, key: Option<String>, out: &mut String) {
-        let (name, data) = (name(self.topic), self.data());
+    pub fn write_batch_line(&self, key: Option<String>, out: &mut String) {
+        let (name, payload) = (topic_name(self.topic), self.payload());
         let key = key.map_or(String::new(), |key| {
             format!(",\"idempotency_key\":\"{key}\"")
         });
-        writeln!(out, "{{\"topic\":\"{name}\"{key},\"data\":\"{data}\"}}")
+        writeln!(out, "{{\"topic\":\"{name}\"{key},\"data\":\"{payload}\"}}")
             .expect("a String takes all");
     }
 }
 
-/// Whether this message is published as the retained message. A message in a batch cannot be.
+/// Whether this message is published as the retained message. A message in a batch cannot be retained.
 pub fn is_retained(topic: u32, number: u32) -> bool {
     let (publisher, count) = origin(number);
-    retains(topic)
-        && method(publisher) != PublishMethod::Batch
-        && count.is_multiple_of(RETAINED_MESSAGES)
+    may_retain(topic)
+        && publish_method(publisher) != PublishMethod::Batch
+        && count.is_multiple_of(RETAINED_MESSAGE_EVERY)
 }
 
-/// Topic and number of a received message, if its data is complete and unchanged.
-pub fn read(data: &[u8]) -> Option<(u32, u32)> {
-    read_payload(data).filter(|(topic, _)| *topic < WILLS + SESSIONS_MAX)
+/// Topic and number of a received message, if its payload is complete and unchanged.
+pub fn parse(payload: &[u8]) -> Option<(u32, u32)> {
+    read_payload(payload).filter(|(topic, _)| *topic < FIRST_WILL_TOPIC + SESSIONS_MAX)
 }
 
 #[cfg(test)]
@@ -197,11 +197,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_back_and_tell_their_origin() {
+    fn parsed_message_has_its_topic_number_and_origin() {
         let mut random = Random::new(1);
         for publisher in [0, 7, PUBLISHERS - 1] {
-            let message = Message::draw(number(publisher, 9), 600, &mut random);
-            let read = read(message.data().as_bytes());
+            let message = Message::random(number(publisher, 9), 600, &mut random);
+            let read = parse(message.payload().as_bytes());
             assert_eq!(read, Some((message.topic, message.number)));
             assert_eq!(origin(message.number), (publisher, 9));
         }
@@ -209,14 +209,17 @@ mod tests {
 
     #[test]
     fn mqtt_publishers_use_both_versions_with_each_qos() {
-        let over_mqtt = (0..PUBLISHERS).filter(|one| method(*one) == PublishMethod::Mqtt);
-        let kinds: HashSet<(bool, u8)> = over_mqtt.map(|one| (is_mqtt_5(one), qos(one))).collect();
-        assert_eq!(kinds.len(), 4);
+        let mqtt_publishers =
+            (0..PUBLISHERS).filter(|publisher| publish_method(*publisher) == PublishMethod::Mqtt);
+        let versions_and_qos: HashSet<(bool, u8)> = mqtt_publishers
+            .map(|publisher| (is_mqtt_5(publisher), qos_of(publisher)))
+            .collect();
+        assert_eq!(versions_and_qos.len(), 4);
     }
 
     #[test]
-    fn every_way_has_publishers_and_both_ways_of_http_have_some_with_and_without_keys() {
-        for (of, keyed) in [
+    fn every_method_has_publishers_and_http_methods_have_some_with_and_without_keys() {
+        for (method, is_keyed_expected) in [
             (PublishMethod::Post, true),
             (PublishMethod::Post, false),
             (PublishMethod::Batch, true),
@@ -224,7 +227,8 @@ mod tests {
             (PublishMethod::Mqtt, false),
         ] {
             let mut all = 0..PUBLISHERS;
-            assert!(all.any(|one| method(one) == of && is_keyed(one) == keyed));
+            assert!(all.any(|publisher| publish_method(publisher) == method
+                && is_keyed(publisher) == is_keyed_expected));
         }
     }
 }

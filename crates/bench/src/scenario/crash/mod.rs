@@ -4,14 +4,14 @@
 //! killed at a random time. Then the server starts again. While nobody publishes, all logs and retained messages are read and compared with
 //! the answers and with what the subscribers received.
 //!
-//! * With `--sessions` some MQTT clients have durable sessions. They come and go, and are checked for what they receive after a crash.
-//! * With `--power-cuts` the server's state is on a loop device. After the crash, a copy of the device's bytes from the time of the cut
-//!   replaces the device.
+//! * With `--sessions` some MQTT clients have durable sessions. The run checks that these survive the crashes.
+//! * With `--power-cuts` the server's state is on a loop device. A crash is a power cut: a copy of the device's bytes from the time of the
+//!   crash replaces the device.
 //! * With `--lost-ends` the newest segment of the log is deleted after a kill. Then answered messages are lost, and every subscriber that
 //!   resumes must receive a gap, the notice that messages are lost.
 //! * With `--full-disks` the log fills its disk before each kill. After the restart most of the log's messages are deleted, and the server
-//!   must accept messages again. In every second round another file takes all room that is left, so that a checkpoint replaces the
-//!   documents of the base one by one, and the power is cut meanwhile.
+//!   must accept messages again. In every second round another file takes all free space, so that a checkpoint replaces the documents of the
+//!   base (the last checkpoint on disk) one by one, and the power is cut meanwhile.
 //!
 //! Each client is a thread that ends when the server ends. The main thread then checks the records of all clients.
 
@@ -34,9 +34,9 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{Directory, RunArgs};
-pub use log_reader::info;
+pub use log_reader::topic_info;
 use rounds::{Outcome, Rounds};
-use volume::{Disk, POWER_CUT_MIB, SMALL_MIB, Volume};
+use volume::{Disk, FILLED_DISK_MIB, POWER_CUT_DISK_MIB, Volume};
 
 /// Default of `--kills`.
 const KILLS: u32 = 100;
@@ -45,61 +45,62 @@ const KILLS: u32 = 100;
 pub fn run(args: &RunArgs) -> Result<Value> {
     let kills = args.kills.unwrap_or(KILLS);
     let directory = Directory::make(format_args!("crash-{}", std::process::id()))?;
-    let mut parts = serde_json::Map::new();
-    let mut clean = true;
+    let mut results = serde_json::Map::new();
+    let mut is_clean = true;
     if kills > 0 {
         let state = directory.path().join("state");
         let volume = Volume::Directory(state);
         let outcome = Rounds::new(args, volume, kills)?.run()?;
-        say("kills", &outcome);
-        clean &= outcome.is_clean();
-        parts.insert("kills".into(), json!(outcome));
+        report_outcome("kills", &outcome);
+        is_clean &= outcome.is_clean();
+        results.insert("kills".into(), json!(outcome));
     }
     if args.lost_ends > 0 {
         let volume = Volume::LosesNewestSegment(directory.path().join("lost-ends"));
         let outcome = Rounds::new(args, volume, args.lost_ends)?.run()?;
-        say("kills with a lost end", &outcome);
+        report_outcome("kills with a lost end", &outcome);
         report::say(&format!(
             "{} messages were lost with the ends, and {} gaps told of them",
             outcome.lost, outcome.gaps
         ));
-        clean &= outcome.is_clean() && outcome.lost > 0;
-        parts.insert("lost_ends".into(), json!(outcome));
+        is_clean &= outcome.is_clean() && outcome.lost > 0;
+        results.insert("lost_ends".into(), json!(outcome));
     }
-    let mut on_disk = |name: &str, crashes: u32, what: &str, make: &dyn Fn() -> Result<Volume>| {
-        if crashes == 0 {
-            return Ok(());
-        }
-        let part = match make() {
-            Ok(volume) => {
-                let outcome = Rounds::new(args, volume, crashes)?.run()?;
-                say(what, &outcome);
-                clean &= outcome.is_clean();
-                json!(outcome)
+    let mut run_on_disk =
+        |name: &str, crashes: u32, what: &str, make: &dyn Fn() -> Result<Volume>| {
+            if crashes == 0 {
+                return Ok(());
             }
-            Err(why) => {
-                report::say(&format!("SKIPPED: {what}, because {why:#}"));
-                json!({ "skipped": format!("{why:#}") })
-            }
+            let result = match make() {
+                Ok(volume) => {
+                    let outcome = Rounds::new(args, volume, crashes)?.run()?;
+                    report_outcome(what, &outcome);
+                    is_clean &= outcome.is_clean();
+                    json!(outcome)
+                }
+                Err(why) => {
+                    report::say(&format!("SKIPPED: {what}, because {why:#}"));
+                    json!({ "skipped": format!("{why:#}") })
+                }
+            };
+            results.insert(name.into(), result);
+            anyhow::Ok(())
         };
-        parts.insert(name.into(), part);
-        anyhow::Ok(())
-    };
-    on_disk("power_cuts", args.power_cuts, "power cuts", &|| {
-        Ok(Volume::Disk(Disk::make(&directory, POWER_CUT_MIB)?))
+    run_on_disk("power_cuts", args.power_cuts, "power cuts", &|| {
+        Ok(Volume::Disk(Disk::make(&directory, POWER_CUT_DISK_MIB)?))
     })?;
-    on_disk(
+    run_on_disk(
         "full_disks",
         args.full_disks,
         "kills on a full disk",
-        &|| Ok(Volume::Filled(Disk::make(&directory, SMALL_MIB)?)),
+        &|| Ok(Volume::Filled(Disk::make(&directory, FILLED_DISK_MIB)?)),
     )?;
-    parts.insert("clean".into(), json!(clean));
-    parts.insert("seed".into(), json!(args.seed));
-    Ok(Value::Object(parts))
+    results.insert("clean".into(), json!(is_clean));
+    results.insert("seed".into(), json!(args.seed));
+    Ok(Value::Object(results))
 }
 
-fn say(what: &str, outcome: &Outcome) {
+fn report_outcome(what: &str, outcome: &Outcome) {
     let counts = &outcome.counts;
     let recovered = match outcome.recovered_s.iter().copied().reduce(f64::max) {
         Some(longest) => format!(
@@ -149,7 +150,7 @@ fn say(what: &str, outcome: &Outcome) {
     }
     outcome
         .faults
-        .words
+        .descriptions
         .iter()
-        .for_each(|word| report::say(word));
+        .for_each(|description| report::say(description));
 }

@@ -1,7 +1,7 @@
 //! A publisher of `crash`: sends some messages, waits for their answers, and records the answers. Its state outlives its connections.
 //!
-//! A publisher with keys repeats messages without an answer, with the same keys, before it sends others. A publisher without keys never
-//! sends a message twice. So no message may be in the log twice.
+//! A publisher with idempotency keys first repeats the messages that got no answer, with the same keys, and then sends others. A publisher
+//! without keys never sends a message twice. So no message may be in the log twice.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crore_wire::mqtt::{PacketId, PacketType};
 use serde_json::Value;
 
 use super::message::{self, Message, PublishMethod};
-use crate::client::link::{End, Link, reconnect_until_gone};
+use crate::client::link::{Link, LinkError, reconnect_until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Version, client_id};
 use crate::client::parse;
 use crate::client::position::Position;
@@ -21,12 +21,14 @@ use crate::measure::payload::Random;
 
 /// Timeout for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The maximum number of messages in a batch, and of MQTT messages in flight.
-const IN_FLIGHT: (u32, u32) = (32, 16);
+/// The maximum number of messages in a batch.
+const BATCH_MESSAGES_MAX: u32 = 32;
+/// The maximum number of MQTT messages in flight.
+const MQTT_IN_FLIGHT_MAX: u32 = 16;
 /// The maximum number of requests that a publisher without keys sends before it reads the answers.
-const PIPELINE: u32 = 4;
+const PIPELINED_MAX: u32 = 4;
 /// The maximum pause after the answers, in milliseconds. The pauses leave the server about half of the processor time.
-const REST_MS: u32 = 30;
+const PAUSE_MS_MAX: u32 = 30;
 
 /// The counts of publishers.
 #[derive(Clone, Copy, Debug, Default, derive_more::AddAssign, serde::Serialize)]
@@ -39,7 +41,7 @@ pub struct Counts {
     pub retried: u64,
     /// Retries that the server recognised.
     pub replayed: u64,
-    /// Messages that the server refused for the present.
+    /// Messages that the server refused for now (408, 429 or 503).
     pub refused: u64,
 }
 
@@ -88,100 +90,107 @@ impl Publisher {
 
     /// Publishes until the server is gone, or until `stop` is set and everything is answered.
     pub fn run(&mut self, address: SocketAddr, stop: &AtomicBool) {
-        let wrong = reconnect_until_gone(|| {
-            let ended = match message::method(self.index) {
-                PublishMethod::Mqtt => self.over_mqtt(address, stop),
-                _ => self.over_http(address, stop),
+        let violation = reconnect_until_gone(|| {
+            let result = match message::publish_method(self.index) {
+                PublishMethod::Mqtt => self.run_mqtt(address, stop),
+                _ => self.run_http(address, stop),
             };
             if !message::is_keyed(self.index) {
                 self.counts.unanswered += self.in_flight.len() as u64;
                 self.in_flight.clear();
             }
-            ended
+            result
         });
-        let named = wrong.map(|why| format!("publisher {}: {why}", self.index));
-        self.violations.extend(named);
+        let described = violation.map(|reason| format!("publisher {}: {reason}", self.index));
+        self.violations.extend(described);
     }
 
-    /// Adds at most `max` new messages to the messages in flight.
-    fn draw(&mut self, max: u32) {
+    /// Adds from 1 to `max` new messages to the messages in flight.
+    fn draw_messages(&mut self, max: u32) {
         for _ in 0..=self.random.below(max) {
             self.sent += 1;
             let number = message::number(self.index, self.sent);
-            let message = Message::draw(number, self.size, &mut self.random);
+            let message = Message::random(number, self.size, &mut self.random);
             self.in_flight.push_back(message);
         }
     }
 
-    fn rest(&mut self) {
-        let pause = u64::from(self.random.below(REST_MS * 1000));
+    fn pause(&mut self) {
+        let pause = u64::from(self.random.below(PAUSE_MS_MAX * 1000));
         std::thread::sleep(Duration::from_micros(pause));
     }
 
-    fn answered(&mut self, position: Option<Position>) {
+    fn record_answer(&mut self, position: Option<Position>) {
         if let Some(message) = self.in_flight.pop_front() {
             self.counts.answered += 1;
             self.answers.push(Answer { message, position });
         }
     }
 
-    fn refused(&mut self) {
+    fn record_refusal(&mut self) {
         self.counts.refused += u64::from(self.in_flight.pop_front().is_some());
     }
 
-    fn over_http(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), End> {
+    fn run_http(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), LinkError> {
         let mut link = Link::open(address, TIMEOUT)?;
-        let (batch, keyed) = (
-            message::method(self.index) == PublishMethod::Batch,
+        let (is_batch, is_keyed) = (
+            message::publish_method(self.index) == PublishMethod::Batch,
             message::is_keyed(self.index),
         );
         self.counts.retried += self.in_flight.len() as u64;
         while !self.in_flight.is_empty() || !stop.load(Relaxed) {
             if self.in_flight.is_empty() {
-                // A publisher with keys repeats a refused request. So it has only one request in flight, since a second request would
-                // overtake the repeated one.
-                let several = if keyed { 1 } else { PIPELINE };
-                self.draw(if batch { IN_FLIGHT.0 } else { several });
+                // A publisher with keys has only one request in flight: if it must repeat a request, a second one would overtake it.
+                let pipelined_max = if is_keyed { 1 } else { PIPELINED_MAX };
+                self.draw_messages(if is_batch {
+                    BATCH_MESSAGES_MAX
+                } else {
+                    pipelined_max
+                });
             }
-            let text = if batch { self.batch() } else { self.posts() };
-            link.send(text.as_bytes())?;
+            let requests = if is_batch {
+                self.batch_request()
+            } else {
+                self.single_requests()
+            };
+            link.send(requests.as_bytes())?;
             while !self.in_flight.is_empty() {
-                match parse::response(&link.held).map_err(End::violation)? {
+                match parse::response(&link.buffer).map_err(LinkError::violation)? {
                     Some(response) => {
                         let bytes = response.bytes;
-                        self.response(&response, batch)?;
-                        link.held.drain(..bytes);
+                        self.handle_response(&response, is_batch)?;
+                        link.buffer.drain(..bytes);
                     }
                     None => link.read()?,
                 }
             }
-            self.rest();
+            self.pause();
         }
         Ok(())
     }
 
-    fn posts(&self) -> String {
+    fn single_requests(&self) -> String {
         let requests = self.in_flight.iter().map(|message| {
-            let (name, data) = (message::name(message.topic), message.data());
+            let (name, payload) = (message::topic_name(message.topic), message.payload());
             let key = if message::is_keyed(self.index) {
-                format!("Idempotency-Key: \"{}\"\r\n", message.key(self.run))
+                format!("Idempotency-Key: \"{}\"\r\n", message.idempotency_key(self.run))
             } else {
                 String::new()
             };
             let retain = if message.is_retained() { "Crore-Retain: true\r\n" } else { "" };
             format!(
-                "POST /pub/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nAccept: application/json\r\n{key}{retain}Content-Length: {}\r\n\r\n{data}",
-                data.len()
+                "POST /pub/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nAccept: application/json\r\n{key}{retain}Content-Length: {}\r\n\r\n{payload}",
+                payload.len()
             )
         });
         requests.collect()
     }
 
-    fn batch(&self) -> String {
+    fn batch_request(&self) -> String {
         let mut lines = String::new();
         for message in &self.in_flight {
-            let key = message::is_keyed(self.index).then(|| message.key(self.run));
-            message.line(key, &mut lines);
+            let key = message::is_keyed(self.index).then(|| message.idempotency_key(self.run));
+            message.write_batch_line(key, &mut lines);
         }
         format!(
             "POST /pub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{lines}",
@@ -189,110 +198,117 @@ impl Publisher {
         )
     }
 
-    fn response(&mut self, response: &parse::Response<'_>, batch: bool) -> Result<(), End> {
+    fn handle_response(
+        &mut self,
+        response: &parse::Response<'_>,
+        is_batch: bool,
+    ) -> Result<(), LinkError> {
         let status = response.head.status;
         let body = String::from_utf8_lossy(response.body);
         let json: Value = serde_json::from_str(&body).unwrap_or_default();
         match status {
-            200 if batch => {
-                let failed: Vec<u64> = json["failed"]
+            200 if is_batch => {
+                let failed_lines: Vec<u64> = json["failed"]
                     .as_array()
-                    .map(|failed| {
-                        failed
+                    .map(|failed_lines| {
+                        failed_lines
                             .iter()
-                            .filter_map(|one| one["line"].as_u64())
+                            .filter_map(|entry| entry["line"].as_u64())
                             .collect()
                     })
                     .unwrap_or_default();
                 self.counts.replayed += json["replayed"].as_u64().unwrap_or(0);
                 for line in 1..=self.in_flight.len() as u64 {
-                    if failed.contains(&line) {
-                        self.refused();
+                    if failed_lines.contains(&line) {
+                        self.record_refusal();
                     } else {
-                        self.answered(None);
+                        self.record_answer(None);
                     }
                 }
             }
-            201 | 202 if !batch => {
+            201 | 202 if !is_batch => {
                 let position = json["last_message_id"].as_str().and_then(Position::parse);
-                let position =
-                    position.ok_or_else(|| End::violation(format!("no position in {body}")))?;
+                let position = position
+                    .ok_or_else(|| LinkError::violation(format!("no position in {body}")))?;
                 self.counts.replayed += u64::from(response.head.replayed);
-                self.answered(Some(position));
+                self.record_answer(Some(position));
             }
             408 | 429 | 503 => {
-                let requests = if batch { self.in_flight.len() } else { 1 };
-                (0..requests).for_each(|_| self.refused());
+                let requests = if is_batch { self.in_flight.len() } else { 1 };
+                (0..requests).for_each(|_| self.record_refusal());
             }
-            _ => return Err(End::violation(format!("answered {status} {body}"))),
+            _ => return Err(LinkError::violation(format!("answered {status} {body}"))),
         }
         Ok(())
     }
 
-    fn over_mqtt(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), End> {
+    fn run_mqtt(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), LinkError> {
         let mqtt_version = match message::is_mqtt_5(self.index) {
             true => Version::V5,
             false => Version::V311,
         };
         let args = MqttArgs {
             mqtt_version,
-            qos: message::qos(self.index),
+            qos: message::qos_of(self.index),
             ..MqttArgs::default()
         };
         let dialect = Dialect::new(&args, false);
         let mut link = Link::open(address, TIMEOUT)?;
         let mut out = Vec::new();
-        dialect.connect(&client_id(0, 'p', self.index), &[], &mut out);
+        dialect.write_connect(&client_id(0, 'p', self.index), &[], &mut out);
         link.send(&out)?;
         while !stop.load(Relaxed) {
-            self.draw(IN_FLIGHT.1);
+            self.draw_messages(MQTT_IN_FLIGHT_MAX);
             out.clear();
             for (message, id) in self.in_flight.iter().zip(1..) {
-                let (name, data) = (message::name(message.topic), message.data());
+                let (name, payload) = (message::topic_name(message.topic), message.payload());
                 let (id, retain) = (PacketId::new(id), message.is_retained());
-                dialect.publish_head(&name, id, retain, data.len(), &mut out);
-                out.extend_from_slice(data.as_bytes());
+                dialect.write_publish_head(&name, id, retain, payload.len(), &mut out);
+                out.extend_from_slice(payload.as_bytes());
             }
             link.send(&out)?;
             out.clear();
-            let mut unreleased = 0;
+            let mut unreleased_count = 0;
             // Messages of one QoS are acknowledged in order (MQTT 5 §4.6). A message of QoS 2 is in the log when its PUBREC comes.
-            let mut expected = 1;
+            let mut expected_id = 1;
             while !self.in_flight.is_empty() {
-                let Some((kind, id, failed)) = acknowledged(&mut link, dialect)? else {
+                let Some((kind, id, is_failed)) = wait_for_acknowledgement(&mut link, dialect)?
+                else {
                     continue;
                 };
-                if id.get() != expected {
-                    return Err(End::violation(format!("acknowledged {id}, not {expected}")));
+                if id.get() != expected_id {
+                    return Err(LinkError::violation(format!(
+                        "acknowledged {id}, not {expected_id}"
+                    )));
                 }
-                expected += 1;
-                match failed {
-                    true => self.refused(),
-                    false => self.answered(None),
+                expected_id += 1;
+                match is_failed {
+                    true => self.record_refusal(),
+                    false => self.record_answer(None),
                 }
-                if kind == PacketType::PubRec && !failed {
-                    dialect.acknowledge(PacketType::PubRel, id, &mut out);
-                    unreleased += 1;
+                if kind == PacketType::PubRec && !is_failed {
+                    dialect.write_acknowledgement(PacketType::PubRel, id, &mut out);
+                    unreleased_count += 1;
                 }
             }
             link.send(&out)?;
-            while unreleased > 0 {
-                let ack = acknowledged(&mut link, dialect)?;
-                unreleased -= u32::from(ack.is_some());
+            while unreleased_count > 0 {
+                let ack = wait_for_acknowledgement(&mut link, dialect)?;
+                unreleased_count -= u32::from(ack.is_some());
             }
-            self.rest();
+            self.pause();
         }
         Ok(())
     }
 }
 
 /// Waits for a packet, and returns it if it is an acknowledgement: its kind, its packet id, and whether it reports a failure.
-fn acknowledged(
+fn wait_for_acknowledgement(
     link: &mut Link,
     dialect: Dialect,
-) -> Result<Option<(PacketType, PacketId, bool)>, End> {
-    link.packet(dialect, |packet| match packet {
-        Packet::Ack(kind, id, failed) => Some((kind, id, failed)),
+) -> Result<Option<(PacketType, PacketId, bool)>, LinkError> {
+    link.read_packet(dialect, |packet| match packet {
+        Packet::Ack(kind, id, is_failed) => Some((kind, id, is_failed)),
         _ => None,
     })
 }

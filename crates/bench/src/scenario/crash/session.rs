@@ -1,8 +1,9 @@
-//! An MQTT client of `crash` whose session outlives its connections and the server (`mqtt.durable_sessions`). It records what it receives and
-//! how its connections end. In some rounds it is away, in others it stays connected, or it comes and goes. Sometimes it ends its session.
+//! An MQTT client of `crash` with a durable session, which outlives the client's connections and the server (`mqtt.durable_sessions`). The
+//! client records what it receives and how its connections end. In some rounds it stays away, in others it stays connected or reconnects
+//! again and again. Sometimes it ends its session.
 //!
-//! A connection has its own will, with the connection's number. A client that receives a QoS 2 message again under a packet id that is not
-//! released drops it, as every client does (MQTT 5 §4.3.3).
+//! Each connection has its own will, whose message number is the connection's number. If a QoS 2 message comes again while its packet id is
+//! not released, the client drops it, as the specification requires (MQTT 5 §4.3.3).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,29 +15,29 @@ use std::time::{Duration, Instant};
 use crore_wire::mqtt::{PacketId, PacketType, PropertyBuf, Qos, Will};
 
 use super::message::{self, GROUPS, Message, TOPICS};
-use crate::client::link::{End, Link, reconnect_until_gone};
-use crate::client::mqtt::{Dialect, MqttArgs, Packet, Session as Kept, Version, client_id};
+use crate::client::link::{Link, LinkError, reconnect_until_gone};
+use crate::client::mqtt::{Dialect, MqttArgs, Packet, SessionMode, Version, client_id};
 use crate::measure::payload::Random;
 
 /// Timeout for the next byte.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// The shortest wait for more bytes. A timeout of zero is not allowed.
-const LOOK: Duration = Duration::from_millis(1);
-/// A client is away in one of this many rounds, and stays connected in one of this many of the others.
+/// The shortest wait for more bytes. A socket does not allow a timeout of zero.
+const READ_TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// A client stays away in one of `AWAY_EVERY` rounds. In one of `STAYS_EVERY` of the other rounds it stays connected.
 const AWAY_EVERY: u32 = 4;
 const STAYS_EVERY: u32 = 3;
 /// A client ends its session in one of this many rounds.
 const ENDS_EVERY: u32 = 12;
-/// On one of this many connections the client stops to acknowledge, after at most this many messages.
+/// On one of `SILENT_EVERY` connections the client stops acknowledging messages, after fewer than `ACKNOWLEDGED_MAX` messages.
 const SILENT_EVERY: u32 = 4;
-const SILENT_AFTER: u32 = 60;
-/// The maximum duration of a connection of a client that comes and goes, and of the time between its connections, in milliseconds.
-const CONNECTED_MS: u32 = 500;
-const PAUSE_MS: u32 = 200;
-/// Delays of wills, in seconds. MQTT 3.1.1 has none.
-const DELAYS_S: [u32; 3] = [0, 1, 3];
-/// The longest of them.
-pub const DELAY_MAX_S: u32 = 3;
+const ACKNOWLEDGED_MAX: u32 = 60;
+/// The maximum duration of a connection of a client that reconnects, and the maximum pause between its connections, in milliseconds.
+const CONNECTED_MS_MAX: u32 = 500;
+const PAUSE_MS_MAX: u32 = 200;
+/// The delays of wills, in seconds. MQTT 3.1.1 has no delay.
+const WILL_DELAYS_S: [u32; 3] = [0, 1, 3];
+/// The longest delay of a will.
+pub const WILL_DELAY_MAX_S: u32 = 3;
 
 /// Something that a client has recorded for the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,15 +45,15 @@ pub enum SessionEvent {
     /// The CONNACK came.
     Connected {
         /// Session Present.
-        present: bool,
-        /// What Session Present must be; `None` if a crash left that open.
-        expected: Option<bool>,
+        session_present: bool,
+        /// The correct value of Session Present; `None` if a crash makes both values correct.
+        expected_present: Option<bool>,
     },
-    /// The client sent its SUBSCRIBE. Until the SUBACK comes the positions of the subscriptions are unknown.
+    /// The client sent its SUBSCRIBE. Where its subscriptions start in the logs is unknown until the SUBACK.
     Subscribing,
     /// The SUBACK came.
     Subscribed,
-    /// A message, which a client passes on to its application.
+    /// A message came that the client would pass to its application.
     Message {
         /// The message's topic.
         topic: u32,
@@ -63,25 +64,25 @@ pub enum SessionEvent {
         /// Whether the client sent an acknowledgement.
         is_acknowledged: bool,
     },
-    /// A new QoS 2 message came under the packet id of another one that is not released.
+    /// A new QoS 2 message came with the packet id of another message that is not released.
     IdReused {
         /// The message's topic.
         topic: u32,
         /// The message's number.
         number: u32,
     },
-    /// The client disconnected, and the server closed the connection: it has handled the acknowledgements that came before.
-    Left,
+    /// The client sent a DISCONNECT, and the server closed the connection. So the server has handled all earlier acknowledgements.
+    Disconnected,
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// With a DISCONNECT, after which the server closed the connection.
-    Left,
-    /// Without, by the client or by the end of the server.
+    /// The client sent a DISCONNECT, and the server closed the connection.
+    Disconnected,
+    /// Without a DISCONNECT: the client closed the connection, or the server ended.
     Broken,
-    /// A DISCONNECT was sent, and nobody knows whether the server has read it.
+    /// The client sent a DISCONNECT, but it is unknown whether the server has read it.
     Unknown,
 }
 
@@ -91,45 +92,45 @@ pub struct Connection {
     /// The delay of the will.
     pub delay_s: u32,
     /// When the CONNACK came.
-    pub connected: Option<Instant>,
+    pub connected_at: Option<Instant>,
     /// How and when the connection ended.
-    pub ended: Option<(Ending, Instant)>,
-    /// Whether the session was ended after this connection; `None` if that is unknown.
+    pub end: Option<(Ending, Instant)>,
+    /// Whether the client ended the session after this connection; `None` if the server may have missed that.
     pub session_ended: Option<bool>,
 }
 
 /// What a client does on a connection.
-struct Plan {
-    /// How long it stays; `None` means until the server is gone.
-    stays: Option<Duration>,
-    /// Whether it ends the connection without a DISCONNECT.
-    cuts: bool,
-    /// The number of messages after which it acknowledges no more.
-    silent_after: u32,
+struct ConnectionPlan {
+    /// How long the client stays connected; `None` means until the server is gone.
+    duration: Option<Duration>,
+    /// Whether the client closes the connection without a DISCONNECT.
+    ends_without_disconnect: bool,
+    /// The number of messages after which the client stops acknowledging.
+    acknowledged_max: u32,
 }
 
 /// A client with a session.
 pub struct Session {
     index: u32,
     version: Version,
-    /// The QoS of its subscriptions.
+    /// The QoS of the client's subscriptions.
     pub qos: u8,
     dialect: Dialect,
     filters: Vec<String>,
     /// The topics that the subscriptions match.
     pub topics: Vec<u32>,
-    /// Whether its connections have wills.
+    /// Whether the client's connections have wills.
     pub has_will: bool,
     random: Random,
     /// Whether the SUBACK came.
     pub is_subscribed: bool,
-    /// What the next CONNACK must say, if that is known.
-    expected: Option<bool>,
-    /// QoS 2 messages that are not released, by packet id.
-    unreleased: HashMap<PacketId, (u32, u32)>,
+    /// The correct Session Present of the next CONNACK, if it is known.
+    expected_present: Option<bool>,
+    /// Topic and number of each QoS 2 message that is not released, by packet id.
+    unreleased_messages: HashMap<PacketId, (u32, u32)>,
     /// Events that are not checked yet.
     pub events: Vec<SessionEvent>,
-    /// The connections with wills.
+    /// All connections so far, except those that only end the session.
     pub connections: Vec<Connection>,
     /// The number of messages that all subscribers received.
     received: Arc<AtomicU64>,
@@ -139,23 +140,31 @@ pub struct Session {
     pub violations: Vec<String>,
 }
 
-/// Filters and the topics that they match.
-fn interest(index: u32) -> (Vec<String>, Vec<u32>) {
+/// The filters of client `index`, and the topics that they match.
+fn filters_and_topics(index: u32) -> (Vec<String>, Vec<u32>) {
     let (topic, group) = (index * 7 % TOPICS, index % GROUPS);
-    let of_group: Vec<u32> = (0..TOPICS).filter(|it| it % GROUPS == group).collect();
-    let in_group = topic / GROUPS * GROUPS + group;
+    let group_topics: Vec<u32> = (0..TOPICS)
+        .filter(|topic| topic % GROUPS == group)
+        .collect();
+    let topic_in_group = topic / GROUPS * GROUPS + group;
     match index / 2 % 7 {
-        0 => (vec![message::name(topic)], vec![topic]),
+        0 => (vec![message::topic_name(topic)], vec![topic]),
         1 => {
             let topics: Vec<u32> = (0..3).map(|n| (topic + n * 5) % TOPICS).collect();
-            (topics.iter().copied().map(message::name).collect(), topics)
+            (
+                topics.iter().copied().map(message::topic_name).collect(),
+                topics,
+            )
         }
-        2 => (vec![format!("crash/{group}/+")], of_group),
-        3 => (vec![format!("+/{group}/#")], of_group),
+        2 => (vec![format!("crash/{group}/+")], group_topics),
+        3 => (vec![format!("+/{group}/#")], group_topics),
         // The subscriptions overlap.
         4 => (
-            vec![message::name(in_group), format!("crash/{group}/#")],
-            of_group,
+            vec![
+                message::topic_name(topic_in_group),
+                format!("crash/{group}/#"),
+            ],
+            group_topics,
         ),
         5 => (vec![format!("crash/+/{topic}")], vec![topic]),
         _ => (vec!["crash/#".into()], (0..TOPICS).collect()),
@@ -163,26 +172,26 @@ fn interest(index: u32) -> (Vec<String>, Vec<u32>) {
 }
 
 impl Session {
-    /// Client `index` of the run with this seed. Its messages are counted in `received`, too.
+    /// Client `index` of the run with this seed. `received` counts the messages of all subscribers.
     pub fn new(index: u32, seed: u64, received: &Arc<AtomicU64>) -> Session {
         let version = match index % 2 {
             0 => Version::V5,
             _ => Version::V311,
         };
         let qos = [1, 2, 2, 1, 0][index as usize / 2 % 5];
-        let (filters, topics) = interest(index);
+        let (filters, topics) = filters_and_topics(index);
         Session {
             index,
             version,
             qos,
-            dialect: dialect(version, qos, Kept::Persistent),
+            dialect: dialect(version, qos, SessionMode::Persistent),
             filters,
             topics,
             has_will: !index.is_multiple_of(3),
             random: Random::new(seed ^ 0x5e55 ^ u64::from(index) << 32),
             is_subscribed: false,
-            expected: Some(false),
-            unreleased: HashMap::new(),
+            expected_present: Some(false),
+            unreleased_messages: HashMap::new(),
             events: Vec::new(),
             connections: Vec::new(),
             received: received.clone(),
@@ -208,173 +217,190 @@ impl Session {
     }
 
     /// Subscribes and disconnects, while nobody publishes.
-    pub fn begin(&mut self, address: SocketAddr) {
-        let plan = Plan {
-            stays: Some(Duration::ZERO),
-            cuts: false,
-            silent_after: u32::MAX,
+    pub fn subscribe_and_disconnect(&mut self, address: SocketAddr) {
+        let plan = ConnectionPlan {
+            duration: Some(Duration::ZERO),
+            ends_without_disconnect: false,
+            acknowledged_max: u32::MAX,
         };
-        let wrong = reconnect_until_gone(|| self.connection(address, &plan));
-        self.note(wrong);
+        let violation = reconnect_until_gone(|| self.run_connection(address, &plan));
+        self.record_violation(violation);
     }
 
-    /// Connects and disconnects again and again, until the server is killed. In the last round the client stays connected and acknowledges
-    /// everything.
+    /// Runs the client until the server is killed. In the last round the client stays connected and acknowledges everything.
     pub fn run(&mut self, address: SocketAddr, is_last: bool) {
-        let mut is_one_in = |every| !is_last && self.random.below(every) == 0;
-        let (is_away, comes_and_goes) =
-            (is_one_in(AWAY_EVERY), !is_last && !is_one_in(STAYS_EVERY));
-        let mut ends = is_one_in(ENDS_EVERY);
-        ends &= self.is_subscribed;
-        if is_away && self.is_subscribed {
+        let mut is_chosen = |period| !is_last && self.random.below(period) == 0;
+        let (stays_away, reconnects) = (is_chosen(AWAY_EVERY), !is_last && !is_chosen(STAYS_EVERY));
+        let mut ends_session = is_chosen(ENDS_EVERY);
+        ends_session &= self.is_subscribed;
+        if stays_away && self.is_subscribed {
             self.rounds_away += 1;
             return;
         }
-        let wrong = reconnect_until_gone(|| {
-            if std::mem::take(&mut ends) {
+        let violation = reconnect_until_gone(|| {
+            if std::mem::take(&mut ends_session) {
                 self.end_session(address)?;
             }
             loop {
-                let plan = self.plan(comes_and_goes, is_last);
-                self.connection(address, &plan)?;
-                let pause = self.random.below(PAUSE_MS);
+                let plan = self.draw_plan(reconnects, is_last);
+                self.run_connection(address, &plan)?;
+                let pause = self.random.below(PAUSE_MS_MAX);
                 std::thread::sleep(Duration::from_millis(pause.into()));
             }
         });
-        self.note(wrong);
+        self.record_violation(violation);
     }
 
-    /// Records that the server was killed soon after `at`: nobody knows what it has read since then.
-    pub fn crashed(&mut self, at: Instant) {
+    /// Records that the server was killed soon after `at`. It is unknown which bytes the server has read since `at`.
+    pub fn record_crash(&mut self, at: Instant) {
         for connection in self.connections.iter_mut().rev() {
-            let Some((ending, _)) = connection.ended.as_mut().filter(|(_, end)| *end >= at) else {
+            let Some((ending, _)) = connection.end.as_mut().filter(|(_, end)| *end >= at) else {
                 return;
             };
-            if *ending == Ending::Left {
+            if *ending == Ending::Disconnected {
                 *ending = Ending::Unknown;
             }
         }
     }
 
-    fn note(&mut self, wrong: Option<String>) {
-        let named = wrong.map(|why| format!("{}: {why}", self.name()));
+    fn record_violation(&mut self, violation: Option<String>) {
+        let named = violation.map(|reason| format!("{}: {reason}", self.name()));
         self.violations.extend(named);
     }
 
-    fn plan(&mut self, comes_and_goes: bool, is_last: bool) -> Plan {
+    fn draw_plan(&mut self, reconnects: bool, is_last: bool) -> ConnectionPlan {
         let random = &mut self.random;
-        let connected = Duration::from_millis(random.below(CONNECTED_MS).into());
-        let silent_after = random.below(SILENT_AFTER);
+        let connected = Duration::from_millis(random.below(CONNECTED_MS_MAX).into());
+        let acknowledged_max = random.below(ACKNOWLEDGED_MAX);
         let is_silent = !is_last && random.below(SILENT_EVERY) == 0;
-        Plan {
-            stays: comes_and_goes.then_some(connected),
-            cuts: random.below(2) == 0,
-            silent_after: if is_silent { silent_after } else { u32::MAX },
+        ConnectionPlan {
+            duration: reconnects.then_some(connected),
+            ends_without_disconnect: random.below(2) == 0,
+            acknowledged_max: if is_silent {
+                acknowledged_max
+            } else {
+                u32::MAX
+            },
         }
     }
 
-    fn connection(&mut self, address: SocketAddr, plan: &Plan) -> Result<(), End> {
+    fn run_connection(
+        &mut self,
+        address: SocketAddr,
+        plan: &ConnectionPlan,
+    ) -> Result<(), LinkError> {
         let mut link = Link::open(address, TIMEOUT)?;
         let delay = match self.version {
-            Version::V5 => self.random.below(DELAYS_S.len() as u32),
+            Version::V5 => self.random.below(WILL_DELAYS_S.len() as u32),
             Version::V311 => 0,
         };
         self.connections.push(Connection {
-            delay_s: DELAYS_S[delay as usize],
-            connected: None,
-            ended: None,
+            delay_s: WILL_DELAYS_S[delay as usize],
+            connected_at: None,
+            end: None,
             session_ended: Some(false),
         });
-        let result = self.converse(&mut link, plan);
-        let is_left = matches!(result, Ok(true));
+        let result = self.receive_until_end(&mut link, plan);
+        let is_disconnected = matches!(result, Ok(true));
         let now = Instant::now();
-        if let Some(it) = self.connections.last_mut() {
-            let ending = if is_left {
-                Ending::Left
+        if let Some(connection) = self.connections.last_mut() {
+            let ending = if is_disconnected {
+                Ending::Disconnected
             } else {
                 Ending::Broken
             };
-            it.ended.get_or_insert((ending, now));
+            connection.end.get_or_insert((ending, now));
         }
-        if is_left {
-            self.events.push(SessionEvent::Left);
+        if is_disconnected {
+            self.events.push(SessionEvent::Disconnected);
         }
         result.map(|_| ())
     }
 
-    /// Returns whether the client has left with a DISCONNECT.
-    fn converse(&mut self, link: &mut Link, plan: &Plan) -> Result<bool, End> {
-        let (dialect, begin) = (self.dialect, Instant::now());
+    /// Connects, and receives until the connection ends. Returns whether it ended with a DISCONNECT.
+    fn receive_until_end(
+        &mut self,
+        link: &mut Link,
+        plan: &ConnectionPlan,
+    ) -> Result<bool, LinkError> {
+        let (dialect, start) = (self.dialect, Instant::now());
         let mut out = Vec::new();
         self.write_connect(&mut out);
-        let expected = self.expected;
-        if expected == Some(false) {
-            // If no CONNACK comes, the session may have begun.
-            self.expected = None;
+        let expected_present = self.expected_present;
+        if expected_present == Some(false) {
+            // If no CONNACK comes, the server may have made the session or not.
+            self.expected_present = None;
         }
         link.send(&out)?;
         out.clear();
-        self.connacked(link, expected)?;
-        let mut taken = 0;
+        self.handle_connack(link, expected_present)?;
+        let mut message_count = 0;
         loop {
-            let mut used = 0;
-            while let Some((packet, bytes)) =
-                dialect.packet(&link.held[used..]).map_err(End::violation)?
+            let mut handled_bytes = 0;
+            while let Some((packet, bytes)) = dialect
+                .parse_packet(&link.buffer[handled_bytes..])
+                .map_err(LinkError::violation)?
             {
-                used += bytes;
-                let is_silent = taken >= plan.silent_after;
-                taken += u32::from(matches!(packet, Packet::Publish(..)));
-                self.take(packet, is_silent, &mut out)?;
+                handled_bytes += bytes;
+                let is_silent = message_count >= plan.acknowledged_max;
+                message_count += u32::from(matches!(packet, Packet::Publish(..)));
+                self.handle_packet(packet, is_silent, &mut out)?;
             }
-            link.held.drain(..used);
+            link.buffer.drain(..handled_bytes);
             link.send(&out)?;
             out.clear();
-            let left = match plan.stays {
-                Some(stays) => stays.saturating_sub(begin.elapsed()),
+            let remaining = match plan.duration {
+                Some(duration) => duration.saturating_sub(start.elapsed()),
                 None => TIMEOUT,
             };
-            if left.is_zero() && self.is_subscribed {
+            if remaining.is_zero() && self.is_subscribed {
                 break;
             }
-            if !link.read_within(left.max(LOOK))? && plan.stays.is_none() {
-                return Err(End::violation("nothing came for too long"));
+            if !link.read_within(remaining.max(READ_TIMEOUT_MIN))? && plan.duration.is_none() {
+                return Err(LinkError::violation("nothing came for too long"));
             }
         }
-        if plan.cuts {
+        if plan.ends_without_disconnect {
             return Ok(false);
         }
-        self.leave(link, dialect)
+        self.disconnect(link, dialect)
     }
 
     /// Sends a DISCONNECT, and waits until the server closes.
-    fn leave(&mut self, link: &mut Link, dialect: Dialect) -> Result<bool, End> {
+    fn disconnect(&mut self, link: &mut Link, dialect: Dialect) -> Result<bool, LinkError> {
         let mut out = Vec::new();
-        dialect.disconnect(&mut out);
+        dialect.write_disconnect(&mut out);
         if let Err(end) = link.send(&out) {
-            if let Some(it) = self.connections.last_mut() {
-                it.ended = Some((Ending::Unknown, Instant::now()));
+            if let Some(connection) = self.connections.last_mut() {
+                connection.end = Some((Ending::Unknown, Instant::now()));
             }
             return Err(end);
         }
         loop {
-            link.held.clear();
+            link.buffer.clear();
             match link.read_within(TIMEOUT) {
                 Ok(true) => {}
-                Ok(false) => return Err(End::violation("the server does not close")),
-                Err(End::Disconnected) => return Ok(true),
+                Ok(false) => return Err(LinkError::violation("the server does not close")),
+                Err(LinkError::Disconnected) => return Ok(true),
                 Err(end) => return Err(end),
             }
         }
     }
 
     fn write_connect(&mut self, out: &mut Vec<u8>) {
-        let delay_s = self.connections.last().map_or(0, |it| it.delay_s);
+        let delay_s = self
+            .connections
+            .last()
+            .map_or(0, |connection| connection.delay_s);
         let mut properties = PropertyBuf::new();
         if delay_s > 0 {
             properties.will_delay_interval_s(delay_s);
         }
         let (topic, number) = (self.will_topic(), self.connections.len() as u32);
-        let (name, text) = (message::name(topic), Message::small(topic, number).data());
+        let (name, text) = (
+            message::topic_name(topic),
+            Message::small(topic, number).payload(),
+        );
         let will = Will {
             qos: Qos::AtLeastOnce,
             retain: false,
@@ -389,56 +415,69 @@ impl Session {
         } else {
             self.filters.as_slice()
         };
-        self.dialect.connect_with_will(&client, will, filters, out);
+        self.dialect
+            .write_connect_with_will(&client, will, filters, out);
     }
 
-    /// Waits for the CONNACK.
-    fn connacked(&mut self, link: &mut Link, expected: Option<bool>) -> Result<(), End> {
-        let present = connack(link, self.dialect)?;
-        self.events
-            .push(SessionEvent::Connected { present, expected });
-        if let Some(it) = self.connections.last_mut() {
-            it.connected = Some(Instant::now());
+    /// Waits for the CONNACK, and records it.
+    fn handle_connack(
+        &mut self,
+        link: &mut Link,
+        expected_present: Option<bool>,
+    ) -> Result<(), LinkError> {
+        let session_present = wait_for_connack(link, self.dialect)?;
+        self.events.push(SessionEvent::Connected {
+            session_present,
+            expected_present,
+        });
+        if let Some(connection) = self.connections.last_mut() {
+            connection.connected_at = Some(Instant::now());
         }
-        if !present {
-            self.unreleased.clear();
-            self.expected = None;
+        if !session_present {
+            self.unreleased_messages.clear();
+            self.expected_present = None;
         }
-        match (present, self.is_subscribed) {
+        match (session_present, self.is_subscribed) {
             (true, true) => {}
-            // The check reports it. The client subscribes again.
+            // The session is lost. The check reports that, and the client subscribes again.
             (false, true) => {
                 self.is_subscribed = false;
-                return Err(End::Disconnected);
+                return Err(LinkError::Disconnected);
             }
             (_, false) => self.events.push(SessionEvent::Subscribing),
         }
         Ok(())
     }
 
-    fn take(&mut self, packet: Packet<'_>, is_silent: bool, out: &mut Vec<u8>) -> Result<(), End> {
+    fn handle_packet(
+        &mut self,
+        packet: Packet<'_>,
+        is_silent: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LinkError> {
         match packet {
             Packet::Publish(answer, data) => {
-                let read = message::read(data).filter(|(topic, _)| self.topics.contains(topic));
-                let (topic, number) =
-                    read.ok_or_else(|| End::violation("a message that nobody published to it"))?;
+                let topic_and_number =
+                    message::parse(data).filter(|(topic, _)| self.topics.contains(topic));
+                let (topic, number) = topic_and_number
+                    .ok_or_else(|| LinkError::violation("a message that nobody published to it"))?;
                 self.received.fetch_add(1, Relaxed);
                 let is_acknowledged = !is_silent;
                 if let Some((kind, id)) = answer.filter(|_| is_acknowledged) {
-                    self.dialect.acknowledge(kind, id, out);
+                    self.dialect.write_acknowledgement(kind, id, out);
                 }
                 let qos = match answer {
                     None => 0,
                     Some((PacketType::PubAck, _)) => 1,
                     Some((_, id)) => {
-                        if let Some(other) = self.unreleased.get(&id) {
+                        if let Some(other) = self.unreleased_messages.get(&id) {
                             if *other != (topic, number) {
                                 let reused = SessionEvent::IdReused { topic, number };
                                 self.events.push(reused);
                             }
                             return Ok(());
                         }
-                        self.unreleased.insert(id, (topic, number));
+                        self.unreleased_messages.insert(id, (topic, number));
                         2
                     }
                 };
@@ -450,47 +489,51 @@ impl Session {
                 });
             }
             Packet::Ack(PacketType::PubRel, id, _) => {
-                self.unreleased.remove(&id);
+                self.unreleased_messages.remove(&id);
                 if !is_silent {
-                    self.dialect.acknowledge(PacketType::PubComp, id, out);
+                    self.dialect
+                        .write_acknowledgement(PacketType::PubComp, id, out);
                 }
             }
             Packet::Suback { refused: 0, .. } => {
-                (self.is_subscribed, self.expected) = (true, Some(true));
+                (self.is_subscribed, self.expected_present) = (true, Some(true));
                 self.events.push(SessionEvent::Subscribed);
             }
-            other => return Err(End::violation(format!("the server sent {other:?}"))),
+            other => return Err(LinkError::violation(format!("the server sent {other:?}"))),
         }
         Ok(())
     }
 
-    /// Connects with a clean session, and disconnects.
-    fn end_session(&mut self, address: SocketAddr) -> Result<(), End> {
+    /// Ends the session: connects with a clean session, and disconnects.
+    fn end_session(&mut self, address: SocketAddr) -> Result<(), LinkError> {
         let mut link = Link::open(address, TIMEOUT)?;
-        let dialect = dialect(self.version, self.qos, Kept::Clean);
-        (self.is_subscribed, self.expected) = (false, None);
+        let dialect = dialect(self.version, self.qos, SessionMode::Clean);
+        (self.is_subscribed, self.expected_present) = (false, None);
         // With Clean Start the client discards its own part of the session, too (MQTT 5 §3.1.2.4).
-        self.unreleased.clear();
-        if let Some(it) = self.connections.last_mut() {
-            it.session_ended = None;
+        self.unreleased_messages.clear();
+        if let Some(connection) = self.connections.last_mut() {
+            connection.session_ended = None;
         }
         let mut out = Vec::new();
-        dialect.connect(&client_id(0, 'd', self.index), &[], &mut out);
+        dialect.write_connect(&client_id(0, 'd', self.index), &[], &mut out);
         link.send(&out)?;
-        let (present, expected) = (connack(&mut link, dialect)?, Some(false));
-        self.events
-            .push(SessionEvent::Connected { present, expected });
-        self.expected = expected;
-        if let Some(it) = self.connections.last_mut() {
-            it.session_ended = Some(true);
+        let (session_present, expected_present) =
+            (wait_for_connack(&mut link, dialect)?, Some(false));
+        self.events.push(SessionEvent::Connected {
+            session_present,
+            expected_present,
+        });
+        self.expected_present = expected_present;
+        if let Some(connection) = self.connections.last_mut() {
+            connection.session_ended = Some(true);
         }
         out.clear();
-        dialect.disconnect(&mut out);
+        dialect.write_disconnect(&mut out);
         link.send(&out)
     }
 }
 
-fn dialect(mqtt_version: Version, qos: u8, session: Kept) -> Dialect {
+fn dialect(mqtt_version: Version, qos: u8, session: SessionMode) -> Dialect {
     let args = MqttArgs {
         mqtt_version,
         qos,
@@ -500,10 +543,13 @@ fn dialect(mqtt_version: Version, qos: u8, session: Kept) -> Dialect {
 }
 
 /// Waits for the CONNACK, and returns Session Present.
-fn connack(link: &mut Link, dialect: Dialect) -> Result<bool, End> {
-    let present = link.packet(dialect, |packet| match packet {
-        Packet::Connack { present, .. } => Some(present),
+fn wait_for_connack(link: &mut Link, dialect: Dialect) -> Result<bool, LinkError> {
+    let session_present = link.read_packet(dialect, |packet| match packet {
+        Packet::Connack {
+            session_present, ..
+        } => Some(session_present),
         _ => None,
     })?;
-    present.ok_or_else(|| End::violation("the server began with another packet than CONNACK"))
+    session_present
+        .ok_or_else(|| LinkError::violation("the server began with another packet than CONNACK"))
 }

@@ -5,13 +5,15 @@
 //! * A message of QoS 1 may come again on a later connection, unless the server has surely handled its acknowledgement and has not crashed
 //!   since. A message of QoS 2 comes once, under a packet id that no other unreleased message has.
 //!
-//! If a client subscribes while messages are published, the first message of a topic and a QoS determines where the subscription began. Until then a
-//! message that may be a retained one determines nothing.
+//! A client may subscribe while messages are published. Then the first message of a topic and a QoS shows where the subscription starts. A
+//! message that may be the retained one shows nothing, and is ignored until the start is known.
 //!
-//! A session whose connection ended while it got retained messages gets them again on a later connection. So such a message proves no hole.
+//! If the connection ends while the session receives retained messages, these come again on a later connection. So if a message that may be
+//! the retained one comes before others, these others need not be missing.
 //!
-//! If a crash came before the SUBACK, the session may be there although the subscriptions were not promised. The client subscribes again, and messages
-//! that were in flight to it before the crash may come first. Only from the next message on none may be missing.
+//! After a crash before the SUBACK, the server may or may not have the session with its subscriptions. The client subscribes again. First may
+//! come messages that were in flight to it before the crash. The subscription starts with the first message after these, and from that
+//! message on all must come.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -22,7 +24,7 @@ use super::checker::{Checker, Fault};
 use super::message;
 use super::session::SessionEvent;
 
-/// The maximum number of notes of each kind.
+/// The maximum number of descriptions of each kind of tolerated event.
 const NOTES_MAX: usize = 10;
 
 /// What sessions did and received.
@@ -44,63 +46,67 @@ pub struct SessionCounts {
     pub wills: u64,
     /// Wills that were published again.
     pub wills_twice: u64,
-    /// Wills that were due a moment before a crash, or whose connections began then, and were not published.
+    /// Wills that were due but were not published, which is allowed: they were due shortly before a crash, or their connections began shortly
+    /// before it.
     pub wills_lost_at_crash: u64,
-    /// Wills that were published although the client disconnected, a moment before a crash.
+    /// Wills that were published although the client sent a DISCONNECT, which is allowed: a crash came shortly after the beginning or the end
+    /// of the connection.
     pub wills_after_disconnect: u64,
-    /// Descriptions of the first of each kind that is not a fault, although it should not happen.
+    /// Descriptions of the first tolerated events of each kind: events that are no faults, because the server does not promise to prevent
+    /// them, but that should be rare.
     pub notes: BTreeMap<&'static str, Vec<String>>,
 }
 
 impl SessionCounts {
-    /// Describes something that the server does not promise yet.
-    pub fn note(&mut self, kind: &'static str, what: impl FnOnce() -> String) {
+    /// Describes a tolerated event, unless its kind has [`NOTES_MAX`] descriptions.
+    pub fn add_note(&mut self, kind: &'static str, describe: impl FnOnce() -> String) {
         let notes = self.notes.entry(kind).or_default();
         if notes.len() < NOTES_MAX {
-            notes.push(what());
+            notes.push(describe());
         }
     }
 }
 
-/// Where a subscription began in the log of a topic.
+/// Where a subscription starts in the log of a topic, as an index of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Start {
+enum SubscriptionStart {
     #[default]
     Unknown,
-    /// At the first message that came.
-    Seen(usize),
-    /// Here, because nobody published while the client subscribed.
-    Exact(usize),
+    /// At the first message that the client received.
+    FirstMessage(usize),
+    /// At the end that the log had when the client subscribed, because nobody published meanwhile.
+    LogEnd(usize),
 }
 
-/// A message that was received: on which connection, and whether it was acknowledged.
+/// How a message was received: on which connection, and whether the client acknowledged it.
 #[derive(Clone, Copy, Debug)]
 struct Receipt {
     connection: u32,
     is_acknowledged: bool,
 }
 
-/// The messages of one topic and one QoS.
+/// What the session has received of one topic with one QoS.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sequence {
-    start: Start,
-    /// The index after the newest message.
-    next: usize,
-    /// The next hole is none: messages from before the crash may have come, and the subscription begins behind them.
-    may_begin_later: bool,
+    start: SubscriptionStart,
+    /// The index after the newest received message.
+    next_index: usize,
+    /// Do not report the next hole. The messages before it may be left from before the crash, and the subscription starts after the hole.
+    ignores_next_hole: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct TopicProgress {
-    /// By QoS. A message of QoS 2 may be sent later than those of QoS 1 behind it, so each QoS has its own start.
+    /// By QoS. The server may send a message of QoS 2 after later messages of QoS 1, so each QoS has its own start.
     sequences: [Sequence; 3],
+    /// The received messages, by index in the log.
     receipts: HashMap<usize, Receipt>,
 }
 
 impl TopicProgress {
-    /// The messages in this part of the log that did not come.
-    fn missing(&self, part: Range<usize>) -> impl Iterator<Item = usize> + '_ {
-        part.filter(|index| !self.receipts.contains_key(index))
+    /// The messages in this range of the log that did not come.
+    fn missing_in(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
+        range.filter(|index| !self.receipts.contains_key(index))
     }
 }
 
@@ -109,16 +115,16 @@ pub struct SessionProgress {
     name: String,
     qos: u8,
     topics: HashMap<u32, TopicProgress>,
-    /// The number of the connection.
+    /// The number of the present connection.
     connection: u32,
-    /// Session Present of the connection.
+    /// Session Present of the present connection.
     is_present: bool,
-    /// The connection on which the client subscribed, and retained messages came.
-    subscribed_on: u32,
-    /// Connections that ended with a DISCONNECT.
-    left: HashSet<u32>,
+    /// The connection on which the client sent its SUBSCRIBE, on which retained messages may come.
+    subscribe_connection: u32,
+    /// Connections that ended with a DISCONNECT that the server has handled.
+    disconnected_cleanly: HashSet<u32>,
     /// The last connection before the last crash.
-    crashed_after: u32,
+    last_before_crash: u32,
 }
 
 impl SessionProgress {
@@ -133,34 +139,34 @@ impl SessionProgress {
             topics: topics.collect(),
             connection: 0,
             is_present: false,
-            subscribed_on: 0,
-            left: HashSet::new(),
-            crashed_after: 0,
+            subscribe_connection: 0,
+            disconnected_cleanly: HashSet::new(),
+            last_before_crash: 0,
         }
     }
 
-    /// The client has subscribed while nobody published: the next messages are those behind the logs that `checker` knows. If there was a session,
-    /// whose SUBACK was lost in a crash, the subscriptions go on where they were.
-    pub fn begin_here(&mut self, checker: &Checker) {
+    /// Records that the client has subscribed while nobody published. So its subscriptions start at the ends of the logs in `checker`. If the
+    /// session already existed (a crash lost only its SUBACK), its subscriptions keep their starts.
+    pub fn start_at_log_end(&mut self, checker: &Checker) {
         if self.is_present {
             return;
         }
         for (topic, progress) in &mut self.topics {
-            let count = checker.count(*topic);
+            let count = checker.message_count(*topic);
             progress.sequences.fill(Sequence {
-                start: Start::Exact(count),
-                next: count,
-                may_begin_later: false,
+                start: SubscriptionStart::LogEnd(count),
+                next_index: count,
+                ignores_next_hole: false,
             });
         }
     }
 
-    /// The server has crashed. All events so far are from before.
-    pub fn crashed(&mut self) {
-        self.crashed_after = self.connection;
+    /// Records that the server has crashed after all events so far.
+    pub fn record_crash(&mut self) {
+        self.last_before_crash = self.connection;
     }
 
-    /// Checks an event from before the last start.
+    /// Checks an event that the client recorded before the last start of the server.
     pub fn check(
         &mut self,
         event: SessionEvent,
@@ -168,26 +174,34 @@ impl SessionProgress {
         counts: &mut SessionCounts,
     ) {
         match event {
-            SessionEvent::Connected { present, expected } => {
+            SessionEvent::Connected {
+                session_present,
+                expected_present,
+            } => {
                 self.connection += 1;
-                self.is_present = present;
+                self.is_present = session_present;
                 counts.connections += 1;
-                counts.resumed += u64::from(present);
-                if expected.is_some_and(|expected| expected != present) {
+                counts.resumed += u64::from(session_present);
+                if expected_present
+                    .is_some_and(|expected_present| expected_present != session_present)
+                {
                     checker.faults.add(Fault::SessionPresent, || {
-                        format!("{}: {present}, connection {}", self.name, self.connection)
+                        format!(
+                            "{}: {session_present}, connection {}",
+                            self.name, self.connection
+                        )
                     });
                 }
             }
             SessionEvent::Subscribing => {
-                self.subscribed_on = self.connection;
-                self.begin(|progress| progress.receipts.clear());
+                self.subscribe_connection = self.connection;
+                self.reset_starts(|progress| progress.receipts.clear());
             }
-            SessionEvent::Subscribed => self.begin(|_| ()),
-            SessionEvent::Left => drop(self.left.insert(self.connection)),
+            SessionEvent::Subscribed => self.reset_starts(|_| ()),
+            SessionEvent::Disconnected => drop(self.disconnected_cleanly.insert(self.connection)),
             SessionEvent::IdReused { topic, number } => {
-                checker.faults.add(Fault::Skipped, || {
-                    let topic = message::name(topic);
+                checker.faults.add(Fault::Protocol, || {
+                    let topic = message::topic_name(topic);
                     format!(
                         "{}: {topic} {number:#x} came under the packet id of another message, which is not released",
                         self.name
@@ -209,22 +223,22 @@ impl SessionProgress {
         }
     }
 
-    /// The subscriptions begin anew.
-    fn begin(&mut self, change: impl Fn(&mut TopicProgress)) {
+    /// Makes the starts of all subscriptions unknown, and changes each topic's progress.
+    fn reset_starts(&mut self, change_progress: impl Fn(&mut TopicProgress)) {
         let sequence = Sequence {
-            may_begin_later: self.is_present,
+            ignores_next_hole: self.is_present,
             ..Sequence::default()
         };
         for progress in self.topics.values_mut() {
             progress.sequences.fill(sequence);
-            change(progress);
+            change_progress(progress);
         }
     }
 
     /// The QoS with which this message must come.
     fn qos_of(&self, number: u32) -> u8 {
         let (publisher, _) = message::origin(number);
-        message::qos(publisher).min(self.qos)
+        message::qos_of(publisher).min(self.qos)
     }
 
     fn check_message(
@@ -236,81 +250,83 @@ impl SessionProgress {
         checker: &mut Checker,
         counts: &mut SessionCounts,
     ) {
-        let name = format!("{}: {} {number:#x}", self.name, message::name(topic));
+        let name = format!("{}: {} {number:#x}", self.name, message::topic_name(topic));
         let Some(index) = checker.index_of(topic, number) else {
             return checker.faults.add(Fault::SeenIsLost, || name);
         };
-        let right = self.qos_of(number);
-        if qos != right {
-            let why = || format!("{name} has QoS {qos} instead of {right}");
-            checker.faults.add(Fault::Protocol, why);
+        let expected_qos = self.qos_of(number);
+        if qos != expected_qos {
+            let describe = || format!("{name} has QoS {qos} instead of {expected_qos}");
+            checker.faults.add(Fault::Protocol, describe);
         }
         let may_be_retained = message::is_retained(topic, number);
-        let is_subscribing = self.subscribed_on == self.connection;
+        let is_subscribing = self.subscribe_connection == self.connection;
         let earlier = self
             .topics
             .get(&topic)
             .and_then(|it| it.receipts.get(&index))
             .copied();
         if let Some(earlier) = earlier {
-            // It may come as the retained message too, even on a later connection, if the client left before that. And the SUBSCRIBE of a
-            // session whose SUBACK was lost repeats subscriptions that overlap.
+            // A message may come once from the log and once as the retained message. The latter comes on a later connection if the first one
+            // ended before. And if the SUBACK was lost, the client subscribes again, so the old and the new subscription may both deliver it.
             if may_be_retained || is_subscribing {
                 return;
             }
             self.check_repetition(&name, qos, earlier, receipt, checker, counts);
         }
-        let mut holes = self.holes(topic, index, qos, checker);
+        let mut missing = self.missing_before(topic, index, qos, checker);
         let Some(progress) = self.topics.get_mut(&topic) else {
-            return; // the client has checked it
+            return; // The client has checked the topic.
         };
         let sequence = &mut progress.sequences[usize::from(qos)];
         match sequence.start {
-            Start::Unknown if may_be_retained => return,
-            Start::Unknown => {
-                sequence.start = Start::Seen(index);
-                sequence.next = index;
+            SubscriptionStart::Unknown if may_be_retained => return,
+            SubscriptionStart::Unknown => {
+                sequence.start = SubscriptionStart::FirstMessage(index);
+                sequence.next_index = index;
             }
-            Start::Seen(start) | Start::Exact(start) if index < start => {
-                if !may_be_retained && sequence.start == Start::Exact(start) {
+            SubscriptionStart::FirstMessage(start) | SubscriptionStart::LogEnd(start)
+                if index < start =>
+            {
+                if !may_be_retained && sequence.start == SubscriptionStart::LogEnd(start) {
                     checker.faults.add(Fault::SeenAgain, || {
                         format!(
                             "{name}, message {index}, on connection {}, although the subscription began at message {start} on connection {}",
-                            receipt.connection, self.subscribed_on
+                            receipt.connection, self.subscribe_connection
                         )
                     });
                 }
                 return;
             }
-            _ if sequence.may_begin_later && !holes.is_empty() => {
+            _ if sequence.ignores_next_hole && !missing.is_empty() => {
                 *sequence = Sequence {
-                    start: Start::Seen(index),
-                    next: index,
-                    may_begin_later: false,
+                    start: SubscriptionStart::FirstMessage(index),
+                    next_index: index,
+                    ignores_next_hole: false,
                 };
-                holes.clear();
+                missing.clear();
             }
             _ => {}
         }
         let is_new = progress.receipts.insert(index, receipt).is_none();
         counts.received += u64::from(is_new);
-        if !is_new || may_be_retained && !holes.is_empty() {
+        if !is_new || may_be_retained && !missing.is_empty() {
             return;
         }
-        if index < sequence.next {
+        if index < sequence.next_index {
             checker
                 .faults
                 .add(Fault::Disorder, || format!("{name} came late"));
         }
-        sequence.next = (index + 1).max(sequence.next);
+        sequence.next_index = (index + 1).max(sequence.next_index);
         if self.qos > 0 {
             self.report_missing(
                 topic,
-                &holes,
+                &missing,
                 checker,
                 &format!(
                     "before {number:#x} on connection {}, subscribed on {}",
-                    receipt.connection, self.subscribed_on
+                    receipt.connection, self.subscribe_connection
                 ),
             );
         }
@@ -325,31 +341,33 @@ impl SessionProgress {
         checker: &mut Checker,
         counts: &mut SessionCounts,
     ) {
-        let is_handled = earlier.is_acknowledged
-            && self.left.contains(&earlier.connection)
-            && earlier.connection > self.crashed_after;
-        let what = || {
+        let is_acknowledgement_handled = earlier.is_acknowledged
+            && self.disconnected_cleanly.contains(&earlier.connection)
+            && earlier.connection > self.last_before_crash;
+        let describe = || {
             format!(
                 "{name} on connections {} and {}",
                 earlier.connection, now.connection
             )
         };
         match qos {
-            1 if earlier.connection < now.connection && !is_handled => counts.qos1_repeated += 1,
-            _ => checker.faults.add(Fault::SeenAgain, what),
+            1 if earlier.connection < now.connection && !is_acknowledgement_handled => {
+                counts.qos1_repeated += 1
+            }
+            _ => checker.faults.add(Fault::SeenAgain, describe),
         }
     }
 
     /// The messages of this QoS that should have come before the one at `index` and did not.
-    fn holes(&self, topic: u32, index: usize, qos: u8, checker: &Checker) -> Vec<usize> {
+    fn missing_before(&self, topic: u32, index: usize, qos: u8, checker: &Checker) -> Vec<usize> {
         let Some(progress) = self.topics.get(&topic) else {
             return Vec::new();
         };
         let sequence = progress.sequences[usize::from(qos)];
-        if sequence.start == Start::Unknown {
+        if sequence.start == SubscriptionStart::Unknown {
             return Vec::new();
         }
-        let missing = progress.missing(sequence.next..index);
+        let missing = progress.missing_in(sequence.next_index..index);
         missing
             .filter(|index| self.qos_of(checker.number_at(topic, *index)) == qos)
             .collect()
@@ -361,16 +379,16 @@ impl SessionProgress {
         topic: u32,
         missing: &[usize],
         checker: &mut Checker,
-        place: &str,
+        context: &str,
     ) {
         for index in missing {
             let number = checker.number_at(topic, *index);
-            let topic_name = message::name(topic);
-            let what = format!(
-                "{}: {topic_name} {number:#x} never came, {place}",
+            let topic_name = message::topic_name(topic);
+            let description = format!(
+                "{}: {topic_name} {number:#x} never came, {context}",
                 self.name
             );
-            checker.faults.add(Fault::Skipped, || what);
+            checker.faults.add(Fault::Skipped, || description);
             let receipt = Receipt {
                 connection: self.connection,
                 is_acknowledged: false,
@@ -392,11 +410,15 @@ impl SessionProgress {
             let is_due = |index: &usize| {
                 let qos = self.qos_of(checker.number_at(topic, *index));
                 match progress.sequences[usize::from(qos)].start {
-                    Start::Unknown => false,
-                    Start::Seen(start) | Start::Exact(start) => *index >= start,
+                    SubscriptionStart::Unknown => false,
+                    SubscriptionStart::FirstMessage(start) | SubscriptionStart::LogEnd(start) => {
+                        *index >= start
+                    }
                 }
             };
-            let missing = progress.missing(0..checker.count(topic)).filter(is_due);
+            let missing = progress
+                .missing_in(0..checker.message_count(topic))
+                .filter(is_due);
             let missing: Vec<usize> = missing.collect();
             self.report_missing(topic, &missing, checker, "at the end of its topic");
         }
@@ -418,27 +440,30 @@ mod tests {
     }
 
     /// A log with eight messages, of QoS 1 and 2 in turn, and a session of QoS 2 from its beginning.
-    fn begun() -> (Checker, SessionProgress) {
+    fn checker_and_session() -> (Checker, SessionProgress) {
         let mut checker = Checker::new();
         let mut progress = SessionProgress::new("it".into(), 2, &[TOPIC]);
         let mut counts = SessionCounts::default();
         for event in [connected(false), SessionEvent::Subscribed] {
             progress.check(event, &mut checker, &mut counts);
         }
-        progress.begin_here(&checker);
+        progress.start_at_log_end(&checker);
         for index in 0..8 {
             let position = Position {
                 epoch: 1,
                 offset: index as u64 + 1,
             };
-            checker.check_logged(TOPIC, number(index), position, &[99; 32]);
+            checker.check_and_append(TOPIC, number(index), position, &[99; 32]);
         }
         (checker, progress)
     }
 
-    fn connected(present: bool) -> SessionEvent {
-        let expected = Some(present);
-        SessionEvent::Connected { present, expected }
+    fn connected(session_present: bool) -> SessionEvent {
+        let expected_present = Some(session_present);
+        SessionEvent::Connected {
+            session_present,
+            expected_present,
+        }
     }
 
     fn message(index: usize) -> SessionEvent {
@@ -450,13 +475,13 @@ mod tests {
         }
     }
 
-    /// The faults, and the number of messages of QoS 1 that came again.
-    fn checked(events: &[SessionEvent], crash_at: usize) -> (Vec<Fault>, u64) {
-        let (mut checker, mut progress) = begun();
+    /// The faults after these events with a crash before event `crash_at`, and the number of messages of QoS 1 that came again.
+    fn faults_and_repetitions(events: &[SessionEvent], crash_at: usize) -> (Vec<Fault>, u64) {
+        let (mut checker, mut progress) = checker_and_session();
         let mut counts = SessionCounts::default();
         for (at, event) in events.iter().enumerate() {
             if at == crash_at {
-                progress.crashed();
+                progress.record_crash();
             }
             progress.check(*event, &mut checker, &mut counts);
         }
@@ -468,18 +493,27 @@ mod tests {
     const NEVER: usize = usize::MAX;
 
     #[test]
-    fn messages_of_each_qos_come_in_order_and_none_is_left_out() {
+    fn messages_of_each_qos_come_in_order_without_holes() {
         let all: Vec<SessionEvent> = (0..8).map(message).collect();
-        assert_eq!(checked(&all, NEVER), (vec![], 0));
+        assert_eq!(faults_and_repetitions(&all, NEVER), (vec![], 0));
         // The order holds for each QoS by itself.
         let by_qos = [0, 2, 1, 4, 3, 6, 5, 7].map(message);
-        assert_eq!(checked(&by_qos, NEVER), (vec![], 0));
+        assert_eq!(faults_and_repetitions(&by_qos, NEVER), (vec![], 0));
         let hole = [0, 1, 3, 4, 5, 6, 7].map(message);
-        assert_eq!(checked(&hole, NEVER), (vec![Fault::Skipped], 0));
+        assert_eq!(
+            faults_and_repetitions(&hole, NEVER),
+            (vec![Fault::Skipped], 0)
+        );
         let hole_of_qos_2 = [0, 1, 2, 4, 5, 6, 7].map(message);
-        assert_eq!(checked(&hole_of_qos_2, NEVER), (vec![Fault::Skipped], 0));
+        assert_eq!(
+            faults_and_repetitions(&hole_of_qos_2, NEVER),
+            (vec![Fault::Skipped], 0)
+        );
         let end = [0, 1, 2, 3, 4, 5].map(message);
-        assert_eq!(checked(&end, NEVER), (vec![Fault::Skipped], 0));
+        assert_eq!(
+            faults_and_repetitions(&end, NEVER),
+            (vec![Fault::Skipped], 0)
+        );
     }
 
     #[test]
@@ -491,30 +525,45 @@ mod tests {
             events
         };
         let cut = [connected(true)];
-        let left = [SessionEvent::Left, connected(true)];
-        assert_eq!(checked(&all(&cut, &[4, 6]), NEVER), (vec![], 2));
+        let disconnected = [SessionEvent::Disconnected, connected(true)];
         assert_eq!(
-            checked(&all(&left, &[4, 6]), NEVER),
+            faults_and_repetitions(&all(&cut, &[4, 6]), NEVER),
+            (vec![], 2)
+        );
+        assert_eq!(
+            faults_and_repetitions(&all(&disconnected, &[4, 6]), NEVER),
             (vec![Fault::SeenAgain], 0)
         );
-        assert_eq!(checked(&all(&left, &[4, 6]), 9), (vec![], 2));
-        assert_eq!(checked(&all(&[], &[6]), NEVER), (vec![Fault::SeenAgain], 0));
-        assert_eq!(checked(&all(&left, &[7]), 9), (vec![Fault::SeenAgain], 0));
+        assert_eq!(
+            faults_and_repetitions(&all(&disconnected, &[4, 6]), 9),
+            (vec![], 2)
+        );
+        assert_eq!(
+            faults_and_repetitions(&all(&[], &[6]), NEVER),
+            (vec![Fault::SeenAgain], 0)
+        );
+        assert_eq!(
+            faults_and_repetitions(&all(&disconnected, &[7]), 9),
+            (vec![Fault::SeenAgain], 0)
+        );
     }
 
     #[test]
-    fn session_that_was_there_must_be_there_again() {
+    fn lost_session_is_a_fault() {
         let all: Vec<SessionEvent> = (0..8).map(message).collect();
         let lost = SessionEvent::Connected {
-            present: false,
-            expected: Some(true),
+            session_present: false,
+            expected_present: Some(true),
         };
         let events = [all.as_slice(), &[lost]].concat();
-        assert_eq!(checked(&events, NEVER).0, [Fault::SessionPresent]);
+        assert_eq!(
+            faults_and_repetitions(&events, NEVER).0,
+            [Fault::SessionPresent]
+        );
     }
 
     #[test]
-    fn subscription_whose_suback_was_lost_may_begin_behind_messages_in_flight_and_only_once() {
+    fn subscription_whose_suback_was_lost_may_start_once_after_messages_in_flight() {
         let again = [
             connected(true),
             SessionEvent::Subscribing,
@@ -526,10 +575,16 @@ mod tests {
             let rest = rest.iter().copied().map(message);
             again.into_iter().chain(rest).collect::<Vec<_>>()
         };
-        assert_eq!(checked(&all(&[6]), NEVER), (vec![], 0));
+        assert_eq!(faults_and_repetitions(&all(&[6]), NEVER), (vec![], 0));
         let mut events = all(&[6]);
         events.insert(1, connected(false));
-        assert_eq!(checked(&events, NEVER), (vec![Fault::Skipped], 0));
-        assert_eq!(checked(&all(&[4, 5, 7]), NEVER), (vec![Fault::Skipped], 0));
+        assert_eq!(
+            faults_and_repetitions(&events, NEVER),
+            (vec![Fault::Skipped], 0)
+        );
+        assert_eq!(
+            faults_and_repetitions(&all(&[4, 5, 7]), NEVER),
+            (vec![Fault::Skipped], 0)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The durable sessions of a run: begins them, runs them with the other clients, and has them checked.
+//! The durable sessions of a run: subscribes them, hands them to the threads of the round, and checks their records.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 use super::checker::{Checker, Fault};
 use super::log_reader;
-use super::session::{DELAY_MAX_S, Session};
+use super::session::{Session, WILL_DELAY_MAX_S};
 use super::session_check::{SessionCounts, SessionProgress};
 use super::wills;
 use crate::measure::payload::Random;
 use crate::rig::RunArgs;
 
-/// How long wills may take after the longest delay, in seconds.
-const WILLS_LATE_S: u32 = 7;
+/// The maximum time from the end of the longest will delay until the will is in the log, in seconds.
+const WILL_LATENESS_MAX_S: u32 = 7;
 /// Interval at which the logs of wills are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// One in this many sessions begins while nobody publishes, the others under load.
-const QUIET_EVERY: u32 = 2;
+/// One in this many sessions subscribes while nobody publishes, the others under load.
+const BEGINS_QUIETLY_EVERY: u32 = 2;
 
 /// All sessions.
 pub struct Sessions {
-    all: Vec<(Session, SessionProgress)>,
+    sessions: Vec<(Session, SessionProgress)>,
     random: Random,
     counts: SessionCounts,
     /// When the server was gone after each kill.
@@ -31,7 +31,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// `count` sessions that have not begun. Their messages are counted in `received`, too.
+    /// `count` clients that have no session yet. `received` counts the messages of all subscribers.
     pub fn new(count: u32, args: &RunArgs, received: &Arc<AtomicU64>) -> Sessions {
         let session = |index| {
             let session = Session::new(index, args.seed, received);
@@ -39,7 +39,7 @@ impl Sessions {
             (session, progress)
         };
         Sessions {
-            all: (0..count).map(session).collect(),
+            sessions: (0..count).map(session).collect(),
             random: Random::new(args.seed ^ 0x5e5),
             crashes: Vec::new(),
             counts: SessionCounts {
@@ -49,61 +49,62 @@ impl Sessions {
         }
     }
 
-    /// Subscribes half of those without a session, while nobody publishes.
-    pub fn begin(&mut self, address: SocketAddr, checker: &mut Checker) {
-        for (session, progress) in &mut self.all {
-            if session.is_subscribed || self.random.below(QUIET_EVERY) > 0 {
+    /// Subscribes half of the clients without a session. Nobody publishes meanwhile.
+    pub fn subscribe_some(&mut self, address: SocketAddr, checker: &mut Checker) {
+        for (session, progress) in &mut self.sessions {
+            if session.is_subscribed || self.random.below(BEGINS_QUIETLY_EVERY) > 0 {
                 continue;
             }
-            session.begin(address);
+            session.subscribe_and_disconnect(address);
             for event in session.events.drain(..) {
                 progress.check(event, checker, &mut self.counts);
             }
             if session.is_subscribed {
-                progress.begin_here(checker);
+                progress.start_at_log_end(checker);
             }
         }
     }
 
     /// The clients, which run until the server is gone.
     pub fn clients(&mut self) -> impl Iterator<Item = &mut Session> {
-        self.all.iter_mut().map(|(session, _)| session)
+        self.sessions.iter_mut().map(|(session, _)| session)
     }
 
     /// Records that the server was killed soon after `at`.
-    pub fn crashed(&mut self, at: Instant) {
+    pub fn record_crash(&mut self, killed_after: Instant) {
         // A client may have connected between `at` and the end of the server.
         self.crashes.push(Instant::now());
-        self.clients().for_each(|session| session.crashed(at));
+        self.clients()
+            .for_each(|session| session.record_crash(killed_after));
     }
 
-    /// Checks the records from before the crash.
-    pub fn compare(&mut self, checker: &mut Checker) {
-        for (session, progress) in &mut self.all {
+    /// Checks what the clients recorded before the crash.
+    pub fn check_records(&mut self, checker: &mut Checker) {
+        for (session, progress) in &mut self.sessions {
             for event in session.events.drain(..) {
                 progress.check(event, checker, &mut self.counts);
             }
-            progress.crashed();
-            for why in session.violations.drain(..) {
-                checker.faults.add(Fault::Protocol, || why);
+            progress.record_crash();
+            for violation in session.violations.drain(..) {
+                checker.faults.add(Fault::Protocol, || violation);
             }
         }
     }
 
     /// Checks that all messages have come, and waits for the wills that are due.
     pub fn check_at_end(&mut self, address: SocketAddr, checker: &mut Checker) {
-        for (_, progress) in &mut self.all {
+        for (_, progress) in &mut self.sessions {
             progress.check_all_received(checker);
         }
-        let patience = Duration::from_secs((DELAY_MAX_S + WILLS_LATE_S).into());
+        let timeout = Duration::from_secs((WILL_DELAY_MAX_S + WILL_LATENESS_MAX_S).into());
         let begin = Instant::now();
-        for (session, _) in self.all.iter().filter(|(session, _)| session.has_will) {
-            let found = loop {
-                let found = published_wills(address, session.will_topic(), checker);
+        for (session, _) in self.sessions.iter().filter(|(session, _)| session.has_will) {
+            let counts_by_number = loop {
+                let counts_by_number = published_wills(address, session.will_topic(), checker);
                 let mut due = wills::all_due(&session.connections);
-                let is_complete = due.all(|number| found.contains_key(&number));
-                if is_complete || begin.elapsed() > patience {
-                    break found;
+                let are_all_published = due.all(|number| counts_by_number.contains_key(&number));
+                if are_all_published || begin.elapsed() > timeout {
+                    break counts_by_number;
                 }
                 std::thread::sleep(POLL_INTERVAL);
             };
@@ -112,7 +113,7 @@ impl Sessions {
             wills::check(
                 &name,
                 connections,
-                &found,
+                &counts_by_number,
                 &self.crashes,
                 &mut checker.faults,
                 &mut self.counts,
@@ -122,17 +123,17 @@ impl Sessions {
 
     /// The results.
     pub fn counts(mut self) -> SessionCounts {
-        let away = self.all.iter().map(|(session, _)| session.rounds_away);
+        let away = self.sessions.iter().map(|(session, _)| session.rounds_away);
         self.counts.rounds_away = away.sum();
         self.counts
     }
 }
 
-/// How often the log of a topic of wills has the will of each connection.
+/// Counts the copies of each connection's will in the log of a will topic, by the connection's number.
 fn published_wills(address: SocketAddr, topic: u32, checker: &mut Checker) -> HashMap<u32, u64> {
-    let mut found = HashMap::new();
-    for number in log_reader::numbers(address, topic, &mut checker.faults) {
-        *found.entry(number).or_default() += 1;
+    let mut counts_by_number = HashMap::new();
+    for number in log_reader::read_numbers(address, topic, &mut checker.faults) {
+        *counts_by_number.entry(number).or_default() += 1;
     }
-    found
+    counts_by_number
 }

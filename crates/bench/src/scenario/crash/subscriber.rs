@@ -1,6 +1,5 @@
-//! A subscriber of `crash`: records every complete message with its position, and every gap (the notice that messages are lost). The state
-//! of the subscriber outlives its connections. To resume, the subscriber sends the position of the last complete message, as a browser
-//! does.
+//! A subscriber of `crash`: records every complete message with its position, and every gap (the notice that messages are lost). Its state
+//! outlives its connections. To resume, it sends the position of the last complete message, as a browser does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,32 +8,32 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::message::{self, GROUPS, TOPICS};
-use crate::client::link::{End, Link, reconnect_until_gone};
+use crate::client::link::{Link, LinkError, reconnect_until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 use crate::client::position::Position;
-use crate::client::subscription::{Next, ServerEvent, Subscription, Transport};
+use crate::client::subscription::{NextAction, ServerEvent, Subscription, Transport};
 
 /// Timeout for the next byte. The topics are busy, and long-polls end earlier.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// One in this many event streams and WebSockets does not resume.
+/// One in about this many event streams and WebSockets does not resume.
 const RESTART_EVERY: u32 = 4;
-/// The number of topics of a subscriber that has several.
+/// The number of topics of a subscriber with several topics.
 const TOPICS_OF_SEVERAL: u32 = 3;
 
 /// The topics of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Interest {
+enum TopicSet {
     Topic(u32),
     Topics(u32),
     Group(u32),
 }
 
-impl Interest {
+impl TopicSet {
     fn topics(self) -> Vec<u32> {
         match self {
-            Interest::Topic(topic) => vec![topic],
-            Interest::Topics(first) => (first..first + TOPICS_OF_SEVERAL).collect(),
-            Interest::Group(group) => (0..TOPICS)
+            TopicSet::Topic(topic) => vec![topic],
+            TopicSet::Topics(first) => (first..first + TOPICS_OF_SEVERAL).collect(),
+            TopicSet::Group(group) => (0..TOPICS)
                 .filter(|topic| topic % GROUPS == group)
                 .collect(),
         }
@@ -64,7 +63,8 @@ pub struct Subscriber {
     index: u32,
     /// The subscription over HTTP. `None` means MQTT with QoS 1.
     http: Option<(Transport, Subscription)>,
-    interest: Interest,
+    topic_set: TopicSet,
+    /// Whether the subscriber sends its position when it connects again.
     resumes: bool,
     /// Records that are not checked yet.
     pub observations: Vec<Observation>,
@@ -81,57 +81,58 @@ pub struct Subscriber {
 impl Subscriber {
     /// Subscriber `index` of a run. Each message that it receives is also counted in `received`.
     pub fn new(index: u32, received: &Arc<AtomicU64>) -> Subscriber {
-        let all = [Transport::Sse, Transport::Ws, Transport::Poll].map(Some);
-        let transport = *all.get(index as usize % 4).unwrap_or(&None);
+        let transports = [Transport::Sse, Transport::Ws, Transport::Poll].map(Some);
+        let transport = *transports.get(index as usize % 4).unwrap_or(&None);
         let turn = index / 4;
-        let streams = matches!(transport, Some(Transport::Sse | Transport::Ws));
-        let interest = match transport {
-            // Over MQTT a retained message arrives first and out of order. So the topic must have no retained message.
-            None => Interest::Topic(
+        let is_stream = matches!(transport, Some(Transport::Sse | Transport::Ws));
+        let topic_set = match transport {
+            // Over MQTT a retained message arrives first and out of order, so these topics have none.
+            None => TopicSet::Topic(
                 (0..TOPICS)
-                    .filter(|topic| !message::retains(*topic))
+                    .filter(|topic| !message::may_retain(*topic))
                     .nth(turn as usize % 32)
                     .unwrap_or(1),
             ),
-            _ if turn % 8 == 6 => Interest::Topics(turn % (TOPICS - TOPICS_OF_SEVERAL)),
+            _ if turn % 8 == 6 => TopicSet::Topics(turn % (TOPICS - TOPICS_OF_SEVERAL)),
             // A long-poll needs a request for each message, and would not keep up with this many topics.
-            _ if streams && turn % 16 == 7 => Interest::Group(turn % GROUPS),
-            _ => Interest::Topic((turn * 3 + index % 4) % TOPICS),
+            _ if is_stream && turn % 16 == 7 => TopicSet::Group(turn % GROUPS),
+            _ => TopicSet::Topic((turn * 3 + index % 4) % TOPICS),
         };
-        let polls = transport == Some(Transport::Poll);
-        let resumes = polls || streams && turn % RESTART_EVERY != 1;
-        Subscriber::of(index, transport, interest, resumes, received.clone())
+        let is_poll = transport == Some(Transport::Poll);
+        let resumes = is_poll || is_stream && turn % RESTART_EVERY != 1;
+        Subscriber::with_topics(index, transport, topic_set, resumes, received.clone())
     }
 
-    /// A reader of a topic's whole log. Each call of `run` continues where the last one ended.
+    /// A subscriber that reads a topic's log from the oldest message. Each call of `run` continues where the last one ended.
     pub fn reader(topic: u32) -> Subscriber {
-        let interest = Interest::Topic(topic);
-        Subscriber::of(topic, Some(Transport::Sse), interest, true, Arc::default())
+        let topic_set = TopicSet::Topic(topic);
+        Subscriber::with_topics(topic, Some(Transport::Sse), topic_set, true, Arc::default())
     }
 
-    fn of(
+    fn with_topics(
         index: u32,
         transport: Option<Transport>,
-        interest: Interest,
+        topic_set: TopicSet,
         resumes: bool,
         received: Arc<AtomicU64>,
     ) -> Subscriber {
-        let names: Vec<(&str, String)> = match interest {
-            Interest::Group(group) => vec![("filter", format!("crash/{group}/#"))],
+        let parameters: Vec<(&str, String)> = match topic_set {
+            TopicSet::Group(group) => vec![("filter", format!("crash/{group}/#"))],
             other => {
                 let topics = other.topics().into_iter();
                 topics
-                    .map(|topic| ("topic", message::name(topic)))
+                    .map(|topic| ("topic", message::topic_name(topic)))
                     .collect()
             }
         };
-        let names = names.iter().map(|(kind, name)| (*kind, name.as_str()));
-        let first = if resumes { "oldest" } else { "live" };
-        let http = transport.map(|it| (it, Subscription::new(it, names, first)));
+        let parameters = parameters.iter().map(|(kind, name)| (*kind, name.as_str()));
+        let since = if resumes { "oldest" } else { "live" };
+        let http =
+            transport.map(|transport| (transport, Subscription::new(transport, parameters, since)));
         Subscriber {
             index,
             http,
-            interest,
+            topic_set,
             resumes,
             observations: Vec::new(),
             observations_max: usize::MAX,
@@ -143,21 +144,21 @@ impl Subscriber {
 
     /// The subscriber's name in the descriptions of faults.
     pub fn name(&self) -> String {
-        let how = if self.resumes {
+        let resume_text = if self.resumes {
             "resumes"
         } else {
-            "begins anew"
+            "starts anew"
         };
         let transport = self.http.as_ref().map(|(transport, _)| transport);
         format!(
-            "subscriber {} ({transport:?}, {:?}, {how})",
-            self.index, self.interest
+            "subscriber {} ({transport:?}, {:?}, {resume_text})",
+            self.index, self.topic_set
         )
     }
 
     /// The topics that the subscriber receives.
     pub fn topics(&self) -> Vec<u32> {
-        self.interest.topics()
+        self.topic_set.topics()
     }
 
     /// Whether the subscriber must receive every message from the first on.
@@ -167,8 +168,8 @@ impl Subscriber {
 
     /// The number of topics in which the subscriber resumes at a position.
     pub fn position_count(&self) -> usize {
-        let named = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
-        match self.http.as_ref().is_some_and(named) {
+        let has_position = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
+        match self.http.as_ref().is_some_and(has_position) {
             true => self.topics().len(),
             false => 0,
         }
@@ -177,15 +178,15 @@ impl Subscriber {
     /// Runs the subscriber until it has `observations_max` observations or the server is gone.
     pub fn run(&mut self, address: SocketAddr, observations_max: usize) {
         self.observations_max = observations_max;
-        let wrong = reconnect_until_gone(|| match self.http {
-            Some(_) => self.over_http(address),
-            None => self.over_mqtt(address),
+        let violation = reconnect_until_gone(|| match self.http {
+            Some(_) => self.run_http(address),
+            None => self.run_mqtt(address),
         });
-        let named = wrong.map(|why| format!("{}: {why}", self.name()));
-        self.violations.extend(named);
+        let described = violation.map(|reason| format!("{}: {reason}", self.name()));
+        self.violations.extend(described);
     }
 
-    fn over_http(&mut self, address: SocketAddr) -> Result<(), End> {
+    fn run_http(&mut self, address: SocketAddr) -> Result<(), LinkError> {
         let mut link = Link::open(address, TIMEOUT)?;
         let topics = self.topics();
         let Some((_, http)) = &mut self.http else {
@@ -196,35 +197,35 @@ impl Subscriber {
             http.position = None;
         }
         self.resumed += u64::from(http.position.is_some());
-        http.connected();
+        http.start_connection();
         while self.observations.len() < self.observations_max {
-            link.send(&http.out)?;
-            http.out.clear();
+            link.send(&http.outgoing)?;
+            http.outgoing.clear();
             link.read()?;
-            let bytes = std::mem::take(&mut link.held);
-            let (seen, all) = (&mut self.observations, &self.received);
-            let next = http.received(&bytes, &mut |received| {
+            let bytes = std::mem::take(&mut link.buffer);
+            let (observations, received_count) = (&mut self.observations, &self.received);
+            let action = http.handle_bytes(&bytes, &mut |received| {
                 match received {
                     ServerEvent::Message { position, data, .. } => {
-                        seen.push(message(&topics, Some(position), data)?);
-                        all.fetch_add(1, Relaxed);
+                        observations.push(observation_of(&topics, Some(position), data)?);
+                        received_count.fetch_add(1, Relaxed);
                     }
-                    ServerEvent::Gap(_) => seen.push(Observation::Gap),
+                    ServerEvent::Gap(_) => observations.push(Observation::Gap),
                     ServerEvent::End(Some(code)) => return Err(format!("closed {code}")),
                     _ => {}
                 }
                 Ok(())
             });
-            if next.map_err(End::violation)? == Next::Reconnect {
-                return Err(End::Disconnected);
+            if action.map_err(LinkError::violation)? == NextAction::Reconnect {
+                return Err(LinkError::Disconnected);
             }
         }
         Ok(())
     }
 
-    fn over_mqtt(&mut self, address: SocketAddr) -> Result<(), End> {
+    fn run_mqtt(&mut self, address: SocketAddr) -> Result<(), LinkError> {
         let topics = self.topics();
-        let filters: Vec<String> = topics.iter().copied().map(message::name).collect();
+        let filters: Vec<String> = topics.iter().copied().map(message::topic_name).collect();
         let args = MqttArgs {
             qos: 1,
             ..MqttArgs::default()
@@ -232,26 +233,28 @@ impl Subscriber {
         let dialect = Dialect::new(&args, false);
         let mut link = Link::open(address, TIMEOUT)?;
         let mut out = Vec::new();
-        dialect.connect(&client_id(0, 's', self.index), &filters, &mut out);
+        dialect.write_connect(&client_id(0, 's', self.index), &filters, &mut out);
         self.observations.push(Observation::Restart);
         while self.observations.len() < self.observations_max {
             link.send(&out)?;
             out.clear();
-            let mut used = 0;
-            while let Some((packet, bytes)) =
-                dialect.packet(&link.held[used..]).map_err(End::violation)?
+            let mut handled_bytes = 0;
+            while let Some((packet, bytes)) = dialect
+                .parse_packet(&link.buffer[handled_bytes..])
+                .map_err(LinkError::violation)?
             {
                 if let Packet::Publish(answer, data) = packet {
-                    let seen = message(&topics, None, data).map_err(End::violation)?;
-                    self.observations.push(seen);
+                    let observation =
+                        observation_of(&topics, None, data).map_err(LinkError::violation)?;
+                    self.observations.push(observation);
                     self.received.fetch_add(1, Relaxed);
                     answer
                         .into_iter()
-                        .for_each(|(kind, id)| dialect.acknowledge(kind, id, &mut out));
+                        .for_each(|(kind, id)| dialect.write_acknowledgement(kind, id, &mut out));
                 }
-                used += bytes;
+                handled_bytes += bytes;
             }
-            link.held.drain(..used);
+            link.buffer.drain(..handled_bytes);
             if out.is_empty() {
                 link.read()?;
             }
@@ -260,13 +263,20 @@ impl Subscriber {
     }
 }
 
-/// The observation of a message. An error if the message belongs to none of these topics.
-fn message(topics: &[u32], position: Option<&str>, data: &[u8]) -> Result<Observation, String> {
-    let read = message::read(data).filter(|(topic, _)| topics.contains(topic));
-    let Some((topic, number)) = read else {
-        let start = String::from_utf8_lossy(&data[..data.len().min(60)]).into_owned();
+/// The observation of a received message.
+///
+/// # Errors
+/// If the message is damaged, or belongs to none of these topics.
+fn observation_of(
+    topics: &[u32],
+    position: Option<&str>,
+    data: &[u8],
+) -> Result<Observation, String> {
+    let topic_and_number = message::parse(data).filter(|(topic, _)| topics.contains(topic));
+    let Some((topic, number)) = topic_and_number else {
+        let text_start = String::from_utf8_lossy(&data[..data.len().min(60)]).into_owned();
         return Err(format!(
-            "{} bytes that nobody published to it: {start}",
+            "{} bytes that nobody published to it: {text_start}",
             data.len()
         ));
     };

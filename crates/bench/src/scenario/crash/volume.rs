@@ -1,9 +1,9 @@
-//! The volume for the server's state: a directory, or a file system on a loop device whose power can be cut.
+//! The volume for the server's state: a directory, or a file system on a loop device, from which a run can cut the power.
 //!
-//! A loop device writes to its file only the blocks that the file system has sent to the device. So a copy of that file, made while the
-//! server is stopped (as by SIGSTOP), contains what a disk would contain if the power failed at that time: nothing is synced or unmounted
-//! first. The file system is mounted in a mount namespace of this process, and the device detaches itself. So nothing remains on the
-//! machine, however the run ends.
+//! A loop device writes only those blocks to its file that the file system has sent to the device. To cut the power, a run stops the
+//! execution of the server (SIGSTOP) and copies that file without a sync or an unmount. The copy contains what a disk would contain after a
+//! power failure at that time. The file system is mounted in a mount namespace of this process, and the device detaches itself. So nothing
+//! remains on the machine, however the run ends.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,13 +19,13 @@ use crate::rig::Directory;
 use crate::sys;
 
 /// Size of the file system from which the power is cut. Its file is sparse.
-pub const POWER_CUT_MIB: u32 = 3 << 10;
+pub const POWER_CUT_DISK_MIB: u32 = 3 << 10;
 /// Size of the file system that the run fills.
-pub const SMALL_MIB: u32 = 192;
-/// The file of another program that takes the rest of the room.
-const BALLAST: &str = "ballast";
+pub const FILLED_DISK_MIB: u32 = 192;
+/// The name of a file that takes the free space of the disk.
+const FILLER_FILE: &str = "ballast";
 /// The maximum number of attempts to copy the image without a write of the kernel during the copy.
-const COPIES_MAX: usize = 10;
+const COPY_ATTEMPTS_MAX: usize = 10;
 
 /// The volume. It also decides the kind of crash.
 pub enum Volume {
@@ -35,12 +35,12 @@ pub enum Volume {
     LosesNewestSegment(PathBuf),
     /// A file system on a loop device: a crash is a power cut.
     Disk(Disk),
-    /// A small file system on a loop device, which the log fills before each kill. In some rounds another file takes the rest of the room,
-    /// and the power is cut while a checkpoint replaces the documents of the base in place.
+    /// A small file system on a loop device, which the log fills before each kill. In some rounds another file takes the rest of the space,
+    /// and the power is cut while a checkpoint replaces the documents of the base one by one.
     Filled(Disk),
 }
 
-/// The documents of the newest base in a state directory: the base's name, and the file behind each document's name.
+/// The newest base (checkpoint on disk) in a state directory: the directory's name, and the inode of each document in it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BaseFiles {
     base: OsString,
@@ -48,15 +48,15 @@ pub struct BaseFiles {
 }
 
 impl BaseFiles {
-    /// Reads the names. The server may rename a base meanwhile, so an error only means that the names must be read again.
+    /// Reads the names and inodes. If the server renames the base meanwhile, this fails and must be called again.
     pub fn read(state: &Path) -> Result<BaseFiles> {
         let names = std::fs::read_dir(state)?.map(|entry| Ok(entry?.file_name()));
         let names = names.collect::<Result<Vec<OsString>>>()?;
-        let number = |name: &OsString| -> Option<u64> {
+        let base_number = |name: &OsString| -> Option<u64> {
             let rest = name.to_str()?.strip_prefix("base-")?;
             rest.split('-').next()?.parse().ok()
         };
-        let newest = names.into_iter().max_by_key(number);
+        let newest = names.into_iter().max_by_key(base_number);
         let base = newest.context("the directory is empty")?;
         let entries = std::fs::read_dir(state.join(&base))?;
         let document = |entry: std::io::Result<DirEntry>| {
@@ -67,15 +67,15 @@ impl BaseFiles {
         Ok(BaseFiles { base, documents })
     }
 
-    /// How many documents of this base `later` has replaced; `None` if `later` is another base.
-    pub fn replaced_in(&self, later: &BaseFiles) -> Option<usize> {
+    /// The number of documents of this base that were replaced by the time of `later`; `None` if `later` is another base.
+    pub fn count_replaced(&self, later: &BaseFiles) -> Option<usize> {
         let documents = self.documents.iter().zip(&later.documents);
         let replaced = documents.filter(|(before, after)| before != after).count();
         (self.base == later.base).then_some(replaced)
     }
 
     /// The number of documents.
-    pub fn len(&self) -> usize {
+    pub fn document_count(&self) -> usize {
         self.documents.len()
     }
 }
@@ -108,9 +108,9 @@ impl Volume {
 pub struct Disk {
     /// The file of the loop device.
     image: PathBuf,
-    mount: PathBuf,
-    cuts: u32,
-    mounted: bool,
+    mount_point: PathBuf,
+    copy_count: u32,
+    is_mounted: bool,
 }
 
 impl Disk {
@@ -122,32 +122,32 @@ impl Disk {
         ensure!(sys::is_root(), "loop devices need root's rights");
         sys::unshare_mounts().context("no mount namespace of its own")?;
         run("mount", &["--make-rprivate", "/"])?;
-        let (image, mount) = (
+        let (image, mount_point) = (
             directory.path().join("disk-0"),
             directory.path().join("mount"),
         );
-        std::fs::create_dir_all(&mount)?;
-        run("truncate", &["-s", &format!("{mib}M"), text(&image)])?;
-        // Without `-m 0` ext4 keeps blocks that only root may use. `fill` would take them, and the server does not count them as free.
-        run("mkfs.ext4", &["-q", "-F", "-m", "0", text(&image)])?;
+        std::fs::create_dir_all(&mount_point)?;
+        run("truncate", &["-s", &format!("{mib}M"), path_text(&image)])?;
+        // Without `-m 0` ext4 reserves blocks for root. `take_free_space` would take them, but the server does not count them as free.
+        run("mkfs.ext4", &["-q", "-F", "-m", "0", path_text(&image)])?;
         let mut disk = Disk {
             image,
-            mount,
-            cuts: 0,
-            mounted: false,
+            mount_point,
+            copy_count: 0,
+            is_mounted: false,
         };
-        disk.attach()?;
+        disk.mount()?;
         Ok(disk)
     }
 
     /// The mount point.
     pub fn path(&self) -> &Path {
-        &self.mount
+        &self.mount_point
     }
 
-    /// Takes all room that is left with another file.
-    pub fn fill(&self) -> Result<()> {
-        let mut file = std::fs::File::create(self.mount.join(BALLAST))?;
+    /// Takes all free space with another file.
+    pub fn take_free_space(&self) -> Result<()> {
+        let mut file = std::fs::File::create(self.mount_point.join(FILLER_FILE))?;
         for chunk in [1 << 20, 4 << 10] {
             let bytes = vec![b'x'; chunk];
             loop {
@@ -160,12 +160,12 @@ impl Disk {
         Ok(())
     }
 
-    /// Removes the file that `fill` has made.
-    pub fn empty(&self) -> Result<()> {
-        Ok(std::fs::remove_file(self.mount.join(BALLAST))?)
+    /// Removes the file that [`Disk::take_free_space`] has made.
+    pub fn release_space(&self) -> Result<()> {
+        Ok(std::fs::remove_file(self.mount_point.join(FILLER_FILE))?)
     }
 
-    fn attach(&mut self) -> Result<()> {
+    fn mount(&mut self) -> Result<()> {
         run(
             "mount",
             &[
@@ -173,30 +173,35 @@ impl Disk {
                 "ext4",
                 "-o",
                 "loop",
-                text(&self.image),
-                text(&self.mount),
+                path_text(&self.image),
+                path_text(&self.mount_point),
             ],
         )?;
-        self.mounted = true;
+        self.is_mounted = true;
         Ok(())
     }
 
-    fn detach(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.mounted) {
-            run("umount", &[text(&self.mount)])?;
+    fn unmount(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_mounted) {
+            run("umount", &[path_text(&self.mount_point)])?;
         }
         Ok(())
     }
 
-    /// Copies the present bytes of the disk. The caller has stopped the execution of the server.
+    /// Copies the present bytes of the disk. The caller must have stopped the execution of the server.
     pub fn copy(&mut self) -> Result<PathBuf> {
-        self.cuts += 1;
-        let copy = self.image.with_file_name(format!("disk-{}", self.cuts));
-        for _ in 0..COPIES_MAX {
-            let before = changed(&self.image)?;
-            run("cp", &["--sparse=always", text(&self.image), text(&copy)])?;
+        self.copy_count += 1;
+        let copy = self
+            .image
+            .with_file_name(format!("disk-{}", self.copy_count));
+        for _ in 0..COPY_ATTEMPTS_MAX {
+            let before = changed_at(&self.image)?;
+            run(
+                "cp",
+                &["--sparse=always", path_text(&self.image), path_text(&copy)],
+            )?;
             // If the kernel wrote to the file during the copy, the copy is a mixture of two states.
-            if before == changed(&self.image)? {
+            if before == changed_at(&self.image)? {
                 return Ok(copy);
             }
         }
@@ -205,26 +210,26 @@ impl Disk {
 
     /// Replaces the disk by a copy. No process may use the disk at this time.
     pub fn replace(&mut self, copy: PathBuf) -> Result<()> {
-        self.detach()?;
-        let old = std::mem::replace(&mut self.image, copy);
-        std::fs::remove_file(old)?;
-        self.attach()
+        self.unmount()?;
+        let old_image = std::mem::replace(&mut self.image, copy);
+        std::fs::remove_file(old_image)?;
+        self.mount()
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = self.detach();
+        let _ = self.unmount();
     }
 }
 
 /// The time of the last change of a file.
-fn changed(path: &Path) -> Result<(i64, i64)> {
-    let data = std::fs::metadata(path)?;
-    Ok((data.ctime(), data.ctime_nsec()))
+fn changed_at(path: &Path) -> Result<(i64, i64)> {
+    let metadata = std::fs::metadata(path)?;
+    Ok((metadata.ctime(), metadata.ctime_nsec()))
 }
 
-fn text(path: &Path) -> &str {
+fn path_text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }
 
@@ -234,11 +239,11 @@ fn run(program: &str, args: &[&str]) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("{program} is not there"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
         "{program} {args:?}: {}",
-        said.trim()
+        stderr.trim()
     );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Checks the wills of durable sessions: each is published once if it is due, and otherwise not. This module uses no sockets.
+//! Checks the wills of durable sessions: a will that is due is published once, and any other will is not published. This module uses no
+//! sockets.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,12 +8,12 @@ use super::checker::{Fault, Faults};
 use super::session::{Connection, Ending};
 use super::session_check::SessionCounts;
 
-/// What happens less than this time before a crash may be lost, because the server does not confirm it to any client.
+/// The server confirms a will to no client. So it may lose what happens less than this time before a crash.
 const CRASH_WINDOW: Duration = Duration::from_secs(2);
 /// The server counts delays in whole seconds.
-const DELAY_ROUNDING: Duration = Duration::from_secs(1);
+const DELAY_RESOLUTION: Duration = Duration::from_secs(1);
 
-/// Whether a will is due.
+/// Whether a will must be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Yes,
@@ -20,13 +21,13 @@ enum Due {
     Perhaps,
 }
 
-/// Whether the will of `connection` is due. `next` is the client's next connection.
-fn due(connection: &Connection, next: Option<&Connection>) -> Due {
-    let (Some(_), Some((ending, ended))) = (connection.connected, connection.ended) else {
+/// Whether the will of `connection` must be published. `next` is the client's next connection.
+fn will_due(connection: &Connection, next: Option<&Connection>) -> Due {
+    let (Some(_), Some((ending, ended))) = (connection.connected_at, connection.end) else {
         return Due::Perhaps;
     };
     match ending {
-        Ending::Left => return Due::No,
+        Ending::Disconnected => return Due::No,
         Ending::Unknown => return Due::Perhaps,
         Ending::Broken => {}
     }
@@ -43,8 +44,8 @@ fn due(connection: &Connection, next: Option<&Connection>) -> Due {
         return Due::Yes;
     };
     let delay = Duration::from_secs(connection.delay_s.into());
-    match next.connected {
-        Some(again) if again.duration_since(ended) + DELAY_ROUNDING < delay => Due::No,
+    match next.connected_at {
+        Some(again) if again.duration_since(ended) + DELAY_RESOLUTION < delay => Due::No,
         _ => Due::Perhaps,
     }
 }
@@ -53,7 +54,7 @@ fn due(connection: &Connection, next: Option<&Connection>) -> Due {
 pub fn all_due(connections: &[Connection]) -> impl Iterator<Item = u32> {
     let next = connections.iter().skip(1).map(Some).chain([None]);
     let each = (1..).zip(connections.iter().zip(next));
-    each.filter(|(_, (connection, next))| due(connection, *next) == Due::Yes)
+    each.filter(|(_, (connection, next))| will_due(connection, *next) == Due::Yes)
         .map(|(number, _)| number)
 }
 
@@ -69,43 +70,44 @@ fn time_to_crash(at: Instant, crashes: &[Instant]) -> Option<Duration> {
 pub fn check(
     name: &str,
     connections: &[Connection],
-    found: &HashMap<u32, u64>,
+    copies_by_number: &HashMap<u32, u64>,
     crashes: &[Instant],
     faults: &mut Faults,
     counts: &mut SessionCounts,
 ) {
     for (number, connection) in (1..).zip(connections) {
-        let times = found.get(&number).copied().unwrap_or(0);
-        counts.wills += u64::from(times > 0);
-        let (Some(begin), Some((ending, end))) = (connection.connected, connection.ended) else {
+        let copies = copies_by_number.get(&number).copied().unwrap_or(0);
+        counts.wills += u64::from(copies > 0);
+        let (Some(connected_at), Some((ending, end))) = (connection.connected_at, connection.end)
+        else {
             continue;
         };
-        let crash_after = time_to_crash(begin, crashes).or(time_to_crash(end, crashes));
-        let what = || {
-            let (lived, delay_s) = (end.duration_since(begin), connection.delay_s);
+        let crash_after = time_to_crash(connected_at, crashes).or(time_to_crash(end, crashes));
+        let describe = || {
+            let (lived, delay_s) = (end.duration_since(connected_at), connection.delay_s);
             let crashed = crashes
                 .iter()
-                .filter_map(|it| it.checked_duration_since(end))
+                .filter_map(|crash| crash.checked_duration_since(end))
                 .min();
             format!(
                 "{name}: the will of connection {number}, which was {ending:?} after {lived:?}, {crashed:?} before a crash; delay {delay_s} s"
             )
         };
-        if times > 1 {
+        if copies > 1 {
             counts.wills_twice += 1;
-            counts.note("wills_twice", || format!("{times} times: {}", what()));
+            counts.add_note("wills_twice", || format!("{copies} times: {}", describe()));
         }
-        match due(connection, connections.get(number as usize)) {
-            Due::Yes if times == 0 && crash_after.is_some() => {
+        match will_due(connection, connections.get(number as usize)) {
+            Due::Yes if copies == 0 && crash_after.is_some() => {
                 counts.wills_lost_at_crash += 1;
-                counts.note("wills_lost_at_crash", what);
+                counts.add_note("wills_lost_at_crash", describe);
             }
-            Due::Yes if times == 0 => faults.add(Fault::WillLost, what),
-            Due::No if times > 0 && crash_after.is_some() => {
+            Due::Yes if copies == 0 => faults.add(Fault::WillLost, describe),
+            Due::No if copies > 0 && crash_after.is_some() => {
                 counts.wills_after_disconnect += 1;
-                counts.note("wills_after_disconnect", what);
+                counts.add_note("wills_after_disconnect", describe);
             }
-            Due::No if times > 0 => faults.add(Fault::WillNotDue, what),
+            Due::No if copies > 0 => faults.add(Fault::WillNotDue, describe),
             _ => {}
         }
     }
@@ -118,30 +120,31 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const LATER: Duration = Duration::from_secs(100);
 
-    fn connection(delay_s: u32, begin: Instant, ending: Ending) -> Connection {
+    fn connection(delay_s: u32, connected_at: Instant, ending: Ending) -> Connection {
         Connection {
             delay_s,
-            connected: Some(begin),
-            ended: Some((ending, begin + SECOND)),
+            connected_at: Some(connected_at),
+            end: Some((ending, connected_at + SECOND)),
             session_ended: Some(false),
         }
     }
 
-    /// The faults and counts of a connection whose will was published `times` times. The client connected again `pause` after its end.
-    fn checked(
-        it: Connection,
+    /// The faults and counts of a connection whose will is in the log `copies` times. The client connected again `pause`
+    /// after the end of that connection.
+    fn check_one(
+        first: Connection,
         pause: Duration,
-        times: u64,
+        copies: u64,
         crash: Instant,
     ) -> (Faults, SessionCounts) {
         let (mut faults, mut counts) = (Faults::default(), SessionCounts::default());
-        let end = it.ended.map(|(_, at)| at).expect("it has ended");
-        let next = connection(0, end + pause, Ending::Left);
-        let found = HashMap::from([(1, times)]);
+        let end = first.end.map(|(_, at)| at).expect("it has ended");
+        let next = connection(0, end + pause, Ending::Disconnected);
+        let copies_by_number = HashMap::from([(1, copies)]);
         check(
             "it",
-            &[it, next],
-            &found,
+            &[first, next],
+            &copies_by_number,
             &[crash],
             &mut faults,
             &mut counts,
@@ -151,37 +154,55 @@ mod tests {
 
     #[test]
     fn wills_are_due_unless_the_client_disconnects_or_comes_back_in_time() {
-        let begin = Instant::now();
-        let crash = begin + LATER;
-        for (delay_s, ending, pause, times, fault) in [
+        let connected_at = Instant::now();
+        let crash = connected_at + LATER;
+        for (delay_s, ending, pause, copies, fault) in [
             (0, Ending::Broken, Duration::ZERO, 0, Some(Fault::WillLost)),
             (0, Ending::Broken, Duration::ZERO, 1, None),
-            (0, Ending::Left, Duration::ZERO, 1, Some(Fault::WillNotDue)),
+            (
+                0,
+                Ending::Disconnected,
+                Duration::ZERO,
+                1,
+                Some(Fault::WillNotDue),
+            ),
             (3, Ending::Broken, SECOND, 1, Some(Fault::WillNotDue)),
             (3, Ending::Broken, SECOND, 0, None),
             (3, Ending::Broken, SECOND * 4, 0, None),
             (0, Ending::Unknown, Duration::ZERO, 0, None),
             (0, Ending::Unknown, Duration::ZERO, 1, None),
         ] {
-            let (faults, _) = checked(connection(delay_s, begin, ending), pause, times, crash);
+            let (faults, _) = check_one(
+                connection(delay_s, connected_at, ending),
+                pause,
+                copies,
+                crash,
+            );
             let kinds: Vec<Fault> = faults.counts.into_keys().collect();
             assert_eq!(
                 kinds,
                 fault.as_slice(),
-                "{delay_s} {ending:?} {pause:?} {times}"
+                "{delay_s} {ending:?} {pause:?} {copies}"
             );
         }
     }
 
     #[test]
     fn will_that_a_crash_may_lose_or_repeat_is_counted_and_is_no_fault() {
-        let begin = Instant::now();
-        let soon = begin + SECOND + CRASH_WINDOW / 2;
-        let (faults, counts) = checked(connection(0, begin, Ending::Broken), SECOND, 0, soon);
+        let connected_at = Instant::now();
+        let soon = connected_at + SECOND + CRASH_WINDOW / 2;
+        let (faults, counts) =
+            check_one(connection(0, connected_at, Ending::Broken), SECOND, 0, soon);
         assert_eq!((faults.counts.len(), counts.wills_lost_at_crash), (0, 1));
-        let (faults, counts) = checked(connection(0, begin, Ending::Left), SECOND, 1, soon);
+        let (faults, counts) = check_one(
+            connection(0, connected_at, Ending::Disconnected),
+            SECOND,
+            1,
+            soon,
+        );
         assert_eq!((faults.counts.len(), counts.wills_after_disconnect), (0, 1));
-        let (faults, counts) = checked(connection(0, begin, Ending::Broken), SECOND, 2, soon);
+        let (faults, counts) =
+            check_one(connection(0, connected_at, Ending::Broken), SECOND, 2, soon);
         assert_eq!((faults.counts.len(), counts.wills_twice), (0, 1));
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::client::link::Link;
-use crate::client::mqtt::{Dialect, MqttArgs, Packet, Session, client_id};
+use crate::client::mqtt::{Dialect, MqttArgs, Packet, SessionMode, client_id};
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{Directory, Publisher, RunArgs, Server, ServerKind, ServerOptions, bare};
@@ -244,15 +244,15 @@ fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>>
 fn leave_absent_session(server: &Server) -> Result<()> {
     let args = MqttArgs {
         qos: 1,
-        session: Session::Persistent,
+        session: SessionMode::Persistent,
         ..MqttArgs::default()
     };
     let dialect = Dialect::new(&args, false);
     let mut link = Link::open(server.addresses[0], TIMEOUT)?;
     let mut out = Vec::new();
-    dialect.connect(&client_id(0, 'a', 0), &["#".into()], &mut out);
+    dialect.write_connect(&client_id(0, 'a', 0), &["#".into()], &mut out);
     link.send(&out)?;
-    while !link.packet(dialect, |packet| matches!(packet, Packet::Suback { .. }))? {}
+    while !link.read_packet(dialect, |packet| matches!(packet, Packet::Suback { .. }))? {}
     Ok(())
 }
 
@@ -291,7 +291,7 @@ fn publish(
         (false, _) => flags.extend(["--batch", &batch]),
     }
     let args = &args.at_qos(u8::from(is_mqtt));
-    let result = Publisher::start_with(args, server, TOPICS, size, &flags)?.result()?;
+    let result = Publisher::start_with(args, server, TOPICS, size, &flags)?.wait_for_result()?;
     ensure!(
         result["refused"] == 0 && result["unanswered"] == 0,
         "{} refused publishes: {result}",

@@ -109,7 +109,7 @@ impl Client {
             received: Vec::new(),
         };
         let mut out = Vec::new();
-        client.dialect.connect(name, filters, &mut out);
+        client.dialect.write_connect(name, filters, &mut out);
         client.stream.write_all(&out)?;
         let mut waits = 1 + filters.len().div_ceil(FILTERS_MAX);
         while waits > 0 {
@@ -145,7 +145,7 @@ impl Client {
 
     fn packets(&mut self, mut on_packet: impl FnMut(Packet<'_>) -> Result<()>) -> Result<()> {
         let mut used = 0;
-        while let Some((packet, bytes)) = self.dialect.packet(&self.received[used..])? {
+        while let Some((packet, bytes)) = self.dialect.parse_packet(&self.received[used..])? {
             used += bytes;
             on_packet(packet)?;
         }
@@ -204,11 +204,11 @@ impl Clients {
         for batch in messages.chunks(BATCH) {
             let mut out = Vec::new();
             for message in batch {
-                dialect.publish_head(&message.topic, None, false, PAYLOAD_BYTES, &mut out);
+                dialect.write_publish_head(&message.topic, None, false, PAYLOAD_BYTES, &mut out);
                 out.extend_from_slice(&payload(number, message.owner));
                 number += 1;
             }
-            dialect.ping(&mut out);
+            dialect.write_ping(&mut out);
             // The server has read everything that was sent before, so the socket has room.
             self.publisher.stream.write_all(&out)?;
             let begin = Instant::now();

@@ -1,13 +1,14 @@
 //! Measures a fan-out over WebSocket with a fixed number of messages in flight: when a message has reached all subscribers, the next one is
-//! published. The rate shows how a server handles a busy topic whose publishers wait for the readers. The latency is that of a queue of
-//! known length.
+//! published. The rate shows how a server handles a busy topic whose publishers wait for the readers. The latency includes the wait behind
+//! the other messages in flight. Their number is the same for all servers, so the latencies can be compared.
 //!
 //! The first messages are spread over the duration of one fan-out, as with independent publishers. If they were published together, they
 //! would reach all subscribers at the same time, and the next messages would be published together again. Then any server could write all
 //! of them together.
 //!
 //! Publisher and subscribers run on one thread, because the publisher must know at once what has arrived. All messages have the same
-//! length, so the received bytes of a connection give the number of its messages. The message numbers are checked, too.
+//! length, so the received bytes of a connection give the number of its messages. Message numbers and latencies are read from those messages
+//! whose header arrives in one piece.
 
 use std::time::Duration;
 
@@ -23,12 +24,12 @@ use crate::rig::{RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck}
 use crate::subscribe::Protocol;
 use crate::sys::{self, DialOptions, Epoll, Interest};
 
-/// The number of subscribers.
+/// Default number of subscribers.
 const FAN_OUT_SUBSCRIBERS: u32 = 1_000;
 /// Default size of a message, in bytes.
-const SIZE: usize = 512;
+const DEFAULT_MESSAGE_BYTES: usize = 512;
 /// Warm-up before the window, in seconds.
-const WARM_S: f64 = 1.0;
+const WARM_UP_S: f64 = 1.0;
 /// Default duration of the window, in seconds.
 const WINDOW_S: f64 = 5.0;
 /// Timeout for the next message.
@@ -41,16 +42,16 @@ const TOPIC: &str = "news";
 const BUFFER_BYTES: usize = 256 << 10;
 /// Size of a frame's header, for messages of more than 125 bytes.
 const FRAME_HEADER_BYTES: usize = 4;
-const SIZES: std::ops::RangeInclusive<usize> = 126..=65_535;
+const MESSAGE_BYTES_RANGE: std::ops::RangeInclusive<usize> = 126..=65_535;
 
-/// Measures the rate with `in_flight` messages in flight, each to all of 1,000 subscribers.
+/// Measures the rate with `in_flight` messages in flight, each to all subscribers.
 pub fn fan_out_with(args: &RunArgs, kind: ServerKind, in_flight: u64) -> Result<Value> {
     ensure!(
         kind.protocol(args.subscribe_protocol()) == Protocol::Ws,
         "only subscribers over WebSocket are measured with few messages under way"
     );
-    let setting = ServerOptions::new(kind, args.shards.unwrap_or(1), args.keep(Protocol::Ws));
-    let mut server = Server::start(args, setting)?;
+    let options = ServerOptions::new(kind, args.shards.unwrap_or(1), args.keep(Protocol::Ws));
+    let mut server = Server::start(args, options)?;
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
             args.pin_tool()?;
@@ -61,24 +62,27 @@ pub fn fan_out_with(args: &RunArgs, kind: ServerKind, in_flight: u64) -> Result<
 }
 
 fn measure(args: &RunArgs, server: &mut Server, in_flight: u64) -> Result<Value> {
-    let size = args.size.unwrap_or(SIZE);
-    ensure!(SIZES.contains(&size), "messages have {SIZES:?} bytes");
+    let size = args.size.unwrap_or(DEFAULT_MESSAGE_BYTES);
+    ensure!(
+        MESSAGE_BYTES_RANGE.contains(&size),
+        "messages have {MESSAGE_BYTES_RANGE:?} bytes"
+    );
     let mut audience = Audience::open(
         server,
         args.connections.unwrap_or(FAN_OUT_SUBSCRIBERS),
         size,
     )?;
-    let mut publisher = publisher(server, size, in_flight)?;
-    audience.serve(&mut publisher, in_flight, WARM_S)?;
-    audience.restart();
+    let mut publisher = open_publisher(server, size, in_flight)?;
+    audience.run_for(&mut publisher, in_flight, WARM_UP_S)?;
+    audience.reset_window();
     let (before, tools_before) = (Sample::of(server)?, sys::process_cpu_ns());
-    audience.serve(&mut publisher, in_flight, args.duration.unwrap_or(WINDOW_S))?;
+    audience.run_for(&mut publisher, in_flight, args.duration.unwrap_or(WINDOW_S))?;
     let (after, tools_after) = (Sample::of(server)?, sys::process_cpu_ns());
     let elapsed_s = after.seconds_since(&before);
     let deliveries_per_s = audience.window.messages as f64 / elapsed_s;
-    let busy = after.cores_since(&before);
-    let waited = (after.process.waited_s - before.process.waited_s) / elapsed_s;
-    let tools = (tools_after - tools_before) as f64 / 1e9 / elapsed_s;
+    let server_busy = after.cores_since(&before);
+    let server_waited = (after.process.waited_s - before.process.waited_s) / elapsed_s;
+    let tools_busy = (tools_after - tools_before) as f64 / 1e9 / elapsed_s;
     let latency = audience.window.latency.summary().json();
     Ok(json!({
         "clean": publisher.refused() == 0,
@@ -87,17 +91,17 @@ fn measure(args: &RunArgs, server: &mut Server, in_flight: u64) -> Result<Value>
         "p50_ms": latency["p50"],
         "latency_ms": latency,
         "messages_per_read": audience.window.messages as f64 / audience.window.reads as f64,
-        "server_cpu_us_per_delivery": busy / deliveries_per_s * 1e6,
-        "server_cores_busy": busy,
-        "server_cores_waited_for": waited,
-        "tools_cores_busy": tools,
-        "bottleneck": bottleneck(busy + waited, 1.0, tools, 1.0),
+        "server_cpu_us_per_delivery": server_busy / deliveries_per_s * 1e6,
+        "server_cores_busy": server_busy,
+        "server_cores_waited_for": server_waited,
+        "tools_cores_busy": tools_busy,
+        "bottleneck": bottleneck(server_busy + server_waited, 1.0, tools_busy, 1.0),
         "complaints": server.error_log(),
     }))
 }
 
 /// A publisher with the flags that are fastest for this kind of server.
-fn publisher(server: &Server, size: usize, in_flight: u64) -> Result<Publisher> {
+fn open_publisher(server: &Server, size: usize, in_flight: u64) -> Result<Publisher> {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
@@ -133,10 +137,10 @@ struct Audience {
     connections: Vec<(i32, u64)>,
     buffer: Vec<u8>,
     frame_bytes: usize,
-    /// For each message after the first `done`, the number of connections that have received it.
-    received: std::collections::VecDeque<u32>,
+    /// For each message after the first `complete_messages`, the number of connections that have received it.
+    receipt_counts: std::collections::VecDeque<u32>,
     /// The number of messages that all connections have received.
-    done: u64,
+    complete_messages: u64,
     /// Deliveries, including those before the window.
     deliveries: u64,
     window: Window,
@@ -152,37 +156,40 @@ impl Audience {
             connections: Vec::new(),
             buffer: vec![0; BUFFER_BYTES],
             frame_bytes: FRAME_HEADER_BYTES + size,
-            received: Default::default(),
-            done: 0,
+            receipt_counts: Default::default(),
+            complete_messages: 0,
             deliveries: 0,
             window: Window::default(),
         };
-        let ask = request::upgrade(&remote.to_string(), &format!("/sub/{TOPIC}"), None);
-        for key in 0..count {
-            let dial = DialOptions {
+        let request_bytes = request::upgrade(&remote.to_string(), &format!("/sub/{TOPIC}"), None);
+        for index in 0..count {
+            let options = DialOptions {
                 remote,
                 local: None,
                 receive_buffer: None,
             };
-            let (fd, connected) = sys::dial(&dial).context("a subscriber's connection")?;
+            let (fd, connected) = sys::dial(&options).context("a subscriber's connection")?;
             audience.connections.push((fd, 0));
             if !connected {
                 sys::wait_writable(fd);
                 sys::connect_result(fd)?;
             }
             sys::no_delay(fd)?;
-            ensure!(sys::send(fd, &ask)? == ask.len(), "the request is sent");
-            audience.epoll.add(fd, Interest::IN, key.into())?;
-            audience.head(fd)?;
+            ensure!(
+                sys::send(fd, &request_bytes)? == request_bytes.len(),
+                "the request is sent"
+            );
+            audience.epoll.add(fd, Interest::IN, index.into())?;
+            audience.read_response_head(fd)?;
         }
         Ok(audience)
     }
 
     /// Reads the answer to an upgrade.
-    fn head(&mut self, fd: i32) -> Result<()> {
-        let (mut head, begun_ns) = (Vec::new(), sys::now_ns());
+    fn read_response_head(&mut self, fd: i32) -> Result<()> {
+        let (mut head, start_ns) = (Vec::new(), sys::now_ns());
         while !head.ends_with(b"\r\n\r\n") {
-            ensure!(sys::now_ns() - begun_ns < TIMEOUT_NS, "no answer came");
+            ensure!(sys::now_ns() - start_ns < TIMEOUT_NS, "no answer came");
             self.epoll.wait(Duration::from_millis(1))?;
             match sys::receive(fd, &mut self.buffer)? {
                 Some(0) => bail!("the server closed a subscriber's connection"),
@@ -194,24 +201,24 @@ impl Audience {
         Ok(())
     }
 
-    fn restart(&mut self) {
+    fn reset_window(&mut self) {
         self.window = Window::default();
     }
 
     /// Publishes and reads during `seconds`.
-    fn serve(&mut self, publisher: &mut Publisher, in_flight: u64, seconds: f64) -> Result<()> {
-        let begun_ns = sys::now_ns();
-        let (mut now_ns, mut heard_ns) = (begun_ns, begun_ns);
-        while now_ns - begun_ns < (seconds * 1e9) as u64 {
-            publisher.set_messages_max(self.done + self.in_flight_max(in_flight));
+    fn run_for(&mut self, publisher: &mut Publisher, in_flight: u64, seconds: f64) -> Result<()> {
+        let start_ns = sys::now_ns();
+        let (mut now_ns, mut last_read_ns) = (start_ns, start_ns);
+        while now_ns - start_ns < (seconds * 1e9) as u64 {
+            publisher.set_messages_max(self.complete_messages + self.in_flight_max(in_flight));
             publisher.turn(now_ns, now_ns)?;
             let ready = self.epoll.wait(Duration::from_millis(1))?;
             now_ns = sys::now_ns();
             for index in 0..ready {
                 self.read(self.epoll.ready(index).key as usize, now_ns)?;
-                heard_ns = now_ns;
+                last_read_ns = now_ns;
             }
-            ensure!(now_ns - heard_ns < TIMEOUT_NS, "no message came");
+            ensure!(now_ns - last_read_ns < TIMEOUT_NS, "no message came");
         }
         Ok(())
     }
@@ -224,26 +231,26 @@ impl Audience {
 
     /// Reads from a connection.
     fn read(&mut self, index: usize, now_ns: u64) -> Result<()> {
-        let (fd, had) = self.connections[index];
+        let (fd, bytes_before) = self.connections[index];
         let Some(count) = sys::receive(fd, &mut self.buffer)? else {
             return Ok(());
         };
         ensure!(count > 0, "the server closed a subscriber's connection");
-        let (frame, end) = (self.frame_bytes as u64, had + count as u64);
-        self.connections[index].1 = end;
+        let (frame_bytes, bytes_after) = (self.frame_bytes as u64, bytes_before + count as u64);
+        self.connections[index].1 = bytes_after;
         self.window.reads += 1;
-        for number in had / frame..end / frame {
+        for number in bytes_before / frame_bytes..bytes_after / frame_bytes {
             self.window.messages += 1;
             self.deliveries += 1;
-            let place = (number - self.done) as usize;
-            if place >= self.received.len() {
-                self.received.resize(place + 1, 0);
+            let queue_index = (number - self.complete_messages) as usize;
+            if queue_index >= self.receipt_counts.len() {
+                self.receipt_counts.resize(queue_index + 1, 0);
             }
-            self.received[place] += 1;
-            // If the start of a message arrived in an earlier read, the message's number is not checked.
-            let start = number * frame + FRAME_HEADER_BYTES as u64;
-            let payload = start.checked_sub(had).map(|it| it as usize);
-            let payload = payload.and_then(|it| self.buffer.get(it..it + HEADER_BYTES));
+            self.receipt_counts[queue_index] += 1;
+            // If a part of the header arrived in another read, the message's number and latency are unknown.
+            let start = number * frame_bytes + FRAME_HEADER_BYTES as u64;
+            let payload = start.checked_sub(bytes_before).map(|start| start as usize);
+            let payload = payload.and_then(|start| self.buffer.get(start..start + HEADER_BYTES));
             if let Some(payload) = payload {
                 let header = Header::decode(payload).context("a message of another publisher")?;
                 ensure!(
@@ -257,12 +264,12 @@ impl Audience {
             }
         }
         while self
-            .received
+            .receipt_counts
             .front()
             .is_some_and(|received| *received as usize == self.connections.len())
         {
-            self.received.pop_front();
-            self.done += 1;
+            self.receipt_counts.pop_front();
+            self.complete_messages += 1;
         }
         Ok(())
     }

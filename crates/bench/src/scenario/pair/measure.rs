@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::measure::stats::median;
 use crate::rig::{
-    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck, count,
+    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck, count_at,
     is_clean, local_address_pattern, pause, topic_pattern,
 };
 use crate::scenario::comet::broadcast;
@@ -82,10 +82,10 @@ impl Pair {
         let tools_after = subscriber.sample()?.cpu_s + publisher.sample()?.cpu_s;
         let published = publisher.stop()?;
 
-        let elapsed_s = (count(&last, "/now_ns") - count(&first, "/now_ns")) as f64 / 1e9;
+        let elapsed_s = (count_at(&last, "/now_ns") - count_at(&first, "/now_ns")) as f64 / 1e9;
         let sampled_s = after.seconds_since(&before);
-        let deliveries_per_s = count(&last, "/messages") as f64 / elapsed_s;
-        let reads = |report: &Value| count(report, "/connections/chunks") as f64;
+        let deliveries_per_s = count_at(&last, "/messages") as f64 / elapsed_s;
+        let reads = |report: &Value| count_at(report, "/connections/chunks") as f64;
         let server_busy = after.cores_since(&before);
         let tools_busy = (tools_after - tools_before) / sampled_s;
         let server_waited = (after.process.waited_s - before.process.waited_s) / sampled_s;

@@ -1,10 +1,10 @@
 //! Publishes the messages of a worker's clients to their neighbours in the grid.
 //!
 //! Once in a period a client publishes one message to each neighbour, all in one `POST /pub`. For this the client opens a second
-//! connection, from its own address, and closes it after the answer. The first connection cannot be used: it is busy with a long-poll, and
-//! the answer would have to wait until the poll ends. The clients of the benchmark of 2012 did the same: their HTTP library opened a second
-//! socket for such a request. It would be cheaper to publish between two polls. But then a client that receives nothing would publish
-//! nothing, and the load would pass through the grid in waves until it ends.
+//! connection from its own address, and closes it after the answer. It cannot use the first connection: a long-poll occupies it, and the
+//! answer would have to wait until the poll ends. The clients of the benchmark of 2012 did the same: their HTTP library opened a second
+//! socket for such a request. To publish between two polls would be cheaper. But then a client that receives nothing would publish nothing,
+//! and the load would pass through the grid in waves until it stops.
 //!
 //! Invariants: a client makes one request at a time, so that its messages arrive in order. Each client has one turn in a period, and a
 //! worker's turns are spread evenly over the period. The number of requests in flight is limited ([`GRID_REQUESTS_MAX`]).
@@ -25,46 +25,46 @@ use crate::subscribe::shared::{FAILURE_PAUSE_NS, Shared};
 use crate::sys::{self, Epoll, Interest};
 
 /// Timeout of a request.
-const ANSWER_NS: u64 = 10_000_000_000;
+const ANSWER_TIMEOUT_NS: u64 = 10_000_000_000;
 /// The minimum sleep until the next turn. Shorter sleeps would cost too much processor time.
-const TICK_NS: u64 = 1_000_000;
+const WAIT_MIN_NS: u64 = 1_000_000;
 /// The maximum size of an answer, in bytes. An answer has a head, and a failure reason for each neighbour.
-const ANSWER_BYTES: usize = 4096;
+const ANSWER_BYTES_MAX: usize = 4096;
 
 /// A request in flight, with its connection.
 struct GridRequest {
     fd: i32,
     row: u32,
-    /// When the connect began.
-    since_ns: u64,
+    /// When the connect started.
+    start_ns: u64,
     /// The number of messages in the request. 0 while the connect is in progress.
     messages: u64,
     received: Vec<u8>,
 }
 
-/// The schedule of a worker's clients.
+/// The schedule of the turns of a worker's clients.
 struct Schedule {
     rows: u32,
-    /// The worker's index divided by the number of workers. It shifts the turns, so that turns of two workers do not coincide.
-    share: f64,
+    /// The worker's index divided by the number of workers: shifts the turns, so that turns of two workers do not coincide.
+    phase: f64,
     /// The step from the row of one turn to that of the next. It is coprime to the number of rows, so every row gets a turn.
     stride: u32,
-    every_us: u64,
-    since_ns: u64,
-    /// Turns taken since `since_ns`.
-    taken: u64,
+    period_us: u64,
+    start_ns: u64,
+    /// The number of turns since `start_ns`.
+    turn_count: u64,
 }
 
 impl Schedule {
     /// The time of the next turn.
     fn next_ns(&self) -> u64 {
-        let turns = self.taken as f64 + self.share;
-        self.since_ns + (turns * self.every_us as f64 * 1e3 / f64::from(self.rows)) as u64
+        let turns = self.turn_count as f64 + self.phase;
+        self.start_ns + (turns * self.period_us as f64 * 1e3 / f64::from(self.rows)) as u64
     }
 
     /// The row of the next turn.
     fn next_row(&self) -> u32 {
-        (self.taken * u64::from(self.stride) % u64::from(self.rows)) as u32
+        (self.turn_count * u64::from(self.stride) % u64::from(self.rows)) as u32
     }
 }
 
@@ -73,16 +73,16 @@ pub struct GridPublishers {
     plan: Arc<Plan>,
     shared: Arc<Shared>,
     grid: Grid,
-    first: u32,
-    turns: Schedule,
+    first_connection: u32,
+    schedule: Schedule,
     /// The number of requests that each client has made.
-    requests_made: Vec<u32>,
+    request_counts: Vec<u32>,
     /// The number of the last message that each client received from each direction.
-    last_received: Vec<[u32; DIRECTIONS]>,
+    last_sequences: Vec<[u32; DIRECTIONS]>,
     /// Requests in flight, by slot.
     requests: Vec<Option<GridRequest>>,
-    /// Clients whose request was refused and must be repeated.
-    again: VecDeque<u32>,
+    /// Clients whose request was refused for now and must be repeated.
+    refused_rows: VecDeque<u32>,
     paused_until_ns: u64,
     payloads: Payloads,
     lines: Vec<u8>,
@@ -94,27 +94,27 @@ impl GridPublishers {
         plan: &Arc<Plan>,
         shared: &Arc<Shared>,
         index: usize,
-        first: u32,
+        first_connection: u32,
         rows: u32,
     ) -> Option<GridPublishers> {
-        let size = plan.talk?;
+        let size = plan.grid_message_bytes?;
         Some(GridPublishers {
             plan: plan.clone(),
             shared: shared.clone(),
             grid: Grid::of(plan.connections),
-            first,
-            turns: Schedule {
+            first_connection,
+            schedule: Schedule {
                 rows,
-                share: index as f64 / plan.threads as f64,
+                phase: index as f64 / plan.threads as f64,
                 stride: stride(rows),
-                every_us: 0,
-                since_ns: 0,
-                taken: 0,
+                period_us: 0,
+                start_ns: 0,
+                turn_count: 0,
             },
-            requests_made: vec![0; rows as usize],
-            last_received: vec![[0; DIRECTIONS]; rows as usize],
+            request_counts: vec![0; rows as usize],
+            last_sequences: vec![[0; DIRECTIONS]; rows as usize],
             requests: (0..GRID_REQUESTS_MAX).map(|_| None).collect(),
-            again: VecDeque::new(),
+            refused_rows: VecDeque::new(),
             paused_until_ns: 0,
             payloads: Payloads::new(size, sys::now_ns()),
             lines: Vec::new(),
@@ -122,22 +122,22 @@ impl GridPublishers {
     }
 
     /// The number of the last message that `row` received from this direction; `None` if the direction is invalid.
-    pub fn last(&mut self, row: u32, direction: u16) -> Option<&mut u32> {
-        self.last_received[row as usize].get_mut(usize::from(direction))
+    pub fn last_sequence(&mut self, row: u32, direction: u16) -> Option<&mut u32> {
+        self.last_sequences[row as usize].get_mut(usize::from(direction))
     }
 
-    /// Forgets the last messages of `row` after its connection was closed: the next message may follow a gap.
-    pub fn forget(&mut self, row: u32) {
-        self.last_received[row as usize] = [0; DIRECTIONS];
+    /// Resets the sequences of `row` after its connection was closed: the next message may follow a gap.
+    pub fn reset_sequences(&mut self, row: u32) {
+        self.last_sequences[row as usize] = [0; DIRECTIONS];
     }
 
-    /// Executes a new command about the period. Returns whether there was one.
+    /// Executes a new command that sets the period. Returns whether there was one.
     pub fn apply_command(&mut self) -> bool {
-        let since_ns = self.shared.talk_since_ns.load(Acquire);
-        let is_new = since_ns != self.turns.since_ns;
+        let start_ns = self.shared.publish_start_ns.load(Acquire);
+        let is_new = start_ns != self.schedule.start_ns;
         if is_new {
-            (self.turns.since_ns, self.turns.taken) = (since_ns, 0);
-            self.turns.every_us = self.shared.talk_every_us.load(Relaxed);
+            (self.schedule.start_ns, self.schedule.turn_count) = (start_ns, 0);
+            self.schedule.period_us = self.shared.publish_interval_us.load(Relaxed);
         }
         is_new
     }
@@ -146,93 +146,97 @@ impl GridPublishers {
         self.requests.iter().all(Option::is_some)
     }
 
-    /// The maximum sleep. `None` if there is nothing to do before an answer arrives.
+    /// The maximum time to wait for events. `None` if there is nothing to do before an answer arrives.
     pub fn wait_ns(&self, now_ns: u64) -> Option<u64> {
         if self.is_full() {
             return None;
         }
-        let retry = (!self.again.is_empty()).then_some(self.paused_until_ns);
-        let next = (self.turns.every_us > 0).then(|| self.turns.next_ns());
-        let at_ns = retry.into_iter().chain(next).min()?;
-        Some(at_ns.saturating_sub(now_ns).max(TICK_NS))
+        let retry_ns = (!self.refused_rows.is_empty()).then_some(self.paused_until_ns);
+        let turn_ns = (self.schedule.period_us > 0).then(|| self.schedule.next_ns());
+        let next_ns = retry_ns.into_iter().chain(turn_ns).min()?;
+        Some(next_ns.saturating_sub(now_ns).max(WAIT_MIN_NS))
     }
 
     /// Starts the requests of the clients whose turn is due, and gives up requests that have timed out.
-    pub fn turn(&mut self, epoll: &Epoll, counts: &mut RequestCounts) {
+    pub fn run_turn(&mut self, epoll: &Epoll, counts: &mut RequestCounts) {
         let now_ns = sys::now_ns();
         for slot in 0..self.requests.len() {
-            let expired = |it: &GridRequest| now_ns > it.since_ns + ANSWER_NS;
-            if self.requests[slot].as_ref().is_some_and(expired) {
-                self.failed(slot, "no answer to a POST", counts);
+            let is_expired = |request: &GridRequest| now_ns > request.start_ns + ANSWER_TIMEOUT_NS;
+            if self.requests[slot].as_ref().is_some_and(is_expired) {
+                self.give_up(slot, "no answer to a POST", counts);
             }
         }
         while now_ns >= self.paused_until_ns && !self.is_full() {
-            let Some(row) = self.again.pop_front() else {
+            let Some(row) = self.refused_rows.pop_front() else {
                 break;
             };
-            self.dial(row, epoll, counts);
+            self.start_request(row, epoll, counts);
         }
-        while self.turns.every_us > 0 && now_ns >= self.turns.next_ns() && !self.is_full() {
-            let row = self.turns.next_row();
-            if self.is_speaking(row) {
+        while self.schedule.period_us > 0 && now_ns >= self.schedule.next_ns() && !self.is_full() {
+            let row = self.schedule.next_row();
+            if self.has_request(row) {
                 break;
             }
             counts.requests += 1;
-            counts.late_ns_max = counts.late_ns_max.max(now_ns - self.turns.next_ns());
+            counts.late_ns_max = counts.late_ns_max.max(now_ns - self.schedule.next_ns());
             self.shared.grid_requests.fetch_add(1, Relaxed);
-            self.turns.taken += 1;
-            self.dial(row, epoll, counts);
+            self.schedule.turn_count += 1;
+            self.start_request(row, epoll, counts);
         }
     }
 
-    fn is_speaking(&self, row: u32) -> bool {
-        let speaks = self.requests.iter().flatten().any(|it| it.row == row);
-        speaks || self.again.contains(&row)
+    fn has_request(&self, row: u32) -> bool {
+        let is_in_flight = self
+            .requests
+            .iter()
+            .flatten()
+            .any(|request| request.row == row);
+        is_in_flight || self.refused_rows.contains(&row)
     }
 
-    fn dial(&mut self, row: u32, epoll: &Epoll, counts: &mut RequestCounts) {
+    fn start_request(&mut self, row: u32, epoll: &Epoll, counts: &mut RequestCounts) {
         let slot = self.requests.iter().position(Option::is_none);
         let slot = slot.expect("the caller has seen a free one");
-        let dial = self.plan.dial(self.first + row);
-        let since_ns = sys::now_ns();
-        let begun = sys::dial(&dial).and_then(|(fd, connected)| {
+        let options = self.plan.dial_options(self.first_connection + row);
+        let start_ns = sys::now_ns();
+        let result = sys::dial(&options).and_then(|(fd, connected)| {
             self.requests[slot] = Some(GridRequest {
                 fd,
                 row,
-                since_ns,
+                start_ns,
                 messages: 0,
                 received: Vec::new(),
             });
             let interest = sys::reading(!connected);
-            epoll.add(fd, interest, u64::from(self.turns.rows) + slot as u64)?;
+            epoll.add(fd, interest, u64::from(self.schedule.rows) + slot as u64)?;
             if connected {
-                self.send_request(slot, dial.remote)?;
+                self.send_request(slot, options.remote)?;
             }
             Ok(())
         });
-        if let Err(error) = begun {
-            // The connect has failed, so there is no request to give up.
+        if let Err(error) = result {
+            // If the connect has failed, there is no request to give up.
             if self.requests[slot].is_none() {
-                counts.unanswered += self.messages(row);
+                counts.unanswered += self.message_count(row);
                 self.shared.grid_requests.fetch_sub(1, Relaxed);
-                counts.complain(format!("connect to {}: {error}", dial.remote));
+                counts.record_failure(format!("connect to {}: {error}", options.remote));
             } else {
-                self.failed(slot, &format!("POST: {error}"), counts);
+                self.give_up(slot, &format!("POST: {error}"), counts);
             }
         }
     }
 
     /// The number of messages in a request of this client.
-    fn messages(&self, row: u32) -> u64 {
-        let neighbours = self.grid.neighbours(self.first + row);
+    fn message_count(&self, row: u32) -> u64 {
+        let neighbours = self.grid.neighbours(self.first_connection + row);
         neighbours.iter().flatten().count() as u64
     }
 
     /// Sends the request.
     fn send_request(&mut self, slot: usize, remote: SocketAddr) -> io::Result<()> {
         let request = self.requests[slot].as_mut().expect("it has connected");
-        let sequence = self.requests_made[request.row as usize] + 1;
-        let neighbours = self.grid.neighbours(self.first + request.row);
+        let sequence = self.request_counts[request.row as usize] + 1;
+        let neighbours = self.grid.neighbours(self.first_connection + request.row);
         self.lines.clear();
         for (direction, topic) in neighbours.into_iter().enumerate() {
             let Some(topic) = topic else { continue };
@@ -255,7 +259,7 @@ impl GridPublishers {
     }
 
     /// Continues a request whose connection is ready.
-    pub fn ready(&mut self, slot: usize, epoll: &Epoll, counts: &mut RequestCounts) {
+    pub fn handle_event(&mut self, slot: usize, epoll: &Epoll, counts: &mut RequestCounts) {
         let Some(request) = &mut self.requests[slot] else {
             return;
         };
@@ -263,21 +267,30 @@ impl GridPublishers {
             let (fd, row) = (request.fd, request.row);
             sys::connect_result(fd)
                 .and_then(|()| {
-                    epoll.modify(fd, Interest::IN, u64::from(self.turns.rows) + slot as u64)
+                    epoll.modify(
+                        fd,
+                        Interest::IN,
+                        u64::from(self.schedule.rows) + slot as u64,
+                    )
                 })
-                .and_then(|()| self.send_request(slot, self.plan.dial(self.first + row).remote))
+                .and_then(|()| {
+                    self.send_request(
+                        slot,
+                        self.plan.dial_options(self.first_connection + row).remote,
+                    )
+                })
         } else {
             self.receive(slot, counts)
         };
         if let Err(error) = result {
-            self.failed(slot, &format!("POST: {error}"), counts);
+            self.give_up(slot, &format!("POST: {error}"), counts);
         }
     }
 
     /// Reads the answer, and closes the connection once it is complete.
     fn receive(&mut self, slot: usize, counts: &mut RequestCounts) -> io::Result<()> {
         let request = self.requests[slot].as_mut().expect("it was asked for");
-        let mut buffer = [0; ANSWER_BYTES];
+        let mut buffer = [0; ANSWER_BYTES_MAX];
         match sys::receive(request.fd, &mut buffer)? {
             None => return Ok(()),
             Some(0) => return Err(io::Error::other("closed before the answer")),
@@ -289,38 +302,38 @@ impl GridPublishers {
         };
         let (status, messages) = (head.status, request.messages);
         let refused = match status {
-            200 => request::failed(body),
+            200 => request::count_failed(body),
             _ => messages,
         };
         if status == 503 {
             counts.turned_away += 1;
-            self.again.push_back(request.row);
+            self.refused_rows.push_back(request.row);
             self.paused_until_ns = sys::now_ns() + FAILURE_PAUSE_NS;
             sys::close(request.fd);
             self.requests[slot] = None;
             return Ok(());
         }
         if refused > 0 {
-            counts.complain(format!("{status}: {}", String::from_utf8_lossy(body)));
+            counts.record_failure(format!("{status}: {}", String::from_utf8_lossy(body)));
         }
         counts.refused += refused;
         counts.accepted += messages.saturating_sub(refused);
-        counts.answered.add(sys::now_ns() - request.since_ns);
-        self.end(slot);
+        counts.answer_times.add(sys::now_ns() - request.start_ns);
+        self.finish(slot);
         Ok(())
     }
 
     /// Gives up a request without an answer. Its messages keep their numbers, because the server may have accepted them.
-    fn failed(&mut self, slot: usize, why: &str, counts: &mut RequestCounts) {
+    fn give_up(&mut self, slot: usize, reason: &str, counts: &mut RequestCounts) {
         let row = self.requests[slot].as_ref().expect("it failed").row;
-        counts.unanswered += self.messages(row);
-        counts.complain(why);
-        self.end(slot);
+        counts.unanswered += self.message_count(row);
+        counts.record_failure(reason);
+        self.finish(slot);
     }
 
-    fn end(&mut self, slot: usize) {
+    fn finish(&mut self, slot: usize) {
         let request = self.requests[slot].take().expect("it ends once");
-        self.requests_made[request.row as usize] += 1;
+        self.request_counts[request.row as usize] += 1;
         self.shared.grid_requests.fetch_sub(1, Relaxed);
         sys::close(request.fd);
     }
@@ -352,11 +365,11 @@ mod tests {
     fn every_client_has_its_turn_once_in_a_period() {
         for rows in [1, 2, 10, 97, 500, 18_519] {
             let step = u64::from(stride(rows));
-            let mut seen = vec![false; rows as usize];
+            let mut visited = vec![false; rows as usize];
             for turn in 0..u64::from(rows) {
-                seen[(turn * step % u64::from(rows)) as usize] = true;
+                visited[(turn * step % u64::from(rows)) as usize] = true;
             }
-            assert!(seen.into_iter().all(|it| it), "{rows}");
+            assert!(visited.into_iter().all(|is_visited| is_visited), "{rows}");
         }
     }
 }

@@ -9,11 +9,11 @@ use crore_tcp::{Conn, Received};
 use crore_wire::websocket::frame::Opcode;
 use memchr::memchr;
 
-use super::{Kind, Worker};
+use super::{TimerKind, Worker};
 use crate::client::{parse, request};
 use crate::measure::payload::Header;
 use crate::swarm::args::Protocol;
-use crate::swarm::client_row::{State, mark};
+use crate::swarm::client_row::{State, flag};
 
 /// The error says how the server violated its protocol.
 type Result<T = ()> = std::result::Result<T, String>;
@@ -22,56 +22,64 @@ type Result<T = ()> = std::result::Result<T, String>;
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
 impl Worker {
-    /// Reads the next bytes of a client, at most `most` of them, and handles them. Returns what else there is, if there are none.
+    /// Reads at most `bytes_max` bytes of a client, and handles them. Returns what the read returned.
     pub(super) fn receive_bytes(
         &mut self,
         index: u32,
         conn: Conn,
-        most: usize,
+        bytes_max: usize,
         now_ns: u64,
     ) -> Received {
-        let mut bytes = std::mem::take(&mut self.joined);
+        let mut bytes = std::mem::take(&mut self.received_bytes);
         bytes.clear();
         let row = &mut self.clients.rows[index as usize];
-        let decoded = self.clients.incomplete.take(row, &mut bytes);
-        let known = bytes.len();
-        // One byte, to learn how the connection is if there is none.
-        let count = self.table.readable(conn).clamp(1, most);
-        bytes.resize(known + count, 0);
-        let received = self.table.read(conn, &mut bytes[known..]);
+        let decoded = self.clients.incomplete_units.take(row, &mut bytes);
+        let kept_bytes = bytes.len();
+        // At least one byte, since a read that finds none reports the end or the failure of the connection.
+        let count = self.table.readable(conn).clamp(1, bytes_max);
+        bytes.resize(kept_bytes + count, 0);
+        let received = self.table.read(conn, &mut bytes[kept_bytes..]);
         if let Received::Bytes(count) = received {
-            let life = &mut self.counts.tally.life;
-            life.bytes += count as u64;
-            life.chunks += 1;
-            bytes.truncate(known + count);
-            if let Err(why) = self.parse(index, &mut bytes, decoded, now_ns) {
-                self.protocol_violation(index, &why, now_ns);
+            let connections = &mut self.counts.tally.connections;
+            connections.bytes += count as u64;
+            connections.chunks += 1;
+            bytes.truncate(kept_bytes + count);
+            if let Err(reason) = self.handle_bytes(index, &mut bytes, decoded, now_ns) {
+                self.handle_violation(index, &reason, now_ns);
             }
         } else {
             let row = &mut self.clients.rows[index as usize];
-            self.clients.incomplete.keep(row, &bytes[..known], decoded);
+            self.clients
+                .incomplete_units
+                .keep(row, &bytes[..kept_bytes], decoded);
         }
-        self.joined = bytes;
+        self.received_bytes = bytes;
         received
     }
 
-    /// Resets the connection: after a violation the start of the next unit is unknown.
-    fn protocol_violation(&mut self, index: u32, why: &str, now_ns: u64) {
-        self.counts.violated(why);
+    /// Counts a violation of the protocol, and resets the connection, since the start of the next unit is unknown.
+    fn handle_violation(&mut self, index: u32, reason: &str, now_ns: u64) {
+        self.counts.record_violation(reason);
         self.reset(index, now_ns);
         if self.clients.rows[index as usize].state == State::Requested {
-            return self.connect_failed(index, why, now_ns);
+            return self.record_failed_connect(index, reason, now_ns);
         }
-        self.no_longer_open(index);
+        self.mark_closed(index);
         self.schedule_reconnect(index, Some(now_ns));
     }
 
     /// Handles every complete unit and keeps the rest.
-    fn parse(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
+    fn handle_bytes(
+        &mut self,
+        index: u32,
+        bytes: &mut [u8],
+        decoded: usize,
+        now_ns: u64,
+    ) -> Result {
         let mut start = 0;
         if self.clients.rows[index as usize].state == State::Requested {
-            start = match self.parse_answer(index, bytes, now_ns)? {
-                Some(used) => used,
+            start = match self.handle_answer(index, bytes, now_ns)? {
+                Some(handled_bytes) => handled_bytes,
                 None => return self.keep_rest(index, bytes, 0),
             };
         }
@@ -80,18 +88,18 @@ impl Worker {
             return Ok(());
         }
         match self.plan.protocol {
-            Protocol::Ws => self.frames(index, bytes, now_ns),
-            Protocol::Sse => self.events(index, bytes, decoded, now_ns),
-            Protocol::Tcp => self.lines(index, bytes, now_ns),
+            Protocol::Ws => self.handle_frames(index, bytes, now_ns),
+            Protocol::Sse => self.handle_events(index, bytes, decoded, now_ns),
+            Protocol::Tcp => self.handle_lines(index, bytes, now_ns),
         }
     }
 
     /// Handles the answer to the request once it is complete, and returns its length.
-    fn parse_answer(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result<Option<usize>> {
+    fn handle_answer(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result<Option<usize>> {
         if self.plan.protocol == Protocol::Tcp {
             let end = memchr(b'\n', bytes);
             if end.is_some() {
-                self.opened(index, false, now_ns);
+                self.mark_open(index, false, now_ns);
             }
             return Ok(end.map(|end| end + 1));
         }
@@ -101,7 +109,7 @@ impl Worker {
         let is_upgrade = self.plan.protocol == Protocol::Ws;
         if head.status != if is_upgrade { 101 } else { 200 } {
             self.reset(index, now_ns);
-            self.connect_failed(
+            self.record_failed_connect(
                 index,
                 &format!("the server answered {}", head.status),
                 now_ns,
@@ -111,36 +119,36 @@ impl Worker {
         if is_upgrade && !head.accepted {
             return Err("Sec-WebSocket-Accept does not answer the key".into());
         }
-        self.opened(index, head.chunked, now_ns);
+        self.mark_open(index, head.chunked, now_ns);
         Ok(Some(head.bytes))
     }
 
-    /// Marks a client as open: from now on every message must arrive.
-    fn opened(&mut self, index: u32, is_chunked: bool, now_ns: u64) {
+    /// Marks a client as open. Every message that is published from now on must arrive.
+    fn mark_open(&mut self, index: u32, is_chunked: bool, now_ns: u64) {
         let published = self.plan.published[(self.clients.first + index) as usize].load(Relaxed);
         let row = &mut self.clients.rows[index as usize];
         row.state = State::Open;
         row.failures = 0;
-        row.published = published;
-        row.mark(mark::FIRST, true);
-        row.mark(mark::CHUNKED, is_chunked);
+        row.published_at_open = published;
+        row.set_flag(flag::AWAITS_FIRST, true);
+        row.set_flag(flag::CHUNKED, is_chunked);
         let setup_us = ((now_ns / 1_000) as u32).wrapping_sub(row.dialed_us);
-        if row.is(mark::SLOW) && !row.is(mark::HAS_TIMER) {
-            row.mark(mark::HAS_TIMER, true);
-            self.timers.set(Kind::SlowRead, index, 0, now_ns);
+        if row.has(flag::SLOW) && !row.has(flag::HAS_TIMER) {
+            row.set_flag(flag::HAS_TIMER, true);
+            self.timers.set(TimerKind::SlowRead, index, 0, now_ns);
         }
         self.connect_queue.in_progress -= 1;
-        self.counts.setup.add(u64::from(setup_us) * 1_000);
-        self.counts.tally.life.opened += 1;
-        self.shared.open.fetch_add(1, Relaxed);
+        self.counts.setup_times.add(u64::from(setup_us) * 1_000);
+        self.counts.tally.connections.opened += 1;
+        self.shared.open_clients.fetch_add(1, Relaxed);
     }
 
-    fn frames(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
-        let mut used = 0;
-        while let Some(frame) = parse::frame(&bytes[used..])? {
-            used += frame.bytes;
+    fn handle_frames(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
+        let mut handled_bytes = 0;
+        while let Some(frame) = parse::frame(&bytes[handled_bytes..])? {
+            handled_bytes += frame.bytes;
             match frame.opcode {
-                Opcode::Text | Opcode::Binary => self.message(index, frame.payload, now_ns),
+                Opcode::Text | Opcode::Binary => self.check_message(index, frame.payload, now_ns),
                 Opcode::Ping => {
                     let mut pong = Vec::new();
                     request::pong(frame.payload, &mut pong);
@@ -148,42 +156,48 @@ impl Worker {
                 }
                 Opcode::Close => {
                     self.reset(index, now_ns);
-                    self.server_closed(index, now_ns);
+                    self.record_server_close(index, now_ns);
                     return Ok(());
                 }
                 Opcode::Continuation => return Err("a message in fragments".into()),
                 Opcode::Pong => {}
             }
         }
-        self.keep_rest(index, &bytes[used..], 0)
+        self.keep_rest(index, &bytes[handled_bytes..], 0)
     }
 
-    fn events(&mut self, index: u32, bytes: &mut [u8], decoded: usize, now_ns: u64) -> Result {
+    fn handle_events(
+        &mut self,
+        index: u32,
+        bytes: &mut [u8],
+        decoded: usize,
+        now_ns: u64,
+    ) -> Result {
         let row = &self.clients.rows[index as usize];
         let mut chunk_left = row.chunk_left;
-        let left = row.is(mark::CHUNKED).then_some(&mut chunk_left);
-        let events = parse::events(bytes, decoded, left, |data| {
-            self.message(index, data, now_ns);
+        let chunk_state = row.has(flag::CHUNKED).then_some(&mut chunk_left);
+        let events = parse::events(bytes, decoded, chunk_state, |data| {
+            self.check_message(index, data, now_ns);
         });
-        let kept = events?;
+        let rest = events?;
         self.clients.rows[index as usize].chunk_left = chunk_left;
-        match kept {
-            Some((kept, decoded)) => self.keep_rest(index, kept, decoded),
+        match rest {
+            Some((rest, decoded)) => self.keep_rest(index, rest, decoded),
             None => {
                 self.reset(index, now_ns);
-                self.server_closed(index, now_ns);
+                self.record_server_close(index, now_ns);
                 Ok(())
             }
         }
     }
 
-    fn lines(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
-        let mut used = 0;
-        while let Some(length) = memchr(b'\n', &bytes[used..]) {
-            self.message(index, &bytes[used..used + length], now_ns);
-            used += length + 1;
+    fn handle_lines(&mut self, index: u32, bytes: &[u8], now_ns: u64) -> Result {
+        let mut handled_bytes = 0;
+        while let Some(length) = memchr(b'\n', &bytes[handled_bytes..]) {
+            self.check_message(index, &bytes[handled_bytes..handled_bytes + length], now_ns);
+            handled_bytes += length + 1;
         }
-        self.keep_rest(index, &bytes[used..], 0)
+        self.keep_rest(index, &bytes[handled_bytes..], 0)
     }
 
     fn keep_rest(&mut self, index: u32, bytes: &[u8], decoded: usize) -> Result {
@@ -191,22 +205,22 @@ impl Worker {
             return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
         }
         let row = &mut self.clients.rows[index as usize];
-        self.clients.incomplete.keep(row, bytes, decoded);
+        self.clients.incomplete_units.keep(row, bytes, decoded);
         Ok(())
     }
 
-    /// Checks a message. Before the first message on a connection, messages may be missing that were published before the connection
-    /// opened. From then on the numbers must have no gap.
-    fn message(&mut self, index: u32, payload: &[u8], now_ns: u64) {
-        let is_slow = self.clients.rows[index as usize].is(mark::SLOW);
+    /// Checks a message. Before the first message of a connection, those may be missing that were published before the connection opened.
+    /// From then on the numbers must have no gap.
+    fn check_message(&mut self, index: u32, payload: &[u8], now_ns: u64) {
+        let is_slow = self.clients.rows[index as usize].has(flag::SLOW);
         let header = if is_slow {
-            // A slow reader itself delays its messages, so their latency does not count.
+            // A slow reader delays its messages itself, so their latency does not count.
             self.counts.tally.messages += 1;
             Header::decode(payload)
         } else {
-            self.counts.tally.arrived(payload, now_ns)
+            self.counts.tally.record_message(payload, now_ns)
         };
-        if payload.len() != self.plan.size {
+        if payload.len() != self.plan.message_bytes {
             self.counts.wrong_length += 1;
         }
         let Some(header) = header else { return };
@@ -218,23 +232,23 @@ impl Worker {
             &mut self.clients.rows[index as usize],
             &mut self.counts.tally,
         );
-        if header.sequence <= row.last {
+        if header.sequence <= row.last_received {
             tally.doubled += 1;
             return;
         }
-        let seen = if row.is(mark::FIRST) {
-            row.published.max(row.last)
+        let last_excused = if row.has(flag::AWAITS_FIRST) {
+            row.published_at_open.max(row.last_received)
         } else {
-            row.last
+            row.last_received
         };
-        row.mark(mark::FIRST, false);
-        tally.missed_away += u64::from(seen.min(header.sequence - 1) - row.last);
-        let gap = u64::from((header.sequence - 1).saturating_sub(seen));
+        row.set_flag(flag::AWAITS_FIRST, false);
+        tally.missed_away += u64::from(last_excused.min(header.sequence - 1) - row.last_received);
+        let gap = u64::from((header.sequence - 1).saturating_sub(last_excused));
         if is_slow {
             self.counts.slow_missed += gap;
         } else {
             tally.lost += gap;
         }
-        row.last = header.sequence;
+        row.last_received = header.sequence;
     }
 }

@@ -12,13 +12,13 @@ use crate::scenario::chaos::shared_state::write_payload;
 fn client(transport: Transport) -> (SharedState, Client) {
     let shared = SharedState::new(1, 200);
     shared
-        .begun
+        .begun_counts
         .iter()
-        .for_each(|begun| begun.store(3, Relaxed));
+        .for_each(|count| count.store(3, Relaxed));
     let plan = ClientPlan {
         number: 0,
         transport,
-        live: false,
+        starts_live: false,
         topics: vec![0, 1],
     };
     let client = Client::new(plan, &shared);
@@ -32,7 +32,7 @@ fn payload(topic: u32, number: u32) -> String {
 }
 
 /// The bytes of a server that sends the messages of both topics, without the last message of the second topic.
-fn said(transport: Transport) -> Vec<u8> {
+fn response_bytes(transport: Transport) -> Vec<u8> {
     let order = [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)];
     let messages =
         order.map(|(topic, number)| (format!("p{topic}{number}"), payload(topic, number)));
@@ -75,21 +75,21 @@ proptest! {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
             let (shared, mut client) = client(transport);
             let mut totals = ClientTotals::default();
-            client.connected();
-            let bytes = said(transport);
+            client.start_connection();
+            let bytes = response_bytes(transport);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
             cuts.push(bytes.len());
             cuts.sort_unstable();
             let mut start = 0;
             for end in cuts {
                 let piece = &bytes[std::mem::replace(&mut start, end)..end];
-                prop_assert_eq!(client.received(piece, &shared, &mut totals), Ok(Next::Continue));
+                prop_assert_eq!(client.handle_bytes(piece, &shared, &mut totals), Ok(NextAction::KeepConnection));
             }
             prop_assert_eq!(client.subscription.position.as_deref().map(|id| id.trim_matches('"')), Some("p03"));
-            client.close(&shared, &mut totals);
+            client.check_missing(&shared, &mut totals);
             let counts = Counts { messages: 5, silent_losses: 1, ..Counts::default() };
             prop_assert_eq!(&totals.counts, &counts);
-            prop_assert_eq!(totals.broken.len(), 1);
+            prop_assert_eq!(totals.descriptions.len(), 1);
             prop_assert_eq!(totals.corrupt + totals.misdelivered, 0);
         }
     }
@@ -101,11 +101,11 @@ proptest! {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
             let (shared, mut client) = client(transport);
             let mut totals = ClientTotals::default();
-            client.connected();
-            let bytes = said(transport);
+            client.start_connection();
+            let bytes = response_bytes(transport);
             let part = &bytes[..cut % (bytes.len() + 1)];
-            prop_assert_eq!(client.received(part, &shared, &mut totals), Ok(Next::Continue));
-            client.connected();
+            prop_assert_eq!(client.handle_bytes(part, &shared, &mut totals), Ok(NextAction::KeepConnection));
+            client.start_connection();
             let ids = ["p01", "p11", "p02", "p12", "p03"];
             let whole = totals.counts.messages as usize;
             let newest = whole.checked_sub(1).map(|index| ids[index]);

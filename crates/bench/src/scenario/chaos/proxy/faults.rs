@@ -23,26 +23,26 @@ const GHOST_NS: u64 = 8_000_000_000;
 impl Proxy<'_> {
     /// Begins or ends the faults when the scenario has changed `SharedState::faults`.
     pub(super) fn follow_schedule(&mut self) {
-        let calm = !self.shared.faults.load(Relaxed);
-        if calm == self.calm {
+        let is_calm = !self.shared.has_faults.load(Relaxed);
+        if is_calm == self.is_calm {
             return;
         }
-        self.calm = calm;
+        self.is_calm = is_calm;
         for pair in 0..self.pairs.len() {
-            if !self.pairs[pair].open {
+            if !self.pairs[pair].is_open {
                 continue;
             }
-            if !calm {
+            if !is_calm {
                 self.draw_faults(pair);
-            } else if self.pairs[pair].ghost {
-                self.drop_pair(pair, sys::close);
+            } else if self.pairs[pair].is_ghost {
+                self.close_pair(pair, sys::close);
             } else {
                 let row = &mut self.pairs[pair];
                 (row.torn_until_ns, row.delay_ns, row.direction_to_cut) = (0, 0, None);
                 for direction in 0..2 {
                     let flow = &mut self.pairs[pair].flows[direction];
-                    (flow.until_ns, flow.stalled_until_ns) = (0, 0);
-                    self.pass(pair, direction);
+                    (flow.not_before_ns, flow.stalled_until_ns) = (0, 0);
+                    self.pass_bytes(pair, direction);
                 }
             }
         }
@@ -55,8 +55,8 @@ impl Proxy<'_> {
             self.exponential(STALL_OR_TEAR_EVERY_NS),
         );
         self.pairs[pair].delay_ns = self.between(0, DELAY_NS);
-        self.timer(pair, cut_ns, Timer::Cut);
-        self.timer(pair, stall_or_tear_ns, Timer::StallOrTear);
+        self.set_timer(pair, cut_ns, Timer::Cut);
+        self.set_timer(pair, stall_or_tear_ns, Timer::StallOrTear);
     }
 
     fn exponential(&mut self, mean_ns: u64) -> u64 {
@@ -81,28 +81,28 @@ impl Proxy<'_> {
             let direction = self.random.below(3).min(1) as usize;
             self.pairs[pair].flows[direction].stalled_until_ns = now + length;
         }
-        let next = self.exponential(STALL_OR_TEAR_EVERY_NS);
-        self.timer(pair, next, Timer::StallOrTear);
+        let next_fault_ns = self.exponential(STALL_OR_TEAR_EVERY_NS);
+        self.set_timer(pair, next_fault_ns, Timer::StallOrTear);
     }
 
     pub(super) fn cut(&mut self, pair: usize) {
         match self.random.below(20) {
             0..9 => {
                 self.counts.resets += 1;
-                self.drop_pair(pair, sys::reset);
+                self.close_pair(pair, sys::reset);
             }
             9..16 => {
                 self.counts.ends += 1;
-                self.drop_pair(pair, sys::close);
+                self.close_pair(pair, sys::close);
             }
             _ => {
                 self.counts.ghosts += 1;
                 let row = &mut self.pairs[pair];
                 sys::reset(row.fds[0]);
-                row.ghost = true;
-                self.watch(pair, 1, Interest::empty());
+                row.is_ghost = true;
+                self.set_interest(pair, 1, Interest::empty());
                 let length = self.between(0, GHOST_NS);
-                self.timer(pair, length, Timer::Ghost);
+                self.set_timer(pair, length, Timer::Ghost);
             }
         }
     }
