@@ -1,7 +1,7 @@
 //! Composes what a publisher sends: HTTP batches, single HTTP posts, MQTT packets, or records for the baseline server (`crore-bench floor`).
 //!
-//! The head of a batch contains the length of the body, so the body is written first, after space that is reserved for the head. Then the
-//! head is written directly before the body, so nothing is copied twice. The sequence numbers take 4 bytes of memory for each topic.
+//! The head of a batch contains the length of the body. So the body is written first, after space that is reserved for the head, and then the
+//! head directly before it. Nothing is copied twice. The sequence numbers take 4 bytes of memory for each topic.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::{floor, sys};
 use crore_wire::mqtt::{PacketId, Qos};
 use crore_wire::websocket::frame::{Opcode, write_header};
 
-/// Space reserved for the head before a batch's body, in bytes.
-const HEAD_ROOM: usize = 192;
+/// The maximum size of a batch's head, in bytes. So much space is reserved before its body.
+const HEAD_BYTES_MAX: usize = 192;
 
 /// The format of messages.
 #[derive(Clone, Copy, Debug)]
@@ -62,9 +62,9 @@ pub struct Composer {
     random: Random,
     run: u16,
     sequences: Arc<[AtomicU32]>,
-    next: u32,
-    broadcast: bool,
-    scratch: String,
+    last_topic: u32,
+    is_broadcast: bool,
+    text_buffer: String,
 }
 
 impl Composer {
@@ -76,7 +76,7 @@ impl Composer {
         is_cyclic: bool,
         host: String,
         size: usize,
-        broadcast: bool,
+        is_broadcast: bool,
     ) -> Composer {
         let sequences = sequences(topics.count());
         let seed = sys::now_ns();
@@ -89,9 +89,9 @@ impl Composer {
             payloads: Payloads::new(size, seed),
             random: Random::new(!seed),
             run: crate::measure::payload::mix(seed) as u16,
-            next: 0,
+            last_topic: 0,
             broadcast,
-            scratch: String::new(),
+            text_buffer: String::new(),
         }
     }
 
@@ -101,25 +101,28 @@ impl Composer {
     }
 
     /// Chooses the topic of the next message.
-    pub fn draw_topic(&mut self) -> u32 {
+    pub fn choose_topic(&mut self) -> u32 {
         let count = self.topics.count();
         if !self.is_cyclic {
             return self.random.below(count);
         }
-        self.next = (self.next + 1) % count;
-        self.next
+        self.last_topic = (self.last_topic + 1) % count;
+        self.last_topic
     }
 
-    /// Chooses the topic of the next message of one connection. The topics are divided among `links` connections: connection `link` has
-    /// the topics `link`, `link + links`, and so on.
-    pub fn draw_topic_of(&mut self, link: u32, links: u32) -> u32 {
-        let own = (self.topics.count() - link).div_ceil(links);
+    /// Chooses the topic of the next message of one connection. The topics are divided among `link_count` connections: connection `link_index`
+    /// has the topics `link_index`, `link_index + link_count`, and so on.
+    pub fn choose_topic_of(&mut self, link_index: u32, link_count: u32) -> u32 {
+        let topic_count = (self.topics.count() - link_index).div_ceil(link_count);
         if !self.is_cyclic {
-            return link + links * self.random.below(own);
+            return link_index + link_count * self.random.below(topic_count);
         }
-        let next = (self.next + 1).saturating_sub(link).div_ceil(links) % own;
-        self.next = link + links * next;
-        self.next
+        let last_topic = (self.last_topic + 1)
+            .saturating_sub(link_index)
+            .div_ceil(link_count)
+            % topic_count;
+        self.last_topic = link_index + link_count * last_topic;
+        self.last_topic
     }
 
     /// The bytes that a connection sends before its first message. `topic` is the first of the connection's topics. An MQTT client id is
@@ -137,19 +140,19 @@ impl Composer {
 
     /// Begins a group of messages at the end of `out`. Returns its start, for [`Composer::finish_group`].
     pub fn begin_group(&self, out: &mut Vec<u8>) -> usize {
-        let mark = out.len();
+        let group_start = out.len();
         if matches!(self.format, MessageFormat::Batch) {
-            out.resize(mark + HEAD_ROOM, b' ');
+            out.resize(group_start + HEAD_BYTES_MAX, b' ');
         }
-        mark
+        group_start
     }
 
     /// Appends the next message of `topic`, with a packet id if the format has them.
-    pub fn append(&mut self, topic: u32, id: Option<PacketId>, out: &mut Vec<u8>) {
+    pub fn append_message(&mut self, topic: u32, id: Option<PacketId>, out: &mut Vec<u8>) {
         // Only this thread writes the sequence numbers.
-        let last = &self.sequences[topic as usize];
-        let sequence = last.load(Ordering::Relaxed).wrapping_add(1);
-        last.store(sequence, Ordering::Relaxed);
+        let last_sequence = &self.sequences[topic as usize];
+        let sequence = last_sequence.load(Ordering::Relaxed).wrapping_add(1);
+        last_sequence.store(sequence, Ordering::Relaxed);
         let header = Header {
             run: self.run,
             sent_ns: sys::now_ns(),
@@ -158,58 +161,64 @@ impl Composer {
         };
         match self.format {
             MessageFormat::Batch => {
-                self.scratch.clear();
-                self.topics.write(topic, &mut self.scratch);
-                request::line(&self.scratch, header, &mut self.payloads, out);
+                self.text_buffer.clear();
+                self.topics.write(topic, &mut self.text_buffer);
+                request::line(&self.text_buffer, header, &mut self.payloads, out);
             }
             MessageFormat::Single => {
-                self.scratch.clear();
-                self.scratch.push_str("POST ");
+                self.text_buffer.clear();
+                self.text_buffer.push_str("POST ");
                 let name = self.topics.name(topic);
-                request::target("/pub", &name, &mut self.scratch);
+                request::target("/pub", &name, &mut self.text_buffer);
                 write!(
-                    self.scratch,
+                    self.text_buffer,
                     " HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n",
                     self.host,
                     self.payloads.size()
                 )
                 .expect("a String takes all");
-                out.extend_from_slice(self.scratch.as_bytes());
+                out.extend_from_slice(self.text_buffer.as_bytes());
                 self.payloads.write(header, out);
             }
             MessageFormat::Packet(dialect) => {
-                self.scratch.clear();
-                self.topics.write(topic, &mut self.scratch);
+                self.text_buffer.clear();
+                self.topics.write(topic, &mut self.text_buffer);
                 dialect.write_framed(out, |out| {
-                    dialect.write_publish_head(&self.scratch, id, false, self.payloads.size(), out);
+                    dialect.write_publish_head(
+                        &self.text_buffer,
+                        id,
+                        false,
+                        self.payloads.size(),
+                        out,
+                    );
                     self.payloads.write(header, out);
                 });
             }
             MessageFormat::Record => {
-                let number = if self.broadcast {
+                let subscriber_number = if self.is_broadcast {
                     floor::EVERYBODY
                 } else {
                     self.topics.number(topic)
                 };
-                out.extend_from_slice(&number.to_le_bytes());
-                let place = out.len();
+                out.extend_from_slice(&subscriber_number.to_le_bytes());
+                let length_position = out.len();
                 out.extend_from_slice(&[0; 4]);
                 let size = self.payloads.size();
                 write_header(out, Opcode::Text, true, false, size, None);
                 self.payloads.write(header, out);
-                let length = (out.len() - place - 4) as u32;
-                out[place..place + 4].copy_from_slice(&length.to_le_bytes());
+                let length = (out.len() - length_position - 4) as u32;
+                out[length_position..length_position + 4].copy_from_slice(&length.to_le_bytes());
             }
         }
     }
 
-    /// Ends the group that began at `mark`: writes the head of a batch directly before its body. Returns
-    /// the start of the bytes to send.
-    pub fn finish_group(&self, mark: usize, out: &mut [u8]) -> usize {
+    /// Ends the group that starts at `group_start`: writes the head of a batch directly before its body. Returns the start of the bytes to
+    /// send.
+    pub fn finish_group(&self, group_start: usize, out: &mut [u8]) -> usize {
         if !matches!(self.format, MessageFormat::Batch) {
-            return mark;
+            return group_start;
         }
-        let body = mark + HEAD_ROOM;
+        let body = group_start + HEAD_BYTES_MAX;
         let head = request::batch_head(&self.host, out.len() - body);
         let start = body - head.len();
         out[start..body].copy_from_slice(head.as_bytes());
@@ -238,18 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_draws_its_own_topics_in_turn() {
+    fn connection_publishes_to_its_own_topics_in_turn() {
         let mut composer = composer(MessageFormat::Single, "t/{1..10}");
-        let mut draws = |link, count| -> Vec<u32> {
+        let mut choose = |link_index, count| -> Vec<u32> {
             (0..count)
-                .map(|_| composer.draw_topic_of(link, 3))
+                .map(|_| composer.choose_topic_of(link_index, 3))
                 .collect()
         };
-        assert_eq!(draws(0, 5), [3, 6, 9, 0, 3]);
-        assert_eq!(draws(1, 4), [4, 7, 1, 4]);
-        assert_eq!(draws(2, 4), [5, 8, 2, 5]);
+        assert_eq!(choose(0, 5), [3, 6, 9, 0, 3]);
+        assert_eq!(choose(1, 4), [4, 7, 1, 4]);
+        assert_eq!(choose(2, 4), [5, 8, 2, 5]);
         composer.is_cyclic = false;
-        let mut random: Vec<u32> = (0..200).map(|_| composer.draw_topic_of(0, 3)).collect();
+        let mut random: Vec<u32> = (0..200).map(|_| composer.choose_topic_of(0, 3)).collect();
         random.sort_unstable();
         random.dedup();
         assert_eq!(random, [0, 3, 6, 9]);
@@ -259,11 +268,11 @@ mod tests {
     fn a_batch_is_one_request_of_valid_lines() {
         let mut composer = composer(MessageFormat::Batch, "a\"{1..3}");
         let mut out = b"earlier".to_vec();
-        let mark = composer.begin_group(&mut out);
+        let group_start = composer.begin_group(&mut out);
         for topic in [0, 1, 1] {
-            composer.append(topic, None, &mut out);
+            composer.append_message(topic, None, &mut out);
         }
-        let start = composer.finish_group(mark, &mut out);
+        let start = composer.finish_group(group_start, &mut out);
         let text = std::str::from_utf8(&out[start..]).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("POST /pub HTTP/1.1\r\nHost: 127.0.0.1:80\r\n"));
@@ -278,10 +287,10 @@ mod tests {
     }
 
     #[test]
-    fn records_hold_a_frame_that_the_subscriber_reads() {
+    fn record_contains_a_frame_that_the_subscriber_parses() {
         let mut composer = composer(MessageFormat::Record, "/p/s{5..9}/-");
         let mut out = Vec::new();
-        composer.append(1, None, &mut out);
+        composer.append_message(1, None, &mut out);
         assert_eq!(out[..4], 6u32.to_le_bytes());
         assert_eq!(out[4..8], (out.len() as u32 - 8).to_le_bytes());
         let frame = crate::client::parse::frame(&out[8..]).unwrap().unwrap();
@@ -290,11 +299,11 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_what_a_broker_passes_on() {
+    fn packet_is_a_publish_that_a_subscriber_parses() {
         let dialect = Dialect::new(&mqtt::MqttArgs::default(), false);
         let mut composer = composer(MessageFormat::Packet(dialect), "/p/s{5..9}/-");
         let mut out = Vec::new();
-        composer.append(1, None, &mut out);
+        composer.append_message(1, None, &mut out);
         let (packet, bytes) = dialect.parse_packet(&out).unwrap().unwrap();
         assert!(matches!(packet, mqtt::Packet::Publish(None, payload) if payload.len() == 40));
         assert_eq!(bytes, out.len());

@@ -1,7 +1,7 @@
 //! One connection of a publisher, with the bytes to send and the requests that have no answer yet.
 //!
 //! HTTP answers arrive in the order of the requests (pipelining, RFC 9112 §9.3.2), and each is checked. [`MqttAcks`] checks the answers of
-//! MQTT. The floor does not answer: with it only a full socket slows the publisher.
+//! MQTT. `crore-bench floor` does not answer, so only a full socket slows its publisher.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,10 +26,10 @@ pub struct Link {
     fd: i32,
     key: u64,
     format: MessageFormat,
-    /// Bytes to send. The bytes before `sent` are already sent.
-    pub out: Vec<u8>,
-    sent: usize,
-    watched: Interest,
+    /// Bytes to send. The first `sent_bytes` of them are already sent.
+    pub outgoing: Vec<u8>,
+    sent_bytes: usize,
+    watched_interest: Interest,
     /// The number of messages in each request without an answer.
     requests: VecDeque<u64>,
     received: Vec<u8>,
@@ -39,7 +39,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects, waits until the connection is established, and begins to send `first_bytes`.
+    /// Connects, waits until the connection is established, and starts to send `first_bytes`.
     pub fn open(
         remote: SocketAddr,
         key: u64,
@@ -48,12 +48,13 @@ impl Link {
         tls: Option<&Arc<ClientConfig>>,
         epoll: &Epoll,
     ) -> Result<Link> {
-        let dial = DialOptions {
+        let options = DialOptions {
             remote,
             local: None,
             receive_buffer: None,
         };
-        let (fd, connected) = sys::dial(&dial).with_context(|| format!("connect to {remote}"))?;
+        let (fd, connected) =
+            sys::dial(&options).with_context(|| format!("connect to {remote}"))?;
         if !connected {
             sys::wait_writable(fd);
             sys::connect_result(fd).with_context(|| format!("connect to {remote}"))?;
@@ -64,9 +65,9 @@ impl Link {
             fd,
             key,
             format,
-            out: first_bytes.to_vec(),
-            sent: 0,
-            watched: Interest::IN,
+            outgoing: first_bytes.to_vec(),
+            sent_bytes: 0,
+            watched_interest: Interest::IN,
             requests: VecDeque::new(),
             received: Vec::new(),
             acks: match format {
@@ -83,7 +84,7 @@ impl Link {
 
     /// Whether another group of messages may be composed.
     pub fn has_room(&self, requests_max: usize) -> bool {
-        self.out.is_empty()
+        self.outgoing.is_empty()
             && self.requests.len() < requests_max
             && self
                 .acks
@@ -103,16 +104,16 @@ impl Link {
     }
 
     /// Records that a group of `messages` was composed.
-    pub fn composed(&mut self, messages: u64) {
+    pub fn record_composed(&mut self, messages: u64) {
         if self.format.is_answered() && self.acks.is_none() {
             self.requests.push_back(messages);
         }
     }
 
     /// With MQTT QoS 0, sends a ping. The answer means that the server has read all messages before the ping.
-    pub fn ping(&mut self, epoll: &Epoll) -> Result<()> {
+    pub fn send_ping(&mut self, epoll: &Epoll) -> Result<()> {
         if let Some(acks) = &mut self.acks {
-            acks.ping(&mut self.out);
+            acks.write_ping(&mut self.outgoing);
         }
         self.flush(epoll)
     }
@@ -124,71 +125,71 @@ impl Link {
 
     /// Whether everything is sent and answered.
     pub fn is_idle(&self) -> bool {
-        self.out.is_empty() && self.unanswered() == 0
+        self.outgoing.is_empty() && self.unanswered() == 0
     }
 
     /// Drops the bytes before `start`, which contain no request.
-    pub fn skip(&mut self, start: usize) {
-        debug_assert_eq!(self.sent, 0);
-        self.sent = start;
+    pub fn skip_to(&mut self, start: usize) {
+        debug_assert_eq!(self.sent_bytes, 0);
+        self.sent_bytes = start;
     }
 
     /// Sends as much as the socket accepts.
     pub fn flush(&mut self, epoll: &Epoll) -> Result<()> {
-        while self.sent < self.out.len() {
-            let rest = &self.out[self.sent..];
-            let sent = match &mut self.tls {
+        while self.sent_bytes < self.outgoing.len() {
+            let rest = &self.outgoing[self.sent_bytes..];
+            let result = match &mut self.tls {
                 Some(tls) => tls.send(self.fd, rest),
                 None => sys::send(self.fd, rest),
             };
-            match sent.context("the publisher's connection")? {
+            match result.context("the publisher's connection")? {
                 0 => break,
-                count => self.sent += count,
+                count => self.sent_bytes += count,
             }
         }
-        if self.sent == self.out.len() {
-            self.out.clear();
-            self.sent = 0;
+        if self.sent_bytes == self.outgoing.len() {
+            self.outgoing.clear();
+            self.sent_bytes = 0;
         }
-        let waits = match &mut self.tls {
+        let has_tls_bytes = match &mut self.tls {
             Some(tls) => !tls.flush(self.fd)?,
             None => false,
         };
-        let wanted = sys::reading(waits || !self.out.is_empty());
-        if wanted != self.watched {
-            epoll.modify(self.fd, wanted, self.key)?;
-            self.watched = wanted;
+        let wanted_interest = sys::reading(has_tls_bytes || !self.outgoing.is_empty());
+        if wanted_interest != self.watched_interest {
+            epoll.modify(self.fd, wanted_interest, self.key)?;
+            self.watched_interest = wanted_interest;
         }
         Ok(())
     }
 
     /// Reads and checks answers, and sends the packets that MQTT requires in return.
-    pub fn answers(&mut self, answers: &mut Answers, epoll: &Epoll) -> Result<()> {
-        let held = self.received.len();
-        self.received.resize(held + RECEIVE_BYTES, 0);
-        let received = &mut self.received[held..];
+    pub fn read_answers(&mut self, answers: &mut Answers, epoll: &Epoll) -> Result<()> {
+        let kept_bytes = self.received.len();
+        self.received.resize(kept_bytes + RECEIVE_BYTES, 0);
+        let received = &mut self.received[kept_bytes..];
         let received = match &mut self.tls {
             Some(tls) => tls.receive(self.fd, received),
             None => sys::receive(self.fd, received),
         };
         match received.context("the publisher's connection")? {
             Some(0) => bail!("the server closed the publisher's connection"),
-            count => self.received.truncate(held + count.unwrap_or(0)),
+            count => self.received.truncate(kept_bytes + count.unwrap_or(0)),
         }
         if let Some(acks) = &mut self.acks {
-            acks.take(&mut self.received, &mut self.out, answers)?;
+            acks.handle_bytes(&mut self.received, &mut self.outgoing, answers)?;
             return self.flush(epoll);
         }
-        let mut used = 0;
-        while let Some(bytes) = self.answer(used, answers)? {
-            used += bytes;
+        let mut handled_bytes = 0;
+        while let Some(bytes) = self.handle_answer(handled_bytes, answers)? {
+            handled_bytes += bytes;
         }
-        self.received.drain(..used);
+        self.received.drain(..handled_bytes);
         Ok(())
     }
 
     /// Handles the answer at `start`, if it is complete, and returns its length.
-    fn answer(&mut self, start: usize, answers: &mut Answers) -> Result<Option<usize>> {
+    fn handle_answer(&mut self, start: usize, answers: &mut Answers) -> Result<Option<usize>> {
         let bytes = &self.received[start..];
         if bytes.is_empty() {
             return Ok(None);
@@ -208,9 +209,9 @@ impl Link {
             .requests
             .pop_front()
             .context("an answer to no request")?;
-        let good = matches!(status, 200..=202);
+        let is_accepted = matches!(status, 200..=202);
         let refused = match self.format {
-            _ if !good => messages,
+            _ if !is_accepted => messages,
             MessageFormat::Batch => request::count_failed(body),
             _ => 0,
         };

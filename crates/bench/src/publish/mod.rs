@@ -19,7 +19,7 @@ use crate::{report, sys};
 pub use args::PublishArgs;
 pub(crate) use compose::sequences;
 pub(crate) use publisher::Publisher;
-use publisher_thread::DRAIN_NS;
+use publisher_thread::DRAIN_TIMEOUT_NS;
 pub(crate) use publisher_thread::PublisherThread;
 
 /// Nanoseconds between two lines of progress.
@@ -30,9 +30,9 @@ pub fn run(args: &PublishArgs) -> Result<ExitCode> {
     sys::catch_interrupt();
     let mut publisher = Publisher::open(args)?;
     let seconds = publish(args, &mut publisher)?;
-    publisher.drain(DRAIN_NS)?;
+    publisher.wait_for_answers(DRAIN_TIMEOUT_NS)?;
     if !args.quiet {
-        report::say(&publisher.line(publisher.composed() as f64 / seconds));
+        report::say(&publisher.progress_line(publisher.composed() as f64 / seconds));
     }
     if let Some(path) = &args.json {
         report::keep(path, &publisher.json(seconds))?;
@@ -42,21 +42,23 @@ pub fn run(args: &PublishArgs) -> Result<ExitCode> {
 
 /// Publishes until the time is over, the count is reached or Ctrl-C is pressed. Returns the duration in seconds.
 fn publish(args: &PublishArgs, publisher: &mut Publisher) -> Result<f64> {
-    let begin_ns = sys::now_ns();
-    let until_ns = args
+    let start_ns = sys::now_ns();
+    let end_ns = args
         .duration
-        .map_or(u64::MAX, |s| begin_ns + (s * 1e9) as u64);
-    let (mut told_ns, mut told) = (begin_ns, 0);
+        .map_or(u64::MAX, |s| start_ns + (s * 1e9) as u64);
+    let (mut report_ns, mut reported_count) = (start_ns, 0);
     loop {
         let now_ns = sys::now_ns();
-        if sys::interrupted() || publisher.is_done() || now_ns >= until_ns {
-            return Ok((now_ns - begin_ns) as f64 / 1e9);
+        if sys::interrupted() || publisher.is_done() || now_ns >= end_ns {
+            return Ok((now_ns - start_ns) as f64 / 1e9);
         }
-        publisher.turn(now_ns, until_ns)?;
-        if now_ns - told_ns >= REPORT_NS && !args.quiet {
-            let seconds = (now_ns - told_ns) as f64 / 1e9;
-            report::note(&publisher.line((publisher.composed() - told) as f64 / seconds));
-            (told_ns, told) = (now_ns, publisher.composed());
+        publisher.run_turn(now_ns, end_ns)?;
+        if now_ns - report_ns >= REPORT_NS && !args.quiet {
+            let seconds = (now_ns - report_ns) as f64 / 1e9;
+            report::note(
+                &publisher.progress_line((publisher.composed() - reported_count) as f64 / seconds),
+            );
+            (report_ns, reported_count) = (now_ns, publisher.composed());
         }
     }
 }

@@ -2,7 +2,7 @@
 //! are no acknowledgements. Instead the publisher sends pings: the answer to a ping shows that the server has read everything before the
 //! ping.
 //!
-//! Invariant: a packet id is free, or in one of the queues `unreceived` and `unreleased`.
+//! Invariant: a packet id is free, or in one of the queues `unacknowledged` and `unreleased`.
 
 use std::collections::VecDeque;
 
@@ -14,9 +14,9 @@ use super::compose::mqtt_connect;
 use crate::client::mqtt::{Dialect, Packet};
 use crate::client::parse;
 
-/// The next group of messages is sent when 1/`GROUPS` of the window is free. A write after each acknowledgement would make the tool the
-/// bottleneck.
-const GROUPS: u64 = 4;
+/// The next group of messages is sent when 1/`GROUPS_PER_WINDOW` of the window is free. A write after each acknowledgement would make the
+/// tool the bottleneck.
+const GROUPS_PER_WINDOW: u64 = 4;
 
 /// The counts of all answers.
 #[derive(Debug, Default)]
@@ -39,13 +39,13 @@ pub struct MqttAcks {
     /// The packet id of the last message.
     last_id: u16,
     /// Packet ids that wait for PUBACK or PUBREC.
-    unreceived: VecDeque<PacketId>,
+    unacknowledged: VecDeque<PacketId>,
     /// Packet ids that wait for PUBCOMP.
     unreleased: VecDeque<PacketId>,
     /// For each ping without an answer, the number of messages between the previous ping and this one.
     pings: VecDeque<u64>,
-    /// Messages since the last ping.
-    unpinged: u64,
+    /// The number of messages since the last ping.
+    messages_since_ping: u64,
     /// The server's Receive Maximum.
     receive_max: usize,
     /// Length of the decoded packets at the start of the received bytes. Raw WebSocket frames follow.
@@ -62,10 +62,10 @@ impl MqttAcks {
             is_upgraded: !dialect.is_framed,
             is_connected: false,
             last_id: 0,
-            unreceived: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
             unreleased: VecDeque::new(),
             pings: VecDeque::new(),
-            unpinged: 0,
+            messages_since_ping: 0,
             receive_max: usize::MAX,
             decoded: 0,
         }
@@ -73,7 +73,7 @@ impl MqttAcks {
 
     /// Whether enough messages may be sent that a write is worthwhile.
     pub fn has_room(&self, in_flight_max: usize) -> bool {
-        let group = in_flight_max.min(self.receive_max) as u64 / GROUPS;
+        let group = in_flight_max.min(self.receive_max) as u64 / GROUPS_PER_WINDOW;
         self.window(in_flight_max) >= group.max(1)
     }
 
@@ -85,7 +85,7 @@ impl MqttAcks {
         if !self.has_ids {
             return u64::MAX;
         }
-        let in_flight = self.unreceived.len() + self.unreleased.len();
+        let in_flight = self.unacknowledged.len() + self.unreleased.len();
         in_flight_max
             .min(self.receive_max)
             .saturating_sub(in_flight) as u64
@@ -94,31 +94,32 @@ impl MqttAcks {
     /// The packet id of the next message, if messages have them.
     pub fn packet_id(&mut self) -> Option<PacketId> {
         if !self.has_ids {
-            self.unpinged += 1;
+            self.messages_since_ping += 1;
             return None;
         }
         self.last_id = self.last_id.checked_add(1).unwrap_or(1);
         let id = PacketId::new(self.last_id)?;
-        self.unreceived.push_back(id);
+        self.unacknowledged.push_back(id);
         Some(id)
     }
 
     /// With QoS 0, appends a ping. The answer means that the server has read all messages before the ping.
-    pub fn ping(&mut self, out: &mut Vec<u8>) {
-        if self.unpinged > 0 {
+    pub fn write_ping(&mut self, out: &mut Vec<u8>) {
+        if self.messages_since_ping > 0 {
             self.dialect.write_ping(out);
-            self.pings.push_back(std::mem::take(&mut self.unpinged));
+            self.pings
+                .push_back(std::mem::take(&mut self.messages_since_ping));
         }
     }
 
     /// The number of messages without an answer.
     pub fn unanswered(&self) -> u64 {
-        let acknowledgements = self.unreceived.len() + self.unreleased.len();
-        self.pings.iter().sum::<u64>() + self.unpinged + acknowledgements as u64
+        let acknowledgements = self.unacknowledged.len() + self.unreleased.len();
+        self.pings.iter().sum::<u64>() + self.messages_since_ping + acknowledgements as u64
     }
 
     /// Handles the complete packets of `received`, and appends the required answers to `out`.
-    pub fn take(
+    pub fn handle_bytes(
         &mut self,
         received: &mut Vec<u8>,
         out: &mut Vec<u8>,
@@ -138,24 +139,26 @@ impl MqttAcks {
             let mut is_closed = false;
             // Of the WebSocket control frames only Close matters to a publisher.
             let control = |opcode, _: &[u8]| is_closed |= opcode == Opcode::Close;
-            let (end, rest) = parse::unframe(received, self.decoded, control)?;
+            let (end, raw_start) = parse::unframe(received, self.decoded, control)?;
             ensure!(!is_closed, "the server closed the publisher's WebSocket");
-            received.drain(end..rest);
+            received.drain(end..raw_start);
             end
         } else {
             received.len()
         };
-        let mut used = 0;
-        while let Some((packet, bytes)) = self.dialect.parse_packet(&received[used..end])? {
-            used += bytes;
-            self.answer(packet, out, answers)?;
+        let mut handled_bytes = 0;
+        while let Some((packet, bytes)) =
+            self.dialect.parse_packet(&received[handled_bytes..end])?
+        {
+            handled_bytes += bytes;
+            self.handle_packet(packet, out, answers)?;
         }
-        received.drain(..used);
-        self.decoded = end - used;
+        received.drain(..handled_bytes);
+        self.decoded = end - handled_bytes;
         Ok(())
     }
 
-    fn answer(
+    fn handle_packet(
         &mut self,
         packet: Packet<'_>,
         out: &mut Vec<u8>,
@@ -170,13 +173,13 @@ impl MqttAcks {
                 let messages = self.pings.pop_front();
                 answers.accepted += messages.context("an answer to no ping")?;
             }
-            Packet::Ack(kind @ (PacketType::PubAck | PacketType::PubRec), id, failed) => {
-                let due = self.unreceived.pop_front();
+            Packet::Ack(kind @ (PacketType::PubAck | PacketType::PubRec), id, is_failed) => {
+                let expected_id = self.unacknowledged.pop_front();
                 ensure!(
-                    due == Some(id),
-                    "{kind:?} of {id}, and that of {due:?} was due"
+                    expected_id == Some(id),
+                    "{kind:?} of {id}, and that of {expected_id:?} was due"
                 );
-                if failed {
+                if is_failed {
                     answers.refused += 1;
                     answers
                         .first_refusal
@@ -190,10 +193,10 @@ impl MqttAcks {
                 }
             }
             Packet::Ack(PacketType::PubComp, id, _) => {
-                let due = self.unreleased.pop_front();
+                let expected_id = self.unreleased.pop_front();
                 ensure!(
-                    due == Some(id),
-                    "PUBCOMP of {id}, and that of {due:?} was due"
+                    expected_id == Some(id),
+                    "PUBCOMP of {id}, and that of {expected_id:?} was due"
                 );
                 answers.accepted += 1;
             }
@@ -220,23 +223,26 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_accepted_when_the_last_acknowledgement_came() {
-        let (mut one, mut two) = (acks(1, false), acks(2, false));
+    fn message_is_accepted_after_its_last_acknowledgement() {
+        let (mut qos_1, mut qos_2) = (acks(1, false), acks(2, false));
         let (mut out, mut answers) = (Vec::new(), Answers::default());
-        for acks in [&mut one, &mut two] {
+        for acks in [&mut qos_1, &mut qos_2] {
             assert_eq!(acks.packet_id().map(PacketId::get), Some(1));
             assert_eq!((acks.window(3), acks.unanswered()), (2, 1));
         }
-        one.take(&mut b"\x40\x02\0\x01".to_vec(), &mut out, &mut answers)
+        qos_1
+            .handle_bytes(&mut b"\x40\x02\0\x01".to_vec(), &mut out, &mut answers)
             .unwrap();
         assert_eq!((answers.accepted, out.len()), (1, 0));
-        two.take(&mut b"\x50\x02\0\x01".to_vec(), &mut out, &mut answers)
+        qos_2
+            .handle_bytes(&mut b"\x50\x02\0\x01".to_vec(), &mut out, &mut answers)
             .unwrap();
-        assert_eq!((answers.accepted, two.unanswered()), (1, 1));
+        assert_eq!((answers.accepted, qos_2.unanswered()), (1, 1));
         assert_eq!(out, b"\x62\x02\0\x01");
-        two.take(&mut b"\x70\x02\0\x01".to_vec(), &mut out, &mut answers)
+        qos_2
+            .handle_bytes(&mut b"\x70\x02\0\x01".to_vec(), &mut out, &mut answers)
             .unwrap();
-        assert_eq!((answers.accepted, two.unanswered()), (2, 0));
+        assert_eq!((answers.accepted, qos_2.unanswered()), (2, 0));
     }
 
     #[test]
@@ -246,20 +252,20 @@ mod tests {
         acks.packet_id();
         let mut second = b"\x40\x02\0\x02".to_vec();
         assert!(
-            acks.take(&mut second, &mut Vec::new(), &mut Answers::default())
+            acks.handle_bytes(&mut second, &mut Vec::new(), &mut Answers::default())
                 .is_err()
         );
     }
 
     #[test]
-    fn a_packet_may_lie_in_several_frames() {
+    fn packet_may_be_split_over_several_frames() {
         let mut acks = acks(1, true);
         acks.packet_id();
         let frames = b"\x02\x01\x40\x89\x01x\x80\x03\x02\0\x01\x82\x02\xd0";
         let (mut received, mut answers) = (Vec::new(), Answers::default());
         for byte in frames {
             received.push(*byte);
-            acks.take(&mut received, &mut Vec::new(), &mut answers)
+            acks.handle_bytes(&mut received, &mut Vec::new(), &mut answers)
                 .unwrap();
         }
         assert_eq!(answers.accepted, 1);

@@ -1,7 +1,6 @@
-//! A running publisher: its schedule, its connections, and its results.
+//! A running publisher: its schedule, its connections, and its results. Messages are composed in *groups*; with HTTP a group is one request.
 //!
-//! Invariant: the bytes that wait in a connection are complete groups of messages. The next group is composed only after the last one was
-//! completely sent.
+//! Invariant: a connection's outgoing bytes are complete groups. The next group is composed only after the last one was completely sent.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -20,13 +19,13 @@ use crate::measure::payload::TOPICS_MAX;
 use crate::sys::{self, Epoll};
 
 /// The maximum size of a batch's body, in bytes. Body and head together fit into the server's receive buffer of 64 KiB.
-const BATCH_BYTES: usize = 60_000;
-/// The minimum time between two groups if messages are published at a rate. Shorter sleeps would cost too much processor time.
-const TICK_NS: u64 = 1_000_000;
+const BATCH_BYTES_MAX: usize = 60_000;
+/// The minimum time between two groups if there is a rate. Shorter sleeps would cost too much processor time.
+const GROUP_INTERVAL_MIN_NS: u64 = 1_000_000;
 /// The maximum time to wait for events.
-const POLL_NS: u64 = 100_000_000;
-/// If messages are later than this, the rate was not kept.
-const LATE_NS: u64 = 100_000_000;
+const WAIT_MAX_NS: u64 = 100_000_000;
+/// If a message is later than this, the rate was not kept.
+const LATENESS_MAX_NS: u64 = 100_000_000;
 
 /// A running publisher.
 pub struct Publisher {
@@ -36,8 +35,8 @@ pub struct Publisher {
     epoll: Epoll,
     answers: Answers,
     schedule: Schedule,
-    /// The number of messages in a group; `None`: limited only by bytes.
-    batch: Option<u64>,
+    /// The maximum number of messages in a group. `None` means that only bytes limit it.
+    batch_messages: Option<u64>,
     /// The maximum number of requests without an answer on one connection.
     requests_max: usize,
     first_sent_ns: u64,
@@ -46,50 +45,53 @@ pub struct Publisher {
 
 /// The schedule of the messages.
 struct Schedule {
-    /// Messages a second; `None`: as many as the server accepts.
+    /// Messages a second. `None` means as many as the server accepts.
     rate: Option<f64>,
     /// The start of the present rate.
-    since_ns: u64,
+    rate_start_ns: u64,
     /// The number of messages composed before `since_ns`.
-    composed_before: u64,
+    composed_before_rate: u64,
     composed: u64,
     messages_max: u64,
-    /// The largest delay of a message behind its schedule.
-    late_ns_max: u64,
+    /// The longest time by which a message was composed too late.
+    lateness_ns_max: u64,
     /// The earliest time of the next group, if messages are published at a rate.
     next_group_ns: u64,
 }
 
 impl Schedule {
-    fn left(&self) -> u64 {
+    fn remaining_count(&self) -> u64 {
         self.messages_max - self.composed
     }
 
     /// The number of messages due at this rate.
-    fn due(&self, rate: f64, now_ns: u64) -> u64 {
-        let elapsed_ns = (now_ns - self.since_ns) as f64;
+    fn due_count(&self, rate: f64, now_ns: u64) -> u64 {
+        let elapsed_ns = (now_ns - self.rate_start_ns) as f64;
         let due = (elapsed_ns * rate / 1e9) as u64 + 1;
-        due.saturating_sub(self.composed - self.composed_before)
+        due.saturating_sub(self.composed - self.composed_before_rate)
     }
 
-    /// Records the delay of `left` messages that were due and could not be composed. Returns the time until the next group.
-    fn next_group(&mut self, rate: f64, left: u64, now_ns: u64) -> u64 {
-        let late_ns = left as f64 * 1e9 / rate;
-        self.late_ns_max = self.late_ns_max.max(late_ns as u64);
-        let composed = self.composed - self.composed_before;
-        let next_ns = self.since_ns + (composed as f64 * 1e9 / rate) as u64;
-        let wait_ns = next_ns.saturating_sub(now_ns).clamp(TICK_NS, POLL_NS);
+    /// Schedules the next group, and returns the time until then. `remaining` messages were due but could not be composed; their delay is
+    /// recorded.
+    fn next_group(&mut self, rate: f64, remaining: u64, now_ns: u64) -> u64 {
+        let lateness_ns = remaining as f64 * 1e9 / rate;
+        self.lateness_ns_max = self.lateness_ns_max.max(lateness_ns as u64);
+        let composed = self.composed - self.composed_before_rate;
+        let next_ns = self.rate_start_ns + (composed as f64 * 1e9 / rate) as u64;
+        let wait_ns = next_ns
+            .saturating_sub(now_ns)
+            .clamp(GROUP_INTERVAL_MIN_NS, WAIT_MAX_NS);
         self.next_group_ns = now_ns + wait_ns;
         wait_ns
     }
 
-    fn is_kept(&self) -> bool {
-        self.late_ns_max < LATE_NS
+    fn is_rate_kept(&self) -> bool {
+        self.lateness_ns_max < LATENESS_MAX_NS
     }
 }
 
 impl Publisher {
-    /// Opens the connections. The schedule begins now.
+    /// Opens the connections. The schedule starts now.
     pub fn open(args: &PublishArgs) -> Result<Publisher> {
         ensure!(
             args.saturate || args.rate > 0.0,
@@ -134,11 +136,11 @@ impl Publisher {
             answers: Answers::default(),
             schedule: Schedule {
                 rate: (!args.saturate).then_some(args.rate),
-                since_ns: sys::now_ns(),
-                composed_before: 0,
+                rate_start_ns: sys::now_ns(),
+                composed_before_rate: 0,
                 composed: 0,
                 messages_max: args.messages.unwrap_or(u64::MAX),
-                late_ns_max: 0,
+                lateness_ns_max: 0,
                 next_group_ns: 0,
             },
             requests_max: if format.is_answered() {
@@ -146,7 +148,7 @@ impl Publisher {
             } else {
                 usize::MAX
             },
-            batch: args.batch,
+            batch_messages: args.batch,
             first_sent_ns: 0,
             last_sent_ns: 0,
         })
@@ -160,9 +162,9 @@ impl Publisher {
     /// Changes the rate, and resets the largest delay.
     pub fn set_rate(&mut self, rate: f64, now_ns: u64) {
         self.schedule.rate = Some(rate);
-        self.schedule.since_ns = now_ns;
-        self.schedule.composed_before = self.schedule.composed;
-        self.schedule.late_ns_max = 0;
+        self.schedule.rate_start_ns = now_ns;
+        self.schedule.composed_before_rate = self.schedule.composed;
+        self.schedule.lateness_ns_max = 0;
         self.schedule.next_group_ns = 0;
     }
 
@@ -176,9 +178,9 @@ impl Publisher {
         self.answers.refused
     }
 
-    /// The largest delay of a message behind its schedule, at this rate.
-    pub fn late_ns_max(&self) -> u64 {
-        self.schedule.late_ns_max
+    /// The longest time by which a message was composed too late at the present rate.
+    pub fn lateness_ns_max(&self) -> u64 {
+        self.schedule.lateness_ns_max
     }
 
     /// The number of messages composed so far.
@@ -196,78 +198,78 @@ impl Publisher {
         self.answers.refused == 0 && self.unanswered() == 0
     }
 
-    /// Waits until everything is sent and answered, at most `longest_ns`.
-    pub fn drain(&mut self, longest_ns: u64) -> Result<()> {
-        let until_ns = sys::now_ns() + longest_ns;
+    /// Waits until everything is sent and answered, at most `timeout_ns`.
+    pub fn wait_for_answers(&mut self, timeout_ns: u64) -> Result<()> {
+        let end_ns = sys::now_ns() + timeout_ns;
         for link in &mut self.links {
-            link.ping(&self.epoll)?;
+            link.send_ping(&self.epoll)?;
         }
-        while !self.links.iter().all(Link::is_idle) && sys::now_ns() < until_ns {
-            self.wait(POLL_NS)?;
+        while !self.links.iter().all(Link::is_idle) && sys::now_ns() < end_ns {
+            self.wait(WAIT_MAX_NS)?;
         }
         Ok(())
     }
 
     /// Composes the messages that are due, sends them, and waits for events.
-    pub fn turn(&mut self, now_ns: u64, until_ns: u64) -> Result<()> {
-        let left = self.schedule.left();
+    pub fn run_turn(&mut self, now_ns: u64, end_ns: u64) -> Result<()> {
+        let remaining = self.schedule.remaining_count();
         let wait_ns = match self.schedule.rate {
             None => {
-                let taken = self.fill(left)?;
+                let composed = self.compose_saturating(remaining)?;
                 // Without answers only a full socket limits the rate.
-                if taken > 0 && !self.format.is_answered() {
+                if composed > 0 && !self.format.is_answered() {
                     0
                 } else {
-                    POLL_NS
+                    WAIT_MAX_NS
                 }
             }
-            // An answer ended the wait early. Continue to wait: otherwise a server that answers would get smaller groups than a server that
-            // does not.
+            // An answer has ended the wait early. Continue to wait: otherwise a server that answers would get smaller groups than one that does
+            // not.
             Some(_) if now_ns < self.schedule.next_group_ns => self.schedule.next_group_ns - now_ns,
             Some(rate) => {
-                let due = self.schedule.due(rate, now_ns);
-                let taken = self.compose(due.min(left))?;
-                let wait_ns = self.schedule.next_group(rate, due - taken, now_ns);
+                let due = self.schedule.due_count(rate, now_ns);
+                let composed = self.compose_due(due.min(remaining))?;
+                let wait_ns = self.schedule.next_group(rate, due - composed, now_ns);
                 // Waking for each answer would take processor time from the server and the subscribers.
-                std::thread::sleep(Duration::from_nanos(TICK_NS));
-                wait_ns - TICK_NS
+                std::thread::sleep(Duration::from_nanos(GROUP_INTERVAL_MIN_NS));
+                wait_ns - GROUP_INTERVAL_MIN_NS
             }
         };
-        self.wait(wait_ns.min(until_ns - now_ns))
+        self.wait(wait_ns.min(end_ns - now_ns))
     }
 
-    /// Records that `count` messages were composed since `begun_ns`. Subscribers may have received them already.
-    fn count(&mut self, count: u64, begun_ns: u64) {
+    /// Records that `count` messages were composed since `start_ns`. Subscribers may have received them already.
+    fn record_composed(&mut self, count: u64, start_ns: u64) {
         if count == 0 {
             return;
         }
         self.last_sent_ns = sys::now_ns();
         if self.schedule.composed == 0 {
-            self.first_sent_ns = begun_ns;
+            self.first_sent_ns = start_ns;
         }
         self.schedule.composed += count;
     }
 
     /// Composes a full group for each connection that has room, from the topics of that connection.
-    fn fill(&mut self, left: u64) -> Result<u64> {
-        let begun_ns = sys::now_ns();
-        let mut taken = 0;
+    fn compose_saturating(&mut self, remaining: u64) -> Result<u64> {
+        let start_ns = sys::now_ns();
+        let mut composed = 0;
         let count = self.links.len() as u32;
         for index in 0..count {
-            while taken < left && self.links[index as usize].has_room(self.requests_max) {
+            while composed < remaining && self.links[index as usize].has_room(self.requests_max) {
                 let window = self.links[index as usize].window(self.requests_max);
-                let room = (left - taken).min(self.group_max()).min(window);
-                let messages = self.group(index, room);
-                taken += messages;
+                let messages_max = (remaining - composed).min(self.group_max()).min(window);
+                let messages = self.compose_group(index, messages_max);
+                composed += messages;
                 self.links[index as usize].flush(&self.epoll)?;
                 if !self.format.is_answered() || self.format.has_ids() {
-                    // If the server reads as fast as this loop writes, the loop would never end and nobody would check the clock.
+                    // Otherwise this loop would never end if the server reads as fast as it writes, and nobody would check the clock.
                     break;
                 }
             }
         }
-        self.count(taken, begun_ns);
-        Ok(taken)
+        self.record_composed(composed, start_ns);
+        Ok(composed)
     }
 
     /// The maximum number of messages in one group.
@@ -275,38 +277,40 @@ impl Publisher {
         if matches!(self.format, MessageFormat::Single) {
             1
         } else {
-            self.batch.unwrap_or(u64::MAX)
+            self.batch_messages.unwrap_or(u64::MAX)
         }
     }
 
-    /// Composes one group of at most `room` messages, for topics of one connection. Returns the number of messages.
-    fn group(&mut self, index: u32, room: u64) -> u64 {
+    /// Composes one group of at most `messages_max` messages, for topics of one connection. Returns the number of messages.
+    fn compose_group(&mut self, index: u32, messages_max: u64) -> u64 {
         let (count, link) = (self.links.len() as u32, &mut self.links[index as usize]);
-        let bytes_max = self.batch.map_or(BATCH_BYTES, |_| usize::MAX / 2);
-        let mark = self.composer.begin_group(&mut link.out);
+        let bytes_max = self
+            .batch_messages
+            .map_or(BATCH_BYTES_MAX, |_| usize::MAX / 2);
+        let group_start = self.composer.begin_group(&mut link.outgoing);
         let mut messages = 0;
-        while messages < room && link.out.len() < bytes_max {
-            let topic = self.composer.draw_topic_of(index, count);
-            let before = link.out.len();
+        while messages < messages_max && link.outgoing.len() < bytes_max {
+            let topic = self.composer.choose_topic_of(index, count);
+            let length_before = link.outgoing.len();
             let id = link.packet_id();
-            self.composer.append(topic, id, &mut link.out);
+            self.composer.append_message(topic, id, &mut link.outgoing);
             messages += 1;
-            if link.out.len() * 2 - before > bytes_max {
+            if link.outgoing.len() * 2 - length_before > bytes_max {
                 break;
             }
         }
-        let start = self.composer.finish_group(mark, &mut link.out);
-        link.skip(start);
-        link.composed(messages);
+        let start = self.composer.finish_group(group_start, &mut link.outgoing);
+        link.skip_to(start);
+        link.record_composed(messages);
         messages
     }
 
     /// Composes and sends up to `due` messages, each on the connection of its topic. Stops when a connection has no room. Returns the
     /// number of messages.
-    fn compose(&mut self, due: u64) -> Result<u64> {
-        let begun_ns = sys::now_ns();
-        let mut taken = 0;
-        while taken < due {
+    fn compose_due(&mut self, due: u64) -> Result<u64> {
+        let start_ns = sys::now_ns();
+        let mut composed = 0;
+        while composed < due {
             if !self
                 .links
                 .iter()
@@ -314,43 +318,43 @@ impl Publisher {
             {
                 break;
             }
-            let room = (due - taken).min(self.group_max());
-            let messages = self.compose_groups(room);
-            taken += messages;
+            let messages_max = (due - composed).min(self.group_max());
+            let messages = self.compose_groups(messages_max);
+            composed += messages;
             for link in &mut self.links {
                 link.flush(&self.epoll)?;
             }
         }
-        self.count(taken, begun_ns);
-        Ok(taken)
+        self.record_composed(composed, start_ns);
+        Ok(composed)
     }
 
-    /// Composes up to `room` messages for random topics, as one group on each connection that has one of these topics. All connections must
-    /// have room. Returns the number of messages.
-    fn compose_groups(&mut self, room: u64) -> u64 {
+    /// Composes up to `messages_max` messages, as one group on each connection that has one of their topics. All connections must have room.
+    /// Returns the number of messages.
+    fn compose_groups(&mut self, messages_max: u64) -> u64 {
         let count = self.links.len();
         let mut groups: Vec<(usize, u64)> = vec![(usize::MAX, 0); count];
         let mut messages = 0;
-        while messages < room {
-            let topic = self.composer.draw_topic();
+        while messages < messages_max {
+            let topic = self.composer.choose_topic();
             let index = topic as usize % count;
             let link = &mut self.links[index];
             if groups[index].1 == 0 {
-                groups[index].0 = self.composer.begin_group(&mut link.out);
+                groups[index].0 = self.composer.begin_group(&mut link.outgoing);
             }
             let id = link.packet_id();
-            self.composer.append(topic, id, &mut link.out);
+            self.composer.append_message(topic, id, &mut link.outgoing);
             groups[index].1 += 1;
             messages += 1;
-            if link.out.len() >= BATCH_BYTES || link.window(self.requests_max) == 0 {
+            if link.outgoing.len() >= BATCH_BYTES_MAX || link.window(self.requests_max) == 0 {
                 break;
             }
         }
-        for (link, (mark, messages)) in self.links.iter_mut().zip(groups) {
+        for (link, (group_start, messages)) in self.links.iter_mut().zip(groups) {
             if messages > 0 {
-                let start = self.composer.finish_group(mark, &mut link.out);
-                link.skip(start);
-                link.composed(messages);
+                let start = self.composer.finish_group(group_start, &mut link.outgoing);
+                link.skip_to(start);
+                link.record_composed(messages);
             }
         }
         messages
@@ -362,7 +366,7 @@ impl Publisher {
             let ready = self.epoll.ready(event);
             let link = &mut self.links[ready.key as usize];
             if ready.readable {
-                link.answers(&mut self.answers, &self.epoll)?;
+                link.read_answers(&mut self.answers, &self.epoll)?;
             }
             if ready.writable {
                 link.flush(&self.epoll)?;
@@ -376,7 +380,7 @@ impl Publisher {
     }
 
     /// A line of progress that shows the rate `per_s`.
-    pub fn line(&self, per_s: f64) -> String {
+    pub fn progress_line(&self, per_s: f64) -> String {
         let mut line = format!(
             "Published: {}, {per_s:.0}/s, accepted: {}, refused: {}, unanswered: {}",
             self.schedule.composed,
@@ -385,15 +389,15 @@ impl Publisher {
             self.unanswered()
         );
         if let Some(rate) = self.schedule.rate
-            && !self.schedule.is_kept()
+            && !self.schedule.is_rate_kept()
         {
-            let late_ms = self.schedule.late_ns_max / 1_000_000;
+            let late_ms = self.schedule.lateness_ns_max / 1_000_000;
             line.push_str(&format!(
                 "; the rate of {rate:.0}/s was NOT kept: up to {late_ms} ms late"
             ));
         }
-        if let Some(why) = &self.answers.first_refusal {
-            line.push_str(&format!("; the first refusal: {why}"));
+        if let Some(reason) = &self.answers.first_refusal {
+            line.push_str(&format!("; the first refusal: {reason}"));
         }
         line
     }
@@ -409,8 +413,8 @@ impl Publisher {
             "seconds": seconds,
             "messages_per_s": self.schedule.composed as f64 / seconds,
             "rate_wanted": self.schedule.rate,
-            "rate_kept": self.schedule.is_kept(),
-            "late_ms_max": self.schedule.late_ns_max as f64 / 1e6,
+            "rate_kept": self.schedule.is_rate_kept(),
+            "late_ms_max": self.schedule.lateness_ns_max as f64 / 1e6,
             "first_sent_ns": self.first_sent_ns,
             "last_sent_ns": self.last_sent_ns,
             "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,

@@ -12,15 +12,15 @@ use super::publisher::Publisher;
 use crate::sys;
 
 /// The maximum time until the thread notices a new rate.
-const POLL_NS: u64 = 50_000_000;
+const WAIT_MAX_NS: u64 = 50_000_000;
 /// Timeout for the last answers.
-pub const DRAIN_NS: u64 = 10_000_000_000;
+pub const DRAIN_TIMEOUT_NS: u64 = 10_000_000_000;
 
 #[derive(Default)]
 struct Control {
     rate: AtomicU64,
-    stop: AtomicBool,
-    late_ns: AtomicU64,
+    must_stop: AtomicBool,
+    lateness_ns: AtomicU64,
 }
 
 /// A publisher on its own thread.
@@ -30,25 +30,25 @@ pub struct PublisherThread {
 }
 
 impl PublisherThread {
-    /// Connects to the server and publishes at `rate`. Keeps the last sequence number of each topic in `published`.
+    /// Connects to the server and publishes at `rate`. `sequences` contains the last sequence number of each topic.
     pub fn start(
         args: &PublishArgs,
         rate: f64,
-        published: Arc<[AtomicU32]>,
+        sequences: Arc<[AtomicU32]>,
     ) -> Result<PublisherThread> {
         let control = Arc::new(Control::default());
         control.rate.store(rate.to_bits(), Relaxed);
         let (shared_control, args) = (control.clone(), args.clone());
-        let (tell, told) = mpsc::channel();
+        let (start_sender, start_receiver) = mpsc::channel();
         let thread = std::thread::Builder::new().name("feed".into());
         let thread = thread.spawn(move || {
             let mut publisher = Publisher::open(&args).context("the publisher")?;
-            publisher.share_sequences(published);
-            let _ = tell.send(());
+            publisher.share_sequences(sequences);
+            let _ = start_sender.send(());
             publish_until_stopped(publisher, &shared_control)
         })?;
-        // If the sender is dropped, the thread has failed. Its result says why.
-        let _ = told.recv();
+        // If the sender is dropped, the thread has failed, and its result has the reason.
+        let _ = start_receiver.recv();
         Ok(PublisherThread { control, thread })
     }
 
@@ -62,14 +62,14 @@ impl PublisherThread {
         self.thread.is_finished()
     }
 
-    /// The largest delay of a message behind its schedule at the present rate, in milliseconds.
-    pub fn late_ms(&self) -> f64 {
-        self.control.late_ns.load(Relaxed) as f64 / 1e6
+    /// The longest time by which a message was composed too late at the present rate, in milliseconds.
+    pub fn lateness_ms(&self) -> f64 {
+        self.control.lateness_ns.load(Relaxed) as f64 / 1e6
     }
 
     /// Stops publishing, waits for the last answers, and returns the result.
     pub fn stop(self) -> Result<Value> {
-        self.control.stop.store(true, Relaxed);
+        self.control.must_stop.store(true, Relaxed);
         self.thread
             .join()
             .map_err(|_| anyhow!("the publisher panicked"))?
@@ -77,19 +77,21 @@ impl PublisherThread {
 }
 
 fn publish_until_stopped(mut publisher: Publisher, control: &Control) -> Result<Value> {
-    let begun_ns = sys::now_ns();
+    let start_ns = sys::now_ns();
     let mut rate = 0.0;
-    while !control.stop.load(Relaxed) {
+    while !control.must_stop.load(Relaxed) {
         let now_ns = sys::now_ns();
-        let wanted = f64::from_bits(control.rate.load(Relaxed));
-        if wanted != rate {
-            rate = wanted;
+        let new_rate = f64::from_bits(control.rate.load(Relaxed));
+        if new_rate != rate {
+            rate = new_rate;
             publisher.set_rate(rate, now_ns);
         }
-        publisher.turn(now_ns, now_ns + POLL_NS)?;
-        control.late_ns.store(publisher.late_ns_max(), Relaxed);
+        publisher.run_turn(now_ns, now_ns + WAIT_MAX_NS)?;
+        control
+            .lateness_ns
+            .store(publisher.lateness_ns_max(), Relaxed);
     }
-    let seconds = (sys::now_ns() - begun_ns) as f64 / 1e9;
-    publisher.drain(DRAIN_NS)?;
+    let seconds = (sys::now_ns() - start_ns) as f64 / 1e9;
+    publisher.wait_for_answers(DRAIN_TIMEOUT_NS)?;
     Ok(publisher.json(seconds))
 }

@@ -183,7 +183,7 @@ impl SwarmRun {
     pub fn late_ms(&self) -> f64 {
         self.publisher
             .as_ref()
-            .map_or(0.0, PublisherThread::late_ms)
+            .map_or(0.0, PublisherThread::lateness_ms)
     }
 
     /// Waits for `seconds` and returns the counts of that time.

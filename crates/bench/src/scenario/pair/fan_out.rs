@@ -211,7 +211,7 @@ impl Audience {
         let (mut now_ns, mut last_read_ns) = (start_ns, start_ns);
         while now_ns - start_ns < (seconds * 1e9) as u64 {
             publisher.set_messages_max(self.complete_messages + self.in_flight_max(in_flight));
-            publisher.turn(now_ns, now_ns)?;
+            publisher.run_turn(now_ns, now_ns)?;
             let ready = self.epoll.wait(Duration::from_millis(1))?;
             now_ns = sys::now_ns();
             for index in 0..ready {
