@@ -90,7 +90,7 @@ impl Composer {
             random: Random::new(!seed),
             run: crate::measure::payload::mix(seed) as u16,
             last_topic: 0,
-            broadcast,
+            is_broadcast,
             text_buffer: String::new(),
         }
     }
