@@ -69,7 +69,7 @@ pub struct Composer {
 
 impl Composer {
     /// A composer for `topics`. With `is_cyclic` the topics get messages in turn, otherwise at random, as in the measurements of 2013. With
-    /// `broadcast` each record for `crore-bench floor` goes to all subscribers.
+    /// `is_broadcast` each record for `crore-bench floor` goes to all subscribers.
     pub fn new(
         format: MessageFormat,
         topics: Pattern,

@@ -23,7 +23,7 @@ use crate::rig::{
 };
 
 /// Default size of a message, in bytes.
-const SIZE: usize = 512;
+const DEFAULT_MESSAGE_BYTES: usize = 512;
 /// The numbers of subscribers of the topic: few and many.
 const SUBSCRIBERS: [u32; 2] = [50, 250];
 /// The numbers of messages: few and many. In the default time, the interval between two messages is less than 100 ms in both cases. A shard
@@ -31,16 +31,16 @@ const SUBSCRIBERS: [u32; 2] = [50, 250];
 /// such a turn, the cost of a publish would vary from run to run.
 const MESSAGES: [u32; 2] = [500, 1_000];
 /// Default duration of publishing, in seconds.
-const SECONDS: f64 = 20.0;
+const DEFAULT_DURATION_S: f64 = 20.0;
 /// The number of times that the scenario asks for the number of delivered messages before it fails.
 const POLLS_MAX: u32 = 240;
 /// Seconds between two such requests.
 const POLL_S: f64 = 0.5;
 const TOPIC: &str = "/p/one";
 /// Callgrind's output file, in the directory of the run.
-const OUT: &str = "callgrind.out";
+const OUTPUT_FILE: &str = "callgrind.out";
 /// The beginning of the line in callgrind's output file that has the total number of instructions.
-const SUM: &str = "totals: ";
+const TOTAL_PREFIX: &str = "totals: ";
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
@@ -53,45 +53,46 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let cluster = |round: usize| format!("[cluster]\nname = \"round{round}\"\nurls = {urls:?}\n");
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
-        let memory = Cost::measure(args, "").context("in memory")?;
-        let node = Cost::measure(args, &cluster(round)).context("a node")?;
+        let in_memory = InstructionCounts::measure(args, "").context("in memory")?;
+        let node = InstructionCounts::measure(args, &cluster(round)).context("a node")?;
         report::say(&format!(
             "instructions of a delivery: {:.0} in memory, {:.0} at a node, {:.3}; of a publish without subscribers: {:.0} and {:.0}",
-            memory.delivery,
+            in_memory.delivery,
             node.delivery,
-            node.delivery / memory.delivery,
-            memory.publish,
+            node.delivery / in_memory.delivery,
+            in_memory.publish,
             node.publish,
         ));
-        rounds.push((memory, node));
+        rounds.push((in_memory, node));
     }
-    let median_of =
-        |value: fn(&(Cost, Cost)) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>());
+    let median_of = |value: fn(&(InstructionCounts, InstructionCounts)) -> f64| {
+        median(&rounds.iter().map(value).collect::<Vec<_>>())
+    };
     let rounds_json = rounds
         .iter()
-        .map(|(memory, node)| json!({ "memory": memory, "node": node }));
+        .map(|(in_memory, node)| json!({ "memory": in_memory, "node": node }));
     Ok(json!({
         "delivery": {
-            "memory": median_of(|(memory, _)| memory.delivery),
+            "memory": median_of(|(in_memory, _)| in_memory.delivery),
             "node": median_of(|(_, node)| node.delivery),
-            "ratio": median_of(|(memory, node)| node.delivery / memory.delivery),
+            "ratio": median_of(|(in_memory, node)| node.delivery / in_memory.delivery),
         },
         "publish": {
-            "memory": median_of(|(memory, _)| memory.publish),
+            "memory": median_of(|(in_memory, _)| in_memory.publish),
             "node": median_of(|(_, node)| node.publish),
         },
         "rounds": rounds_json.collect::<Vec<_>>(),
         "subscribers": SUBSCRIBERS,
         "messages": MESSAGES,
-        "window_s": args.duration.unwrap_or(SECONDS),
-        "size": args.size.unwrap_or(SIZE),
+        "window_s": args.duration.unwrap_or(DEFAULT_DURATION_S),
+        "size": args.size.unwrap_or(DEFAULT_MESSAGE_BYTES),
         "nats_version": nats.version(),
     }))
 }
 
 /// The instructions of one kind of server.
 #[derive(serde::Serialize)]
-struct Cost {
+struct InstructionCounts {
     /// Instructions of a delivery.
     delivery: f64,
     /// Instructions of a publish without subscribers.
@@ -100,43 +101,52 @@ struct Cost {
     runs: [[u64; 2]; 2],
 }
 
-impl Cost {
+impl InstructionCounts {
     /// Measures a server with these settings.
-    fn measure(args: &RunArgs, settings: &str) -> Result<Cost> {
+    fn measure(args: &RunArgs, settings: &str) -> Result<InstructionCounts> {
         let mut runs = [[0; 2]; 2];
-        for (of, subscribers) in runs.iter_mut().zip(SUBSCRIBERS) {
-            for (sum, messages) in of.iter_mut().zip(MESSAGES) {
-                *sum = instructions(args, settings, subscribers, messages)?;
+        for (runs_of_subscribers, subscribers) in runs.iter_mut().zip(SUBSCRIBERS) {
+            for (total, messages) in runs_of_subscribers.iter_mut().zip(MESSAGES) {
+                *total = count_instructions(args, settings, subscribers, messages)?;
             }
         }
         let [few, many] = SUBSCRIBERS.map(f64::from);
         let messages = f64::from(MESSAGES[1] - MESSAGES[0]);
         // The instructions of a message with all its deliveries, with few and with many subscribers.
-        let [with_few, with_many] = runs.map(|[few, many]| (many as f64 - few as f64) / messages);
-        let delivery = (with_many - with_few) / (many - few);
-        Ok(Cost {
+        let [per_message_few, per_message_many] =
+            runs.map(|[few, many]| (many as f64 - few as f64) / messages);
+        let delivery = (per_message_many - per_message_few) / (many - few);
+        Ok(InstructionCounts {
             delivery,
-            publish: with_few - few * delivery,
+            publish: per_message_few - few * delivery,
             runs,
         })
     }
 }
 
 /// Runs a server with this many subscribers and messages, and returns its instructions from its start to its end.
-fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32) -> Result<u64> {
-    let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
+fn count_instructions(
+    args: &RunArgs,
+    settings: &str,
+    subscribers: u32,
+    messages: u32,
+) -> Result<u64> {
+    let (size, seconds) = (
+        args.size.unwrap_or(DEFAULT_MESSAGE_BYTES),
+        args.duration.unwrap_or(DEFAULT_DURATION_S),
+    );
     let directory = Directory::make(format_args!("callgrind-{}", std::process::id()))?;
     let server = server_program(args.server_binary.as_deref())?;
     let args = RunArgs {
-        server_binary: Some(counted(&directory, &server)?),
+        server_binary: Some(write_callgrind_script(&directory, &server)?),
         ..args.clone()
     };
-    let setting = ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(1), 0);
+    let options = ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(1), 0);
     let text = format!(
         "[limits]\naccepts_per_s = {}\n\n{settings}\n[[rule]]\nmatch = \"#\"\nlog_messages = 10\n",
         args.accepts()
     );
-    let mut server = Server::start_with(&args, setting, &text, None)?;
+    let mut server = Server::start_with(&args, options, &text, None)?;
     let flags = [
         "--protocol",
         "ws",
@@ -161,37 +171,41 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
         published["accepted"] == messages,
         "refused publishes: {published}"
     );
-    let due = u64::from(subscribers) * u64::from(messages);
-    let mut looks = 0;
-    let seen = loop {
-        let seen = subscriber.ask("report")?;
-        looks += 1;
-        if count_at(&seen, "/messages") >= due || looks == POLLS_MAX {
-            break seen;
+    let message_count = u64::from(subscribers) * u64::from(messages);
+    let mut poll_count = 0;
+    let report = loop {
+        let report = subscriber.ask("report")?;
+        poll_count += 1;
+        if count_at(&report, "/messages") >= message_count || poll_count == POLLS_MAX {
+            break report;
         }
         pause(POLL_S);
     };
     ensure!(
-        is_clean(&seen) && count_at(&seen, "/messages") == due,
-        "{due} messages were due: {seen}"
+        is_clean(&report) && count_at(&report, "/messages") == message_count,
+        "{message_count} messages were due: {report}"
     );
     drop(subscriber);
     server.terminate();
     while !server.has_ended()? {
         pause(POLL_S);
     }
-    let out = std::fs::read_to_string(directory.path().join(OUT)).context("callgrind's sum")?;
-    let sum = out.lines().rev().find_map(|line| line.strip_prefix(SUM));
-    Ok(sum.context("callgrind's sum")?.trim().parse()?)
+    let output =
+        std::fs::read_to_string(directory.path().join(OUTPUT_FILE)).context("callgrind's sum")?;
+    let total = output
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix(TOTAL_PREFIX));
+    Ok(total.context("callgrind's sum")?.trim().parse()?)
 }
 
 /// Writes a script that runs the server under callgrind. Returns the path of the script.
-fn counted(directory: &Directory, server: &Path) -> Result<std::path::PathBuf> {
+fn write_callgrind_script(directory: &Directory, server: &Path) -> Result<std::path::PathBuf> {
     let valgrind = program("valgrind")
         .map_err(|_| anyhow::anyhow!("valgrind is not there; the package valgrind has it"))?;
-    let out = directory.path().join(OUT);
+    let output = directory.path().join(OUTPUT_FILE);
     let text = format!(
-        "#!/bin/sh\nexec {valgrind:?} --quiet --tool=callgrind --callgrind-out-file={out:?} {server:?} \"$@\"\n"
+        "#!/bin/sh\nexec {valgrind:?} --quiet --tool=callgrind --callgrind-out-file={output:?} {server:?} \"$@\"\n"
     );
     let path = directory.write("counted", &text)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;

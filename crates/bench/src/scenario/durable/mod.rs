@@ -18,9 +18,9 @@ use crate::rig::{Directory, Publisher, RunArgs, Server, ServerKind, ServerOption
 use strum::{IntoStaticStr, VariantArray};
 
 /// Default size of a message, in bytes.
-const SIZE: usize = 512;
+const DEFAULT_MESSAGE_BYTES: usize = 512;
 /// Default duration of each window, in seconds.
-const SECONDS: f64 = 2.0;
+const DEFAULT_WINDOW_S: f64 = 2.0;
 /// The topics. There are as many as the largest number of connections.
 const TOPICS: &str = "/p/s{1..1024}/-";
 /// The number of connections that share the MQTT messages in flight. One connection would be too slow, because brokers read only a part of
@@ -31,48 +31,48 @@ const SHARDS: u32 = 2;
 
 /// The load of a row, the same for every side.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct PublishLoad {
     /// The load's name in results.
     name: &'static str,
     /// Publishes in flight.
     in_flight: u32,
     /// Messages in each publish.
-    batch: u32,
+    batch_messages: u32,
 }
 
 /// The rows.
-const LOADS: [Load; 5] = [
-    Load {
+const LOADS: [PublishLoad; 5] = [
+    PublishLoad {
         name: "1 in flight",
         in_flight: 1,
-        batch: 1,
+        batch_messages: 1,
     },
-    Load {
+    PublishLoad {
         name: "64 in flight",
         in_flight: 64,
-        batch: 1,
+        batch_messages: 1,
     },
-    Load {
+    PublishLoad {
         name: "1,024 in flight",
         in_flight: 1024,
-        batch: 1,
+        batch_messages: 1,
     },
-    Load {
+    PublishLoad {
         name: "1 batch of 256",
         in_flight: 1,
-        batch: 256,
+        batch_messages: 256,
     },
-    Load {
+    PublishLoad {
         name: "4 batches of 256",
         in_flight: 4,
-        batch: 256,
+        batch_messages: 256,
     },
 ];
 
 /// A column of the result: a server, and the protocol over which the messages are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
-enum Side {
+enum Program {
     /// The bare loop, into a file with allocated and unwritten blocks, like the server's segments.
     Floor,
     /// The bare loop, into a file full of zeros.
@@ -89,7 +89,7 @@ enum Side {
     Mosquitto,
 }
 
-impl Side {
+impl Program {
     /// All sides.
     const ALL: &[Self] = Self::VARIANTS;
 
@@ -98,8 +98,12 @@ impl Side {
     }
 
     /// Whether the side supports the load. Some sides have no batches.
-    fn supports(self, load: &Load) -> bool {
-        load.batch == 1 || !matches!(self, Side::CroreMqtt | Side::Nats | Side::Mosquitto)
+    fn supports(self, load: &PublishLoad) -> bool {
+        load.batch_messages == 1
+            || !matches!(
+                self,
+                Program::CroreMqtt | Program::Nats | Program::Mosquitto
+            )
     }
 }
 
@@ -111,49 +115,49 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     args.pin_tool()?;
     let directory = Directory::make(format_args!("durable-{}", std::process::id()))?;
     let mut rates = Rates::new();
-    let mut missing: BTreeMap<&str, String> = BTreeMap::new();
+    let mut left_out: BTreeMap<&str, String> = BTreeMap::new();
     for number in 0..args.rounds {
-        round(args, directory.path(), &mut rates, &mut missing)?;
+        measure_round(args, directory.path(), &mut rates, &mut left_out)?;
         report::note(&format!("round {} of {}", number + 1, args.rounds));
     }
     let mut rows = serde_json::Map::new();
     for (index, load) in LOADS.iter().enumerate() {
-        rows.insert(load.name.into(), row(&rates, index, load));
+        rows.insert(load.name.into(), report_row(&rates, index, load));
     }
     Ok(json!({
         "rows": rows,
-        "size": args.size.unwrap_or(SIZE),
-        "window_s": args.duration.unwrap_or(SECONDS),
+        "size": args.size.unwrap_or(DEFAULT_MESSAGE_BYTES),
+        "window_s": args.duration.unwrap_or(DEFAULT_WINDOW_S),
         "rounds": args.rounds,
         "shards": args.shards.unwrap_or(SHARDS),
         "file_system": file_system(directory.path()),
-        "left_out": missing,
+        "left_out": left_out,
         "versions": versions(),
     }))
 }
 
 /// Starts all servers, then measures all sides in turn, row by row.
-fn round(
+fn measure_round(
     args: &RunArgs,
     directory: &Path,
     rates: &mut Rates,
-    missing: &mut BTreeMap<&'static str, String>,
+    left_out: &mut BTreeMap<&'static str, String>,
 ) -> Result<()> {
-    let mut sides = Vec::new();
-    for (column, &side) in Side::ALL.iter().enumerate() {
-        match start(args, side, directory) {
-            Ok(server) => sides.push((column, side, server)),
-            Err(why) if !matches!(side, Side::Crore | Side::CroreMqtt) => {
-                missing.insert(side.name(), format!("{why:#}"));
+    let mut programs = Vec::new();
+    for (column, &program) in Program::ALL.iter().enumerate() {
+        match start(args, program, directory) {
+            Ok(server) => programs.push((column, program, server)),
+            Err(error) if !matches!(program, Program::Crore | Program::CroreMqtt) => {
+                left_out.insert(program.name(), format!("{error:#}"));
             }
-            Err(why) => return Err(why),
+            Err(error) => return Err(error),
         }
     }
     for (index, load) in LOADS.iter().enumerate() {
-        for (column, side, server) in &sides {
-            if side.supports(load) {
-                let rate = measure(args, *side, server.as_ref(), load, directory)
-                    .with_context(|| format!("{}, {}", side.name(), load.name))?;
+        for (column, program, server) in &programs {
+            if program.supports(load) {
+                let rate = measure(args, *program, server.as_ref(), load, directory)
+                    .with_context(|| format!("{}, {}", program.name(), load.name))?;
                 rates.entry((index, *column)).or_default().push(rate);
             }
         }
@@ -163,24 +167,24 @@ fn round(
 
 /// Prints and returns one row of the result. A ratio to the floor is the median of the rounds' ratios, because the speed of the disk
 /// varies from minute to minute.
-fn row(rates: &Rates, index: usize, load: &Load) -> Value {
+fn report_row(rates: &Rates, index: usize, load: &PublishLoad) -> Value {
     let mut row = serde_json::Map::new();
     let mut line = format!("{}:", load.name);
     let floor = &rates[&(index, 0)];
-    for (column, &side) in Side::ALL.iter().enumerate() {
-        let Some(all) = rates.get(&(index, column)) else {
+    for (column, &program) in Program::ALL.iter().enumerate() {
+        let Some(program_rates) = rates.get(&(index, column)) else {
             continue;
         };
-        let rate = median(all);
-        let shares: Vec<f64> = all
+        let rate = median(program_rates);
+        let ratios: Vec<f64> = program_rates
             .iter()
             .zip(floor)
             .map(|(rate, floor)| rate / floor)
             .collect();
-        let share = median(&shares);
-        line += &format!(" {} {rate:.0}/s ({share:.2})", side.name());
-        let value = json!({ "per_s": rate, "of_floor": share, "samples": all });
-        row.insert(side.name().into(), value);
+        let ratio = median(&ratios);
+        line += &format!(" {} {rate:.0}/s ({ratio:.2})", program.name());
+        let value = json!({ "per_s": rate, "of_floor": ratio, "samples": program_rates });
+        row.insert(program.name().into(), value);
     }
     report::say(&line);
     Value::Object(row)
@@ -189,59 +193,62 @@ fn row(rates: &Rates, index: usize, load: &Load) -> Value {
 /// Measures publishes a second of one side under one load.
 fn measure(
     args: &RunArgs,
-    side: Side,
+    program: Program,
     server: Option<&Server>,
-    load: &Load,
+    load: &PublishLoad,
     directory: &Path,
 ) -> Result<f64> {
-    let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
-    let at_once = load.in_flight * load.batch;
-    match (server, side) {
-        (Some(server), Side::Nats) => {
+    let (size, seconds) = (
+        args.size.unwrap_or(DEFAULT_MESSAGE_BYTES),
+        args.duration.unwrap_or(DEFAULT_WINDOW_S),
+    );
+    let messages_in_flight = load.in_flight * load.batch_messages;
+    match (server, program) {
+        (Some(server), Program::Nats) => {
             let urls = [format!("nats://{}", server.addresses[0])];
-            Ok(bare::publish(&urls, 1, 1, size, at_once.into(), seconds)?.per_s)
+            Ok(bare::publish(&urls, 1, 1, size, messages_in_flight.into(), seconds)?.per_s)
         }
-        (Some(server), _) => publish(args, server, side, load, size, seconds),
-        (None, Side::Sqlite) => local::sqlite(directory, at_once, size, seconds),
+        (Some(server), _) => publish(args, server, program, load, size, seconds),
+        (None, Program::Sqlite) => local::sqlite(directory, messages_in_flight, size, seconds),
         (None, _) => {
-            let zeros = side == Side::FloorOverZeros;
-            local::floor(directory, zeros, at_once, size, seconds)
+            let has_zeros = program == Program::FloorOverZeros;
+            local::floor(directory, has_zeros, messages_in_flight, size, seconds)
         }
     }
 }
 
 /// Starts the server of this side; `None` if the side has no server.
-fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>> {
-    let kind = match side {
-        Side::Floor | Side::FloorOverZeros => return Ok(None),
-        Side::Sqlite => {
+fn start(args: &RunArgs, program: Program, directory: &Path) -> Result<Option<Server>> {
+    let kind = match program {
+        Program::Floor | Program::FloorOverZeros => return Ok(None),
+        Program::Sqlite => {
             local::version("sqlite3").context("sqlite3 is not there")?;
             return Ok(None);
         }
-        Side::Crore | Side::CroreMqtt => ServerKind::Crore,
-        Side::Nats => ServerKind::Nats,
-        Side::Mosquitto => ServerKind::Mosquitto,
+        Program::Crore | Program::CroreMqtt => ServerKind::Crore,
+        Program::Nats => ServerKind::Nats,
+        Program::Mosquitto => ServerKind::Mosquitto,
     };
-    let state = directory.join(side.name());
+    let state = directory.join(program.name());
     let _ = std::fs::remove_dir_all(&state);
     let settings = format!(
         "[limits]\naccepts_per_s = {}\n\n[state]\ndirectory = \"{}\"\n",
         args.accepts(),
         state.display()
     );
-    let setting = ServerOptions {
+    let options = ServerOptions {
         durable: true,
         ..ServerOptions::new(kind, args.shards.unwrap_or(SHARDS), 0)
     };
-    let server = Server::start_with(args, setting, &settings, None)?;
+    let server = Server::start_with(args, options, &settings, None)?;
     if kind == ServerKind::Mosquitto {
-        leave_absent_session(&server)?;
+        make_absent_session(&server)?;
     }
     Ok(Some(server))
 }
 
 /// Creates a persistent session without a connection. Without such a session Mosquitto would have nothing to store.
-fn leave_absent_session(server: &Server) -> Result<()> {
+fn make_absent_session(server: &Server) -> Result<()> {
     let args = MqttArgs {
         qos: 1,
         session: SessionMode::Persistent,
@@ -263,12 +270,12 @@ const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 fn publish(
     args: &RunArgs,
     server: &Server,
-    side: Side,
-    load: &Load,
+    program: Program,
+    load: &PublishLoad,
     size: usize,
     seconds: f64,
 ) -> Result<f64> {
-    let is_mqtt = side != Side::Crore;
+    let is_mqtt = program != Program::Crore;
     let connections = if is_mqtt {
         load.in_flight.min(MQTT_CONNECTIONS)
     } else {
@@ -276,7 +283,7 @@ fn publish(
     };
     let in_flight = (load.in_flight / connections).to_string();
     let (connections, seconds) = (connections.to_string(), seconds.to_string());
-    let batch = load.batch.to_string();
+    let batch = load.batch_messages.to_string();
     let mut flags = vec![
         "--saturate",
         "--connections",
@@ -285,7 +292,7 @@ fn publish(
         &in_flight,
     ];
     flags.extend(["--duration", &seconds]);
-    match (is_mqtt, load.batch) {
+    match (is_mqtt, load.batch_messages) {
         (true, _) => flags.extend(["--protocol", "mqtt"]),
         (false, 1) => flags.push("--single"),
         (false, _) => flags.extend(["--batch", &batch]),
@@ -316,8 +323,8 @@ fn file_system(path: &Path) -> String {
     });
     let mounts_above = fields.filter(|(_, mount, ..)| path.starts_with(mount));
     // If there are several mounts on the same path, the last one is visible.
-    let longest = mounts_above.max_by_key(|(_, mount, ..)| mount.len());
-    longest.map_or("unknown".into(), |(device, _, kind, options)| {
+    let deepest_mount = mounts_above.max_by_key(|(_, mount, ..)| mount.len());
+    deepest_mount.map_or("unknown".into(), |(device, _, kind, options)| {
         format!("{kind} on {device} ({options})")
     })
 }

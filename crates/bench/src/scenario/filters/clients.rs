@@ -1,8 +1,8 @@
 //! The clients of `filters`: a publisher and subscribers that speak MQTT 3.1.1 with QoS 0, all on the calling thread.
 //!
-//! The publisher sends a batch of messages and a ping. The answer to the ping means that the server has read the whole batch, and the
+//! The publisher sends a batch of messages and a ping. The answer to the ping means that the server has read the whole batch. Only then the
 //! publisher sends the next one. So the server always reads the same number of publishes at a time, and sockets are never full. Each
-//! message contains its number and its owner, so that every delivery can be checked.
+//! message contains its number and its owner, the client that must receive it, so that every delivery can be checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,18 +15,18 @@ use crore_wire::mqtt::FILTERS_MAX;
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 use crate::sys::{Epoll, Interest};
 
-/// Publishes between two pings.
-const BATCH: usize = 64;
+/// The number of publishes between two pings.
+const MESSAGES_PER_PING: usize = 64;
 /// Bytes of a message.
 const PAYLOAD_BYTES: usize = 64;
 /// The owner of a message that no client may receive.
 pub const NOBODY: u32 = u32::MAX;
 /// Timeout for an expected packet.
-const SILENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait for messages that must not arrive.
-const LISTEN: Duration = Duration::from_millis(100);
+const LISTEN_TIME: Duration = Duration::from_millis(100);
 /// The publisher's epoll key.
-const PUBLISHER: u64 = u64::MAX;
+const PUBLISHER_KEY: u64 = u64::MAX;
 
 /// A message and the client that must receive it.
 pub struct Message {
@@ -58,8 +58,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn take(&mut self, client: u32, payload: &[u8]) -> Result<()> {
-        let (number, owner) = header(payload).context("a message of nobody's")?;
+    fn record_message(&mut self, client: u32, payload: &[u8]) -> Result<()> {
+        let (number, owner) = parse_payload(payload).context("a message that nobody published")?;
         let received = self.received.get_mut(number as usize);
         let received = received.context("a message that was never sent")?;
         if owner != client {
@@ -80,7 +80,8 @@ fn payload(number: u32, owner: u32) -> [u8; PAYLOAD_BYTES] {
     bytes
 }
 
-fn header(payload: &[u8]) -> Option<(u32, u32)> {
+/// Number and owner of a message.
+fn parse_payload(payload: &[u8]) -> Option<(u32, u32)> {
     let (number, rest) = payload.split_first_chunk()?;
     let (owner, _) = rest.split_first_chunk()?;
     Some((u32::from_be_bytes(*number), u32::from_be_bytes(*owner)))
@@ -96,25 +97,25 @@ impl Client {
     /// Connects, subscribes if there are filters, and waits for the answers.
     fn open(
         server: SocketAddr,
-        name: &str,
+        client_name: &str,
         filters: &[String],
         grants: &mut Grants,
     ) -> Result<Client> {
         let stream = TcpStream::connect(server)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut client = Client {
             dialect: Dialect::new(&MqttArgs::default(), false),
             stream,
             received: Vec::new(),
         };
         let mut out = Vec::new();
-        client.dialect.write_connect(name, filters, &mut out);
+        client.dialect.write_connect(client_name, filters, &mut out);
         client.stream.write_all(&out)?;
-        let mut waits = 1 + filters.len().div_ceil(FILTERS_MAX);
-        while waits > 0 {
+        let mut answers_due = 1 + filters.len().div_ceil(FILTERS_MAX);
+        while answers_due > 0 {
             ensure!(client.read()?, "the server is silent");
-            client.packets(|packet| {
+            client.handle_packets(|packet| {
                 match packet {
                     Packet::Connack { .. } => {}
                     Packet::Suback { granted, refused } => {
@@ -123,7 +124,7 @@ impl Client {
                     }
                     other => bail!("the server sent {other:?}"),
                 }
-                waits -= 1;
+                answers_due -= 1;
                 Ok(())
             })?;
         }
@@ -143,13 +144,18 @@ impl Client {
         Ok(true)
     }
 
-    fn packets(&mut self, mut on_packet: impl FnMut(Packet<'_>) -> Result<()>) -> Result<()> {
-        let mut used = 0;
-        while let Some((packet, bytes)) = self.dialect.parse_packet(&self.received[used..])? {
-            used += bytes;
+    fn handle_packets(
+        &mut self,
+        mut on_packet: impl FnMut(Packet<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut handled_bytes = 0;
+        while let Some((packet, bytes)) =
+            self.dialect.parse_packet(&self.received[handled_bytes..])?
+        {
+            handled_bytes += bytes;
             on_packet(packet)?;
         }
-        self.received.drain(..used);
+        self.received.drain(..handled_bytes);
         Ok(())
     }
 }
@@ -178,11 +184,11 @@ impl Clients {
             &[],
             &mut grants,
         )?;
-        epoll.add(publisher.stream.as_raw_fd(), Interest::IN, PUBLISHER)?;
+        epoll.add(publisher.stream.as_raw_fd(), Interest::IN, PUBLISHER_KEY)?;
         let mut subscribers = Vec::with_capacity(clients as usize);
         for number in 0..clients {
-            let name = client_id(std::process::id(), 's', number);
-            let client = Client::open(server, &name, &filters_of(number), &mut grants)?;
+            let client_name = client_id(std::process::id(), 's', number);
+            let client = Client::open(server, &client_name, &filters_of(number), &mut grants)?;
             epoll.add(client.stream.as_raw_fd(), Interest::IN, number.into())?;
             subscribers.push(client);
         }
@@ -201,7 +207,7 @@ impl Clients {
             ..Tally::default()
         };
         let (dialect, mut number) = (self.publisher.dialect, 0);
-        for batch in messages.chunks(BATCH) {
+        for batch in messages.chunks(MESSAGES_PER_PING) {
             let mut out = Vec::new();
             for message in batch {
                 dialect.write_publish_head(&message.topic, None, false, PAYLOAD_BYTES, &mut out);
@@ -211,40 +217,40 @@ impl Clients {
             dialect.write_ping(&mut out);
             // The server has read everything that was sent before, so the socket has room.
             self.publisher.stream.write_all(&out)?;
-            let begin = Instant::now();
-            while !self.turn(SILENCE, &mut tally)? {
-                ensure!(begin.elapsed() < SILENCE, "a ping has no answer");
+            let start = Instant::now();
+            while !self.handle_events(TIMEOUT, &mut tally)? {
+                ensure!(start.elapsed() < TIMEOUT, "a ping has no answer");
             }
         }
-        let owned = messages.iter().filter(|message| message.owner != NOBODY);
-        let (owned, begin) = (owned.count(), Instant::now());
-        while tally.arrived < owned && begin.elapsed() < SILENCE {
-            self.turn(LISTEN, &mut tally)?;
+        let owned_count = messages.iter().filter(|message| message.owner != NOBODY);
+        let (owned_count, start) = (owned_count.count(), Instant::now());
+        while tally.arrived < owned_count && start.elapsed() < TIMEOUT {
+            self.handle_events(LISTEN_TIME, &mut tally)?;
         }
-        self.turn(LISTEN, &mut tally)?;
+        self.handle_events(LISTEN_TIME, &mut tally)?;
         Ok(tally)
     }
 
     /// Handles the packets that arrive within `timeout`. Returns whether a ping was answered.
-    fn turn(&mut self, timeout: Duration, tally: &mut Tally) -> Result<bool> {
-        let mut answered = false;
+    fn handle_events(&mut self, timeout: Duration, tally: &mut Tally) -> Result<bool> {
+        let mut is_ping_answered = false;
         for index in 0..self.epoll.wait(timeout)? {
             let key = self.epoll.ready(index).key;
             let client = match key {
-                PUBLISHER => &mut self.publisher,
+                PUBLISHER_KEY => &mut self.publisher,
                 number => &mut self.subscribers[number as usize],
             };
             client.read()?;
-            client.packets(|packet| {
+            client.handle_packets(|packet| {
                 match packet {
-                    Packet::Pingresp => answered = true,
-                    Packet::Publish(_, payload) => tally.take(key as u32, payload)?,
+                    Packet::Pingresp => is_ping_answered = true,
+                    Packet::Publish(_, payload) => tally.record_message(key as u32, payload)?,
                     other => bail!("the server sent {other:?}"),
                 }
                 Ok(())
             })?;
         }
-        Ok(answered)
+        Ok(is_ping_answered)
     }
 }
 
@@ -253,20 +259,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delivery_counts_once_and_for_its_owner_only() {
+    fn delivery_counts_once_and_only_for_its_owner() {
         let mut tally = Tally {
             received: vec![false; 3],
             ..Tally::default()
         };
-        tally.take(7, &payload(1, 7)).unwrap();
-        tally.take(7, &payload(1, 7)).unwrap();
-        tally.take(8, &payload(2, 7)).unwrap();
-        tally.take(8, &payload(0, NOBODY)).unwrap();
+        tally.record_message(7, &payload(1, 7)).unwrap();
+        tally.record_message(7, &payload(1, 7)).unwrap();
+        tally.record_message(8, &payload(2, 7)).unwrap();
+        tally.record_message(8, &payload(0, NOBODY)).unwrap();
         assert_eq!(
             (tally.arrived, tally.doubled, tally.misdelivered),
             (1, 1, 2)
         );
-        assert!(tally.take(7, &payload(3, 7)).is_err());
-        assert!(tally.take(7, b"short").is_err());
+        assert!(tally.record_message(7, &payload(3, 7)).is_err());
+        assert!(tally.record_message(7, b"short").is_err());
     }
 }
