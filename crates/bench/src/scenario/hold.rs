@@ -6,7 +6,7 @@
 //! other presets one tool publishes.
 //!
 //! Every message that the server accepts must arrive exactly once, at the right client. If the last messages of a topic are missing, the
-//! sequence numbers have no gap, so the totals are compared, too.
+//! sequence numbers show no gap. So the numbers of accepted and received messages are compared, too.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -22,12 +22,12 @@ use crate::subscribe::Protocol;
 use crate::subscribe::grid::Grid;
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
-const REST_S: f64 = 5.0;
+const SETTLE_S: f64 = 5.0;
 /// The maximum number of connections per server port. It is below 14,000, because the kernel first uses every second local port of its
 /// range. When all of these are used, each connect searches the whole range.
-const PER_PORT: u32 = 10_000;
+const CONNECTIONS_PER_PORT_MAX: u32 = 10_000;
 /// Seconds between two messages to one client, and between two requests of a grid client.
-const EVERY_S: f64 = 60.0;
+const MESSAGE_INTERVAL_S: f64 = 60.0;
 
 /// The parameters of a run: those of the preset, with the changes by the flags.
 struct HoldParameters {
@@ -39,30 +39,34 @@ struct HoldParameters {
     /// Messages a second. 0 means that there are no messages and the clients have no topic.
     rate: f64,
     /// Seconds between two requests of a grid client, if the clients publish themselves.
-    talk_every_s: Option<f64>,
+    publish_interval_s: Option<f64>,
     duration_s: f64,
 }
 
-fn shape(args: &RunArgs) -> HoldParameters {
+fn hold_parameters(args: &RunArgs) -> HoldParameters {
     let connections = args.connections.unwrap_or(1_000_000);
-    let (comet, tcp) = (
+    let (is_comet, is_tcp) = (
         args.preset == Preset::CometMillion,
         args.preset == Preset::Tcp,
     );
     let ports = match args.preset {
-        Preset::OneHost | Preset::Tcp => connections.div_ceil(PER_PORT).clamp(2, 200) as u16,
+        Preset::OneHost | Preset::Tcp => {
+            connections.div_ceil(CONNECTIONS_PER_PORT_MAX).clamp(2, 200) as u16
+        }
         Preset::Million | Preset::CometMillion => 1,
     };
-    let size = args.size.unwrap_or(if comet { 64 } else { 512 });
+    let size = args.size.unwrap_or(if is_comet { 64 } else { 512 });
     // The number of messages if each client receives one, or if each publishes to its neighbours once.
-    let round = if comet {
+    let messages_per_interval = if is_comet {
         Grid::of(connections).message_count() as f64
     } else {
         f64::from(connections)
     };
-    let rate = match tcp {
+    let rate = match is_tcp {
         true => 0.0,
-        false => args.rate.unwrap_or(round / EVERY_S),
+        false => args
+            .rate
+            .unwrap_or(messages_per_interval / MESSAGE_INTERVAL_S),
     };
     let default_protocol = match args.preset {
         Preset::CometMillion => Protocol::Poll,
@@ -76,50 +80,57 @@ fn shape(args: &RunArgs) -> HoldParameters {
         protocol: args.protocol.unwrap_or(default_protocol),
         size,
         rate,
-        talk_every_s: comet.then(|| round / rate),
-        duration_s: args.duration.unwrap_or(if tcp { 60.0 } else { 600.0 }),
+        publish_interval_s: is_comet.then(|| messages_per_interval / rate),
+        duration_s: args.duration.unwrap_or(if is_tcp { 60.0 } else { 600.0 }),
     }
 }
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let shape = shape(args);
-    let is_mqtt = matches!(shape.protocol, Protocol::Mqtt | Protocol::MqttWs);
+    let parameters = hold_parameters(args);
+    let is_mqtt = matches!(parameters.protocol, Protocol::Mqtt | Protocol::MqttWs);
     ensure!(
-        shape.rate > 0.0 || is_mqtt,
+        parameters.rate > 0.0 || is_mqtt,
         "only MQTT's clients may be connected without a topic"
     );
-    let setting = ServerOptions {
-        ports: shape.ports,
+    let options = ServerOptions {
+        ports: parameters.ports,
         ..ServerOptions::new(
             ServerKind::Crore,
-            args.shards_for(shape.connections, shape.ports, 2),
-            args.keep(shape.protocol),
+            args.shards_for(parameters.connections, parameters.ports, 2),
+            args.keep(parameters.protocol),
         )
     };
-    let topics = topic_pattern(shape.connections);
-    let server = Server::start(args, setting)?;
-    let addresses = local_address_pattern(shape.connections);
-    let mut flags = vec!["--protocol", shape.protocol.name()];
-    if shape.ports == 1 {
+    let topics = topic_pattern(parameters.connections);
+    let server = Server::start(args, options)?;
+    let addresses = local_address_pattern(parameters.connections);
+    let mut flags = vec!["--protocol", parameters.protocol.name()];
+    if parameters.ports == 1 {
         flags.extend(["--local", &addresses]);
     }
-    if shape.rate == 0.0 {
+    if parameters.rate == 0.0 {
         flags.extend(["--topics-per-connection", "0"]);
     }
-    let size = shape.size.to_string();
-    if shape.talk_every_s.is_some() {
+    let size = parameters.size.to_string();
+    if parameters.publish_interval_s.is_some() {
         flags.extend(["--talk", &size]);
     }
-    let mut audience = Audience::open(args, server, shape.connections, &topics, &flags, REST_S)?;
+    let mut audience = Audience::open(
+        args,
+        server,
+        parameters.connections,
+        &topics,
+        &flags,
+        SETTLE_S,
+    )?;
     report::note(&format!(
         "{} connections open after {:.1} s, {:.0} a second",
-        shape.connections,
+        parameters.connections,
         audience.opening_s,
-        f64::from(shape.connections) / audience.opening_s
+        f64::from(parameters.connections) / audience.opening_s
     ));
-    let served = serve(args, &shape, &topics, &mut audience)?;
-    let result = result(&shape, setting, &audience, served)?;
+    let serve_result = serve(args, &parameters, &topics, &mut audience)?;
+    let result = result_json(&parameters, options, &audience, serve_result)?;
     print_summary(&result);
     Ok(result)
 }
@@ -129,103 +140,106 @@ struct ServeResult {
     samples: Vec<Value>,
     published: Value,
     received: Value,
-    tool: Process,
+    subscriber_sample: Process,
     /// Processor time of the subscriber, in seconds.
-    tool_cpu_s: f64,
+    subscriber_cpu_s: f64,
     after: Sample,
 }
 
 /// Publishes for the duration, or makes the clients publish.
 fn serve(
     args: &RunArgs,
-    shape: &HoldParameters,
+    parameters: &HoldParameters,
     topics: &str,
     audience: &mut Audience,
 ) -> Result<ServeResult> {
     let Audience {
         server, subscriber, ..
     } = audience;
-    let tool_before_s = subscriber.sample()?.cpu_s;
-    let (samples, published) = match shape.talk_every_s {
-        Some(every_s) => {
-            subscriber.ask(&format!("talk {every_s}"))?;
-            let samples = watch(server, shape.duration_s)?;
+    let cpu_before_s = subscriber.sample()?.cpu_s;
+    let (samples, published) = match parameters.publish_interval_s {
+        Some(interval_s) => {
+            subscriber.ask(&format!("talk {interval_s}"))?;
+            let samples = watch(server, parameters.duration_s)?;
             (samples, subscriber.ask("talk 0")?["said"].take())
         }
-        None if shape.rate == 0.0 => (watch(server, shape.duration_s)?, json!({})),
+        None if parameters.rate == 0.0 => (watch(server, parameters.duration_s)?, json!({})),
         None => {
-            let (rate, seconds) = (shape.rate.to_string(), shape.duration_s.to_string());
+            let (rate, seconds) = (
+                parameters.rate.to_string(),
+                parameters.duration_s.to_string(),
+            );
             let flags = ["--rate", &rate, "--duration", &seconds];
-            let publisher = Publisher::start(args, server, topics, shape.size, &flags)?;
+            let publisher = Publisher::start(args, server, topics, parameters.size, &flags)?;
             (
-                watch(server, shape.duration_s)?,
+                watch(server, parameters.duration_s)?,
                 publisher.wait_for_result()?,
             )
         }
     };
-    pause(REST_S);
+    pause(SETTLE_S);
     let received = subscriber.ask("report")?;
-    let tool = subscriber.sample()?;
+    let subscriber_sample = subscriber.sample()?;
     Ok(ServeResult {
         samples,
         published,
         received,
-        tool,
-        tool_cpu_s: tool.cpu_s - tool_before_s,
+        subscriber_sample,
+        subscriber_cpu_s: subscriber_sample.cpu_s - cpu_before_s,
         after: Sample::of(server)?,
     })
 }
 
-fn result(
-    shape: &HoldParameters,
-    setting: ServerOptions,
+fn result_json(
+    parameters: &HoldParameters,
+    options: ServerOptions,
     audience: &Audience,
-    served: ServeResult,
+    serve_result: ServeResult,
 ) -> Result<Value> {
     let ServeResult {
         samples,
         published,
         received,
-        tool,
-        tool_cpu_s,
+        subscriber_sample,
+        subscriber_cpu_s,
         after,
-    } = served;
+    } = serve_result;
     let arrived = count_at(&received, "/messages");
     let missing = count_at(&published, "/accepted") as i64 - arrived as i64;
-    let clean = is_clean(&received)
+    let is_clean_result = is_clean(&received)
         && missing == 0
         && count_at(&published, "/refused") + count_at(&published, "/unanswered") == 0
         && received["connections"]["closed"] == 0;
     let served_s = after.seconds_since(&audience.open);
     let server_cpu_s = after.process.cpu_s - audience.open.process.cpu_s;
-    let busy = after.cores_since(&audience.open);
-    let publisher_s = published["tool_cpu_s"].as_f64().unwrap_or(0.0);
-    let tools_busy = (tool_cpu_s + publisher_s) / served_s;
+    let server_busy = after.cores_since(&audience.open);
+    let publisher_cpu_s = published["tool_cpu_s"].as_f64().unwrap_or(0.0);
+    let tools_busy = (subscriber_cpu_s + publisher_cpu_s) / served_s;
     let cores = std::thread::available_parallelism()?.get() as f64;
-    let connections = f64::from(shape.connections);
+    let connections = f64::from(parameters.connections);
     Ok(json!({
-        "clean": clean,
-        "preset": shape.preset.name(),
-        "connections": shape.connections,
-        "protocol": shape.protocol.name(),
-        "shards": setting.shards,
-        "ports": shape.ports,
-        "log_messages": setting.keep,
-        "size_bytes": shape.size,
-        "rate_per_s": shape.rate,
-        "talk_every_s": shape.talk_every_s,
-        "duration_s": shape.duration_s,
+        "clean": is_clean_result,
+        "preset": parameters.preset.name(),
+        "connections": parameters.connections,
+        "protocol": parameters.protocol.name(),
+        "shards": options.shards,
+        "ports": parameters.ports,
+        "log_messages": options.keep,
+        "size_bytes": parameters.size,
+        "rate_per_s": parameters.rate,
+        "talk_every_s": parameters.publish_interval_s,
+        "duration_s": parameters.duration_s,
         "opening_s": audience.opening_s,
         "connects_per_s": connections / audience.opening_s,
         "missing": missing,
         "per_connection_open": audience.cost_open(),
-        "per_connection_after": per_connection(shape.connections, &audience.empty, &after),
-        "server_cores_busy": busy,
+        "per_connection_after": per_connection(parameters.connections, &audience.empty, &after),
+        "server_cores_busy": server_busy,
         "server_cpu_us_per_delivery": server_cpu_s * 1e6 / arrived as f64,
         "tools_cores_busy": tools_busy,
         // The tools are at their limit if they use all the processor time that the server leaves.
-        "bottleneck": bottleneck(busy, cores.min(setting.shards.into()), tools_busy, cores - busy),
-        "subscriber_rss_bytes_per_connection": tool.rss_bytes as f64 / connections,
+        "bottleneck": bottleneck(server_busy, cores.min(options.shards.into()), tools_busy, cores - server_busy),
+        "subscriber_rss_bytes_per_connection": subscriber_sample.rss_bytes as f64 / connections,
         "empty": audience.empty.json(),
         "open": audience.open.json(),
         "after": after.json(),

@@ -31,14 +31,14 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut windows = serde_json::Map::new();
     let mut ratios = Vec::new();
     for round in 1..=args.rounds {
-        let calm = storm.window(&format!("calm {round}"))?;
+        let calm = storm.measure_window(&format!("calm {round}"))?;
         let opened = calm["connections"]["opened"].clone();
-        let reload = storm.reloads(args, round, settings)?;
+        let reload = storm.measure_reloads(args, round, settings)?;
         let p99_9 = |report: &Value| number_at(report, "/latency_ms/p99_9");
         let ratio = p99_9(&reload) / p99_9(&calm);
-        let stayed = reload["connections"]["opened"] == opened;
+        let have_all_stayed = reload["connections"]["opened"] == opened;
         report::say(&format!(
-            "round {round}: p99.9 {:.3} ms with readings, {:.3} ms without: {ratio:.2}; all stayed: {stayed}",
+            "round {round}: p99.9 {:.3} ms with readings, {:.3} ms without: {ratio:.2}; all stayed: {have_all_stayed}",
             p99_9(&reload),
             p99_9(&calm)
         ));
@@ -48,7 +48,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         pause(0.5);
     }
     ratios.sort_by(f64::total_cmp);
-    let more = json!({ "p99_9_ratios": ratios, "median": ratios[ratios.len() / 2] });
+    let figures = json!({ "p99_9_ratios": ratios, "median": ratios[ratios.len() / 2] });
     report::say(&format!("median ratio {:.2}", ratios[ratios.len() / 2]));
-    storm.end(Value::Object(windows), more)
+    storm.finish(Value::Object(windows), figures)
 }

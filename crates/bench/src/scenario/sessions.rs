@@ -21,20 +21,20 @@ use crate::rig::{
 };
 use crate::subscribe::Protocol;
 
-/// Number of batches, unless the size of a batch would be outside `BATCH`.
+/// Number of batches, unless the size of a batch would be outside `BATCH_CLIENTS`.
 const BATCHES: u32 = 10;
 /// The minimum and maximum size of a batch. The minimum is large enough that starting the tool does not matter. The maximum fits into a
 /// descriptor table whose limit cannot be raised.
-const BATCH: (u32, u32) = (500, 15_000);
+const BATCH_CLIENTS: (u32, u32) = (500, 15_000);
 /// Seconds after a batch, so that the server has handled all disconnects.
-const REST_S: f64 = 2.0;
-/// Seconds before memory is read for the result. A server may keep memory for clients that return soon. Crore does so for half a minute.
-/// This memory is not part of a session.
-const CALM_S: f64 = 35.0;
+const SETTLE_S: f64 = 2.0;
+/// Seconds until memory is read for the result. A server may keep memory for clients that return soon; Crore does so for half a minute. That
+/// memory is not part of a session.
+const MEMORY_KEPT_S: f64 = 35.0;
 /// The number of clients of each batch that reconnect at the end.
-const CHECKS: u32 = 20;
+const CHECKS_PER_BATCH: u32 = 20;
 /// Timeout for an answer.
-const SILENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Measures Crore, and Mosquitto if it is chosen with `--peer`.
 pub fn run(args: &RunArgs) -> Result<Value> {
@@ -50,49 +50,49 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     if args.peer.contains(&ServerKind::Mosquitto) {
         kinds.push(ServerKind::Mosquitto);
     }
-    let mut sides = Map::new();
+    let mut results = Map::new();
     for kind in kinds {
-        sides.insert(kind.name().into(), measure(args, kind)?);
+        results.insert(kind.name().into(), measure(args, kind)?);
     }
     Ok(json!({
-        "clean": sides.values().all(|side| side["clean"] == true),
+        "clean": results.values().all(|result| result["clean"] == true),
         "packages": versions(),
-        "sides": sides,
+        "sides": results,
     }))
 }
 
-/// Clients that have connected and disconnected.
+/// A batch of clients that have connected and disconnected.
 struct Batch {
     /// The process id of the clients' load tool, which is part of the client ids.
-    process: u32,
+    process_id: u32,
     count: u32,
-    failed: bool,
+    has_failures: bool,
 }
 
 fn measure(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let sessions = args.connections.unwrap_or(1_000_000);
-    let size = (sessions / BATCHES).clamp(BATCH.0, BATCH.1);
-    let setting = ServerOptions::new(kind, args.shards.unwrap_or(2), args.keep(Protocol::Mqtt));
-    let mut server = Server::start(args, setting)?;
+    let size = (sessions / BATCHES).clamp(BATCH_CLIENTS.0, BATCH_CLIENTS.1);
+    let options = ServerOptions::new(kind, args.shards.unwrap_or(2), args.keep(Protocol::Mqtt));
+    let mut server = Server::start(args, options)?;
     let empty = Sample::of(&mut server)?;
-    let (mut begun, mut batches) = (0, Vec::new());
+    let (mut session_count, mut batches) = (0, Vec::new());
     let mut growth = Vec::new();
-    while begun < sessions {
-        let count = (sessions - begun).min(size);
-        batches.push(batch(args, &server, begun, count)?);
-        begun += count;
+    while session_count < sessions {
+        let count = (sessions - session_count).min(size);
+        batches.push(run_batch(args, &server, session_count, count)?);
+        session_count += count;
         let now = Sample::of(&mut server)?;
-        growth.push((begun, grown(&empty, &now)));
+        growth.push((session_count, growth_bytes(&empty, &now)));
     }
-    pause(CALM_S);
+    pause(MEMORY_KEPT_S);
     let after = Sample::of(&mut server)?;
-    let (mut checked, mut present) = (0, 0);
+    let (mut checked_count, mut present_count) = (0, 0);
     for batch in &batches {
-        for n in 0..batch.count.min(CHECKS) {
-            let number = n * (batch.count / batch.count.min(CHECKS));
-            let name = client_id(batch.process, 's', number);
-            checked += 1;
-            present += u32::from(is_present(args, server.addresses[0], &name)?);
+        for n in 0..batch.count.min(CHECKS_PER_BATCH) {
+            let number = n * (batch.count / batch.count.min(CHECKS_PER_BATCH));
+            let client_id = client_id(batch.process_id, 's', number);
+            checked_count += 1;
+            present_count += u32::from(has_session(args, server.addresses[0], &client_id)?);
         }
     }
     let cost = per_connection(sessions, &empty, &after);
@@ -100,62 +100,62 @@ fn measure(args: &RunArgs, kind: ServerKind) -> Result<Value> {
         .iter()
         .map(|(n, bytes)| (f64::from(*n), *bytes))
         .collect();
-    let (bytes_per_session, fixed) = line(&points);
+    let (bytes_per_session, fixed_bytes) = line(&points);
     report::say(&format!(
         "{}: {sessions} sessions of absent clients with a subscription each: PSS {:.1} B a session; \
-         from batch to batch {bytes_per_session:.1} B, and {:.2} MB that do not grow; {present} of {checked} were there",
+         from batch to batch {bytes_per_session:.1} B, and {:.2} MB that do not grow; {present_count} of {checked_count} were there",
         kind.name(),
         number_at(&cost, "/server_pss_bytes"),
-        fixed / 1e6,
+        fixed_bytes / 1e6,
     ));
     let growth = growth.into_iter().map(|(sessions, bytes)| {
         json!({"sessions": sessions, "pss_bytes": bytes, "per_session": bytes / f64::from(sessions)})
     });
     Ok(json!({
-        "clean": present == checked && batches.iter().all(|batch| !batch.failed),
+        "clean": present_count == checked_count && batches.iter().all(|batch| !batch.has_failures),
         "sessions": sessions,
         "batch": size,
-        "shards": setting.shards,
+        "shards": options.shards,
         "complaints": server.error_log(),
-        "checked": checked,
-        "present": present,
+        "checked": checked_count,
+        "present": present_count,
         "per_session": cost,
         "per_session_of_growth": bytes_per_session,
-        "fixed_bytes_of_growth": fixed,
+        "fixed_bytes_of_growth": fixed_bytes,
         "growth": growth.collect::<Vec<_>>(),
         "empty": empty.json(),
         "after": after.json(),
     }))
 }
 
-fn grown(before: &Sample, after: &Sample) -> f64 {
+fn growth_bytes(before: &Sample, after: &Sample) -> f64 {
     after.process.pss_bytes as f64 - before.process.pss_bytes as f64
 }
 
-/// Connects `count` clients with topics from number `from` on, and disconnects them properly.
-fn batch(args: &RunArgs, server: &Server, from: u32, count: u32) -> Result<Batch> {
-    let first = 1_000_001 + from;
+/// Connects `count` clients with topics from number `first_topic` on, and disconnects them properly.
+fn run_batch(args: &RunArgs, server: &Server, first_topic: u32, count: u32) -> Result<Batch> {
+    let first = 1_000_001 + first_topic;
     let topics = format!("/p/s{{{first}..{}}}/-", first + count - 1);
     let addresses = local_address_pattern(count);
     let flags = ["--protocol", "mqtt", "--local", &addresses];
     let mut subscriber = Subscriber::start(args, server, count, &topics, &flags)?;
     subscriber.open()?;
     let report = subscriber.ask("part")?;
-    pause(REST_S);
+    pause(SETTLE_S);
     Ok(Batch {
-        process: subscriber.process_id(),
+        process_id: subscriber.process_id(),
         count,
-        failed: report["connections"]["failed"] != 0,
+        has_failures: report["connections"]["failed"] != 0,
     })
 }
 
 /// Whether the server has a session with this client id. The session is kept.
-fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
+fn has_session(args: &RunArgs, server: SocketAddr, client_id: &str) -> Result<bool> {
     let (dialect, mut out) = (Dialect::new(&args.mqtt, false), Vec::new());
-    let mut link = Link::open(server, SILENCE)?;
-    dialect.write_connect(name, &[], &mut out);
+    let mut link = Link::open(server, ANSWER_TIMEOUT)?;
+    dialect.write_connect(client_id, &[], &mut out);
     link.send(&out)?;
-    let present = loop {
+    let session_present = loop {
         match dialect.parse_packet(&link.buffer) {
             Ok(None) => link.read().context("no CONNACK came")?,
             Ok(Some((
@@ -172,7 +172,7 @@ fn is_present(args: &RunArgs, server: SocketAddr, name: &str) -> Result<bool> {
     out.clear();
     dialect.write_disconnect(&mut out);
     link.send(&out)?;
-    Ok(present)
+    Ok(session_present)
 }
 
 #[cfg(test)]
@@ -180,12 +180,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_parted_into_what_grows_and_what_does_not() {
+    fn line_has_the_bytes_per_session_and_the_fixed_bytes() {
         let points: Vec<(f64, f64)> = (1..=10)
             .map(|n| f64::from(n * 1500))
             .map(|n| (n, n * 250.0 + 4e6))
             .collect();
-        let (each, fixed) = line(&points);
-        assert!((each - 250.0).abs() < 1e-6 && (fixed - 4e6).abs() < 1e-3);
+        let (each, fixed_bytes) = line(&points);
+        assert!((each - 250.0).abs() < 1e-6 && (fixed_bytes - 4e6).abs() < 1e-3);
     }
 }

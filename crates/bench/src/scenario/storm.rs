@@ -17,7 +17,7 @@ const CONNECTIONS: u32 = 100_000;
 /// Default duration of each window, in seconds.
 const WINDOW_S: f64 = 20.0;
 /// Seconds between two messages to one client at the default rate.
-const EVERY_S: f64 = 60.0;
+const MESSAGE_INTERVAL_S: f64 = 60.0;
 
 /// A server with its subscriber and publisher.
 pub struct Storm {
@@ -26,7 +26,7 @@ pub struct Storm {
     publisher: Publisher,
     connections: u32,
     window_s: f64,
-    head: Value,
+    parameters: Value,
 }
 
 impl Storm {
@@ -34,14 +34,14 @@ impl Storm {
     pub fn start(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
         let protocol = args.subscribe_protocol();
-        let setting = ServerOptions::new(
+        let options = ServerOptions::new(
             ServerKind::Crore,
             args.shards_for(connections, 1, 2),
             args.keep(protocol),
         );
         let server = match settings {
-            None => Server::start(args, setting)?,
-            Some(settings) => Server::start_with(args, setting, settings, None)?,
+            None => Server::start(args, options)?,
+            Some(settings) => Server::start_with(args, options, settings, None)?,
         };
         let (topics, addresses) = (
             topic_pattern(connections),
@@ -50,13 +50,15 @@ impl Storm {
         let flags = ["--protocol", protocol.name(), "--local", &addresses];
         let mut subscriber = Subscriber::start(args, &server, connections, &topics, &flags)?;
         let opening_s = subscriber.open()?;
-        let rate = args.rate.unwrap_or(f64::from(connections) / EVERY_S);
-        let (size, text) = (args.size.unwrap_or(512), rate.to_string());
-        let publisher = Publisher::start(args, &server, &topics, size, &["--rate", &text])?;
+        let rate = args
+            .rate
+            .unwrap_or(f64::from(connections) / MESSAGE_INTERVAL_S);
+        let (size, rate_text) = (args.size.unwrap_or(512), rate.to_string());
+        let publisher = Publisher::start(args, &server, &topics, size, &["--rate", &rate_text])?;
         pause(1.0);
-        let head = json!({
+        let parameters = json!({
             "connections": connections, "protocol": protocol.name(),
-            "shards": setting.shards, "log_messages": setting.keep,
+            "shards": options.shards, "log_messages": options.keep,
             "rate_per_s": rate, "size_bytes": size, "opening_s": opening_s,
         });
         let window_s = args.duration.unwrap_or(WINDOW_S);
@@ -66,20 +68,20 @@ impl Storm {
             publisher,
             connections,
             window_s,
-            head,
+            parameters,
         })
     }
 
-    /// Measures a window, with the server's load.
-    pub fn window(&mut self, name: &str) -> Result<Value> {
+    /// Measures a window.
+    pub fn measure_window(&mut self, name: &str) -> Result<Value> {
         self.subscriber.ask("restart")?;
         let before = Sample::of(&mut self.server)?;
         let samples = watch(&mut self.server, self.window_s)?;
-        self.close_window(name, &before, samples)
+        self.finish_window(name, &before, samples)
     }
 
     /// Measures a window in which the server reloads changed settings each second.
-    pub fn reloads(
+    pub fn measure_reloads(
         &mut self,
         args: &RunArgs,
         round: usize,
@@ -93,10 +95,10 @@ impl Storm {
             samples.extend(watch(&mut self.server, 1.0)?);
         }
         self.server.reload(&settings(args, 0))?;
-        self.close_window(&format!("readings {round}"), &before, samples)
+        self.finish_window(&format!("readings {round}"), &before, samples)
     }
 
-    fn close_window(&mut self, name: &str, before: &Sample, samples: Vec<Value>) -> Result<Value> {
+    fn finish_window(&mut self, name: &str, before: &Sample, samples: Vec<Value>) -> Result<Value> {
         let after = Sample::of(&mut self.server)?;
         let mut report = self.subscriber.ask("report")?;
         let seconds = after.seconds_since(before);
@@ -118,15 +120,15 @@ impl Storm {
         Ok(report)
     }
 
-    /// Ends everything and returns the result.
-    pub fn end(self, windows: Value, more: Value) -> Result<Value> {
+    /// Ends the load and returns the result, with further `figures`.
+    pub fn finish(self, windows: Value, figures: Value) -> Result<Value> {
         let published = self.publisher.stop()?;
-        let clean = windows
+        let is_clean_run = windows
             .as_object()
             .is_none_or(|all| all.values().all(is_clean));
         Ok(json!({
-            "clean": clean, "setting": self.head, "windows": windows, "published": published,
-            "more": more,
+            "clean": is_clean_run, "setting": self.parameters, "windows": windows, "published": published,
+            "more": figures,
         }))
     }
 }
@@ -134,34 +136,39 @@ impl Storm {
 /// Measures a calm window, then a window in which `--churn-rate` connections a second close and reopen.
 pub fn churn(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
-    let calm = storm.window("calm")?;
+    let calm = storm.measure_window("calm")?;
     let opened = count_at(&calm, "/connections/opened");
     storm
         .subscriber
         .ask(&format!("churn {}", args.churn_rate))?;
-    let churned = storm.window("churn")?;
+    let churn_window = storm.measure_window("churn")?;
     storm.subscriber.ask("churn 0")?;
-    let reopened = count_at(&churned, "/connections/opened") - opened;
-    let more = json!({ "churn_per_s": args.churn_rate, "reopened": reopened });
-    report::say(&format!("{reopened} connections closed and opened again"));
-    storm.end(json!({ "calm": calm, "churn": churned }), more)
+    let reopened_count = count_at(&churn_window, "/connections/opened") - opened;
+    let figures = json!({ "churn_per_s": args.churn_rate, "reopened": reopened_count });
+    report::say(&format!(
+        "{reopened_count} connections closed and opened again"
+    ));
+    storm.finish(json!({ "calm": calm, "churn": churn_window }), figures)
 }
 
 /// Measures a calm window, and one in which every connection is reset and all clients reconnect at once.
 pub fn tsunami(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
-    let calm = storm.window("calm")?;
+    let calm = storm.measure_window("calm")?;
     storm.subscriber.ask("restart")?;
     let before = Sample::of(&mut storm.server)?;
     storm.subscriber.ask("drop")?;
-    let back = storm.subscriber.wait_until_open()?;
-    let wave = storm.close_window("wave", &before, Vec::new())?;
-    let seconds = count_at(&back, "/now_ns").saturating_sub(before.at_ns) as f64 / 1e9;
+    let open_report = storm.subscriber.wait_until_open()?;
+    let wave = storm.finish_window("wave", &before, Vec::new())?;
+    let seconds = count_at(&open_report, "/now_ns").saturating_sub(before.at_ns) as f64 / 1e9;
     let per_s = f64::from(storm.connections) / seconds;
     report::say(&format!(
         "all back after {seconds:.2} s, {per_s:.0} connects a second"
     ));
-    let after = storm.window("after")?;
-    let more = json!({ "back_s": seconds, "connects_per_s": per_s });
-    storm.end(json!({ "calm": calm, "wave": wave, "after": after }), more)
+    let after = storm.measure_window("after")?;
+    let figures = json!({ "back_s": seconds, "connects_per_s": per_s });
+    storm.finish(
+        json!({ "calm": calm, "wave": wave, "after": after }),
+        figures,
+    )
 }

@@ -25,7 +25,7 @@ const CONNECTIONS: u32 = 10_000;
 /// Handshakes of each kind in a round.
 const HANDSHAKES: u32 = 1_000;
 /// The number of subscribers during a storm of handshakes. The next two constants are the messages a second, and the message size.
-const LISTENERS: u32 = 1_000;
+const STORM_SUBSCRIBERS: u32 = 1_000;
 const MESSAGES_PER_S: &str = "1000";
 const MESSAGE_BYTES: usize = 128;
 /// How many handshakes a second the storm attempts.
@@ -33,7 +33,7 @@ const STORM_PER_S: u32 = 1_000;
 /// Default duration of a window, in seconds.
 const WINDOW_S: f64 = 10.0;
 /// Seconds of rest after connections have opened.
-const REST_S: f64 = 2.0;
+const SETTLE_S: f64 = 2.0;
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
@@ -43,25 +43,25 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         certificate: Some(Certificate::make(directory.path())?),
         ..args.clone()
     };
-    let wanted = |row: &str| args.rows.is_empty() || args.rows.iter().any(|other| other == row);
-    let (mut rows, mut clean) = (Map::new(), true);
-    if wanted("idle") {
-        rows.insert("idle".into(), idle(args)?);
+    let is_chosen = |row: &str| args.rows.is_empty() || args.rows.iter().any(|other| other == row);
+    let (mut rows, mut is_clean_run) = (Map::new(), true);
+    if is_chosen("idle") {
+        rows.insert("idle".into(), measure_idle(args)?);
     }
-    if wanted("handshakes") {
-        rows.insert("handshakes".into(), handshakes(args)?);
+    if is_chosen("handshakes") {
+        rows.insert("handshakes".into(), measure_all_handshakes(args)?);
     }
-    if wanted("storm") {
-        let storm = storm(args)?;
-        clean = storm["clean"] == true;
+    if is_chosen("storm") {
+        let storm = measure_storm(args)?;
+        is_clean_run = storm["clean"] == true;
         rows.insert("storm".into(), storm);
     }
-    Ok(json!({ "clean": clean, "packages": versions(), "rows": rows }))
+    Ok(json!({ "clean": is_clean_run, "packages": versions(), "rows": rows }))
 }
 
 /// The measured servers, with their protocols.
-fn sides(args: &RunArgs) -> Vec<(ServerKind, Protocol)> {
-    let mut sides = vec![
+fn measured_servers(args: &RunArgs) -> Vec<(ServerKind, Protocol)> {
+    let mut servers = vec![
         (ServerKind::Crore, Protocol::Ws),
         (ServerKind::Crore, Protocol::Mqtt),
     ];
@@ -70,33 +70,33 @@ fn sides(args: &RunArgs) -> Vec<(ServerKind, Protocol)> {
         (ServerKind::Mosquitto, Protocol::Mqtt),
     ] {
         if args.peer.contains(&kind) {
-            sides.push((kind, protocol));
+            servers.push((kind, protocol));
         }
     }
-    sides
+    servers
 }
 
 /// Measures the memory of idle connections with TLS and without.
-fn idle(args: &RunArgs) -> Result<Value> {
+fn measure_idle(args: &RunArgs) -> Result<Value> {
     let mut rows = Vec::new();
-    for (kind, protocol) in sides(args) {
-        let with = idle_cost(args, kind, protocol)?;
-        let plain = RunArgs {
+    for (kind, protocol) in measured_servers(args) {
+        let with_tls = idle_cost(args, kind, protocol)?;
+        let plain_args = RunArgs {
             certificate: None,
             ..args.clone()
         };
-        let without = idle_cost(&plain, kind, protocol)?;
+        let without_tls = idle_cost(&plain_args, kind, protocol)?;
         let bytes = |cost: &Value| number_at(cost, "/server_pss_bytes");
         report::say(&format!(
             "{} {}: PSS {:.0} B a connection with TLS, {:.0} B without",
             kind.name(),
             protocol.name(),
-            bytes(&with),
-            bytes(&without)
+            bytes(&with_tls),
+            bytes(&without_tls)
         ));
         rows.push(json!({
             "server": kind.name(), "protocol": protocol.name(),
-            "with_tls": with, "without": without,
+            "with_tls": with_tls, "without": without_tls,
         }));
     }
     Ok(rows.into())
@@ -110,7 +110,7 @@ fn idle_cost(args: &RunArgs, kind: ServerKind, protocol: Protocol) -> Result<Val
         local_address_pattern(connections),
     );
     let flags = ["--protocol", protocol.name(), "--local", &addresses];
-    let audience = Audience::open(args, server, connections, &topics, &flags, REST_S)?;
+    let audience = Audience::open(args, server, connections, &topics, &flags, SETTLE_S)?;
     let mut cost = audience.cost_open();
     cost["connections"] = json!(connections);
     cost["opening_s"] = json!(audience.opening_s);
@@ -118,7 +118,7 @@ fn idle_cost(args: &RunArgs, kind: ServerKind, protocol: Protocol) -> Result<Val
 }
 
 /// Measures the server's processor time of a handshake.
-fn handshakes(args: &RunArgs) -> Result<Value> {
+fn measure_all_handshakes(args: &RunArgs) -> Result<Value> {
     let kinds: Vec<ServerKind> = [ServerKind::Crore, ServerKind::Nchan, ServerKind::Mosquitto]
         .into_iter()
         .filter(|kind| *kind == ServerKind::Crore || args.peer.contains(kind))
@@ -127,18 +127,20 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
     for round in 0..args.rounds {
         for kind in &kinds {
             let mut server = Server::start(args, ServerOptions::new(*kind, 1, 0))?;
-            let full = measure_handshakes(args, &mut server, false)?;
+            let full_handshakes = measure_handshakes(args, &mut server, false)?;
             let resumed = measure_handshakes(args, &mut server, true)?;
             report::say(&format!(
                 "round {}: {}: {:.0} us of a core for a full handshake, {:.0} us for a resumed one ({} of {} resumed)",
                 round + 1,
                 kind.name(),
-                number_at(&full, "/server_us"),
+                number_at(&full_handshakes, "/server_us"),
                 number_at(&resumed, "/server_us"),
                 resumed["resumed"],
                 resumed["handshakes"],
             ));
-            rounds.push(json!({ "server": kind.name(), "full": full, "resumed": resumed }));
+            rounds.push(
+                json!({ "server": kind.name(), "full": full_handshakes, "resumed": resumed }),
+            );
         }
     }
     Ok(rounds.into())
@@ -167,37 +169,39 @@ fn measure_handshakes(args: &RunArgs, server: &mut Server, resumes: bool) -> Res
 }
 
 /// Measures deliveries without handshakes, then during handshakes, and without them again.
-fn storm(args: &RunArgs) -> Result<Value> {
+fn measure_storm(args: &RunArgs) -> Result<Value> {
     let certificate = args.certificate.clone().context("a certificate")?;
     let mut server = Server::start(args, ServerOptions::new(ServerKind::Crore, 1, 0))?;
-    let topics = topic_pattern(LISTENERS);
+    let topics = topic_pattern(STORM_SUBSCRIBERS);
     let flags = ["--protocol", "ws"];
-    let mut subscriber = Subscriber::start(args, &server, LISTENERS, &topics, &flags)?;
+    let mut subscriber = Subscriber::start(args, &server, STORM_SUBSCRIBERS, &topics, &flags)?;
     subscriber.open()?;
     let publisher_flags = ["--rate", MESSAGES_PER_S];
     let publisher = Publisher::start(args, &server, &topics, MESSAGE_BYTES, &publisher_flags)?;
-    pause(REST_S);
+    pause(SETTLE_S);
     let window_s = args.duration.unwrap_or(WINDOW_S);
-    let (mut windows, mut clean) = (Map::new(), true);
+    let (mut windows, mut is_clean_run) = (Map::new(), true);
     for (name, with_handshakes) in [("before", false), ("during", true), ("after", false)] {
         let storm = with_handshakes
-            .then(|| BackgroundHandshakes::begin(server.addresses[0], &certificate, STORM_PER_S));
+            .then(|| BackgroundHandshakes::start(server.addresses[0], &certificate, STORM_PER_S));
         let storm = storm.transpose()?;
         std::thread::sleep(Duration::from_millis(500));
         subscriber.ask("restart")?;
-        let (from, begun) = (
+        let (before, count_before) = (
             Sample::of(&mut server)?,
             storm.as_ref().map(BackgroundHandshakes::count),
         );
         pause(window_s);
-        let to = Sample::of(&mut server)?;
-        let done = storm.as_ref().map(BackgroundHandshakes::count);
+        let after = Sample::of(&mut server)?;
+        let count_after = storm.as_ref().map(BackgroundHandshakes::count);
         let mut report = subscriber.ask("report")?;
         drop(storm);
-        let rate = begun
-            .zip(done)
-            .map(|(begun, done)| (done - begun) as f64 / to.seconds_since(&from));
-        report["server_cores_busy"] = json!(to.cores_since(&from));
+        let rate = count_before
+            .zip(count_after)
+            .map(|(count_before, count_after)| {
+                (count_after - count_before) as f64 / after.seconds_since(&before)
+            });
+        report["server_cores_busy"] = json!(after.cores_since(&before));
         report["handshakes_per_s"] = json!(rate);
         report::say(&format!(
             "{name}: {:.0} handshakes/s, {} messages, latency p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms; server {:.2} cores",
@@ -208,12 +212,12 @@ fn storm(args: &RunArgs) -> Result<Value> {
             number_at(&report, "/latency_ms/max"),
             number_at(&report, "/server_cores_busy"),
         ));
-        clean &= is_clean(&report) && report["connections"]["closed"] == 0;
+        is_clean_run &= is_clean(&report) && report["connections"]["closed"] == 0;
         windows.insert(name.into(), report);
     }
     let published = publisher.stop()?;
     Ok(json!({
-        "clean": clean, "subscribers": LISTENERS, "size_bytes": MESSAGE_BYTES,
+        "clean": is_clean_run, "subscribers": STORM_SUBSCRIBERS, "size_bytes": MESSAGE_BYTES,
         "windows": windows, "published": published,
     }))
 }

@@ -10,49 +10,49 @@ use anyhow::{Context, Result, ensure};
 /// The mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
 /// A limit of socket memory, which makes version 1 account for socket memory. The limit is never reached.
-const SOCKETS_BYTES: u64 = 1 << 40;
+const SOCKET_LIMIT_BYTES: u64 = 1 << 40;
 /// The maximum number of attempts to remove a group. Several are needed because the last process in the group may still be ending.
-const TRIES: u32 = 100;
+const REMOVE_ATTEMPTS_MAX: u32 = 100;
 
 /// The file names of one version of control groups.
-struct Names {
+struct FileNames {
     version: u32,
-    limit: &'static str,
-    used: &'static str,
+    limit_bytes: &'static str,
+    used_bytes: &'static str,
     events: &'static str,
 }
 
-const FIRST: Names = Names {
+const VERSION_1: FileNames = FileNames {
     version: 1,
-    limit: "memory.limit_in_bytes",
-    used: "memory.usage_in_bytes",
+    limit_bytes: "memory.limit_in_bytes",
+    used_bytes: "memory.usage_in_bytes",
     events: "memory.oom_control",
 };
 
-const SECOND: Names = Names {
+const VERSION_2: FileNames = FileNames {
     version: 2,
-    limit: "memory.max",
-    used: "memory.current",
+    limit_bytes: "memory.max",
+    used_bytes: "memory.current",
     events: "memory.events",
 };
 
 /// A control group.
 pub struct Group {
     directory: PathBuf,
-    names: &'static Names,
-    limit: u64,
+    file_names: &'static FileNames,
+    limit_bytes: u64,
 }
 
 impl Group {
-    /// Creates a group with a limit of `limit` bytes.
-    pub fn new(limit: u64) -> Result<Group> {
-        let first = Path::new(MOUNT).join("memory");
-        let (top, names) = if first.is_dir() {
-            (first, &FIRST)
+    /// Creates a group with a limit of `limit_bytes`.
+    pub fn new(limit_bytes: u64) -> Result<Group> {
+        let version_1_directory = Path::new(MOUNT).join("memory");
+        let (top_directory, file_names) = if version_1_directory.is_dir() {
+            (version_1_directory, &VERSION_1)
         } else {
-            (PathBuf::from(MOUNT), &SECOND)
+            (PathBuf::from(MOUNT), &VERSION_2)
         };
-        let directory = top.join(format!("crore-fill-{}", std::process::id()));
+        let directory = top_directory.join(format!("crore-fill-{}", std::process::id()));
         fs::create_dir(&directory).with_context(|| {
             format!(
                 "cannot make the control group {}: this scenario needs root",
@@ -61,14 +61,14 @@ impl Group {
         })?;
         let group = Group {
             directory,
-            names,
-            limit,
+            file_names,
+            limit_bytes,
         };
-        group.write(names.limit, limit).context(
+        group.write(file_names.limit_bytes, limit_bytes).context(
             "no memory controller: enable it with `echo +memory > /sys/fs/cgroup/cgroup.subtree_control`",
         )?;
-        if names.version == FIRST.version {
-            group.write("memory.kmem.tcp.limit_in_bytes", SOCKETS_BYTES)?;
+        if file_names.version == VERSION_1.version {
+            group.write("memory.kmem.tcp.limit_in_bytes", SOCKET_LIMIT_BYTES)?;
         }
         Ok(group)
     }
@@ -85,39 +85,39 @@ impl Group {
     }
 
     /// The file to which a process writes its id to join the group.
-    pub fn members(&self) -> PathBuf {
+    pub fn members_file(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 
     /// The memory limit in bytes.
-    pub fn limit(&self) -> u64 {
-        self.limit
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
     }
 
     /// The version of control groups.
     pub fn version(&self) -> u32 {
-        self.names.version
+        self.file_names.version
     }
 
     /// The used memory in bytes.
-    pub fn used(&self) -> Result<u64> {
-        Ok(self.read(self.names.used)?.trim().parse()?)
+    pub fn used_bytes(&self) -> Result<u64> {
+        Ok(self.read(self.file_names.used_bytes)?.trim().parse()?)
     }
 
     /// The number of processes that the kernel has killed because memory ran out.
-    pub fn kills(&self) -> Result<u64> {
-        let events = self.read(self.names.events)?;
-        let kills = events
+    pub fn kill_count(&self) -> Result<u64> {
+        let events = self.read(self.file_names.events)?;
+        let kill_count = events
             .lines()
             .find_map(|line| line.strip_prefix("oom_kill "));
-        ensure!(kills.is_some(), "the kernel does not count its kills");
-        Ok(kills.unwrap_or_default().trim().parse()?)
+        ensure!(kill_count.is_some(), "the kernel does not count its kills");
+        Ok(kill_count.unwrap_or_default().trim().parse()?)
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for _ in 0..TRIES {
+        for _ in 0..REMOVE_ATTEMPTS_MAX {
             if fs::remove_dir(&self.directory).is_ok() {
                 return;
             }

@@ -40,19 +40,19 @@ pub fn do_handshakes(
     count: u32,
 ) -> Result<Handshakes> {
     let config = tls::client(&certificate.chain, resumes)?;
-    let (mut resumed, began) = (0, Instant::now());
+    let (mut resumed, start) = (0, Instant::now());
     for _ in 0..count {
-        let kind = once(server, &config, resumes)?;
+        let kind = do_handshake(server, &config, resumes)?;
         resumed += u32::from(kind == Some(HandshakeKind::Resumed));
     }
     Ok(Handshakes {
         handshakes: count,
         resumed,
-        elapsed_s: began.elapsed().as_secs_f64(),
+        elapsed_s: start.elapsed().as_secs_f64(),
     })
 }
 
-fn once(
+fn do_handshake(
     server: SocketAddr,
     config: &Arc<ClientConfig>,
     resumes: bool,
@@ -79,8 +79,8 @@ fn once(
     connection.write_tls(&mut stream)?;
     stream.flush()?;
     // This reads until the server has closed the connection, so that the server's work for this handshake ends before the next one begins.
-    let mut rest = [0; 512];
-    while matches!(stream.read(&mut rest), Ok(1..)) {}
+    let mut buffer = [0; 512];
+    while matches!(stream.read(&mut buffer), Ok(1..)) {}
     Ok(connection.handshake_kind())
 }
 
@@ -95,7 +95,7 @@ impl BackgroundHandshakes {
     ///
     /// # Errors
     /// If the certificate cannot be read.
-    pub fn begin(
+    pub fn start(
         server: SocketAddr,
         certificate: &Certificate,
         per_s: u32,
@@ -105,14 +105,15 @@ impl BackgroundHandshakes {
         let threads = (0..THREADS).map(|_| {
             let (shared, config) = (shared.clone(), config.clone());
             std::thread::spawn(move || {
-                let (began, mut mine) = (Instant::now(), 0);
+                let (start, mut own_count) = (Instant::now(), 0);
                 while !shared.0.load(Relaxed) {
-                    if once(server, &config, false).is_ok() {
+                    if do_handshake(server, &config, false).is_ok() {
                         shared.1.fetch_add(1, Relaxed);
                     }
-                    mine += 1;
-                    let due = Duration::from_secs_f64(f64::from(mine * THREADS) / f64::from(per_s));
-                    std::thread::sleep(due.saturating_sub(began.elapsed()));
+                    own_count += 1;
+                    let due =
+                        Duration::from_secs_f64(f64::from(own_count * THREADS) / f64::from(per_s));
+                    std::thread::sleep(due.saturating_sub(start.elapsed()));
                 }
             })
         });
