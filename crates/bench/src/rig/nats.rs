@@ -16,37 +16,39 @@ use super::ports::reserve_ports;
 use crate::sys;
 
 /// The program's name, and the error if it is missing.
-const PROGRAM: &str = "nats-server";
-const REMEDY: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
+const PROGRAM_NAME: &str = "nats-server";
+const MISSING_PROGRAM: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
      or name it with --nats-server or CRORE_NATS_SERVER";
-/// The size that streams may reserve. The streams use only a small part of this size, so it may be larger than the disk.
-const ROOM: &str = "64GB";
+/// The size that streams may reserve. They use only a small part of it, so it may be larger than the disk.
+const STREAM_BYTES_MAX: &str = "64GB";
 /// The maximum number of warnings that are shown for each server.
-const WARNINGS: usize = 8;
+const WARNINGS_MAX: usize = 8;
 /// Timeout for the start of a server.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The path of the program: the named one, or else the first one in the places where the tests look, too.
-pub fn program(named: Option<&Path>) -> Result<PathBuf> {
-    if let Some(path) = named {
+/// The path of the program: the configured one, or the first one of those that the tests use, too (`CRORE_NATS_SERVER`, `PATH`, `~/go/bin`).
+pub fn program(configured_path: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = configured_path {
         let path = path.to_path_buf();
         ensure!(path.is_file(), "--nats-server: no file {}", path.display());
         return Ok(path);
     }
-    let by_environment = std::env::var_os("CRORE_NATS_SERVER").map(PathBuf::from);
+    let environment_path = std::env::var_os("CRORE_NATS_SERVER").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join("go/bin"));
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&paths).chain(home);
-    let mut found = by_environment
+    let directories = std::env::split_paths(&paths).chain(home);
+    let mut candidates = environment_path
         .into_iter()
-        .chain(places.map(|place| place.join(PROGRAM)));
-    found.find(|path| path.is_file()).context(REMEDY)
+        .chain(directories.map(|directory| directory.join(PROGRAM_NAME)));
+    candidates
+        .find(|path| path.is_file())
+        .context(MISSING_PROGRAM)
 }
 
-/// The configuration of a server that listens on `listen`, with the lines `more` added.
-pub fn config(listen: &str, store: &Path, more: &str) -> String {
+/// The configuration of a server that listens on `listen`, with these additional lines.
+pub fn config(listen: &str, store: &Path, additional_lines: &str) -> String {
     format!(
-        "listen: {listen}\njetstream {{ store_dir: {store:?}, sync_interval: always, max_file_store: {ROOM} }}\n{more}"
+        "listen: {listen}\njetstream {{ store_dir: {store:?}, sync_interval: always, max_file_store: {STREAM_BYTES_MAX} }}\n{additional_lines}"
     )
 }
 
@@ -57,39 +59,39 @@ pub struct Nats {
     /// Each server's port for clients.
     ports: Vec<u16>,
     /// All ports, reserved for restarts.
-    _held: Vec<HeldPort>,
+    _held_ports: Vec<HeldPort>,
     children: Vec<Option<Child>>,
 }
 
 impl Nats {
     /// Starts `count` servers, which listen for clients on this address.
-    pub fn start(count: u16, listen: Ipv4Addr, named: Option<&Path>) -> Result<Nats> {
-        let held = reserve_ports(2 * count)?;
-        let addresses: Vec<SocketAddr> = held.iter().map(HeldPort::addr).collect();
+    pub fn start(count: u16, listen: Ipv4Addr, configured_path: Option<&Path>) -> Result<Nats> {
+        let held_ports = reserve_ports(2 * count)?;
+        let addresses: Vec<SocketAddr> = held_ports.iter().map(HeldPort::addr).collect();
         let (clients, routes) = addresses.split_at(usize::from(count));
         let mut nats = Nats {
-            program: program(named)?,
+            program: program(configured_path)?,
             directory: Directory::make(format_args!("nats-{}", std::process::id()))?,
             ports: clients.iter().map(SocketAddr::port).collect(),
-            _held: held,
+            _held_ports: held_ports,
             children: clients.iter().map(|_| None).collect(),
         };
         let route_urls: Vec<String> = routes
             .iter()
             .map(|route| format!("nats://{route}"))
             .collect();
-        for (at, (client, route)) in clients.iter().zip(routes).enumerate() {
+        for (index, (client, route)) in clients.iter().zip(routes).enumerate() {
             let cluster_config = format!(
-                "server_name: n{at}\nmax_payload: 2MB\ncluster {{ name: bench, listen: {route}, no_advertise: true, routes: [{}] }}\n",
+                "server_name: n{index}\nmax_payload: 2MB\ncluster {{ name: bench, listen: {route}, no_advertise: true, routes: [{}] }}\n",
                 route_urls.join(", ")
             );
-            let store = nats.directory.path().join(format!("{at}"));
+            let store = nats.directory.path().join(format!("{index}"));
             let listen = format!("{listen}:{}", client.port());
             let text = config(&listen, &store, &cluster_config);
-            nats.directory.write(&format!("{at}.conf"), &text)?;
+            nats.directory.write(&format!("{index}.conf"), &text)?;
         }
-        for at in 0..nats.count() {
-            nats.spawn(at)?;
+        for index in 0..nats.count() {
+            nats.spawn(index)?;
         }
         nats.wait()?;
         Ok(nats)
@@ -106,14 +108,14 @@ impl Nats {
     }
 
     /// Starts a server, or starts it again.
-    pub fn spawn(&mut self, at: usize) -> Result<()> {
+    pub fn spawn(&mut self, index: usize) -> Result<()> {
         let path = self.directory.path();
         let log = std::fs::File::options()
             .create(true)
             .append(true)
-            .open(path.join(format!("{at}.log")))?;
+            .open(path.join(format!("{index}.log")))?;
         let mut command = Command::new(&self.program);
-        command.arg("-c").arg(path.join(format!("{at}.conf")));
+        command.arg("-c").arg(path.join(format!("{index}.conf")));
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -122,24 +124,27 @@ impl Nats {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
-        self.children[at] = Some(child);
+        self.children[index] = Some(child);
         Ok(())
     }
 
     /// Waits until all servers accept connections.
     pub fn wait(&mut self) -> Result<()> {
         let begin = Instant::now();
-        for at in 0..self.count() {
-            while TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[at])).is_err() {
-                if let Some(child) = &mut self.children[at]
+        for index in 0..self.count() {
+            while TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[index])).is_err() {
+                if let Some(child) = &mut self.children[index]
                     && let Some(status) = child.try_wait()?
                 {
-                    let log = self.directory.path().join(format!("{at}.log"));
-                    let said = std::fs::read_to_string(log).unwrap_or_default();
-                    let last = said.lines().next_back().unwrap_or_default();
-                    anyhow::bail!("nats-server ended: {status}. {last}");
+                    let log = self.directory.path().join(format!("{index}.log"));
+                    let log_text = std::fs::read_to_string(log).unwrap_or_default();
+                    let last_line = log_text.lines().next_back().unwrap_or_default();
+                    anyhow::bail!("nats-server ended: {status}. {last_line}");
                 }
-                ensure!(begin.elapsed() < START, "nats-server does not accept");
+                ensure!(
+                    begin.elapsed() < START_TIMEOUT,
+                    "nats-server does not accept"
+                );
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
@@ -147,8 +152,8 @@ impl Nats {
     }
 
     /// Kills a server.
-    pub fn kill(&mut self, at: usize) {
-        if let Some(mut child) = self.children[at].take() {
+    pub fn kill(&mut self, index: usize) {
+        if let Some(mut child) = self.children[index].take() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -157,18 +162,18 @@ impl Nats {
     /// The last warnings of the servers.
     pub fn warnings(&self) -> String {
         let mut text = String::from("the servers of NATS warned last:");
-        for at in 0..self.count() {
-            let log = self.directory.path().join(format!("{at}.log"));
-            let said = std::fs::read_to_string(log).unwrap_or_default();
+        for index in 0..self.count() {
+            let log = self.directory.path().join(format!("{index}.log"));
+            let log_text = std::fs::read_to_string(log).unwrap_or_default();
             let is_warning = |line: &&str| line.contains("[WRN]") || line.contains("[ERR]");
-            let last: Vec<&str> = said
+            let last_warnings: Vec<&str> = log_text
                 .lines()
                 .rev()
                 .filter(is_warning)
-                .take(WARNINGS)
+                .take(WARNINGS_MAX)
                 .collect();
-            for line in last.iter().rev() {
-                text += &format!("\n{at}: {line}");
+            for line in last_warnings.iter().rev() {
+                text += &format!("\n{index}: {line}");
             }
         }
         text
@@ -189,6 +194,6 @@ impl Nats {
 
 impl Drop for Nats {
     fn drop(&mut self) {
-        (0..self.count()).for_each(|at| self.kill(at));
+        (0..self.count()).for_each(|index| self.kill(index));
     }
 }

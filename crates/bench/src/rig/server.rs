@@ -21,17 +21,17 @@ use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
 
 /// The name of the server's program.
-const PROGRAM: &str = "crore";
+const PROGRAM_NAME: &str = "crore";
 /// The flag for the number of shards.
-const SHARDS: &str = "--shards";
+const SHARDS_FLAG: &str = "--shards";
 /// Timeout for the start of a server. A cluster node reads its log before it accepts connections.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// Timeout for the shutdown of a server with child processes. After that the whole process tree is killed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Crore's settings file, in the server's directory.
-const SETTINGS: &str = "crore.toml";
+const SETTINGS_FILE: &str = "crore.toml";
 /// The file for a peer's standard error, in its directory.
-const STDERR: &str = "stderr";
+const STDERR_FILE: &str = "stderr";
 
 /// The options of a server.
 #[derive(Clone, Copy, Debug)]
@@ -43,21 +43,21 @@ pub struct ServerOptions {
     /// The number of ports to listen on. Peers have one.
     pub ports: u16,
     /// Messages that a topic's log keeps.
-    pub keep: u32,
+    pub log_messages: u32,
     /// Whether a peer keeps acknowledged messages on disk.
     pub durable: bool,
-    /// Whether Crore opens the admin port that its settings name.
+    /// Whether Crore opens the admin port of its settings.
     pub admin: bool,
 }
 
 impl ServerOptions {
     /// Options with one port, not durable and without admin port.
-    pub fn new(kind: ServerKind, shards: u32, keep: u32) -> ServerOptions {
+    pub fn new(kind: ServerKind, shards: u32, log_messages: u32) -> ServerOptions {
         ServerOptions {
             kind,
             shards,
             ports: 1,
-            keep,
+            log_messages,
             durable: false,
             admin: false,
         }
@@ -80,48 +80,48 @@ pub struct Server {
 
 impl Server {
     /// Starts a server and waits until it accepts connections.
-    pub fn start(args: &RunArgs, setting: ServerOptions) -> Result<Server> {
-        let mut text = format!(
+    pub fn start(args: &RunArgs, options: ServerOptions) -> Result<Server> {
+        let mut settings_text = format!(
             "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
             args.accepts(),
             args.heartbeat,
-            setting.keep
+            options.log_messages
         );
         if let Some(seconds) = args.keep_s {
-            text += &format!("log_age_s = {seconds}\n");
+            settings_text += &format!("log_age_s = {seconds}\n");
         }
-        Server::start_with(args, setting, &text, None)
+        Server::start_with(args, options, &settings_text, None)
     }
 
-    /// Like [`Server::start`], with this text as Crore's settings file, and in the control group whose member list is `members`.
+    /// Like [`Server::start`], with this text as Crore's settings file, and in the control group (cgroup) with this file of members.
     pub fn start_with(
         args: &RunArgs,
-        setting: ServerOptions,
+        options: ServerOptions,
         settings: &str,
-        members: Option<&Path>,
+        members_file: Option<&Path>,
     ) -> Result<Server> {
-        let ports = reserve_ports(setting.ports)?;
+        let ports = reserve_ports(options.ports)?;
         let addresses: Vec<SocketAddr> = ports.iter().map(HeldPort::addr).collect();
         let port = addresses[0].port();
         let directory = Directory::make(port)?;
         let tls = args.certificate.as_ref();
-        let with_tls = tls.map(|tls| format!("{settings}\n{}", tls.settings()));
-        let settings = with_tls.as_deref().unwrap_or(settings);
+        let settings_with_tls = tls.map(|tls| format!("{settings}\n{}", tls.settings()));
+        let settings = settings_with_tls.as_deref().unwrap_or(settings);
         let binary = args.server_binary.as_deref();
-        let mut command = match setting.kind {
+        let mut command = match options.kind {
             ServerKind::Floor | ServerKind::Crore => {
-                own_command(binary, setting, settings, &addresses, &directory)?
+                server_command(binary, options, settings, &addresses, &directory)?
             }
-            ServerKind::Nchan => peers::nchan(&directory, port, setting.keep, tls)?,
-            ServerKind::Mosquitto => peers::mosquitto(&directory, port, tls, setting.durable)?,
+            ServerKind::Nchan => peers::nchan(&directory, port, options.log_messages, tls)?,
+            ServerKind::Mosquitto => peers::mosquitto(&directory, port, tls, options.durable)?,
             ServerKind::Nats => peers::nats(&directory, port, args.nats_server.as_deref())?,
             ServerKind::Other => bail!("a server of another kind is started by its command"),
         };
-        if let Some(members) = members {
-            command = in_control_group(&command, members);
+        if let Some(members_file) = members_file {
+            command = in_control_group(&command, members_file);
         }
         let core = args.core_of_server();
-        let mut server = Server::launch(command, setting.kind, addresses, directory, core)?;
+        let mut server = Server::launch(command, options.kind, addresses, directory, core)?;
         server.ports = ports;
         Ok(server)
     }
@@ -129,14 +129,14 @@ impl Server {
     /// Starts a Crore that listens on this address, with this text as its settings file.
     pub fn start_at(
         binary: Option<&Path>,
-        setting: ServerOptions,
+        options: ServerOptions,
         settings: &str,
         address: SocketAddr,
     ) -> Result<Server> {
         let directory = Directory::make(std::process::id())?;
         let addresses = vec![address];
-        let command = own_command(binary, setting, settings, &addresses, &directory)?;
-        Server::launch(command, setting.kind, addresses, directory, None)
+        let command = server_command(binary, options, settings, &addresses, &directory)?;
+        Server::launch(command, options.kind, addresses, directory, None)
     }
 
     /// Starts a server by any shell command. The server must listen on `address`.
@@ -161,7 +161,7 @@ impl Server {
             ServerKind::Nchan | ServerKind::Mosquitto | ServerKind::Nats
         ) {
             // Peers print a warning when they are started as root. The warning does not belong into a result.
-            let stderr = directory.path().join(STDERR);
+            let stderr = directory.path().join(STDERR_FILE);
             command.stderr(std::fs::File::create(stderr).context("a file for its errors")?);
         }
         let child = command
@@ -181,11 +181,11 @@ impl Server {
 
     /// Waits until the server accepts connections.
     pub fn wait(&mut self) -> Result<()> {
-        let begin = Instant::now();
+        let start = Instant::now();
         while TcpStream::connect(self.addresses[self.addresses.len() - 1]).is_err() {
             self.ensure_running()?;
             ensure!(
-                begin.elapsed() < START_TIMEOUT,
+                start.elapsed() < START_TIMEOUT,
                 "the server does not accept"
             );
             std::thread::sleep(Duration::from_millis(20));
@@ -198,8 +198,8 @@ impl Server {
 
     fn ensure_running(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            let said = [STDERR, peers::LOG].map(|name| self.read(name).unwrap_or_default());
-            bail!("{} ended: {status}. {}", self.kind.name(), said.concat());
+            let output = [STDERR_FILE, peers::LOG].map(|name| self.read(name).unwrap_or_default());
+            bail!("{} ended: {status}. {}", self.kind.name(), output.concat());
         }
         Ok(())
     }
@@ -230,14 +230,14 @@ impl Server {
     /// Starts the server again with `shards` shards on all cores. Returns the seconds until it accepted connections, or an error after
     /// `timeout`.
     pub fn timed_restart(&mut self, shards: u32, timeout: Duration) -> Result<f64> {
-        let begin = Instant::now();
+        let start = Instant::now();
         self.respawn_with_shards(shards)?;
         while TcpStream::connect(self.addresses[0]).is_err() {
             self.ensure_running()?;
-            ensure!(begin.elapsed() < timeout, "the start takes too long");
+            ensure!(start.elapsed() < timeout, "the start takes too long");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(begin.elapsed().as_secs_f64())
+        Ok(start.elapsed().as_secs_f64())
     }
 
     /// Starts the server again with `shards` shards on all cores, without waiting.
@@ -246,7 +246,7 @@ impl Server {
         let mut args = self.command.get_args();
         while let Some(arg) = args.next() {
             command.arg(arg);
-            if arg == SHARDS {
+            if arg == SHARDS_FLAG {
                 args.next();
                 command.arg(shards.to_string());
             }
@@ -270,7 +270,7 @@ impl Server {
 
     /// Replaces the settings file and makes the server reload it (SIGHUP).
     pub fn reload(&self, settings: &str) -> Result<()> {
-        self.directory.write(SETTINGS, settings)?;
+        self.directory.write(SETTINGS_FILE, settings)?;
         sys::signal(self.child.id(), Signal::HUP);
         Ok(())
     }
@@ -313,8 +313,8 @@ impl Drop for Server {
             // The server ends its worker processes itself. If the server were killed, they would keep running.
             let tree = Process::tree(self.child.id());
             sys::signal(self.child.id(), Signal::INT);
-            let begin = Instant::now();
-            while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < SHUTDOWN_TIMEOUT {
+            let start = Instant::now();
+            while matches!(self.child.try_wait(), Ok(None)) && start.elapsed() < SHUTDOWN_TIMEOUT {
                 std::thread::sleep(Duration::from_millis(20));
             }
             if let Ok(None) = self.child.try_wait() {
@@ -326,37 +326,37 @@ impl Drop for Server {
     }
 }
 
-/// The command, run by a shell that first joins the control group whose member list is `members`.
-pub fn in_control_group(command: &Command, members: &Path) -> Command {
+/// The command, run by a shell that first joins the control group with this file of members.
+pub fn in_control_group(command: &Command, members_file: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell
         .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
-        .arg(members)
+        .arg(members_file)
         .arg(command.get_program())
         .args(command.get_args());
     shell
 }
 
 /// The command for a server of this project.
-fn own_command(
+fn server_command(
     binary: Option<&Path>,
-    setting: ServerOptions,
+    options: ServerOptions,
     settings: &str,
     addresses: &[SocketAddr],
     directory: &Directory,
 ) -> Result<Command> {
-    if setting.kind == ServerKind::Floor {
-        let this = std::env::current_exe()?;
-        let mut command = Command::new(copy_executable(&this, directory)?);
+    if options.kind == ServerKind::Floor {
+        let own_program = std::env::current_exe()?;
+        let mut command = Command::new(copy_executable(&own_program, directory)?);
         command.args(["floor", "--listen", &addresses[0].to_string()]);
         return Ok(command);
     }
     let mut command = Command::new(copy_executable(&server_program(binary)?, directory)?);
     command.args(["--log", "warn", "serve"]);
-    if !setting.admin {
+    if !options.admin {
         command.arg("--no-admin");
     }
-    command.args([SHARDS, &setting.shards.to_string()]);
+    command.args([SHARDS_FLAG, &options.shards.to_string()]);
     if addresses.iter().any(|address| !address.ip().is_loopback()) {
         // The address is in a swarm's namespace, which has no route to the outside, so an address that is not the loopback is safe without
         // TLS.
@@ -366,21 +366,21 @@ fn own_command(
         command.args(["--listen", &address.to_string()]);
     }
     command.arg("--config");
-    command.arg(directory.write(SETTINGS, settings)?);
+    command.arg(directory.write(SETTINGS_FILE, settings)?);
     Ok(command)
 }
 
-/// The path of Crore's executable: the named one, or the one in the directory of this program, or the first one in `PATH`.
+/// The path of Crore's executable: the one that the flag names, or the one in the directory of this program, or the first one in `PATH`.
 pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named {
         return Ok(path.to_path_buf());
     }
-    let beside = std::env::current_exe()?.with_file_name(PROGRAM);
+    let in_own_directory = std::env::current_exe()?.with_file_name(PROGRAM_NAME);
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&paths).map(|directory| directory.join(PROGRAM));
-    let mut found = std::iter::once(beside).chain(in_path);
-    found.find(|path| path.is_file()).with_context(|| {
-        format!("{PROGRAM} is neither beside this program nor in PATH: build it with `cargo build --release`, or name it with --server-binary")
+    let in_path = std::env::split_paths(&paths).map(|directory| directory.join(PROGRAM_NAME));
+    let mut candidates = std::iter::once(in_own_directory).chain(in_path);
+    candidates.find(|path| path.is_file()).with_context(|| {
+        format!("{PROGRAM_NAME} is neither beside this program nor in PATH: build it with `cargo build --release`, or name it with --server-binary")
     })
 }
 

@@ -15,13 +15,13 @@ use crate::subscribe::Protocol;
 /// The topic, which the benchmark of 2009 called a channel.
 const TOPIC: &str = "pb";
 /// Seconds between the opening of the connections and the reading of memory.
-const REST_S: f64 = 2.0;
+const SETTLE_S: f64 = 2.0;
 /// The connections of each row in 2009.
 const ROWS: [u32; 4] = [100, 1_000, 5_000, 10_000];
 /// The number of broadcasts in a row of the table. Their median is reported.
-const BROADCASTS: usize = 9;
+const BROADCASTS_PER_ROW: usize = 9;
 /// Message size of 2009, in bytes.
-const SIZE: usize = 5;
+const DEFAULT_MESSAGE_BYTES: usize = 5;
 /// Timeout for a broadcast, in polls of 50 ms.
 const POLLS_MAX: usize = 200;
 
@@ -37,49 +37,49 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         .iter()
         .map(|row| measure(args, *row))
         .collect::<Result<Vec<Value>>>()?;
-    let clean = results.iter().all(|row| row["clean"] == true);
-    Ok(json!({ "clean": clean, "rows": results }))
+    let is_clean = results.iter().all(|row| row["clean"] == true);
+    Ok(json!({ "clean": is_clean, "rows": results }))
 }
 
 fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
     let protocol = args.protocol.unwrap_or(Protocol::Poll);
-    let setting = ServerOptions::new(
+    let options = ServerOptions::new(
         ServerKind::Crore,
         args.shards_for(connections, 1, 1),
         args.keep(protocol),
     );
-    let server = Server::start(args, setting)?;
+    let server = Server::start(args, options)?;
     let flags = ["--protocol", protocol.name()];
-    let mut audience = Audience::open(args, server, connections, TOPIC, &flags, REST_S)?;
+    let mut audience = Audience::open(args, server, connections, TOPIC, &flags, SETTLE_S)?;
 
-    let size = args.size.unwrap_or(SIZE);
-    let mut times = Vec::new();
-    for _ in 0..BROADCASTS {
-        times.push(broadcast(args, &mut audience, TOPIC, size)?);
+    let size = args.size.unwrap_or(DEFAULT_MESSAGE_BYTES);
+    let mut times_ms = Vec::new();
+    for _ in 0..BROADCASTS_PER_ROW {
+        times_ms.push(broadcast(args, &mut audience, TOPIC, size)?);
     }
     let after = Sample::of(&mut audience.server)?;
     let report = audience.subscriber.ask("report")?;
-    let clean = report["connections"]["closed"] == 0 && times.iter().all(|ms| ms.is_finite());
+    let is_clean = report["connections"]["closed"] == 0 && times_ms.iter().all(|ms| ms.is_finite());
     let cost = audience.cost_open();
     report::say(&format!(
-        "{connections} {}: {:.0} B a connection, all had {size} B after {:.2} ms (median of {BROADCASTS}), failed {}",
+        "{connections} {}: {:.0} B a connection, all had {size} B after {:.2} ms (median of {BROADCASTS_PER_ROW}), failed {}",
         protocol.name(),
         number_at(&cost, "/server_pss_bytes"),
-        median(&times),
+        median(&times_ms),
         report["connections"]["failed"],
     ));
     Ok(json!({
-        "clean": clean,
+        "clean": is_clean,
         "connections": connections,
         "protocol": protocol.name(),
-        "shards": setting.shards,
-        "log_messages": setting.keep,
+        "shards": options.shards,
+        "log_messages": options.log_messages,
         "empty": audience.empty.json(),
         "per_connection": cost,
         "per_connection_after": per_connection(connections, &audience.empty, &after),
         "size_bytes": size,
-        "broadcast_ms": times,
-        "broadcast_ms_median": median(&times),
+        "broadcast_ms": times_ms,
+        "broadcast_ms_median": median(&times_ms),
         "received": report,
     }))
 }
@@ -107,6 +107,6 @@ pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usi
     }
     // In this pause the long-polls send their next requests.
     pause(0.2);
-    let at = |value: &Value, name: &str| count_at(value, name) as f64;
-    Ok((at(&report, "/last_arrival_ns") - at(&published, "/first_sent_ns")) / 1e6)
+    let count = |value: &Value, name: &str| count_at(value, name) as f64;
+    Ok((count(&report, "/last_arrival_ns") - count(&published, "/first_sent_ns")) / 1e6)
 }

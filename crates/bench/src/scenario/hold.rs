@@ -224,7 +224,7 @@ fn result_json(
         "protocol": parameters.protocol.name(),
         "shards": options.shards,
         "ports": parameters.ports,
-        "log_messages": options.keep,
+        "log_messages": options.log_messages,
         "size_bytes": parameters.size,
         "rate_per_s": parameters.rate,
         "talk_every_s": parameters.publish_interval_s,

@@ -58,7 +58,7 @@ impl Storm {
         pause(1.0);
         let parameters = json!({
             "connections": connections, "protocol": protocol.name(),
-            "shards": options.shards, "log_messages": options.keep,
+            "shards": options.shards, "log_messages": options.log_messages,
             "rate_per_s": rate, "size_bytes": size, "opening_s": opening_s,
         });
         let window_s = args.duration.unwrap_or(WINDOW_S);
