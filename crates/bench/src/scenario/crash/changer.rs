@@ -54,11 +54,10 @@ impl Topic {
         else {
             return *self = Topic::default();
         };
+        let is_full = self.entries.len() == SHORT_LOG_MESSAGES;
         match kind {
             LogKind::Latest => self.entries.retain(|(other, _)| other != key),
-            LogKind::Short if self.entries.len() == SHORT_LOG_MESSAGES => {
-                drop(self.entries.remove(0))
-            }
+            LogKind::Short if is_full => drop(self.entries.remove(0)),
             _ => {}
         }
         self.entries.push((*key, message.number));
