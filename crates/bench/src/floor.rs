@@ -1,13 +1,12 @@
 //! The floor: a reference server that only moves bytes. It shows the least that a delivery can cost on a machine.
 //!
 //! The floor has one thread and one epoll set, and makes one `send` for each delivery. So its cost is the cost of the kernel alone, and the
-//! results of other servers are given as a ratio to it. The floor does not batch, store or check anything. Do not make it faster: results
+//! results of other servers are given as a ratio to it. The floor does not batch, store or check anything. Do not make it faster: then results
 //! from before and after the change could not be compared.
-//! results could not be compared with later ones.
 //!
 //! A subscriber sends the same HTTP upgrade as to any server and gets a fixed 101. The last number in the
 //! request target is the subscriber's number. A publisher sends `PUSH\n`, then records:
-//! `u32` number of a subscriber (or [`EVERYBODY`]), `u32` length, and a complete WebSocket frame of that
+//! `u32` number of a subscriber (or [`ALL_SUBSCRIBERS`]), `u32` length, and a complete WebSocket frame of that
 //! length, all little-endian. If a socket is full the floor blocks until it is writable, so nothing is dropped.
 
 use std::net::SocketAddr;
@@ -21,23 +20,23 @@ use crate::report;
 use crate::sys::{self, Epoll, Interest};
 
 /// The number in a record that is for all subscribers.
-pub const EVERYBODY: u32 = u32::MAX;
+pub const ALL_SUBSCRIBERS: u32 = u32::MAX;
 /// The first bytes that a publisher sends.
-pub const PUSH: &[u8] = b"PUSH\n";
+pub const PUBLISHER_PREAMBLE: &[u8] = b"PUSH\n";
 
 /// The answer to every upgrade. Its accept value matches the key that the load tools always send.
-const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+const UPGRADE_RESPONSE: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
     Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-/// Subscribers' numbers must be below this, because they index an array.
-const NUMBER_MAX: usize = 16 << 20;
+/// The number of a subscriber is below this, because it is the index of an array.
+const NUMBERS_MAX: usize = 16 << 20;
 /// Size of one read, in bytes. A frame may have at most half of it.
 const BUFFER_BYTES: usize = 256 << 10;
-/// The maximum number of events of one wait.
-const EVENTS: usize = 256;
+/// The maximum number of events that one wait returns.
+const EVENTS_MAX: usize = 256;
 /// The listener's epoll key. The key of a connection is its descriptor.
-const LISTENER: u64 = u64::MAX;
+const LISTENER_KEY: u64 = u64::MAX;
 /// Stands for a missing descriptor.
-const NONE: i32 = -1;
+const NO_DESCRIPTOR: i32 = -1;
 
 /// `crore-bench floor`
 #[derive(clap::Args, Clone, Debug)]
@@ -60,7 +59,7 @@ pub fn run(args: &FloorArgs) -> Result<ExitCode> {
 #[derive(Clone, Copy)]
 enum Role {
     Unknown,
-    /// The index in `all`, and the subscriber's number (`NUMBER_MAX` if it has none).
+    /// The index in `subscriber_fds`, and the subscriber's number (`NUMBERS_MAX` if it has none).
     Subscriber(u32, u32),
     Publisher,
 }
@@ -74,39 +73,39 @@ pub struct Floor {
     /// The role of each connection, by descriptor.
     roles: Vec<Role>,
     /// Descriptors by subscriber number.
-    numbers: Vec<i32>,
+    fds_by_number: Vec<i32>,
     /// Descriptors of all subscribers.
-    all: Vec<i32>,
+    subscriber_fds: Vec<i32>,
     /// Incomplete records of publishers, each with the publisher's descriptor.
-    rests: Vec<(i32, Vec<u8>)>,
+    incomplete_records: Vec<(i32, Vec<u8>)>,
 }
 
 impl Floor {
     /// Listens on `address`.
     pub fn bind(address: SocketAddr) -> Result<Floor> {
         let (listener, address) = sys::listen(address)?;
-        let epoll = Epoll::new(EVENTS)?;
-        epoll.add(listener, Interest::IN, LISTENER)?;
+        let epoll = Epoll::new(EVENTS_MAX)?;
+        epoll.add(listener, Interest::IN, LISTENER_KEY)?;
         Ok(Floor {
             address,
             listener,
             epoll,
             roles: vec![],
-            numbers: vec![],
-            all: vec![],
-            rests: vec![],
+            fds_by_number: vec![],
+            subscriber_fds: vec![],
+            incomplete_records: vec![],
         })
     }
 
-    /// Serves until `stop` is set.
-    pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
+    /// Serves until `must_stop` is set.
+    pub fn serve(&mut self, must_stop: &AtomicBool) -> Result<()> {
         let mut buffer = vec![0; BUFFER_BYTES];
-        while !stop.load(Ordering::Relaxed) {
+        while !must_stop.load(Ordering::Relaxed) {
             let count = self.epoll.wait(Duration::from_secs(1))?;
             for event in 0..count {
                 match self.epoll.ready(event).key {
-                    LISTENER => self.accept()?,
-                    fd => self.readable(fd as i32, &mut buffer)?,
+                    LISTENER_KEY => self.accept()?,
+                    fd => self.read(fd as i32, &mut buffer)?,
                 }
             }
         }
@@ -124,23 +123,25 @@ impl Floor {
         Ok(())
     }
 
-    fn readable(&mut self, fd: i32, buffer: &mut [u8]) -> Result<()> {
+    fn read(&mut self, fd: i32, buffer: &mut [u8]) -> Result<()> {
         let role = self.roles[fd as usize];
-        let held = self.take_rest(fd, buffer);
-        match sys::receive(fd, &mut buffer[held..]) {
+        let kept_bytes = self.take_rest(fd, buffer);
+        match sys::receive(fd, &mut buffer[kept_bytes..]) {
             Ok(Some(0)) => self.close(fd),
             Ok(Some(count)) => match role {
                 Role::Subscriber(..) => {}
-                Role::Publisher => self.records(fd, &buffer[..held + count])?,
-                Role::Unknown => match buffer[..count].strip_prefix(PUSH) {
+                Role::Publisher => self.handle_records(fd, &buffer[..kept_bytes + count])?,
+                Role::Unknown => match buffer[..count].strip_prefix(PUBLISHER_PREAMBLE) {
                     Some(records) => {
                         self.roles[fd as usize] = Role::Publisher;
-                        self.records(fd, records)?;
+                        self.handle_records(fd, records)?;
                     }
                     None => self.subscribe(fd, &buffer[..count]),
                 },
             },
-            Ok(None) if held > 0 => self.rests.push((fd, buffer[..held].to_vec())),
+            Ok(None) if kept_bytes > 0 => self
+                .incomplete_records
+                .push((fd, buffer[..kept_bytes].to_vec())),
             Ok(None) => {}
             Err(_) => self.close(fd),
         }
@@ -149,61 +150,65 @@ impl Floor {
 
     fn subscribe(&mut self, fd: i32, request: &[u8]) {
         let target = request.split(|byte| *byte == b' ').nth(1).unwrap_or(b"");
-        let number = last_number(target).unwrap_or(NUMBER_MAX);
-        if number < NUMBER_MAX {
-            if self.numbers.len() <= number {
-                self.numbers.resize(number + 1, NONE);
+        let number = last_number(target).unwrap_or(NUMBERS_MAX);
+        if number < NUMBERS_MAX {
+            if self.fds_by_number.len() <= number {
+                self.fds_by_number.resize(number + 1, NO_DESCRIPTOR);
             }
-            self.numbers[number] = fd;
+            self.fds_by_number[number] = fd;
         }
-        self.roles[fd as usize] = Role::Subscriber(self.all.len() as u32, number as u32);
-        self.all.push(fd);
-        deliver(fd, SWITCHING);
+        self.roles[fd as usize] = Role::Subscriber(self.subscriber_fds.len() as u32, number as u32);
+        self.subscriber_fds.push(fd);
+        deliver(fd, UPGRADE_RESPONSE);
     }
 
-    fn records(&mut self, fd: i32, bytes: &[u8]) -> Result<()> {
+    fn handle_records(&mut self, fd: i32, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
-        while let Some((head, after)) = rest.split_first_chunk::<8>() {
+        while let Some((head, remaining)) = rest.split_first_chunk::<8>() {
             let target = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
             let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
             ensure!(length <= BUFFER_BYTES / 2, "a record of {length} bytes");
-            let Some((frame, after)) = after.split_at_checked(length) else {
+            let Some((frame, remaining)) = remaining.split_at_checked(length) else {
                 break;
             };
-            if target == EVERYBODY {
-                self.all
+            if target == ALL_SUBSCRIBERS {
+                self.subscriber_fds
                     .iter()
                     .for_each(|subscriber| deliver(*subscriber, frame));
-            } else if let Some(subscriber) = self.numbers.get(target as usize) {
+            } else if let Some(subscriber) = self.fds_by_number.get(target as usize) {
                 deliver(*subscriber, frame);
             }
-            rest = after;
+            rest = remaining;
         }
         if !rest.is_empty() {
-            self.rests.push((fd, rest.to_vec()));
+            self.incomplete_records.push((fd, rest.to_vec()));
         }
         Ok(())
     }
 
     fn take_rest(&mut self, fd: i32, buffer: &mut [u8]) -> usize {
-        let Some(place) = self.rests.iter().position(|(owner, _)| *owner == fd) else {
+        let Some(index) = self
+            .incomplete_records
+            .iter()
+            .position(|(owner, _)| *owner == fd)
+        else {
             return 0;
         };
-        let (_, rest) = self.rests.swap_remove(place);
+        let (_, rest) = self.incomplete_records.swap_remove(index);
         buffer[..rest.len()].copy_from_slice(&rest);
         rest.len()
     }
 
     fn close(&mut self, fd: i32) {
-        if let Role::Subscriber(place, number) = self.roles[fd as usize] {
-            self.all.swap_remove(place as usize);
-            if let Some(moved) = self.all.get(place as usize)
-                && let Role::Subscriber(old_place, _) = &mut self.roles[*moved as usize]
+        if let Role::Subscriber(index, number) = self.roles[fd as usize] {
+            self.subscriber_fds.swap_remove(index as usize);
+            if let Some(moved_fd) = self.subscriber_fds.get(index as usize)
+                && let Role::Subscriber(old_index, _) = &mut self.roles[*moved_fd as usize]
             {
-                *old_place = place;
+                *old_index = index;
             }
-            if self.numbers.get(number as usize) == Some(&fd) {
-                self.numbers[number as usize] = NONE;
+            if self.fds_by_number.get(number as usize) == Some(&fd) {
+                self.fds_by_number[number as usize] = NO_DESCRIPTOR;
             }
         }
         self.roles[fd as usize] = Role::Unknown;
@@ -213,7 +218,7 @@ impl Floor {
 
 /// Delivers the bytes with one `send`, or with several if the socket is full.
 fn deliver(fd: i32, mut bytes: &[u8]) {
-    if fd == NONE {
+    if fd == NO_DESCRIPTOR {
         return;
     }
     loop {
@@ -239,7 +244,7 @@ mod tests {
     use super::last_number;
 
     #[test]
-    fn the_last_number_names_the_subscriber() {
+    fn last_number_of_the_target_is_the_subscriber() {
         assert_eq!(last_number(b"/sub?topic=/p/s123/-"), Some(123));
         assert_eq!(last_number(b"/sub/7"), Some(7));
         assert_eq!(last_number(b"/sub/news"), None);

@@ -1,5 +1,5 @@
 //! `crore-bench probe`: measures the latency of messages on a running server. One process publishes to a topic at a low rate and subscribes
-//! to the same topic, so one clock takes both times, wherever the server is.
+//! to the same topic. So both times are read from one clock, wherever the server is.
 //!
 //! Other subscribers of the topic receive the messages, too.
 
@@ -21,9 +21,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Reads of the counters between two lines of output.
 const POLLS_PER_LINE: u32 = 10;
 /// Timeout for connecting, and for the last messages.
-const REST: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// `--p99-max` applies from this many messages on.
-const MESSAGES_LEAST: u64 = 100;
+const MESSAGES_MIN: u64 = 100;
 
 /// `crore-bench probe`
 #[derive(clap::Args, Clone, Debug)]
@@ -132,10 +132,10 @@ pub fn run(args: &ProbeArgs) -> Result<ExitCode> {
         topics_per_connection: 1,
         ..SubscribeArgs::default()
     })?;
-    let begin = Instant::now();
+    let start = Instant::now();
     while !subscriber.is_settled() && !subscriber.has_ended() {
         ensure!(
-            begin.elapsed() < REST,
+            start.elapsed() < TIMEOUT,
             "{address} does not answer the subscription"
         );
         std::thread::sleep(POLL_INTERVAL / 10);
@@ -155,24 +155,27 @@ pub fn run(args: &ProbeArgs) -> Result<ExitCode> {
         publisher.speak_mqtt(protocol == Protocol::MqttWs);
     }
     let publisher = PublisherThread::start(&publisher, args.rate, publish::sequences(1))?;
-    let over = watch(args, &subscriber, &publisher);
+    let probe_end = watch(args, &subscriber, &publisher);
     let published = publisher.stop()?;
     let accepted = published["accepted"].as_u64().unwrap_or(0);
-    let begin = Instant::now();
-    while subscriber.tally().messages < accepted && begin.elapsed() < REST && !over.slow {
+    let start = Instant::now();
+    while subscriber.tally().messages < accepted
+        && start.elapsed() < TIMEOUT
+        && !probe_end.is_too_slow
+    {
         std::thread::sleep(POLL_INTERVAL);
     }
-    report(args, &target, protocol, &subscriber, &published, &over)
+    report(args, &target, protocol, &subscriber, &published, &probe_end)
 }
 
-/// Why the probe has ended.
+/// Why the probe has ended: because the latency was too high, or for another reason.
 struct ProbeEnd {
-    slow: bool,
+    is_too_slow: bool,
 }
 
 /// Prints a line each second until the probe must end. Returns why.
 fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread) -> ProbeEnd {
-    let begin = Instant::now();
+    let start = Instant::now();
     for poll in 1u32.. {
         std::thread::sleep(POLL_INTERVAL);
         let tally = subscriber.tally();
@@ -180,7 +183,7 @@ fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread)
         if poll % POLLS_PER_LINE == 0 && !args.quiet {
             report::live(&format!(
                 "{:.0} s  {} messages  ms: last {:.3}, p50 {:.3}, p99 {:.3}, max {:.3}  lost {}",
-                begin.elapsed().as_secs_f64(),
+                start.elapsed().as_secs_f64(),
                 tally.messages,
                 tally.latency.last_ms(),
                 summary.p50_ms,
@@ -189,20 +192,20 @@ fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread)
                 tally.lost + tally.announced_lost,
             ));
         }
-        let is_too_slow = summary.count >= MESSAGES_LEAST
+        let is_too_slow = summary.count >= MESSAGES_MIN
             && args.p99_max.is_some_and(|p99_max| summary.p99_ms > p99_max);
         let is_limit_reached = args.messages.is_some_and(|count| tally.messages >= count)
             || args
                 .duration
-                .is_some_and(|seconds| begin.elapsed().as_secs_f64() >= seconds);
+                .is_some_and(|seconds| start.elapsed().as_secs_f64() >= seconds);
         if is_too_slow || is_limit_reached || subscriber.has_ended() || publisher.has_ended() {
             if !args.quiet {
                 report::end_live();
             }
-            return ProbeEnd { slow: is_too_slow };
+            return ProbeEnd { is_too_slow };
         }
     }
-    ProbeEnd { slow: false }
+    ProbeEnd { is_too_slow: false }
 }
 
 /// Prints and stores the result.
@@ -212,7 +215,7 @@ fn report(
     protocol: Protocol,
     subscriber: &Subscriber,
     published: &serde_json::Value,
-    over: &ProbeEnd,
+    probe_end: &ProbeEnd,
 ) -> Result<ExitCode> {
     let tally = subscriber.tally();
     let count = |name: &str| published[name].as_u64().unwrap_or(0);
@@ -223,7 +226,7 @@ fn report(
         + count("refused")
         + count("unanswered")
         + tally.connections.closed;
-    let clean = faults == 0 && tally.messages > 0 && !over.slow;
+    let is_clean = faults == 0 && tally.messages > 0 && !probe_end.is_too_slow;
     let summary = tally.latency.summary();
     if !args.quiet {
         report::say(&format!(
@@ -236,21 +239,25 @@ fn report(
             summary.p99_ms,
             summary.p999_ms,
             summary.max_ms,
-            if over.slow { "; p99 IS TOO LONG" } else { "" },
+            if probe_end.is_too_slow {
+                "; p99 IS TOO LONG"
+            } else {
+                ""
+            },
         ));
     }
     if let Some(path) = &args.json {
         let of_this_run = json!({
             "published": published,
-            "clean": clean,
+            "clean": is_clean,
             "missing": missing,
             "protocol": protocol.name(),
         });
-        let result = report::with(subscriber.json(), of_this_run);
+        let result = report::merge(subscriber.json(), of_this_run);
         let result = json!({ "url": args.url, "result": result });
-        report::keep(path, &report::record("Probe", result))?;
+        report::write_result(path, &report::record("Probe", result))?;
     }
-    Ok(ExitCode::from(u8::from(!clean)))
+    Ok(ExitCode::from(u8::from(!is_clean)))
 }
 
 #[cfg(test)]
@@ -258,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_name_a_server_a_topic_and_a_protocol() {
+    fn url_contains_server_topic_and_protocol() {
         for (url, protocol, server, topic) in [
             (
                 "http://127.0.0.1:8800/news/7",
@@ -276,9 +283,9 @@ mod tests {
             ("mqtt://[::1]/t", Protocol::Mqtt, "[::1]:1883", "t"),
             ("127.0.0.1:8800", Protocol::Sse, "127.0.0.1:8800", "probe"),
         ] {
-            let read = parse_url(url).unwrap();
+            let target = parse_url(url).unwrap();
             assert_eq!(
-                (read.protocol, &*read.server, &*read.topic),
+                (target.protocol, &*target.server, &*target.topic),
                 (protocol, server, topic),
                 "{url}"
             );

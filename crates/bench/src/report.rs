@@ -20,7 +20,7 @@ use crate::measure::stats::Summary;
 use crate::measure::tally::{ConnectionCounts, Tally};
 
 /// Width of the progress bar.
-const BAR: usize = 40;
+const BAR_WIDTH: usize = 40;
 
 /// Writes a line, or several, to standard output and flushes it.
 pub fn say(text: &str) {
@@ -50,29 +50,29 @@ pub fn end_live() {
     }
 }
 
-/// Adds the fields of `more` to `all`. For a field in both the value of `more` is used.
-pub fn with(mut all: Value, more: Value) -> Value {
-    if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
-        all.extend(more);
+/// Adds the fields of `additional` to `base`. If both have a field, the value of `additional` is used.
+pub fn merge(mut base: Value, additional: Value) -> Value {
+    if let (Value::Object(base), Value::Object(additional)) = (&mut base, additional) {
+        base.extend(additional);
     }
-    all
+    base
 }
 
 /// The result of a command, with the machine and the date.
-pub fn record(scenario: &str, more: Value) -> Value {
+pub fn record(scenario: &str, additional: Value) -> Value {
     let args = std::env::args_os();
     let command: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let of_all = json!({
+    let base_fields = json!({
         "scenario": scenario,
         "command": command.join(" "),
         "date": sample::date(),
         "machine": sample::machine(),
     });
-    with(of_all, more)
+    merge(base_fields, additional)
 }
 
 /// Writes a result to a file. With `-` writes it to standard output, in one line.
-pub fn keep(path: &Path, value: &Value) -> Result<()> {
+pub fn write_result(path: &Path, value: &Value) -> Result<()> {
     if path == Path::new("-") {
         say(&value.to_string());
         return Ok(());
@@ -83,38 +83,38 @@ pub fn keep(path: &Path, value: &Value) -> Result<()> {
 
 /// Shows the progress of opening connections: a bar on a terminal, otherwise a line every few calls.
 pub struct Progress {
-    terminal: bool,
-    quiet: bool,
-    last_told: u64,
+    is_terminal: bool,
+    is_quiet: bool,
+    shown_tenths: u64,
 }
 
 impl Progress {
-    /// A progress display; `quiet` shows nothing.
-    pub fn new(quiet: bool) -> Progress {
+    /// A progress display. It shows nothing if `is_quiet`.
+    pub fn new(is_quiet: bool) -> Progress {
         Progress {
-            terminal: std::io::stderr().is_terminal(),
-            quiet,
-            last_told: 0,
+            is_terminal: std::io::stderr().is_terminal(),
+            is_quiet,
+            shown_tenths: 0,
         }
     }
 
-    /// Shows that `done` of `all` are open after `elapsed_s`, and `failed` attempts failed.
-    pub fn show(&mut self, done: u64, all: u64, failed: u64, elapsed_s: f64) {
-        if self.quiet {
+    /// Shows that `open_count` of `wanted_count` connections are open after `elapsed_s`, and that `failed` attempts failed.
+    pub fn show(&mut self, open_count: u64, wanted_count: u64, failed: u64, elapsed_s: f64) {
+        if self.is_quiet {
             return;
         }
-        let rate = done as f64 / elapsed_s.max(0.001);
-        let share = done as f64 / all.max(1) as f64;
-        if self.terminal {
-            let full = (share * BAR as f64) as usize;
-            let bar = "#".repeat(full) + &".".repeat(BAR - full.min(BAR));
-            eprint!("\r[{bar}] {done}/{all} open, {failed} failed, {rate:.0}/s ");
-            if done == all {
+        let rate = open_count as f64 / elapsed_s.max(0.001);
+        let share = open_count as f64 / wanted_count.max(1) as f64;
+        if self.is_terminal {
+            let full = (share * BAR_WIDTH as f64) as usize;
+            let bar = "#".repeat(full) + &".".repeat(BAR_WIDTH - full.min(BAR_WIDTH));
+            eprint!("\r[{bar}] {open_count}/{wanted_count} open, {failed} failed, {rate:.0}/s ");
+            if open_count == wanted_count {
                 eprintln!();
             }
-        } else if done == all || share * 10.0 >= self.last_told as f64 + 1.0 {
-            self.last_told = (share * 10.0) as u64;
-            eprintln!("{done} of {all} open, {failed} failed, {rate:.0} a second");
+        } else if open_count == wanted_count || share * 10.0 >= self.shown_tenths as f64 + 1.0 {
+            self.shown_tenths = (share * 10.0) as u64;
+            eprintln!("{open_count} of {wanted_count} open, {failed} failed, {rate:.0} a second");
         }
     }
 }
@@ -124,12 +124,12 @@ pub fn interval(
     uptime_s: f64,
     summary: &Summary,
     tally: &Tally,
-    last_s: f64,
-    last_messages: u64,
+    interval_s: f64,
+    interval_messages: u64,
     opened_per_s: f64,
 ) -> String {
-    let (low_90, high_90) = around(summary.mean_ms, summary.interval_90_ms);
-    let (low_95, high_95) = around(summary.mean_ms, summary.interval_95_ms);
+    let (low_90, high_90) = interval_bounds(summary.mean_ms, summary.interval_90_ms);
+    let (low_95, high_95) = interval_bounds(summary.mean_ms, summary.interval_95_ms);
     format!(
         "Uptime: {uptime_s:.0} s\n\
          Latency min: {:.3} ms, max: {:.3} ms\n\
@@ -137,16 +137,16 @@ pub fn interval(
          90 % confidence interval of the mean: [{low_90:.3}, {high_90:.3}] ms\n\
          95 % confidence interval of the mean: [{low_95:.3}, {high_95:.3}] ms\n\
          Total messages: {}\n\
-         Messages/s in the last {last_s:.0} s: {:.0}\n\
+         Messages/s in the last {interval_s:.0} s: {:.0}\n\
          Latency p50: {:.3} ms, p99: {:.3} ms, p99.9: {:.3} ms\n\
          Lost: {}, doubled: {}, misdelivered: {}, missed while away: {}, unmeasured: {}\n\
-         Connects/s in the last {last_s:.0} s: {opened_per_s:.0}\n",
+         Connects/s in the last {interval_s:.0} s: {opened_per_s:.0}\n",
         summary.min_ms,
         summary.max_ms,
         summary.mean_ms,
         summary.deviation_ms,
         tally.messages,
-        last_messages as f64 / last_s.max(0.001),
+        interval_messages as f64 / interval_s.max(0.001),
         summary.p50_ms,
         summary.p99_ms,
         summary.p999_ms,
@@ -158,8 +158,8 @@ pub fn interval(
     )
 }
 
-fn around(mean: f64, half: f64) -> (f64, f64) {
-    (mean - half, mean + half)
+fn interval_bounds(mean: f64, half_width: f64) -> (f64, f64) {
+    (mean - half_width, mean + half_width)
 }
 
 /// The last line of the output, in the format of the comet client of 2009.

@@ -18,7 +18,7 @@ use crate::report;
 use record::Record;
 
 /// The directory with the results to show, if the command names no file.
-const DIRECTORY: &str = "docs/benchmarks";
+const RESULTS_DIRECTORY: &str = "docs/benchmarks";
 
 /// `crore-bench report`
 #[derive(clap::Args, Clone, Debug)]
@@ -37,20 +37,20 @@ pub struct ReportArgs {
 /// Writes the page.
 pub fn run(args: &ReportArgs) -> Result<ExitCode> {
     let records = match &args.files[..] {
-        [] => recorded(Path::new(DIRECTORY))?,
-        files => named(files)?,
+        [] => read_directory(Path::new(RESULTS_DIRECTORY))?,
+        files => read_files(files)?,
     };
     let page = html::page("Crore: benchmarks", &body(&records)?);
-    keep(&args.out, &page)?;
+    write_file(&args.out, &page)?;
     if let Some(directory) = &args.pictures {
-        keep(
+        write_file(
             &directory.join("memory.svg"),
-            &plot::alone(&sections::memory(&records)?),
+            &plot::alone(&sections::plot_memory(&records)?),
         )?;
-        if let Some(record) = sections::largest(&records)
-            && let Some(svg) = sections::distribution(record)?
+        if let Some(record) = sections::largest_run(&records)
+            && let Some(svg) = sections::plot_distribution(record)?
         {
-            keep(&directory.join("latency.svg"), &plot::alone(&svg))?;
+            write_file(&directory.join("latency.svg"), &plot::alone(&svg))?;
         }
     }
     report::say(&format!(
@@ -64,18 +64,18 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode> {
 /// The sections of the page: our measurements, then the results of others.
 fn body(records: &[Record]) -> Result<String> {
     let sections = [
-        sections::runs(records)?,
-        sections::peers(records)?,
-        sections::all(records),
-        sections::published_experiments(records)?,
+        sections::runs_section(records)?,
+        sections::peers_section(records)?,
+        sections::all_results_section(records),
+        sections::published_section(records)?,
     ];
     Ok(sections.concat())
 }
 
 /// Reads these files. A file without a result is an error.
-fn named(files: &[PathBuf]) -> Result<Vec<Record>> {
+fn read_files(files: &[PathBuf]) -> Result<Vec<Record>> {
     let record = |file: &PathBuf| {
-        Record::from_file(name(file), read(file)?).with_context(|| {
+        Record::from_file(file_stem(file), read_json(file)?).with_context(|| {
             format!(
                 "{} is no result: it lacks `scenario` or `result`; name a file that a scenario wrote (--json FILE)",
                 file.display()
@@ -86,17 +86,20 @@ fn named(files: &[PathBuf]) -> Result<Vec<Record>> {
 }
 
 /// Reads the results in a directory, ordered by name. Ignores the files of other tools.
-fn recorded(directory: &Path) -> Result<Vec<Record>> {
+fn read_directory(directory: &Path) -> Result<Vec<Record>> {
     let entries = fs::read_dir(directory)
         .with_context(|| format!("cannot read {}: name the files", directory.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut paths: Vec<PathBuf> = paths
-        .filter(|path| path.extension().is_some_and(|end| end == "json"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json")
+        })
         .collect();
     paths.sort();
     let mut records = Vec::new();
     for path in &paths {
-        records.extend(Record::from_file(name(path), read(path)?));
+        records.extend(Record::from_file(file_stem(path), read_json(path)?));
     }
     ensure!(
         !records.is_empty(),
@@ -106,18 +109,18 @@ fn recorded(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-fn read(file: &Path) -> Result<Value> {
+fn read_json(file: &Path) -> Result<Value> {
     let text =
         fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()))
 }
 
-fn name(file: &Path) -> String {
+fn file_stem(file: &Path) -> String {
     let stem = file.file_stem().unwrap_or_default();
     stem.to_string_lossy().into_owned()
 }
 
-fn keep(path: &Path, text: &str) -> Result<()> {
+fn write_file(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -156,14 +159,14 @@ mod tests {
         ] {
             let file = directory.join("other.json");
             fs::write(&file, text).unwrap();
-            let refused = run(&ReportArgs {
+            let error = run(&ReportArgs {
                 files: vec![file],
                 out: directory.join("report.html"),
                 pictures: None,
             });
-            let refused = format!("{:#}", refused.expect_err(text));
-            assert!(refused.contains("other.json"), "{refused}");
-            assert!(refused.contains(reason), "{refused}");
+            let error = format!("{:#}", error.expect_err(text));
+            assert!(error.contains("other.json"), "{error}");
+            assert!(error.contains(reason), "{error}");
             assert!(!directory.join("report.html").exists(), "{text}");
         }
         fs::remove_dir_all(directory).unwrap();
@@ -177,9 +180,9 @@ mod tests {
             "result": { "windows": { "calm": { "latency_ms": { "quantiles": quantiles } } } },
         }))]);
         let page = page.unwrap();
-        let place = |text: &str| page.find(text).expect(text);
-        assert!(place("Latency by percentile") < place("Published experiments"));
-        assert!(place("All results") < place("Published experiments"));
+        let position = |text: &str| page.find(text).expect(text);
+        assert!(position("Latency by percentile") < position("Published experiments"));
+        assert!(position("All results") < position("Published experiments"));
     }
 
     #[test]
@@ -195,7 +198,7 @@ mod tests {
                 "seconds": [second(1), second(2)],
             },
         }))];
-        let page = sections::runs(&records).unwrap();
+        let page = sections::runs_section(&records).unwrap();
         for text in [
             "Latency by percentile",
             "Latency over time",
@@ -208,6 +211,6 @@ mod tests {
         }
         // Colours are variables, so a chart is readable in light and in dark.
         assert!(!page.contains("#0") && page.contains("var(--s0)"));
-        assert!(sections::largest(&records).is_some());
+        assert!(sections::largest_run(&records).is_some());
     }
 }

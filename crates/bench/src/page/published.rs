@@ -18,13 +18,18 @@ pub struct Published {
     pub cores: Option<f64>,
 }
 
-const MIGRATORY: Option<&str> =
+const MIGRATORY_DATA_URL: Option<&str> =
     Some("https://migratorydata.com/blog/websockets-benchmark-12-million-concurrent-users/");
 
-const fn migratory(connections: u64, rate: f64, latency_ms: [f64; 3], cores: f64) -> Published {
+const fn migratory_data(
+    connections: u64,
+    rate: f64,
+    latency_ms: [f64; 3],
+    cores: f64,
+) -> Published {
     Published {
         name: "MigratoryData 2013, 12 cores",
-        source: MIGRATORY,
+        source: MIGRATORY_DATA_URL,
         transport: "WebSocket",
         connections,
         bytes: None,
@@ -33,7 +38,7 @@ const fn migratory(connections: u64, rate: f64, latency_ms: [f64; 3], cores: f64
     }
 }
 
-const fn held(
+const fn memory_experiment(
     name: &'static str,
     source: Option<&'static str>,
     transport: &'static str,
@@ -53,42 +58,42 @@ const fn held(
 
 /// All experiments, the oldest first.
 pub const ALL: [Published; 9] = [
-    held(
+    memory_experiment(
         "nginx push module 2009",
         Some("https://rsms.me/archive/2009/10k-comet-connections"),
         "long-poll",
         10_000,
         [6_840.0, 0.0],
     ),
-    held(
+    memory_experiment(
         "Node.js 2012",
         Some("https://blog.caustik.com/2012/08/19/node-js-w1m-concurrent-connections/"),
         "long-poll",
         1_000_000,
         [16_000.0, 0.0],
     ),
-    migratory(3_000_000, 50_000.0, [5.0, 36.0, 640.0], 1.7),
-    migratory(6_000_000, 100_000.0, [35.0, 123.0, 951.0], 2.9),
-    migratory(9_000_000, 150_000.0, [92.0, 263.0, 1_292.0], 4.7),
+    migratory_data(3_000_000, 50_000.0, [5.0, 36.0, 640.0], 1.7),
+    migratory_data(6_000_000, 100_000.0, [35.0, 123.0, 951.0], 2.9),
+    migratory_data(9_000_000, 150_000.0, [92.0, 263.0, 1_292.0], 4.7),
     Published {
         bytes: Some([4_500.0, 3_000.0]),
-        ..migratory(12_000_000, 200_000.0, [268.0, 424.0, 2_024.0], 6.8)
+        ..migratory_data(12_000_000, 200_000.0, [268.0, 424.0, 2_024.0], 6.8)
     },
-    held(
+    memory_experiment(
         "Tornado 2014, an end of raw TCP",
         None,
         "TCP",
         10_000_000,
         [10_500.0, 0.0],
     ),
-    held(
+    memory_experiment(
         "Tornado 2014, an end of a WebSocket",
         None,
         "WebSocket",
         10_000_000,
         [15_500.0, 0.0],
     ),
-    held(
+    memory_experiment(
         "Centrifugo 2026, default",
         None,
         "WebSocket",

@@ -25,20 +25,20 @@ const CONNECTIONS: Axis = Axis {
 };
 
 /// The section about memory per connection: published results and ours.
-pub fn memory(records: &[Record]) -> Result<String> {
+pub fn plot_memory(records: &[Record]) -> Result<String> {
     let mut rows: Vec<plot::Bar> = published::ALL
         .iter()
-        .filter_map(|one| {
+        .filter_map(|experiment| {
             let name = format!(
                 "{}: {} × {}",
-                one.name,
-                count(one.connections as f64),
-                one.transport
+                experiment.name,
+                count(experiment.connections as f64),
+                experiment.transport
             );
-            Some((name, one.bytes?.to_vec()))
+            Some((name, experiment.bytes?.to_vec()))
         })
         .collect();
-    for record in best(records) {
+    for record in records_to_show(records) {
         if let (Some(both), Some(n)) =
             (record.bytes_per_connection(), record.number("/connections"))
         {
@@ -58,54 +58,57 @@ pub fn memory(records: &[Record]) -> Result<String> {
 
 /// For each protocol and number of connections, the last run by name, or the last run of a swarm if there is one. Runs with a log are left
 /// out, except for long-poll, which needs a log.
-fn best(records: &[Record]) -> Vec<&Record> {
-    let mut found: Vec<&Record> = Vec::new();
+fn records_to_show(records: &[Record]) -> Vec<&Record> {
+    let mut shown: Vec<&Record> = Vec::new();
     for record in records
         .iter()
         .filter(|record| record.has_topic_per_connection())
     {
-        let keeps = record.number("/log_messages") > Some(0.0) && record.protocol() != "poll";
-        if keeps || record.bytes_per_connection().is_none() {
+        let has_log = record.number("/log_messages") > Some(0.0) && record.protocol() != "poll";
+        if has_log || record.bytes_per_connection().is_none() {
             continue;
         }
-        let key = |record: &Record| {
+        let protocol_and_connections = |record: &Record| {
             (
                 record.number("/connections").map(|n| n as u64),
                 record.protocol().to_string(),
             )
         };
         let is_swarm = |record: &Record| record.result()["clients"] == "swarm";
-        match found.iter_mut().find(|other| key(other) == key(record)) {
+        match shown
+            .iter_mut()
+            .find(|other| protocol_and_connections(other) == protocol_and_connections(record))
+        {
             Some(other) if is_swarm(other) && !is_swarm(record) => {}
             Some(other) => *other = record,
-            None => found.push(record),
+            None => shown.push(record),
         }
     }
-    found.sort_by(|a, b| {
+    shown.sort_by(|a, b| {
         a.number("/connections")
             .partial_cmp(&b.number("/connections"))
             .unwrap_or(std::cmp::Ordering::Equal)
     });
-    found
+    shown
 }
 
 /// The rows of the published experiments that served messages, and of our runs.
-fn rows(records: &[Record]) -> Vec<Vec<String>> {
+fn experiment_rows(records: &[Record]) -> Vec<Vec<String>> {
     let text = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
     let mut rows = Vec::new();
-    for one in &published::ALL {
-        let Some((rate, [mean, deviation, max])) = one.served else {
+    for experiment in &published::ALL {
+        let Some((rate, [mean, deviation, max])) = experiment.served else {
             continue;
         };
         rows.push(vec![
-            one.name.into(),
-            count(one.connections as f64),
+            experiment.name.into(),
+            count(experiment.connections as f64),
             count(rate),
             text(Some(mean)),
             text(Some(deviation)),
             String::new(),
             text(Some(max)),
-            text(one.cores),
+            text(experiment.cores),
         ]);
     }
     for record in records
@@ -136,14 +139,14 @@ fn rows(records: &[Record]) -> Vec<Vec<String>> {
 }
 
 /// A plot of the memory per connection by the number of connections.
-fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
-    let points = |part: usize, protocol: &str| -> Vec<(f64, f64)> {
-        let runs = best(records).into_iter();
+fn plot_memory_by_connections(records: &[Record]) -> Result<Option<String>> {
+    let points = |bytes_index: usize, protocol: &str| -> Vec<(f64, f64)> {
+        let runs = records_to_show(records).into_iter();
         runs.filter(|record| record.protocol() == protocol)
             .filter_map(|record| {
                 Some((
                     record.number("/connections")?,
-                    record.bytes_per_connection()?[part],
+                    record.bytes_per_connection()?[bytes_index],
                 ))
             })
             .collect()
@@ -171,8 +174,8 @@ fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
 }
 
 /// The section that compares the published experiments with our runs.
-pub fn published_experiments(records: &[Record]) -> Result<String> {
-    let heads = [
+pub fn published_section(records: &[Record]) -> Result<String> {
+    let column_names = [
         "whose",
         "subscribers",
         "messages/s",
@@ -186,13 +189,13 @@ pub fn published_experiments(records: &[Record]) -> Result<String> {
         "<h2>Published experiments beside ours</h2>\n<p>Latencies of unequal rates do not compare; \
          our machine has two cores, which the load tools share.</p>\n",
     );
-    out += &table(&heads, &rows(records));
-    let mut figures = vec![memory(records)?];
-    figures.extend(memory_by_connections(records)?);
+    out += &table(&column_names, &experiment_rows(records));
+    let mut figures = vec![plot_memory(records)?];
+    figures.extend(plot_memory_by_connections(records)?);
     out += &plots(&figures);
     let sources = published::ALL
         .iter()
-        .filter_map(|one| Some((one.name, one.source?)));
+        .filter_map(|experiment| Some((experiment.name, experiment.source?)));
     let mut links: Vec<String> = sources
         .map(|(name, source)| format!("<a href=\"{source}\">{}</a>", escape(name)))
         .collect();
@@ -201,7 +204,7 @@ pub fn published_experiments(records: &[Record]) -> Result<String> {
 }
 
 /// A plot of the distribution of latencies, with a line for each window.
-pub fn distribution(record: &Record) -> Result<Option<String>> {
+pub fn plot_distribution(record: &Record) -> Result<Option<String>> {
     let mut lines: Vec<Line> = Vec::new();
     let windows = record.result()["windows"].as_object();
     let mut all: Vec<(&str, &Value)> = windows
@@ -245,17 +248,17 @@ fn percentile(rarity: f64) -> String {
 }
 
 /// Plots of a swarm's records of each second.
-fn seconds(record: &Record) -> Result<Vec<String>> {
+fn plot_seconds(record: &Record) -> Result<Vec<String>> {
     let seconds = record.result()["seconds"].as_array();
     let seconds = seconds.map_or(&[][..], Vec::as_slice);
     let points = |x: &str, y: &str, is_wanted: fn(&Value) -> bool| -> Vec<(f64, f64)> {
-        let wanted = seconds.iter().filter(|second| is_wanted(second));
-        wanted
+        let wanted_seconds = seconds.iter().filter(|second| is_wanted(second));
+        wanted_seconds
             .filter_map(|second| Some((second[x].as_f64()?, second[y].as_f64()?)))
             .collect()
     };
     let has_messages: fn(&Value) -> bool = |second| second["messages_per_s"].as_f64() > Some(0.0);
-    let opens: fn(&Value) -> bool =
+    let is_opening: fn(&Value) -> bool =
         |second| second["messages_per_s"] == 0.0 && second["opened_per_s"].as_f64() > Some(0.0);
     let mut out = Vec::new();
     let latency: Vec<Line> = ["p50_ms", "p99_ms", "max_ms"]
@@ -271,12 +274,12 @@ fn seconds(record: &Record) -> Result<Vec<String>> {
     if !latency.is_empty() {
         out.push(plot::lines("Latency over time", SECONDS, MS, &latency)?);
     }
-    let cores = |x, wanted: fn(&Value) -> bool| -> Vec<Line> {
+    let cores = |x, is_wanted: fn(&Value) -> bool| -> Vec<Line> {
         let each = [
             ("server", "server_cores"),
             ("tool, with the kernel's receiving", "tool_cores"),
         ];
-        let lines = each.map(|(name, key)| (name.to_string(), points(x, key, wanted)));
+        let lines = each.map(|(name, key)| (name.to_string(), points(x, key, is_wanted)));
         lines.into_iter().filter(|line| line.1.len() > 1).collect()
     };
     let y = Axis {
@@ -284,7 +287,7 @@ fn seconds(record: &Record) -> Result<Vec<String>> {
         is_log: false,
         text: decimals,
     };
-    let opening = cores("live", opens);
+    let opening = cores("live", is_opening);
     if !opening.is_empty() {
         out.push(plot::lines(
             "Processors while connections open",
@@ -306,7 +309,7 @@ fn seconds(record: &Record) -> Result<Vec<String>> {
 }
 
 /// A plot of the memory of a connection, by parts.
-fn parts(record: &Record) -> Result<Option<String>> {
+fn plot_memory_parts(record: &Record) -> Result<Option<String>> {
     let cost = &record.result()["per_connection_open"];
     let Some(slabs) = cost["kernel_slabs"].as_object() else {
         return Ok(None);
@@ -332,15 +335,15 @@ fn parts(record: &Record) -> Result<Option<String>> {
 }
 
 /// The section with the runs that recorded every second.
-pub fn runs(records: &[Record]) -> Result<String> {
+pub fn runs_section(records: &[Record]) -> Result<String> {
     let mut out = String::new();
     for record in records {
-        let mut figures = seconds(record)?;
-        figures.extend(distribution(record)?);
+        let mut figures = plot_seconds(record)?;
+        figures.extend(plot_distribution(record)?);
         if figures.is_empty() {
             continue;
         }
-        figures.extend(parts(record)?);
+        figures.extend(plot_memory_parts(record)?);
         out += &format!("<h2>{}</h2>\n{}", escape(&record.title()), record.origin());
         out += &plots(&figures);
     }
@@ -348,7 +351,7 @@ pub fn runs(records: &[Record]) -> Result<String> {
 }
 
 /// The section that compares the servers of `pair`.
-pub fn peers(records: &[Record]) -> Result<String> {
+pub fn peers_section(records: &[Record]) -> Result<String> {
     let mut out = String::new();
     for record in records
         .iter()
@@ -358,14 +361,14 @@ pub fn peers(records: &[Record]) -> Result<String> {
             continue;
         };
         let mut figures = Vec::new();
-        for (work, row) in rows {
+        for (row_name, row) in rows {
             for (name, value) in row["values"].as_object().into_iter().flatten() {
                 let medians = value["medians"].as_object().into_iter().flatten();
                 let rows: Vec<plot::Bar> = medians
                     .filter_map(|(side, median)| Some((side.clone(), vec![median.as_f64()?])))
                     .collect();
                 if rows.len() > 1 {
-                    let title = format!("{work}: {}", name.replace('_', " "));
+                    let title = format!("{row_name}: {}", name.replace('_', " "));
                     figures.push(plot::bars(&title, &[""], &rows, |value| {
                         if value >= 1_000.0 {
                             count(value)
@@ -389,7 +392,7 @@ pub fn peers(records: &[Record]) -> Result<String> {
 }
 
 /// The section with all results, each with machine, date and command.
-pub fn all(records: &[Record]) -> String {
+pub fn all_results_section(records: &[Record]) -> String {
     let mut out = String::from("<h2>All results</h2>\n");
     for record in records {
         out += &format!(
@@ -403,7 +406,7 @@ pub fn all(records: &[Record]) -> String {
 }
 
 /// The run with the most connections, among the runs that recorded every second.
-pub fn largest(records: &[Record]) -> Option<&Record> {
+pub fn largest_run(records: &[Record]) -> Option<&Record> {
     let runs = records
         .iter()
         .filter(|record| record.result()["windows"]["calm"]["latency_ms"]["quantiles"].is_array());

@@ -130,7 +130,7 @@ impl Composer {
     pub fn first_bytes(&self, topic: u32) -> Vec<u8> {
         match self.format {
             MessageFormat::Batch | MessageFormat::Single => Vec::new(),
-            MessageFormat::Record => floor::PUSH.to_vec(),
+            MessageFormat::Record => floor::PUBLISHER_PREAMBLE.to_vec(),
             MessageFormat::Packet(dialect) if dialect.is_framed => {
                 request::mqtt_upgrade(&self.host)
             }
@@ -196,7 +196,7 @@ impl Composer {
             }
             MessageFormat::Record => {
                 let subscriber_number = if self.is_broadcast {
-                    floor::EVERYBODY
+                    floor::ALL_SUBSCRIBERS
                 } else {
                     self.topics.number(topic)
                 };

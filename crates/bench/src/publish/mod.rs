@@ -35,7 +35,7 @@ pub fn run(args: &PublishArgs) -> Result<ExitCode> {
         report::say(&publisher.progress_line(publisher.composed() as f64 / seconds));
     }
     if let Some(path) = &args.json {
-        report::keep(path, &publisher.json(seconds))?;
+        report::write_result(path, &publisher.json(seconds))?;
     }
     Ok(ExitCode::from(u8::from(!publisher.is_clean())))
 }

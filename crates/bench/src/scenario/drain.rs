@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "rate_per_s": rate,
         "phases": phases,
     });
-    Ok(report::with(outcome.json(&shared), of_this_run))
+    Ok(report::merge(outcome.json(&shared), of_this_run))
 }
 
 /// Waits until the clients are connected, publishes, restarts the server, and waits until all clients have the last message.

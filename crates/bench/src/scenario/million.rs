@@ -87,7 +87,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "open": open.json(),
         "after": after.json(),
     });
-    let result = report::with(outcome.json.clone(), of_this_run);
+    let result = report::merge(outcome.json.clone(), of_this_run);
     print_summary(&result, &outcome);
     Ok(result)
 }

@@ -69,7 +69,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     });
     let value = report::record(&format!("{:?}", args.scenario), of_this_run);
     if let Some(path) = &args.json {
-        report::keep(path, &value)?;
+        report::write_result(path, &value)?;
     }
     let failed = value["result"]["clean"] == json!(false);
     Ok(ExitCode::from(u8::from(failed)))

@@ -78,7 +78,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "memory_grows": grows,
         "samples": samples,
     });
-    Ok(report::with(result, of_this_run))
+    Ok(report::merge(result, of_this_run))
 }
 
 /// The path of the file for the samples: that of the result, with another extension.
@@ -109,7 +109,7 @@ fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
         "max_ms": latency.max_ms,
         "server_cores": after.cores_since(&before),
     });
-    Ok(report::with(after.json(), of_minute))
+    Ok(report::merge(after.json(), of_minute))
 }
 
 /// Prints how the memory of the server and of the kernel changes. Returns whether one of them grows.

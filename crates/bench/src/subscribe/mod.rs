@@ -53,7 +53,7 @@ pub fn run(args: &SubscribeArgs) -> Result<ExitCode> {
         }
     }
     if let Some(path) = &args.json {
-        report::keep(path, &result)?;
+        report::write_result(path, &result)?;
     }
     let is_clean =
         tally.lost + tally.doubled + tally.misdelivered + tally.connections.given_up == 0;

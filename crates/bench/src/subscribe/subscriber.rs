@@ -125,7 +125,7 @@ impl Subscriber {
             "said": tally.grid_requests.json(),
             "first_arrival_ns": tally.first_arrival_ns,
             "last_arrival_ns": tally.last_arrival_ns,
-            "connections": report::with(json!(tally.connections), connections),
+            "connections": report::merge(json!(tally.connections), connections),
             "tool_cpu_s": sys::process_cpu_ns() as f64 / 1e9,
         })
     }

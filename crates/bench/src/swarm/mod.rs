@@ -72,8 +72,8 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
         "after": after.as_ref().map(Sample::json),
     });
     if let Some(path) = &args.json {
-        let result = json!({ "result": report::with(outcome.json.clone(), of_this_run) });
-        report::keep(path, &report::record("Swarm", result))?;
+        let result = json!({ "result": report::merge(outcome.json.clone(), of_this_run) });
+        report::write_result(path, &report::record("Swarm", result))?;
     }
     Ok(ExitCode::from(u8::from(!outcome.faults.is_empty())))
 }

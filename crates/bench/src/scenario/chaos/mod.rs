@@ -104,7 +104,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "after": after.json(),
         "samples": samples,
     });
-    Ok(report::with(outcome.json(&shared), of_this_run))
+    Ok(report::merge(outcome.json(&shared), of_this_run))
 }
 
 fn run_proxy(

@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "newest_values": newest_values,
         "faults": pauses::by_fault(&fault_records, &outcome.publishers.answers),
     });
-    let mut result = report::with(outcome.json(&shared), of_this_run);
+    let mut result = report::merge(outcome.json(&shared), of_this_run);
     result["clean"] = json!(outcome.is_clean(&shared) && newest_values.is_clean());
     Ok(result)
 }
