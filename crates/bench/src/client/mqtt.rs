@@ -262,11 +262,11 @@ impl Dialect {
             return Ok(None);
         };
         let packet = mqtt::decode(self.version, header, body).map_err(Error::Malformed)?;
-        Ok(Some((self.to_client_packet(packet)?, end)))
+        Ok(Some((self.check_packet(packet)?, end)))
     }
 
     /// Checks that a server may send this packet to a client of the load tools.
-    fn to_client_packet<'a>(&self, packet: mqtt::Packet<'a>) -> Result<Packet<'a>, Error> {
+    fn check_packet<'a>(&self, packet: mqtt::Packet<'a>) -> Result<Packet<'a>, Error> {
         let kind = packet.kind();
         Ok(match packet {
             mqtt::Packet::ConnAck(ack) if ack.reason.is_error() => {
