@@ -2,7 +2,7 @@
 //! message, and sends this position when it reconnects.
 //!
 //! This module uses no socket, so tests can split the received bytes anywhere. A response, frame or event is handled when it is complete.
-//! The bytes of an incomplete one are kept in `held`. An answer that violates the protocol is an error with a reason.
+//! The bytes of an incomplete one are kept in `buffer`. An answer that violates the protocol is an error with a reason.
 
 use std::fmt::Write;
 
@@ -95,7 +95,7 @@ pub struct Subscription {
 type Result<T = ()> = std::result::Result<T, String>;
 
 impl Subscription {
-    /// A subscription with these query parameters. Without a position it begins at `first`.
+    /// A subscription with these query parameters. Without a position it begins at `first_since`.
     pub fn new<'a>(
         transport: Transport,
         parameters: impl IntoIterator<Item = (&'a str, &'a str)>,

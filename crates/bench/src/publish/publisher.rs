@@ -49,7 +49,7 @@ struct Schedule {
     rate: Option<f64>,
     /// The start of the present rate.
     rate_start_ns: u64,
-    /// The number of messages composed before `since_ns`.
+    /// The number of messages composed before `rate_start_ns`.
     composed_before_rate: u64,
     composed: u64,
     messages_max: u64,

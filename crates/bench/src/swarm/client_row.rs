@@ -70,7 +70,7 @@ pub struct ClientRow {
     pub chunk_left: u32,
     /// The state.
     pub state: State,
-    /// Flags, see [`mark`].
+    /// Flags, see [`flag`].
     pub flags: u8,
     /// Failed attempts to connect since the client was last open.
     pub failures: u8,

@@ -27,7 +27,7 @@ pub const RETRIES: u8 = 5;
 const RETRY_US: u32 = 1_000_000;
 /// The maximum number of unacknowledged bytes of a client.
 pub const SEND_BYTES: u32 = 64 << 10;
-/// A slow reader reads `1 << SLOW_LOG2` bytes a second, and has a receive buffer of this size.
+/// A slow reader reads `1 << SLOW_BYTES_LOG2` bytes a second, and has a receive buffer of this size.
 const SLOW_BYTES_LOG2: u8 = 10;
 /// The maximum wait for packets before the worker reads its commands again.
 const WAIT_MAX_NS: u64 = 5_000_000;

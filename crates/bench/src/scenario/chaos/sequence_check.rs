@@ -58,7 +58,7 @@ pub struct SequenceCheck {
 }
 
 impl SequenceCheck {
-    /// Records that all messages from `from` on must arrive. If an earlier call has recorded a number, that number stays in force.
+    /// Records that all messages from `first` on must arrive. If an earlier call has recorded a number, that number stays in force.
     pub fn expect_all_from(&mut self, first: u32) {
         self.first_expected.get_or_insert(first);
     }
@@ -74,7 +74,7 @@ impl SequenceCheck {
             .max(self.announced_gap.map_or(0, |gap| gap.newest_covered))
     }
 
-    /// Records an announced gap. The publish of the first `begun` messages had begun when the client received the gap.
+    /// Records an announced gap. The publish of the first `begun_count` messages had begun when the client received the gap.
     pub fn record_gap(&mut self, begun_count: u32, is_certain: bool) {
         let is_certain = is_certain || self.announced_gap.is_some_and(|gap| gap.is_certain);
         let newest_covered = begun_count;
@@ -92,7 +92,8 @@ impl SequenceCheck {
         }
     }
 
-    /// Checks a received message. The topic's log keeps `kept` messages, and the publish of the first `begun` messages has begun.
+    /// Checks a received message. The topic's log keeps `kept_count` messages, and the publish of the first
+    /// `begun_count` messages has begun.
     pub fn check_message(
         &mut self,
         number: u32,
@@ -129,7 +130,7 @@ impl SequenceCheck {
         }
     }
 
-    /// Records the messages from `from` to `to` as missing. Returns the newest of them that the gap `told` covers.
+    /// Records the messages from `first` to `last` as missing. Returns the newest of them that `announced_gap` covers.
     fn record_missing(
         &mut self,
         first: u32,

@@ -46,8 +46,8 @@ pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().map_err(|_| anyhow!("a thread panicked"))?
 }
 
-/// Runs all clients, and publishers that send `rate` requests a second, while `events` causes the events of the scenario. Stops them
-/// when `events` returns. Returns the results of the threads, and the result of `events`.
+/// Runs all clients, and publishers that send `rate` requests a second, while `cause_events` runs. Stops them when
+/// `cause_events` returns. Returns the results of the threads, and the result of `cause_events`.
 pub fn run_clients<T>(
     shared: &SharedState,
     addresses: &[SocketAddr],

@@ -70,9 +70,9 @@ impl Sessions {
         self.sessions.iter_mut().map(|(session, _)| session)
     }
 
-    /// Records that the server was killed soon after `at`.
+    /// Records that the server was killed soon after `killed_after`.
     pub fn record_crash(&mut self, killed_after: Instant) {
-        // A client may have connected between `at` and the end of the server.
+        // A client may have connected between `killed_after` and the end of the server.
         self.crashes.push(Instant::now());
         self.clients()
             .for_each(|session| session.record_crash(killed_after));

@@ -66,7 +66,7 @@ fn time_to_crash(at: Instant, crashes: &[Instant]) -> Option<Duration> {
     after.min().filter(|time| *time < CRASH_WINDOW)
 }
 
-/// Checks the wills of one client. `found` counts the copies of each will in the log. The server was killed at the times `crashes`.
+/// Checks the wills of one client. `copies_by_number` has the number of copies of each will in the log. The server was killed at the times `crashes`.
 pub fn check(
     name: &str,
     connections: &[Connection],

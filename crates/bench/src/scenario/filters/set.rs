@@ -59,7 +59,7 @@ impl Set {
         }
     }
 
-    /// A message that matches one random filter of a flat set, among those of the first [`RECEIVERS`] clients.
+    /// A message that matches one random filter of a flat set, among those of the first [`RECEIVERS_MAX`] clients.
     pub fn matching_message(&self, random: &mut Random) -> Message {
         let Set::Flat { filters, .. } = *self else {
             unreachable!("only flat sets have matching messages")
