@@ -158,7 +158,7 @@ pub fn bars(title: &str, parts: &[&str], rows: &[Bar], unit: fn(f64) -> String) 
         let root =
             SVGBackend::with_string(&mut text, (WIDTH_PX, height as u32)).into_drawing_area();
         let style = |size: u32| ("sans-serif", size).into_font().color(&INK_PLACEHOLDER);
-        let put = |text: &str, x: i32, y: i32, size: u32| {
+        let draw_text = |text: &str, x: i32, y: i32, size: u32| {
             root.draw(&Text::new(text.to_string(), (x, y), style(size)))
                 .map_err(drawing_error)
         };

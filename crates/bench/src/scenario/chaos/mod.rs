@@ -40,7 +40,8 @@ const CONNECTIONS: u32 = 5_000;
 const SECONDS: f64 = 300.0;
 /// Default number of requests to publish a second.
 const RATE: f64 = 100.0;
-/// The maximum number of clients of one proxy thread. Each client needs two descriptors, and more while connections remain of which only one side is closed.
+/// The maximum number of clients of one proxy thread. Each client needs two descriptors, and more while connections remain of which only one
+/// side is closed.
 const CLIENTS_PER_PROXY_MAX: u32 = 8_000;
 
 /// Runs the scenario.

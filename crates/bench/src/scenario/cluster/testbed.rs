@@ -30,7 +30,8 @@ pub enum Fault {
     /// Packets between a node and NATS are dropped.
     #[strum(serialize = "node_cut_off")]
     CutOff,
-    /// Like `CutOff`, but so long that the other node publishes much in the same topics. Batches that the cut-off node appends afterwards come too late.
+    /// Like `CutOff`, but so long that the other node publishes much in the same topics. Batches that the cut-off node appends afterwards come
+    /// too late.
     #[strum(serialize = "node_cut_off_long")]
     LongCutOff,
     /// `kill -9` of all nodes and all NATS servers.

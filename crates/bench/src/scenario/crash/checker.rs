@@ -237,8 +237,8 @@ impl Checker {
         self.logs.iter().filter(retain).count()
     }
 
-    /// Checks the next message of a topic's log, and appends it unless it is in the log twice or was never sent. `sent_counts` has the number of messages that
-    /// each publisher has sent.
+    /// Checks the next message of a topic's log, and appends it unless it is in the log already or was never sent. `sent_counts` has the
+    /// number of messages that each publisher has sent.
     pub fn check_and_append(
         &mut self,
         topic: u32,
