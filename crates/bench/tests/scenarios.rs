@@ -1,5 +1,5 @@
-//! `crore-bench run` in short, with the server that was built beside it (`cargo test --workspace`, or `cargo build` before). Each scenario checks its promises by itself; this runs it and looks whether it met
-//! the events that it is there for.
+//! Short runs of `crore-bench run`, with the server in the same directory (`cargo test --workspace` builds it, or `cargo build` before). Each
+//! scenario itself checks the server's promises. These tests check that the scenario also caused the events that it is for.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,41 +7,45 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Seconds of faults; the whole takes some ten more.
+/// Duration of the faults in seconds. The whole run takes some ten seconds more.
 const CHAOS_S: &str = "10";
 
 /// Runs a scenario with these flags, and returns its result.
-fn run(args: &[&str]) -> Value {
+fn run_scenario(args: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_crore-bench"))
         .arg("run")
         .args(args)
         .args(["--json", "-"])
-        // Under `faketime` CLOCK_MONOTONIC would be ahead, too, which the kernel does not know.
+        // Under `faketime` CLOCK_MONOTONIC would be ahead of the kernel's clock, too.
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         .output()
         .expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     let json = text.lines().find(|line| line.starts_with('{'));
-    let all: Value = json
+    let report: Value = json
         .and_then(|line| serde_json::from_str(line).ok())
         .unwrap_or_else(|| panic!("no result:\n{text}{errors}"));
-    // A machine that has no time for the swarm makes the server send again: that says nothing of the server.
-    let faults = all["result"]["faults"].as_object();
-    let is_storm = faults.is_some_and(|all| all.keys().eq(["segments that the server sent again"]));
-    assert!(output.status.success() || is_storm, "{text}{errors}");
-    all["result"].clone()
+    // If the machine has too little processor time for the swarm, the kernel retransmits segments. That is no fault of the server.
+    let faults = report["result"]["faults"].as_object();
+    let has_only_retransmissions =
+        faults.is_some_and(|faults| faults.keys().eq(["segments that the server sent again"]));
+    assert!(
+        output.status.success() || has_only_retransmissions,
+        "{text}{errors}"
+    );
+    report["result"].clone()
 }
 
-fn count(result: &Value, place: &str) -> u64 {
-    let number = result.pointer(place).and_then(Value::as_u64);
-    number.unwrap_or_else(|| panic!("{place} is not there"))
+fn count(result: &Value, pointer: &str) -> u64 {
+    let number = result.pointer(pointer).and_then(Value::as_u64);
+    number.unwrap_or_else(|| panic!("{pointer} is not there"))
 }
 
 #[test]
-fn nothing_is_lost_in_silence_when_the_network_fails() {
-    let result = run(&["chaos", "--connections", "200", "--seconds", CHAOS_S]);
-    for (place, least) in [
+fn no_message_is_lost_silently_when_the_network_fails() {
+    let result = run_scenario(&["chaos", "--connections", "200", "--seconds", CHAOS_S]);
+    for (pointer, min) in [
         ("/network/cuts", 50),
         ("/network/cuts_in_mid_bytes", 20),
         ("/network/stalls", 30),
@@ -51,15 +55,15 @@ fn nothing_is_lost_in_silence_when_the_network_fails() {
         ("/told_gaps", 5),
         ("/publishers/retries", 1),
     ] {
-        let met = count(&result, place);
-        assert!(met >= least, "{place}: {met}, at least {least}");
+        let value = count(&result, pointer);
+        assert!(value >= min, "{pointer}: {value}, at least {min}");
     }
 }
 
 #[test]
-fn answered_publishes_are_there_after_kills() {
-    let result = run(&["crash", "--kills", "3", "--sessions", "24"]);
-    for (place, least) in [
+fn answered_publishes_survive_kills() {
+    let result = run_scenario(&["crash", "--kills", "3", "--sessions", "24"]);
+    for (pointer, min) in [
         ("/kills/crashes", 3),
         ("/kills/kills_at_start", 1),
         ("/kills/planned_restarts", 1),
@@ -73,15 +77,15 @@ fn answered_publishes_are_there_after_kills() {
         ("/kills/sessions/received", 1_000),
         ("/kills/sessions/wills", 5),
     ] {
-        let met = count(&result, place);
-        assert!(met >= least, "{place}: {met}, at least {least}");
+        let value = count(&result, pointer);
+        assert!(value >= min, "{pointer}: {value}, at least {min}");
     }
 }
 
 #[test]
-fn every_client_of_the_grid_publishes_itself_and_is_heard_by_its_neighbours() {
-    // 500 clients in rows of 23 have 1,910 neighbours; 955 messages a second are each client's word every two seconds.
-    let result = run(&[
+fn neighbours_in_the_grid_receive_the_messages_of_each_client() {
+    // 500 clients in rows of 23 have 1,910 neighbours. With 955 messages a second each client publishes every two seconds.
+    let result = run_scenario(&[
         "hold",
         "--preset",
         "comet-million",
@@ -94,11 +98,11 @@ fn every_client_of_the_grid_publishes_itself_and_is_heard_by_its_neighbours() {
     ]);
     assert_eq!(result["talk_every_s"], 2.0);
     let requests = count(&result, "/published/requests");
-    assert!(requests >= 1_000, "each spoke twice: {requests}");
+    assert!(requests >= 1_000, "each client published twice: {requests}");
     let accepted = count(&result, "/published/accepted");
     assert!(accepted >= 2 * 1_910, "{accepted} messages");
     assert_eq!(accepted, count(&result, "/received/messages"));
-    for place in [
+    for pointer in [
         "/published/refused",
         "/published/unanswered",
         "/received/lost",
@@ -106,14 +110,14 @@ fn every_client_of_the_grid_publishes_itself_and_is_heard_by_its_neighbours() {
         "/received/misdelivered",
         "/received/unmeasured",
     ] {
-        assert_eq!(count(&result, place), 0, "{place}");
+        assert_eq!(count(&result, pointer), 0, "{pointer}");
     }
     assert_eq!(count(&result, "/received/connections/live"), 500);
 }
 
 #[test]
-fn servers_that_are_measured_side_by_side_have_windows_of_their_own_and_lose_nothing() {
-    let result = run(&[
+fn servers_measured_side_by_side_have_their_own_windows_and_lose_no_message() {
+    let result = run_scenario(&[
         "pair",
         "--rows",
         "rate",
@@ -126,37 +130,37 @@ fn servers_that_are_measured_side_by_side_have_windows_of_their_own_and_lose_not
         "--rate",
         "1000",
     ]);
-    for who in ["floor", "crore"] {
-        let runs = result["rows"]["rate"]["runs"][who].as_array().unwrap();
-        assert_eq!(runs.len(), 5, "{who}: windows of a round");
+    for server in ["floor", "crore"] {
+        let runs = result["rows"]["rate"]["runs"][server].as_array().unwrap();
+        assert_eq!(runs.len(), 5, "{server}: windows of a round");
         for run in runs {
-            assert_eq!(run["clean"], true, "{who}: {run}");
+            assert_eq!(run["clean"], true, "{server}: {run}");
             let per_s = run["deliveries_per_s"].as_f64().unwrap();
-            assert!(per_s > 0.0, "{who}: {run}");
+            assert!(per_s > 0.0, "{server}: {run}");
         }
     }
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
-fn a_swarm_is_served_while_clients_come_and_go_and_no_message_is_lost() {
-    // Namespaces and devices are root's.
+#[allow(clippy::print_stderr, reason = "a test that did not run says so")]
+fn swarm_loses_no_message_while_clients_disconnect_and_reconnect() {
+    // Only root may make namespaces and devices.
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if !is_root || !Path::new("/dev/net/tun").exists() {
         eprintln!("not run: a swarm needs root and /dev/net/tun");
         return;
     }
     let flags = ["--connections", "3000", "--duration", "5", "--rate", "2000"];
-    let result = run(&[&["million"], &flags[..]].concat());
+    let result = run_scenario(&[&["million"], &flags[..]].concat());
     assert_eq!(result["faults"], serde_json::json!({}));
-    let count = |place: &str| count(&result, place);
+    let count = |pointer: &str| count(&result, pointer);
     assert!(
         count("/received/messages") + count("/received/missed_away")
             == count("/published/accepted")
     );
-    // One in a thousand each second in its window, and a tenth of all at once.
+    // In the window `churn` one client in a thousand drops each second; in `tsunami` a tenth of all clients drop at once.
     assert!(count("/windows/churn/connections/dropped") >= 1);
-    // A client that the churn dropped last may be counted in this window.
+    // A client that was dropped at the end of `churn` may be counted in `tsunami`.
     assert!(count("/windows/tsunami/connections/dropped") >= 300);
     assert_eq!(
         count("/received/connections/opened") - count("/received/connections/dropped"),
