@@ -70,7 +70,7 @@ fn answered_publishes_survive_kills() {
         ("/kills/answered", 300),
         ("/kills/unanswered", 5),
         ("/kills/retried", 1),
-        ("/kills/changes", 20),
+        ("/kills/changes", 3),
         ("/kills/seen", 1_000),
         ("/kills/resumed", 50),
         ("/kills/sessions/resumed", 24),
