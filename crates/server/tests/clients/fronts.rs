@@ -26,7 +26,7 @@ pub fn sample(name: &str) -> String {
 }
 
 /// The sample with `ours` in the place of `its`, which must be there.
-fn with(text: String, its: &str, ours: &str) -> String {
+pub fn with(text: String, its: &str, ours: &str) -> String {
     assert!(text.contains(its), "the sample names {its}");
     text.replace(its, ours)
 }
@@ -97,13 +97,14 @@ impl Front {
     }
 
     pub fn caddy(server: &Server) -> Front {
+        Front::caddy_with(server, sample("Caddyfile"))
+    }
+
+    /// Caddy with a site that is not the sample as it is.
+    pub fn caddy_with(server: &Server, site: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
-        let site = with(
-            sample("Caddyfile"),
-            "127.0.0.1:8800",
-            &server.address().to_string(),
-        );
+        let site = with(site, "127.0.0.1:8800", &server.address().to_string());
         let site = with(site, "/var/www/html", &at("site"));
         std::fs::write(at("site.caddy"), site).expect("a file");
         // Caddy makes certificates of its own root, instead of asking the network for some.
@@ -131,6 +132,11 @@ impl Front {
     }
 
     pub fn haproxy(server: &Server) -> Front {
+        Front::haproxy_with(server, sample("haproxy.cfg"))
+    }
+
+    /// HAProxy with settings that are not the sample as it is.
+    pub fn haproxy_with(server: &Server, settings: String) -> Front {
         let (directory, port) = (Front::directory(), hold_port());
         let at = |name: &str| directory.join(name).display().to_string();
         let made = rcgen::generate_simple_self_signed([NAME.to_string()]).expect("a certificate");
@@ -139,11 +145,7 @@ impl Front {
         let both = certificate + &made.signing_key.serialize_pem();
         std::fs::write(at("both.pem"), both).expect("a file");
         std::fs::write(at("crore-retry.http"), sample("crore-retry.http")).expect("a file");
-        let text = with(
-            sample("haproxy.cfg"),
-            "bind :443",
-            &format!("bind {}", port.addr()),
-        );
+        let text = with(settings, "bind :443", &format!("bind {}", port.addr()));
         let text = with(text, "127.0.0.1:8800", &server.address().to_string());
         let text = with(text, "/etc/haproxy/push.example.com.pem", &at("both.pem"));
         let text = with(

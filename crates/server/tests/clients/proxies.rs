@@ -2,8 +2,9 @@
 //! the server is down.
 
 use crate::client::{Client, publish};
-use crate::fronts::{CLIENT, Front, NAME, sample, url};
-use crate::support::{PATIENCE, Server};
+use crate::fronts::{CLIENT, Front, NAME, sample, url, with};
+use crate::support::port::metric;
+use crate::support::{PATIENCE, Server, until};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -191,6 +192,44 @@ fn goes_through(front: impl Fn(&Server) -> Front) {
     a_stream_outlives_the_server(&proxy, server);
     drop(proxy);
     a_name_is_refused_by_default(front);
+}
+
+/// The page's lines with which a proxy speaks HTTP/2 to the server too.
+fn goes_through_over_http2(front: impl Fn(&Server) -> Front) {
+    let settings = with(
+        sample("crore.toml"),
+        "[http]\n",
+        "[http]\nh2_cleartext = true\n",
+    );
+    let short = "[[rule]]\nmatch = \"short\"\npoll_timeout_s = 1\n";
+    let server = Server::with_admin(&(settings + short));
+    let proxy = front(&server);
+    clients_get_through(&proxy, &server);
+    let opened = || metric(server.admin(), "crore_http2_opened_streams_total");
+    until("streams of the proxy", || opened() > Some(4.0));
+}
+
+const PAGE: &str = include_str!("../../../../docs/PROXIES.md");
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn haproxy_speaks_http2_to_the_server() {
+    let line = "server crore 127.0.0.1:8800 proto h2";
+    assert!(PAGE.contains(line));
+    let settings = with(sample("haproxy.cfg"), "server crore 127.0.0.1:8800", line);
+    goes_through_over_http2(|server| Front::haproxy_with(server, settings.clone()));
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn caddy_speaks_http2_to_the_server() {
+    let block = PAGE.split_once("```caddyfile\n").expect("a block").1;
+    let block = block.split_once("```").expect("its end").0;
+    let sample = sample("Caddyfile");
+    let (before, rest) = sample.split_once("\treverse_proxy @crore").expect("a line");
+    let (_, after) = rest.split_once("\n\t}\n").expect("its end");
+    let site = format!("{before}{block}{after}");
+    goes_through_over_http2(|server| Front::caddy_with(server, site.clone()));
 }
 
 #[test]
