@@ -12,7 +12,7 @@ use super::context::HomeContext;
 use super::page_queue::{PendingPage, SearchProgress};
 use super::topic_row::{CREATED, DELETED, HAS_RETAINED, REQUESTED, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
-use crate::base::position::Since;
+use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
 use crate::base::work::page_visits;
@@ -200,17 +200,20 @@ impl Home {
             }
         };
         let row = self.topics.rows.get_mut(id);
+        let deletion = Since::At(Position::new(self.logs.epoch, row.last()));
         if ask.read_only && row.has(DELETED) {
-            return Err(AttachOutcome::Gone);
+            // After the deletion there is nothing yet. Reading does not make the topic again.
+            return match ask.since == deletion {
+                true => Ok(id),
+                false => Err(AttachOutcome::Gone),
+            };
         }
         row.touched_s = now.unix_s;
         row.flags |= REQUESTED;
         if row.has(DELETED) {
             match ask.since {
                 // The subscriber has received the notice of the deletion, and continues after it.
-                Since::At(seen) if seen.epoch == self.logs.epoch && seen.offset == row.last() => {
-                    row.flags &= !DELETED;
-                }
+                since if since == deletion => row.flags &= !DELETED,
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
                     return Err(AttachOutcome::Gone);
                 }

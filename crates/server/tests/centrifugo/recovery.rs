@@ -213,6 +213,28 @@ fn deletion_of_missed_messages_is_a_loss() {
 }
 
 #[test]
+fn history_after_the_position_of_a_deletion_is_empty() {
+    let server = server();
+    publish(&server, "a", "1");
+    delete(&server, "a");
+    let mut client = Client::connected(&server);
+    let newest = json!({"channel": "a"});
+    let mut position = client.ask("history", newest)["history"].take();
+    assert!(position["offset"].is_u64(), "{position}");
+    // Reading does not use the topic, so the second answer is that of the first.
+    for _ in 0..2 {
+        let since = json!({"offset": position["offset"], "epoch": position["epoch"]});
+        let body = json!({"channel": "a", "limit": -1, "since": since});
+        let reply = client.ask("history", body);
+        assert_eq!(reply["history"], position, "{reply}");
+    }
+    publish(&server, "a", "2");
+    let since = position.take();
+    let body = json!({"channel": "a", "limit": -1, "since": since});
+    assert_eq!(data_of(&client.ask("history", body)["history"]), [json!(2)]);
+}
+
+#[test]
 fn slow_client_is_told_that_what_it_had_to_read_was_deleted() {
     let rule = "[[rule]]\nmatch = '#'\nlog_bytes = 67108864\n";
     let server = Server::with(&format!("{ON}ping_interval_s = 0\n{SLOW}{rule}"));
