@@ -39,7 +39,7 @@ pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};
 pub use interest::{InterestChanges, InterestPart};
 pub use session::record as session_record;
 pub use span::Span;
-pub use tell::{FilterPage, LatestValues, Page, SessionReply, Tell};
+pub use tell::{FilterPage, LatestValues, Page, SessionCommands, SessionReply, Tell};
 
 /// All mail from one shard to another in one turn.
 pub struct Mail {

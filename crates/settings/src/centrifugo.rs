@@ -21,6 +21,10 @@ pub struct Centrifugo {
     #[default("/connection".into())]
     #[schemars(extend("format" = "a prefix"))]
     pub path: String,
+    /// The path to which clients of `/connection/http_stream` and `/connection/sse` post their commands.
+    #[default("/emulation".into())]
+    #[schemars(extend("format" = "a prefix"))]
+    pub emulation_path: String,
     /// Time between two pings of the server. Clients are told it when they connect.
     #[default(25)]
     #[schemars(range(min = 5, max = MAX_WAIT_S), extend("x-zero" = "off"))]

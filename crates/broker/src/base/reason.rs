@@ -197,7 +197,8 @@ reasons! {
         AdminPath, 404, 0, NONE, Refused, "no such path; this is a data port, and operators ask the admin port (admin.listen, by default 127.0.0.1:8801)";
         NoSocketPath, 404, 0, NONE, Refused, "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
         CentrifugoOff, 404, 0, NONE, Refused, "Centrifugo's client protocol is off here; centrifugo.enabled turns it on";
-        CentrifugoPath, 404, 0, NONE, Refused, "of Centrifugo's transports there are /websocket, /uni_websocket, /uni_sse and /uni_http_stream, below centrifugo.path";
+        CentrifugoPath, 404, 0, NONE, Refused, "of Centrifugo's transports there are /websocket, /http_stream, /sse, /uni_websocket, /uni_sse and /uni_http_stream, below centrifugo.path";
+        EmulationNode, 404, 0, NONE, Refused, "the connection of these commands is at another node, or at one that has ended";
         Method, 405, 0, NONE, Refused, "this path does not take this method";
         PresenceOff, 404, 4404, NONE, Refused, "who is present is not recorded for this topic: its rule has no presence = true";
         BadMember, 400, 0, NONE, Refused, "after= takes the id of a member";

@@ -63,7 +63,7 @@ pub struct Access {
     pub token_bytes: usize,
     /// The maximum number of verdicts that each shard caches.
     pub verdicts_per_shard: usize,
-    /// The key of the digests that identify credentials in caches. It is random in each process.
+    /// The key of the digests that identify credentials in caches, and of session ids that no one can guess. It is random in each process.
     pub key: [u8; 32],
     /// Tokens and users that the operator has revoked.
     pub revoked: Arc<Revoked>,

@@ -38,13 +38,14 @@ pub(crate) const OTHERS: u32 = NONE;
 /// The key of the tell with index `n`.
 pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
     let class = match tell {
-        // Answers come first: nobody relies on their order among messages, and their clients wait for them.
+        // Answers come first: nobody relies on their order among messages, and their clients wait for them. So do commands, as if the connection had received them.
         Tell::Outcome(..)
         | Tell::Fenced(_)
         | Tell::Released(..)
         | Tell::GroupJoined { .. }
         | Tell::Session(..)
-        | Tell::SessionTaken(_) => 0,
+        | Tell::SessionTaken(_)
+        | Tell::Commands(_) => 0,
         tell => match tell.topic() {
             None | Some(NONE) => OTHERS,
             Some(topic) => topic + 1,

@@ -7,11 +7,13 @@
 //! `topic` is a row of the carrier's table. Each topic that takes the row gets a new `serial`.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use crore_wire::mqtt::ReasonCode;
 
 use crate::base::ids::{ConnId, PartitionId};
 use crate::budget::admission::Client;
+use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{AttachOutcome, Outcome, ReplyTo};
 use crate::mail::frames::{Frames, Record};
 use crate::mail::interest::{InterestChanges, InterestPart};
@@ -116,6 +118,23 @@ pub enum Tell {
     },
     /// Members of a topic, for a reader or a watcher.
     Presence(ReplyTo, Box<PresencePage>),
+    /// Commands for a connection of this shard, from a request at the sender. Any shard sends it, and gets [`Tell::Fenced`] as the answer.
+    Commands(Arc<SessionCommands>),
+}
+
+/// Commands of a client whose connection only goes to the client, so that they came in a request of their own.
+#[derive(Debug)]
+pub struct SessionCommands {
+    /// The connection that answers them.
+    pub conn: ConnId,
+    /// The Unix second in which that connection began, by the counted clock.
+    pub began_unix_s: u32,
+    /// The request, which waits until the connection has them.
+    pub to: ReplyTo,
+    /// A frame of commands.
+    pub data: Box<[u8]>,
+    /// Charges memory for the frame.
+    pub charge: InFlightCharge,
 }
 
 impl Tell {
@@ -136,7 +155,8 @@ impl Tell {
             | Tell::Session(..)
             | Tell::SessionTaken(_)
             | Tell::Interest { .. }
-            | Tell::Presence(..) => None,
+            | Tell::Presence(..)
+            | Tell::Commands(_) => None,
         }
     }
 }

@@ -53,6 +53,18 @@ pub enum Encoding {
     PushJson,
     /// The same in protobuf, in binary frames.
     PushProtobuf,
+    /// Pushes of Centrifugo's protocol as events, in chunks.
+    PushEvents,
+    /// The same as events, in a body that ends with the connection.
+    PushEventsToEnd,
+    /// Pushes of Centrifugo's protocol as lines, in chunks.
+    PushLines,
+    /// The same as lines, in a body that ends with the connection.
+    PushLinesToEnd,
+    /// Pushes of Centrifugo's protocol in protobuf, in chunks.
+    PushMessages,
+    /// The same in a body that ends with the connection.
+    PushMessagesToEnd,
     /// Pushes of Centrifugo's protocol for transports that only go to the client, in text frames.
     OneWayFrame,
     /// The same as events, in chunks.
@@ -117,6 +129,12 @@ impl Encoding {
                 // They have the offset alone.
                 | Encoding::PushJson
                 | Encoding::PushProtobuf
+                | Encoding::PushEvents
+                | Encoding::PushEventsToEnd
+                | Encoding::PushLines
+                | Encoding::PushLinesToEnd
+                | Encoding::PushMessages
+                | Encoding::PushMessagesToEnd
                 | Encoding::OneWayFrame
                 | Encoding::OneWayEvents
                 | Encoding::OneWayEventsToEnd
@@ -127,7 +145,7 @@ impl Encoding {
 }
 
 impl Encodings for Encoding {
-    const COUNT: usize = 19;
+    const COUNT: usize = 25;
 
     fn number(self) -> usize {
         self as usize
@@ -202,6 +220,12 @@ impl Message<'_> {
             }
             Encoding::PushJson
             | Encoding::PushProtobuf
+            | Encoding::PushEvents
+            | Encoding::PushEventsToEnd
+            | Encoding::PushLines
+            | Encoding::PushLinesToEnd
+            | Encoding::PushMessages
+            | Encoding::PushMessagesToEnd
             | Encoding::OneWayFrame
             | Encoding::OneWayEvents
             | Encoding::OneWayEventsToEnd
@@ -343,22 +367,47 @@ pub(crate) fn write_push(
 ) {
     let start = out.mark();
     let format = match encoding {
-        Encoding::PushProtobuf => Format::Protobuf,
+        Encoding::PushProtobuf | Encoding::PushMessages | Encoding::PushMessagesToEnd => {
+            Format::Protobuf
+        }
         _ => Format::Json,
     };
-    let is_one_way = !matches!(encoding, Encoding::PushJson | Encoding::PushProtobuf);
+    let is_one_way = matches!(
+        encoding,
+        Encoding::OneWayFrame
+            | Encoding::OneWayEvents
+            | Encoding::OneWayEventsToEnd
+            | Encoding::OneWayLines
+            | Encoding::OneWayLinesToEnd
+    );
     publication::write(format, is_one_way, topic, (record, frames), &mut out.own);
     match encoding {
         Encoding::PushProtobuf => return frame_rope(out, start, Opcode::Binary),
-        Encoding::OneWayEvents | Encoding::OneWayEventsToEnd => {
+        Encoding::PushEvents
+        | Encoding::PushEventsToEnd
+        | Encoding::OneWayEvents
+        | Encoding::OneWayEventsToEnd => {
             // JSON contains no line ends, so it is one line of data.
             out.prepend(start, b"data: ");
             out.own.extend_from_slice(b"\n\n");
         }
-        Encoding::OneWayLines | Encoding::OneWayLinesToEnd => out.own.push(b'\n'),
+        Encoding::PushLines
+        | Encoding::PushLinesToEnd
+        | Encoding::OneWayLines
+        | Encoding::OneWayLinesToEnd => out.own.push(b'\n'),
+        // A message in protobuf begins with its length.
+        Encoding::PushMessages | Encoding::PushMessagesToEnd => {}
         _ => return frame_rope(out, start, Opcode::Text),
     }
-    if matches!(encoding, Encoding::OneWayEvents | Encoding::OneWayLines) {
+    let is_in_chunks = matches!(
+        encoding,
+        Encoding::PushEvents
+            | Encoding::PushLines
+            | Encoding::PushMessages
+            | Encoding::OneWayEvents
+            | Encoding::OneWayLines
+    );
+    if is_in_chunks {
         chunk_rope(out, start);
     }
 }

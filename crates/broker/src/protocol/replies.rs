@@ -14,6 +14,7 @@ use crate::client::subscriptions::{flags_of, parts, topic_of, update_presence};
 use crate::client::types::SubscriptionRef;
 use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames, Outcome, Page, ReplyTo, Tell, WillOutcome};
+use crate::protocol::centrifugo::emulation::commands_came;
 use crate::protocol::centrifugo::presence::presence_answered;
 use crate::protocol::front::{AllProtocols, Connections, Front};
 use crate::protocol::longpoll::poll::deliver_early;
@@ -97,6 +98,7 @@ impl Front {
                 }
                 _ => members_came(clients, queues, to, page, io),
             },
+            Tell::Commands(ref commands) => commands_came(self, home, commands, io),
             Tell::Interest { to, ref news, part } => news_came(clients, queues, to, news, part, io),
         }
     }

@@ -16,8 +16,9 @@ use crate::client::types::{SubscriptionRef, UnprocessedInput};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
+use crate::protocol::centrifugo::body::begin_body;
 use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
-use crate::protocol::centrifugo::one_way::begin_body;
+use crate::protocol::centrifugo::emulation::{commands_handed_over, hand_over_commands};
 use crate::protocol::centrifugo::tokens::names_channel;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
 use crate::protocol::http::answer::answer_reason;
@@ -235,7 +236,10 @@ impl Protocol<AllProtocols> for Request {
     }
 
     fn fence_passed<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
-        batch_fenced(&mut front.clients, &mut front.queues, to, io);
+        let (clients, queues) = (&mut front.clients, &mut front.queues);
+        if !commands_handed_over(clients, queues, to, io) {
+            batch_fenced(clients, queues, to, io);
+        }
     }
 
     fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
@@ -298,13 +302,12 @@ impl Requests for AllProtocols {
         let (clients, subs, _, queues) = front.parts();
         match task {
             Task::Upgrade => match commands::place_of(&clients.ctx, head.path) {
-                Some(place @ (Place::OneWayEvents | Place::OneWayLines))
-                    if !head.is_websocket_upgrade() =>
-                {
+                Some(place) if place.is_body() && !head.is_websocket_upgrade() => {
                     begin_body(front, slot, (head, body), place, home, io)
                 }
                 place => upgrade(clients, slot, head, place, io),
             },
+            Task::Commands => hand_over_commands(clients, &mut subs.lanes, slot, head, body),
             Task::Follow { upgrade } => follow(clients, &mut subs.lanes, slot, head, upgrade),
             Task::Presence { name, upgrade } => {
                 presence(clients, &mut subs.lanes, slot, head, (&name, upgrade), io)
@@ -356,12 +359,29 @@ impl Requests for AllProtocols {
             _ if is_token(ctx, head, names_channel) => Err(Reason::TokenOfSubscription),
             Place::WebSocket | Place::OneWayWebSocket if upgrade => Ok(Task::Upgrade),
             Place::WebSocket | Place::OneWayWebSocket => Err(Reason::NoUpgrade),
-            Place::OneWayEvents | Place::OneWayLines if upgrade => Err(Reason::CentrifugoPath),
-            Place::OneWayEvents | Place::OneWayLines => match head.method {
-                Method::Get | Method::Post => Ok(Task::Upgrade),
+            _ if upgrade => Err(Reason::CentrifugoPath),
+            place => match (place, head.method) {
+                (Place::Emulation, Method::Post) => Ok(Task::Commands),
+                (Place::Emulation, _) | (Place::Lines, Method::Get) => Err(Reason::Method),
+                (_, Method::Get | Method::Post) => Ok(Task::Upgrade),
                 _ => Err(Reason::Method),
             },
         })
+    }
+
+    fn methods_of_other(ctx: &Context, path: &[u8]) -> Option<&'static str> {
+        commands::place_of(ctx, path)?.methods()
+    }
+
+    fn beside_body_bytes(ctx: &Context, path: &[u8]) -> usize {
+        let takes_commands = matches!(
+            commands::place_of(ctx, path),
+            Some(Place::Lines | Place::Events | Place::Emulation)
+        );
+        match takes_commands {
+            true => ctx.world.settings.centrifugo.frame_beside_bytes,
+            false => 0,
+        }
     }
 }
 

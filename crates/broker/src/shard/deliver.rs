@@ -36,6 +36,7 @@ fn cost_of(tell: &Tell) -> u32 {
         Tell::Matches { page, .. } => page_visits(page.count),
         Tell::Interest { news, .. } => 1 + (news.len() / STEP_BYTES) as u32,
         Tell::Presence(_, page) => 1 + (page.changes.len() / STEP_BYTES) as u32,
+        Tell::Commands(commands) => 1 + (commands.data.len() / STEP_BYTES) as u32,
         _ => 1,
     }
 }

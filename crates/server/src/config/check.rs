@@ -176,8 +176,10 @@ fn listen(problems: &mut Problems, addresses: &[SocketAddr], anywhere: bool) {
     }
 }
 
-/// The setting with the prefix of Centrifugo's protocol, which overlaps with no other prefix while the protocol is on.
+/// The setting with the prefix of Centrifugo's protocol. While the protocol is on, its paths overlap with no other prefix.
 const CENTRIFUGO_PATH: &str = "centrifugo.path";
+/// The setting with the other path of that protocol.
+const EMULATION_PATH: &str = "centrifugo.emulation_path";
 
 fn http(problems: &mut Problems, http: &Http, centrifugo: &Centrifugo) {
     problems.hosts("http.hosts", &http.hosts);
@@ -193,16 +195,21 @@ fn http(problems: &mut Problems, http: &Http, centrifugo: &Centrifugo) {
         ("http.history_paths", &http.history_paths),
         ("http.presence_paths", &http.presence_paths),
         (CENTRIFUGO_PATH, core::slice::from_ref(&centrifugo.path)),
+        (
+            EMULATION_PATH,
+            core::slice::from_ref(&centrifugo.emulation_path),
+        ),
     ];
+    let is_of_centrifugo = |key: &str| matches!(key, CENTRIFUGO_PATH | EMULATION_PATH);
     let groups = groups
         .into_iter()
-        .filter(|(key, _)| *key != CENTRIFUGO_PATH || centrifugo.enabled);
+        .filter(|(key, _)| !is_of_centrifugo(key) || centrifugo.enabled);
     let mut seen: Vec<(String, &str)> = Vec::new();
     for (key, paths) in groups {
         for (index, path) in paths.iter().enumerate() {
-            let place = match key {
-                CENTRIFUGO_PATH => key.to_string(),
-                _ => format!("{key}[{}]", index + 1),
+            let place = match is_of_centrifugo(key) {
+                true => key.to_string(),
+                false => format!("{key}[{}]", index + 1),
             };
             if let Err(what) = path_prefix(path) {
                 problems.fail(place, what);

@@ -300,7 +300,7 @@ pub struct Callback {
     pub concurrency: usize,
 }
 
-/// Random secrets of this process: the key with which it digests credentials, and the token of [`operator_token`].
+/// Random secrets of this process: the key of [`crore_broker::settings::Access::key`], and the token of [`operator_token`].
 static OWN: LazyLock<([u8; 32], String)> = LazyLock::new(|| {
     let random = || [(); 4].map(|()| crore_net::memory::random_u64());
     let key = random().map(u64::to_le_bytes).concat();
@@ -327,7 +327,11 @@ fn operator(key: &[u8; 32]) -> (Digest, Arc<Grants>) {
 pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
     let defaults = crore_broker::settings::Settings::default().access;
     let Some(access) = access else {
-        return defaults;
+        // The key makes session ids too, which need no credentials.
+        return crore_broker::settings::Access {
+            key: OWN.0,
+            ..defaults
+        };
     };
     crore_broker::settings::Access {
         closed: true,

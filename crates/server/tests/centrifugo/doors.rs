@@ -10,7 +10,8 @@ use crate::support::ws::{Ws, handshake};
 #[test]
 fn a_protocol_that_is_off_answers_404_with_the_setting() {
     let server = Server::start();
-    for path in [PATH, "/connection/sse", "/connection/uni_sse"] {
+    let paths = [PATH, "/connection/sse", "/connection/uni_sse", "/emulation"];
+    for path in paths {
         let mut conn = Conn::open(&server);
         let answer = conn.request("GET", path, &handshake(&[]), "");
         assert_eq!(answer.status, 404);
@@ -22,7 +23,7 @@ fn a_protocol_that_is_off_answers_404_with_the_setting() {
 fn other_transports_are_not_built() {
     let server = server();
     let mut conn = Conn::open(&server);
-    let answer = conn.get("/connection/sse", &[]);
+    let answer = conn.get("/connection/uni_grpc", &[]);
     assert_eq!(answer.status, 404);
     assert!(answer.text().contains("/websocket"), "{answer:?}");
     assert_eq!(conn.get(PATH, &[]).status, 426);
@@ -35,6 +36,11 @@ fn the_path_is_a_setting() {
     ws.send(0x81, "{\"id\":1,\"connect\":{}}");
     assert!(ws.message().text().contains("\"client\""));
     assert_eq!(Conn::open(&server).get(PATH, &handshake(&[])).status, 404);
+    let server = Server::with(&format!("{ON}emulation_path = \"/app/post\"\n"));
+    let mut conn = Conn::open(&server);
+    let answer = conn.request("POST", "/app/post", &[], "{}");
+    assert!(answer.text().contains("another node"), "{answer:?}");
+    assert_eq!(conn.request("POST", "/emulation", &[], "{}").status, 404);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod api;
 mod client;
 mod commands;
 mod doors;
+mod emulation;
 mod join_leave;
 mod messages;
 mod one_way;

@@ -18,13 +18,14 @@ fn publisher(server: &Server) -> Client {
     Client::with_token(server, &token(&claims))
 }
 
-fn escaped(text: &str) -> String {
+/// Text for a query.
+pub fn escaped(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
 /// A stream of events or lines.
-struct Body {
-    conn: Conn,
+pub struct Body {
+    pub conn: Conn,
     is_events: bool,
     /// What came and is not read yet.
     rest: String,
@@ -45,7 +46,8 @@ impl Body {
         Body::begin(server, &request, connect)
     }
 
-    fn begin(server: &Server, request: &str, body: &str) -> Body {
+    /// The answer to this request.
+    pub fn begin(server: &Server, request: &str, body: &str) -> Body {
         let mut conn = Conn::open(server);
         conn.send(format!("{request}Host: localhost\r\n\r\n{body}"));
         let head = conn.head();
@@ -58,8 +60,8 @@ impl Body {
         }
     }
 
-    /// The next push. Pings are left out.
-    fn push(&mut self) -> Value {
+    /// The next push, or reply. Pings are left out.
+    pub fn push(&mut self) -> Value {
         loop {
             let end = if self.is_events { "\n\n" } else { "\n" };
             let Some(at) = self.rest.find(end) else {

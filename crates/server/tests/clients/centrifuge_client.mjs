@@ -1,20 +1,28 @@
-// centrifuge-js: an address, the form (json or protobuf) and channels in, JSON lines out; {"publish": channel, "data": data} on its input is
+// centrifuge-js: an address, the form (json or protobuf, and behind a slash a transport other than WebSocket) and channels in, JSON lines out; {"publish": channel, "data": data} on its input is
 // published, {"unsubscribe": channel} and {"subscribe": channel} are done, {"history": channel} is asked for.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
 const require = createRequire(`${process.env.CRORE_CLIENT_TESTS}/package.json`);
 const { WebSocket } = require("ws");
+const { EventSource } = require("eventsource");
 const say = (what) => console.log(JSON.stringify(what));
 
 const [address, form, token, ...channels] = process.argv.slice(2);
-const { Centrifuge } = require(form === "protobuf" ? "centrifuge/build/protobuf" : "centrifuge");
-const protobuf = form === "protobuf";
+const [data, transport = "websocket"] = form.split("/");
+const protobuf = data === "protobuf";
+const { Centrifuge } = require(protobuf ? "centrifuge/build/protobuf" : "centrifuge");
 const bytes = (data) => (protobuf ? new TextEncoder().encode(JSON.stringify(data)) : data);
 const value = (data) => (protobuf ? JSON.parse(new TextDecoder().decode(data)) : data);
 
-const client = new Centrifuge(`ws://${address}/connection/websocket`, {
+const scheme = transport === "websocket" ? "ws" : "http";
+const endpoint = `${scheme}://${address}/connection/${transport}`;
+const client = new Centrifuge([{ transport, endpoint }], {
   websocket: WebSocket,
+  eventsource: EventSource,
+  fetch,
+  readableStream: ReadableStream,
+  emulationEndpoint: `http://${address}/emulation`,
   token,
   minReconnectDelay: 50,
   maxReconnectDelay: 200,

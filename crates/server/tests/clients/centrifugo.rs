@@ -9,6 +9,14 @@ use crate::support::Server;
 use crate::support::state::State;
 
 const ON: &str = "[centrifugo]\nenabled = true\n";
+/// Every transport in the forms of the protocol that it has.
+const FORMS: [&str; 5] = [
+    "json",
+    "protobuf",
+    "json/http_stream",
+    "protobuf/http_stream",
+    "json/sse",
+];
 
 fn start(server: &Server, form: &str, channels: &[&str]) -> Client {
     with_token(server, form, "", channels)
@@ -28,7 +36,7 @@ fn data(client: &Client) -> Value {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn centrifuge_js_subscribes_publishes_and_asks_for_history() {
     let server = Server::with(ON);
-    for form in ["json", "protobuf"] {
+    for form in FORMS {
         let (one, two) = (format!("{form}/one"), format!("{form}/two"));
         let mut client = start(&server, form, &[&one, &two]);
         client.next("subscribed");
@@ -55,7 +63,7 @@ fn centrifuge_js_subscribes_publishes_and_asks_for_history() {
 fn centrifuge_js_is_told_of_joins_and_leaves() {
     let presence = "[[rule]]\nmatch = '#'\npresence = true\n[presence]\nleave_s = 0\n";
     let server = Server::with(&format!("{presence}{ON}"));
-    for form in ["json", "protobuf"] {
+    for form in FORMS {
         let room = format!("{form}/room");
         let client = start(&server, form, &[&room]);
         let own = client.next("join")["client"].take();
@@ -73,7 +81,7 @@ fn centrifuge_js_is_told_of_joins_and_leaves() {
 fn centrifuge_js_recovers_from_a_crash_without_a_loss() {
     let state = State::new();
     let settings = format!("{ON}{}", state.settings());
-    for form in ["json", "protobuf"] {
+    for form in FORMS {
         let mut server = Server::with(&settings);
         let address = server.address();
         let channel = format!("{form}/a");

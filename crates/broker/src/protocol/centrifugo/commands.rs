@@ -49,23 +49,57 @@ pub(crate) enum Place {
     WebSocket,
     /// To the WebSocket that only goes to the client.
     OneWayWebSocket,
-    /// To the event stream.
+    /// To the event stream that only goes to the client.
     OneWayEvents,
-    /// To the stream of lines.
+    /// To the stream of lines that only goes to the client.
     OneWayLines,
+    /// To the event stream whose client posts its commands.
+    Events,
+    /// To the stream of replies whose client posts its commands.
+    Lines,
+    /// To the connection whose session the posted commands name.
+    Emulation,
     /// Nowhere, for this reason.
     Nowhere(Reason),
+}
+
+impl Place {
+    /// Whether the way to the client is the body of an answer.
+    pub fn is_body(self) -> bool {
+        match self {
+            Place::OneWayEvents | Place::OneWayLines | Place::Events | Place::Lines => true,
+            Place::WebSocket | Place::OneWayWebSocket => false,
+            Place::Emulation | Place::Nowhere(_) => false,
+        }
+    }
+
+    /// The methods that pages of other sites may use there.
+    pub fn methods(self) -> Option<&'static str> {
+        match self {
+            Place::OneWayEvents | Place::OneWayLines | Place::Events => Some("GET, POST, OPTIONS"),
+            Place::Lines | Place::Emulation => Some("POST, OPTIONS"),
+            Place::WebSocket | Place::OneWayWebSocket | Place::Nowhere(_) => None,
+        }
+    }
 }
 
 /// Where this path leads; `None` if it is not of this protocol.
 pub(crate) fn place_of(ctx: &Context, path: &[u8]) -> Option<Place> {
     let settings = &ctx.world.settings.centrifugo;
+    if path == settings.emulation_path.as_bytes() {
+        return Some(match settings.enabled {
+            true => Place::Emulation,
+            false => Place::Nowhere(Reason::CentrifugoOff),
+        });
+    }
     let rest = path.strip_prefix(settings.path.as_bytes())?;
     let rest = rest.strip_prefix(b"/")?;
     Some(match (settings.enabled, rest) {
         (false, _) => Place::Nowhere(Reason::CentrifugoOff),
         (true, b"websocket") => Place::WebSocket,
         (true, b"uni_websocket") => Place::OneWayWebSocket,
+        (true, b"sse") => Place::Events,
+        (true, b"http_stream") => Place::Lines,
         (true, b"uni_sse") => Place::OneWayEvents,
         (true, b"uni_http_stream") => Place::OneWayLines,
         (true, _) => Place::Nowhere(Reason::CentrifugoPath),
@@ -120,33 +154,13 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
-        let format = format_of(self.clients.conns.get(slot));
-        let most = self
-            .clients
-            .ctx
-            .world
-            .settings
-            .centrifugo
-            .frame_commands_max;
-        let counted = match decode::count(format, data) {
-            Ok(count) if count > most => Err(Error::TooManyCommands),
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = counted {
+        if let Err(error) = check_frame(&self.clients, slot, data) {
             end_wrong(&mut self.clients, slot, error, io);
             return false;
         }
-        let held = self.take_held_commands(slot);
-        let held = match held {
+        let held = match self.take_held_commands(slot) {
             // Earlier commands wait, so these wait behind them.
-            Some(mut held) => {
-                if format == Format::Json && !held.rest().ends_with(b"\n") {
-                    held.append(b"\n", usize::MAX);
-                }
-                held.append(data, usize::MAX);
-                held
-            }
+            Some(held) => append_frame(&self.clients, slot, held, data),
             None => match self.centrifugo_commands(slot, data, home, io) {
                 Some(used) if used < data.len() => SpillBuffer::new(&data[used..]),
                 Some(_) => return true,
@@ -154,6 +168,25 @@ impl Front {
             },
         };
         self.hold_commands(slot, held, io)
+    }
+
+    /// A frame of commands that came in a request of its own. They wait for the connection's turn. Requests wait for no one, so what they may add is
+    /// bounded: as much as a frame may have.
+    pub(super) fn posted_frame<I: Io>(&mut self, slot: u32, data: &[u8], io: &mut I) {
+        if let Err(error) = check_frame(&self.clients, slot, data) {
+            return end_wrong(&mut self.clients, slot, error, io);
+        }
+        let held = self.take_held_commands(slot).unwrap_or_default();
+        let held = append_frame(&self.clients, slot, held, data);
+        let settings = &self.clients.ctx.world.settings;
+        let most = settings.limits.message_bytes + settings.centrifugo.frame_beside_bytes;
+        if held.rest().len() > most {
+            return end_for_room(&mut self.clients, slot, io);
+        }
+        if self.hold_commands(slot, held, io) {
+            let conn = self.clients.conns.id_of(slot);
+            self.queues.resume_later(&self.clients, conn);
+        }
     }
 
     /// Goes on with held commands, and with subscriptions that fell behind.
@@ -399,6 +432,25 @@ impl Front {
         state_mut(&mut clients.conns, slot).held = held;
         true
     }
+}
+
+/// Checks a frame as a whole.
+fn check_frame(clients: &Clients, slot: u32, data: &[u8]) -> Result<(), Error> {
+    let most = clients.ctx.world.settings.centrifugo.frame_commands_max;
+    match decode::count(format_of(clients.conns.get(slot)), data)? <= most {
+        true => Ok(()),
+        false => Err(Error::TooManyCommands),
+    }
+}
+
+/// Held commands, and behind them those of this frame.
+fn append_frame(clients: &Clients, slot: u32, mut held: SpillBuffer, data: &[u8]) -> SpillBuffer {
+    let is_json = format_of(clients.conns.get(slot)) == Format::Json;
+    if is_json && !held.is_empty() && !held.rest().ends_with(b"\n") {
+        held.append(b"\n", usize::MAX);
+    }
+    held.append(data, usize::MAX);
+    held
 }
 
 /// Ends a connection whose frame cannot be read.

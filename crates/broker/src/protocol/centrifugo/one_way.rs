@@ -6,47 +6,15 @@
 use alloc::vec::Vec;
 
 use crore_wire::centrifugo::codes::Disconnect;
-use crore_wire::http::head::Head;
 use crore_wire::json::is_json;
 
 use crate::home::Home;
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
-use crate::protocol::centrifugo::commands::{Place, begin_centrifugo};
-use crate::protocol::centrifugo::options::{CONNECTED, ONE_WAY};
+use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::state;
 use crate::protocol::front::Front;
-use crate::protocol::http::answer::stream_head;
-use crate::protocol::http::judge::note_reader;
-use crate::protocol::http::options::EVENTS;
-use crate::protocol::http::parameters::parameter;
-use crate::protocol::http::task::Flow;
-
-/// Begins an answer that does not end, and connects the client. The body of the request, or the parameter `cf_connect`, is the connect command.
-pub(crate) fn begin_body<I: Io>(
-    front: &mut Front,
-    slot: u32,
-    (head, body): (&Head<'_>, &[u8]),
-    place: Place,
-    home: &mut Option<Home>,
-    io: &mut I,
-) -> Flow {
-    let (content_type, options): (&[u8], u32) = match place {
-        Place::OneWayEvents => (b"text/event-stream", ONE_WAY | EVENTS),
-        _ => (b"application/x-ndjson", ONE_WAY),
-    };
-    note_reader(&mut front.clients, slot, head);
-    stream_head(&mut front.clients, slot, content_type);
-    begin_centrifugo(&mut front.clients, slot, options);
-    let named = parameter(head.query, b"cf_connect");
-    let connect = match body {
-        b"" => named.as_deref().unwrap_or_default(),
-        body => body,
-    };
-    connect_as(front, slot, connect, home, io);
-    Flow::Wait
-}
 
 /// The first frame connects the client, and others say nothing. False if the connection takes no more frames.
 pub(super) fn one_way_frame<I: Io>(
@@ -64,7 +32,8 @@ pub(super) fn one_way_frame<I: Io>(
     connect_as(front, slot, data, home, io)
 }
 
-fn connect_as<I: Io>(
+/// Carries out this connect command, without an id. False if the connection takes no more frames.
+pub(super) fn connect_as<I: Io>(
     front: &mut Front,
     slot: u32,
     connect: &[u8],

@@ -46,8 +46,21 @@ pub(crate) fn pushes_of(row: &Row) -> Encoding {
             (_, false, true) => Encoding::OneWayLinesToEnd,
         };
     }
-    match row.wants(PROTOBUF) {
-        true => Encoding::PushProtobuf,
-        false => Encoding::PushJson,
+    match (row.wants(UPGRADE), row.wants(PROTOBUF)) {
+        (true, true) => Encoding::PushProtobuf,
+        (true, false) => Encoding::PushJson,
+        (false, is_protobuf) => match (is_protobuf, row.wants(EVENTS), row.wants(HTTP10)) {
+            (true, _, false) => Encoding::PushMessages,
+            (true, _, true) => Encoding::PushMessagesToEnd,
+            (false, true, false) => Encoding::PushEvents,
+            (false, true, true) => Encoding::PushEventsToEnd,
+            (false, false, false) => Encoding::PushLines,
+            (false, false, true) => Encoding::PushLinesToEnd,
+        },
     }
+}
+
+/// Whether the way to the client is the body of an answer, and the client posts its commands.
+pub(super) fn posts_commands(row: &Row) -> bool {
+    !row.wants(UPGRADE | ONE_WAY)
 }

@@ -81,6 +81,10 @@ fn write_item(clients: &mut Clients, slot: u32, write: impl FnOnce(Format, &mut 
     match pushes_of(row) {
         Encoding::PushProtobuf => frame_from(out, start, Opcode::Binary),
         Encoding::PushJson | Encoding::OneWayFrame => frame_from(out, start, Opcode::Text),
+        Encoding::PushMessages | Encoding::PushMessagesToEnd => {
+            let item = out.split_off(start);
+            write_part(row, &item, out);
+        }
         _ => {
             let item = out.split_off(start);
             let part = match row.wants(EVENTS) {

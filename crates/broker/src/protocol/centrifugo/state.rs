@@ -229,6 +229,11 @@ fn process_number(world: &World) -> u32 {
     world.epoch ^ writer as u32 ^ (writer >> 32) as u32
 }
 
+/// The id of this process as a node.
+pub(super) fn node_id(world: &World) -> String {
+    format!("{:08x}", process_number(world))
+}
+
 /// The connection whose client has this id, and its shard. `None` if the id is of another process. The connection may have ended.
 pub fn client_named(world: &World, id: &str) -> Option<(ShardId, ConnId)> {
     let mut parts = id.splitn(4, '-');

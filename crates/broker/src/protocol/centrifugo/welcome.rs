@@ -3,10 +3,11 @@
 use crore_wire::centrifugo::{Answer, ConnectResult, Payload, SubscribeResult};
 
 use crate::base::journal::EventKind;
-use crate::protocol::centrifugo::options::{CONNECTED, ONE_WAY, VERSION};
+use crate::protocol::centrifugo::emulation::session_id;
+use crate::protocol::centrifugo::options::{CONNECTED, ONE_WAY, VERSION, posts_commands};
 use crate::protocol::centrifugo::ping::begin_pings;
 use crate::protocol::centrifugo::reply::write_reply;
-use crate::protocol::centrifugo::state::client_id;
+use crate::protocol::centrifugo::state::{client_id, node_id};
 use crate::protocol::centrifugo::tokens::ttl_of_connection;
 use crate::protocol::front::Clients;
 
@@ -22,6 +23,10 @@ pub(super) fn finish_connect(
     row.consumer.options |= CONNECTED;
     begin_pings(clients, slot);
     let client = client_id(clients, slot);
+    let (session, node) = match posts_commands(clients.conns.get(slot)) {
+        true => (session_id(clients, slot), node_id(&clients.ctx.world)),
+        false => Default::default(),
+    };
     clients.note(slot, EventKind::SessionOpened, client.as_bytes());
     let ping_s = clients.ctx.world.settings.centrifugo.ping_interval_s;
     let result = ConnectResult {
@@ -32,8 +37,8 @@ pub(super) fn finish_connect(
         subs,
         ping: ping_s,
         pong: sends && ping_s > 0,
-        session: "",
-        node: "",
+        session: &session,
+        node: &node,
     };
     write_reply(clients, slot, id, Answer::Connect(result));
 }

@@ -126,6 +126,11 @@ fn judge_methods(
     match (head.method, endpoint) {
         (Method::Options, Some(endpoint)) => preflight(clients, slot, allowed(endpoint)),
         (Method::Options, None) if whole => preflight(clients, slot, allowed(Endpoint::Publish)),
+        (Method::Options, None)
+            if let Some(methods) = AllProtocols::methods_of_other(&clients.ctx, head.path) =>
+        {
+            preflight(clients, slot, methods);
+        }
         (Method::Other, endpoint) => method_not_allowed(clients, slot, head, endpoint),
         _ => return Ok(()),
     }

@@ -466,6 +466,9 @@ fn longest_body(ctx: &Context, head: &Head<'_>) -> (usize, Reason) {
     let limits = &ctx.world.settings.limits;
     match is_batch(head) {
         true => (limits.batch_bytes, Reason::BatchTooLong),
-        false => (limits.message_bytes, Reason::MessageTooLong),
+        false => {
+            let beside = AllProtocols::beside_body_bytes(ctx, head.path);
+            (limits.message_bytes + beside, Reason::MessageTooLong)
+        }
     }
 }

@@ -89,6 +89,8 @@ pub enum Pending {
     History(Box<[u8]>),
     /// `GET /presence`: who subscribes to a topic.
     Presence(Box<PresenceRequest>),
+    /// Commands of Centrifugo's protocol, which go to the connection of their session.
+    Commands,
     /// A batch: the homes that have not answered, lines, and what failed.
     Batch(Box<Batch>),
 }

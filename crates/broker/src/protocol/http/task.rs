@@ -29,6 +29,10 @@ pub(crate) trait Requests {
     /// The task of a request that is for another protocol, by its subprotocol or its path, or why it is refused. `None` if it is not for another one.
     fn task_of_other(ctx: &Context, head: &Head<'_>, upgrade: bool)
     -> Option<Result<Task, Reason>>;
+    /// The methods of a path of another protocol that pages of other sites may ask with any header. `None` if there is no such path.
+    fn methods_of_other(ctx: &Context, path: &[u8]) -> Option<&'static str>;
+    /// By how many bytes a body for another protocol may be longer than a message.
+    fn beside_body_bytes(ctx: &Context, path: &[u8]) -> usize;
 }
 
 /// The kind of request that a path selects.
@@ -59,6 +63,8 @@ pub(crate) struct Answered;
 pub(crate) enum Task {
     /// A change to another protocol: an upgrade to a WebSocket that carries it, or an answer that does not end.
     Upgrade,
+    /// Hand commands to the connection of their session.
+    Commands,
     /// Follow which topics have subscribers.
     Follow { upgrade: bool },
     /// Report who subscribes to a topic, now or from now on.
