@@ -373,15 +373,9 @@ impl Requests for AllProtocols {
         commands::place_of(ctx, path)?.methods()
     }
 
-    fn beside_body_bytes(ctx: &Context, path: &[u8]) -> usize {
-        let takes_commands = matches!(
-            commands::place_of(ctx, path),
-            Some(Place::Lines | Place::Events | Place::Emulation)
-        );
-        match takes_commands {
-            true => ctx.world.settings.centrifugo.frame_beside_bytes,
-            false => 0,
-        }
+    fn takes_commands(ctx: &Context, path: &[u8]) -> bool {
+        let place = commands::place_of(ctx, path);
+        matches!(place, Some(Place::Lines | Place::Events | Place::Emulation))
     }
 }
 

@@ -203,6 +203,13 @@ fn page_of_a_listed_origin_may_post() {
     let foreign = [("Origin", "https://evil.example.com")];
     let answer = once(&server, "POST", "/emulation", &foreign, "{}");
     assert_eq!(answer.status, 403, "{answer:?}");
+    // An event stream's URL has commands, so that any page could publish by it.
+    let publish = json!({"id": 2, "publish": {"channel": "a", "data": 1}});
+    let commands = escaped(&format!("{}\n{publish}", connect("")));
+    let path = format!("/connection/sse?cf_connect={commands}");
+    let answer = once(&server, "GET", &path, &foreign, "");
+    assert_eq!(answer.status, 403, "{answer:?}");
+    assert!(server.info("a").is_none(), "a topic that was published to");
 }
 
 #[test]

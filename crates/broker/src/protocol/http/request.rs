@@ -466,9 +466,10 @@ fn longest_body(ctx: &Context, head: &Head<'_>) -> (usize, Reason) {
     let limits = &ctx.world.settings.limits;
     match is_batch(head) {
         true => (limits.batch_bytes, Reason::BatchTooLong),
-        false => {
-            let beside = AllProtocols::beside_body_bytes(ctx, head.path);
+        false if AllProtocols::takes_commands(ctx, head.path) => {
+            let beside = ctx.world.settings.centrifugo.frame_beside_bytes;
             (limits.message_bytes + beside, Reason::MessageTooLong)
         }
+        false => (limits.message_bytes, Reason::MessageTooLong),
     }
 }

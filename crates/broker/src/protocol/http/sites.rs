@@ -17,10 +17,10 @@ use crore_wire::http::origin;
 
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
-use crate::protocol::front::{Clients, Context, Meter};
+use crate::protocol::front::{AllProtocols, Clients, Context, Meter};
 use crate::protocol::http::answer::ANY_ORIGIN;
 use crate::protocol::http::options::ORIGIN_SHIFT;
-use crate::protocol::http::task::Endpoint;
+use crate::protocol::http::task::{Endpoint, Requests as _};
 
 /// The origin that may read the answer to a request with this only `Origin`, as its number in `options`, or 0.
 pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
@@ -68,9 +68,10 @@ pub(crate) fn admit(
     }
     let normal = origin::normalize(from);
     let reads = matches!(head.method, Method::Get | Method::Head) && !upgrade;
-    // A subscription creates topics, and may take the place of another subscriber, even if its answer cannot be read.
-    let safe =
-        head.method == Method::Options || reads && !endpoint.is_some_and(Endpoint::subscribes);
+    // A subscription creates topics, and may take the place of another subscriber, even if its answer cannot be read. Commands may publish.
+    let changes = endpoint.is_some_and(Endpoint::subscribes)
+        || AllProtocols::takes_commands(&clients.ctx, head.path);
+    let safe = head.method == Method::Options || reads && !changes;
     match listed(&clients.ctx, normal.as_deref()) {
         Some(number) => {
             clients.conns.get_mut(slot).consumer.options |= number << ORIGIN_SHIFT;

@@ -31,8 +31,8 @@ pub(crate) trait Requests {
     -> Option<Result<Task, Reason>>;
     /// The methods of a path of another protocol that pages of other sites may ask with any header. `None` if there is no such path.
     fn methods_of_other(ctx: &Context, path: &[u8]) -> Option<&'static str>;
-    /// By how many bytes a body for another protocol may be longer than a message.
-    fn beside_body_bytes(ctx: &Context, path: &[u8]) -> usize;
+    /// Whether a request to this path may have commands of another protocol, by any method.
+    fn takes_commands(ctx: &Context, path: &[u8]) -> bool;
 }
 
 /// The kind of request that a path selects.
