@@ -37,6 +37,9 @@ cargo xtask COMMAND
                     plays attackers of every door beside honest clients against a server with small limits,
                     a round a minute, each with the next seed; --server names another build of the server
   conformance http2 h2spec over TLS and without it, and other people's clients of HTTP/2
+  conformance centrifugo
+                    the test suites of centrifuge-js against the server, from its git repository, or the copy of
+                    it that CRORE_CENTRIFUGE_JS names
   rolling COMMIT    builds the server as of this commit, and has nodes of it and of this one in one cluster: an upgrade
                     node by node, and the way back
   fuzz [--seconds N] [--seed S] [TARGET...]
@@ -66,7 +69,8 @@ fn main() -> Result<()> {
         ["compare", args @ ..] => compare::run(args)?,
         ["sim", args @ ..] => sim::run(args)?,
         ["adversary", args @ ..] => adversary::run(args)?,
-        ["conformance", "http2"] => clients(&tools::prepare()?, &[], "http2::")?,
+        ["conformance", "http2"] => clients(&tools::prepare()?, &[], &["http2::"])?,
+        ["conformance", "centrifugo"] => centrifuge_js()?,
         ["rolling", commit] => rolling::run(commit)?,
         ["console"] => console::build()?,
         ["console", "--check"] => console::check()?,
@@ -111,7 +115,7 @@ fn test(release: bool) -> Result<()> {
         .env("CRORE_NATS_SERVER", tools::nats_server()?)
         .env(THREADS, threads())
         .run_tests();
-    let clients = clients(&tools, profile, "");
+    let clients = clients(&tools, profile, &["--skip", CENTRIFUGE_JS]);
     // Alone, since it uses all memory that the kernel has for TCP.
     let stalled = Program::new("cargo")
         .args(["test", "--workspace", "--test", "http", "--locked"])
@@ -129,12 +133,23 @@ fn test(release: bool) -> Result<()> {
     together([all, model, clients, stalled, console, fuzz, beside])
 }
 
-/// The tests with third-party clients whose names contain `name`.
-fn clients(tools: &Path, profile: &[&str], name: &str) -> Result<()> {
+/// The tests that run the suites of centrifuge-js, which no other command fetches.
+const CENTRIFUGE_JS: &str = "centrifuge_js::";
+
+/// The test suites of Centrifugo's client library for JavaScript.
+fn centrifuge_js() -> Result<()> {
+    let tools = tools::prepare()?;
+    tools::centrifuge_js(&tools)?;
+    clients(&tools, &[], &[CENTRIFUGE_JS])
+}
+
+/// The tests with third-party clients that these arguments choose.
+fn clients(tools: &Path, profile: &[&str], chosen: &[&str]) -> Result<()> {
     Program::new("cargo")
         .args(["test", "--workspace", "--test", "clients", "--locked"])
         .args(profile)
-        .args(["--", "--ignored", name])
+        .args(["--", "--ignored"])
+        .args(chosen)
         .env("CRORE_TOOLS", "required")
         .env("CRORE_NATS_SERVER", tools::nats_server()?)
         .env("CRORE_CLIENT_TESTS", tools)

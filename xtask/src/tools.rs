@@ -46,6 +46,17 @@ const POLICY_PROGRAM: &str = "/usr/sbin/policy-rc.d";
 /// The policy program that refuses the start of every service (exit status 101).
 const REFUSING_POLICY: &str = "#!/bin/sh\nexit 101\n";
 
+/// The repository with the test suites of centrifuge-js, and the version.
+const CENTRIFUGE_JS: &str = "https://github.com/centrifugal/centrifuge-js.git";
+const CENTRIFUGE_JS_TAG: &str = "5.7.1";
+/// The environment variable that names a copy of that repository.
+const CENTRIFUGE_JS_COPY: &str = "CRORE_CENTRIFUGE_JS";
+/// What the suites need, below `conformance/`.
+const CENTRIFUGE_JS_PINS: &[&str] = &[
+    "centrifuge-js/package.json",
+    "centrifuge-js/package-lock.json",
+];
+
 /// The files that pin the versions of the libraries.
 const NODE_PINS: &[&str] = &["package.json", "package-lock.json"];
 const PYTHON_PINS: &[&str] = &["requirements.txt"];
@@ -197,6 +208,34 @@ fn install_node_packages(tools: &Path) -> Result<()> {
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
         .current_dir(tools)
         .run()
+}
+
+/// Fetches the test suites of centrifuge-js, and installs what they need.
+pub fn centrifuge_js(tools: &Path) -> Result<()> {
+    let name = format!("centrifuge-js-{CENTRIFUGE_JS_TAG}");
+    install_once(tools, &name, CENTRIFUGE_JS_PINS, || {
+        let directory = tools.join("centrifuge-js");
+        if directory.exists() {
+            fs::remove_dir_all(&directory)
+                .with_context(|| format!("removing {}", directory.display()))?;
+        }
+        let copy = std::env::var(CENTRIFUGE_JS_COPY);
+        Program::new("git")
+            .args(["clone", "--quiet", "--depth", "1"])
+            .args(["--branch", CENTRIFUGE_JS_TAG])
+            .args([copy.as_deref().unwrap_or(CENTRIFUGE_JS)])
+            .args([&directory])
+            .run()?;
+        // The suites' own list of packages has what builds the library too.
+        for pin in CENTRIFUGE_JS_PINS {
+            let pinned = workspace_root().join("conformance").join(pin);
+            fs::copy(&pinned, tools.join(pin)).with_context(|| format!("copying {pin}"))?;
+        }
+        Program::new("npm")
+            .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+            .current_dir(&directory)
+            .run()
+    })
 }
 
 fn install_python_packages(tools: &Path) -> Result<()> {

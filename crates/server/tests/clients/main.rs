@@ -17,6 +17,7 @@ mod tls;
 
 mod access;
 mod browser;
+mod centrifuge_js;
 mod centrifugo;
 mod client;
 mod console;
