@@ -43,4 +43,9 @@ pub struct Centrifugo {
     #[schemars(range(min = 1_024, max = MAX_MESSAGE_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub frame_beside_bytes: usize,
+    /// Bytes of the latest messages and of their differences (`delta: "fossil"`), for each shard. Without room a message is sent whole.
+    #[default(1_048_576)]
+    #[schemars(range(max = MAX_MESSAGE_BYTES), extend("x-zero" = "off"))]
+    #[schemars(extend("x-share" = "none: a message that is sent whole harms no one"))]
+    pub delta_bytes: usize,
 }

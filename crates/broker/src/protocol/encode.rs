@@ -365,6 +365,17 @@ pub(crate) fn write_push(
     (record, frames): (&Record, &Frames),
     out: &mut Rope,
 ) {
+    write_push_by(encoding, out, |format, is_one_way, out| {
+        publication::write(format, is_one_way, topic, (record, frames), out);
+    });
+}
+
+/// Appends the push that `write` writes, in the frame, event or line of its transport.
+pub(crate) fn write_push_by(
+    encoding: Encoding,
+    out: &mut Rope,
+    write: impl FnOnce(Format, bool, &mut Vec<u8>),
+) {
     let start = out.mark();
     let format = match encoding {
         Encoding::PushProtobuf | Encoding::PushMessages | Encoding::PushMessagesToEnd => {
@@ -380,7 +391,7 @@ pub(crate) fn write_push(
             | Encoding::OneWayLines
             | Encoding::OneWayLinesToEnd
     );
-    publication::write(format, is_one_way, topic, (record, frames), &mut out.own);
+    write(format, is_one_way, &mut out.own);
     match encoding {
         Encoding::PushProtobuf => return frame_rope(out, start, Opcode::Binary),
         Encoding::PushEvents

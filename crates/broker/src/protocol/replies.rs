@@ -16,6 +16,7 @@ use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames, Outcome, Page, ReplyTo, Tell, WillOutcome};
 use crate::protocol::centrifugo::emulation::commands_came;
 use crate::protocol::centrifugo::presence::presence_answered;
+use crate::protocol::centrifugo::subscribe::page_answered;
 use crate::protocol::front::{AllProtocols, Connections, Front};
 use crate::protocol::longpoll::poll::deliver_early;
 use crate::protocol::mqtt::closing_sessions::late_answer;
@@ -114,6 +115,7 @@ impl Front {
         let mut part = None;
         if clients.conns.is_asked(to) {
             count_answered_page(clients, queues, slot);
+            page_answered(clients, queues, slot);
             let state = clients.conns.get(slot).consumer.state;
             if protocol_of!(
                 AllProtocols,

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::base::ids::ConnId;
 use crate::base::time::Now;
 use crate::mail::WillOutcome;
+use crate::protocol::centrifugo::delta::LatestMessages;
 use crate::protocol::front::Context;
 use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
@@ -23,6 +24,8 @@ pub(crate) struct ShardState {
     pub unrecorded: Vec<ConnId>,
     /// The last number of `next_number`. It begins with the start time in the high half, so that numbers differ between starts.
     numbers: u64,
+    /// The messages of which subscribers of Centrifugo's protocol get deltas.
+    pub latest_messages: LatestMessages,
     /// A buffer for the MQTT properties that are being written.
     pub properties: PropertyBuf,
     /// A buffer for the topic of an MQTT publish that is being read.
@@ -41,6 +44,7 @@ impl ShardState {
             unrecorded: Vec::new(),
             published_wills: Vec::new(),
             numbers: u64::from(now.unix_s) << 32,
+            latest_messages: LatestMessages::default(),
             properties: PropertyBuf::new(),
             name: Vec::new(),
             attributes: Vec::new(),

@@ -247,3 +247,26 @@ fn command_that_needs_a_backend_gets_not_available() {
     client.frame("{\"send\":{\"data\":1}}");
     assert_eq!(client.closed().0, 3508);
 }
+
+#[test]
+fn unsubscribe_behind_its_subscribe_waits_for_the_answer() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    let mut frame = Vec::new();
+    for id in 10..20 {
+        let request = match id % 2 {
+            0 => "subscribe",
+            _ => "unsubscribe",
+        };
+        frame.push(json!({"id": id, request: {"channel": "a"}}).to_string());
+    }
+    frame.push(json!({"id": 20, "subscribe": {"channel": "a"}}).to_string());
+    client.frame(&frame.join("\n"));
+    for id in 10..=20 {
+        let reply = client.next();
+        assert_eq!(reply["id"], id, "{reply}");
+        assert_eq!(reply.get("error"), None, "{reply}");
+    }
+    client.publish("a", json!(1));
+    assert_eq!(client.data("a"), json!(1));
+}

@@ -6,6 +6,7 @@ mod support;
 mod api;
 mod client;
 mod commands;
+mod deltas;
 mod doors;
 mod emulation;
 mod join_leave;

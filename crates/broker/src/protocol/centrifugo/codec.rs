@@ -13,8 +13,9 @@ use crate::client::row::Row;
 use crate::client::send;
 use crate::io::Io;
 use crate::mail::{Frames, Page, Record};
-use crate::protocol::centrifugo::options::{format_of, pushes_of};
-use crate::protocol::centrifugo::publication::Data;
+use crate::protocol::centrifugo::delta::{has_deltas, note_sent, text_of, write_delta_push};
+use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
+use crate::protocol::centrifugo::publication::{Data, Form};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::begins_now;
 use crate::protocol::centrifugo::state::{epoch_text, is_subscribing};
@@ -30,7 +31,7 @@ pub(crate) struct CentrifugoCodec;
 
 impl Codec<AllProtocols> for CentrifugoCodec {
     fn shared_encoding(row: &Row) -> Option<Encoding> {
-        Some(pushes_of(row))
+        (!row.wants(DELTA)).then(|| pushes_of(row))
     }
 
     fn granted<I: Io>(_clients: &mut Clients, _slot: u32, _part: u32, _io: &mut I) {}
@@ -52,8 +53,28 @@ impl Codec<AllProtocols> for CentrifugoCodec {
             .iter()
             .map(|it| (Data::of(format, frames.data(it)), it.offset));
         let data: Vec<_> = data.collect();
-        let publications = data.iter().map(|(data, offset)| data.publication(*offset));
-        let publications: Vec<Publication<'_>> = publications.collect();
+        let is_delta = has_deltas(&clients.conns, slot, part);
+        let texts: Vec<_> = match is_delta {
+            true => data.iter().map(|(data, _)| text_of(data)).collect(),
+            false => Vec::new(),
+        };
+        let publications: Vec<Publication<'_>> = match is_delta {
+            true => {
+                let each = data.iter().zip(&texts);
+                let each = each.map(|((data, offset), text)| {
+                    data.publication_in(format, *offset, Form::Text(text))
+                });
+                each.collect()
+            }
+            false => {
+                let each = data.iter();
+                each.map(|(data, offset)| data.publication(*offset))
+                    .collect()
+            }
+        };
+        if let Some(last) = records.last() {
+            note_sent(&mut clients.conns, slot, part, last.offset);
+        }
         let result = SubscribeResult {
             ttl: waits.ttl,
             recoverable: true,
@@ -64,7 +85,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
             positioned: true,
             data: Payload::Value(b""),
             was_recovering: waits.recovers,
-            delta: false,
+            delta: is_delta,
         };
         let before = clients.scratch.reply.len();
         write_reply(clients, slot, waits.id, Answer::Subscribe(result));
@@ -99,7 +120,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         clients: &mut Clients,
         _subs: &Subscriptions,
         _deliveries: &Deliveries,
-        (slot, _): (u32, u32),
+        (slot, part): (u32, u32),
         message: &Message<'_>,
         out: &mut Packets,
     ) -> Offered {
@@ -112,7 +133,10 @@ impl Codec<AllProtocols> for CentrifugoCodec {
             return Offered::Full;
         }
         let before = out.bytes.len();
-        write_push(encoding, message.name, (record, frames), &mut out.bytes);
+        let of = (slot, part);
+        if !write_delta_push(clients, of, message.name, (record, frames), &mut out.bytes) {
+            write_push(encoding, message.name, (record, frames), &mut out.bytes);
+        }
         clients.meter.stats.sent(1, out.bytes.len() - before);
         if clients.ctx.world.rules.count_waiting() {
             out.ends.push(out.bytes.len());

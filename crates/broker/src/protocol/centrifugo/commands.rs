@@ -27,7 +27,7 @@ use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::{state, state_mut};
 use crate::protocol::centrifugo::subscribe::{
-    client_refreshes_subscription, client_subscribes, client_unsubscribes,
+    awaits_subscribe, client_refreshes_subscription, client_subscribes, client_unsubscribes,
 };
 use crate::protocol::centrifugo::tokens::{
     client_refreshes, is_asked_for, take_verdict, waits_for_verdict,
@@ -307,6 +307,12 @@ impl Front {
         if must_stall {
             let (conns, stats) = (&mut self.clients.conns, &mut self.clients.meter.stats);
             self.queues.stall(conns, stats, slot, io);
+            return After::Later;
+        }
+        if let Request::Unsubscribe(channel) = command.request
+            && awaits_subscribe(&mut self.clients, &self.subs, slot, channel)
+        {
+            stop_reading(&mut self.clients.conns, slot, io);
             return After::Later;
         }
         let asks_presence = matches!(

@@ -4,9 +4,10 @@ use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::budget::stats::Transport;
+use crate::client::list::live::live_messages;
 use crate::client::list::sub_mut;
 use crate::client::protocols::{Protocol, TopicPage};
-use crate::client::row::Row;
+use crate::client::row::{MULTI, Row};
 use crate::client::types::{PartialInput, SubscriptionRef};
 use crate::home::Home;
 use crate::io::Io;
@@ -14,6 +15,7 @@ use crate::mail::{Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_bytes;
+use crate::protocol::centrifugo::delta::has_deltas;
 use crate::protocol::centrifugo::history::{history_answered, question_of};
 use crate::protocol::centrifugo::join_leave::review_pushes;
 use crate::protocol::centrifugo::lapse::{end_passed, end_revoked, may_keep_all};
@@ -132,9 +134,15 @@ impl Protocol<AllProtocols> for Centrifugo {
         true
     }
 
-    /// A push is the same for all subscribers, also for those with several subscriptions, whose positions are noted.
+    /// A push is the same for all subscribers without deltas, also for those with several subscriptions, whose positions are noted.
     fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
+        if has_deltas(&front.clients.conns, slot, part) {
+            if !front.clients.conns.get(slot).wants(MULTI) {
+                front.clients.expand(slot);
+            }
+            return live_messages::<CentrifugoCodec, _, I>(front, (slot, part), frames, io);
+        }
         if let Some(last) = front.feed.run.records().last()
             && let Some(sub) = sub_mut(&mut front.clients.conns, slot, part)
         {

@@ -4,7 +4,7 @@
 //! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect` (with `welcome`), `subscribe`, `publish`,
 //! `history` and `presence` carry them out. `body` begins the transports whose way to the client is the body of an answer. Their clients post commands, which
 //! `emulation` hands to the connection; or send none, as those of `one_way`. `server_side` has the subscriptions that the
-//! server begins, and `orders` what its API does with single connections. `codec` answers a subscribe with the home's first page (a bounded run of past
+//! server begins, and `orders` what its API does with single connections. `delta` has messages as what changed since the last one. `codec` answers a subscribe with the home's first page (a bounded run of past
 //! messages), and sends messages. `ping` watches the client.
 //!
 //! Invariants:
@@ -20,6 +20,7 @@ mod codec;
 pub(crate) mod commands;
 mod connect;
 pub(crate) mod contract;
+pub(crate) mod delta;
 pub(crate) mod emulation;
 mod history;
 pub(crate) mod join_leave;
@@ -35,7 +36,7 @@ pub(crate) mod reasons;
 mod reply;
 mod server_side;
 pub(crate) mod state;
-mod subscribe;
+pub(crate) mod subscribe;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tokens;

@@ -8,6 +8,8 @@ use crate::protocol::http::options::{EVENTS, HTTP10, UPGRADE};
 
 /// The transport only goes to the client, whose connect command came with the request or in the first frame. A bit that no request uses.
 pub(super) const ONE_WAY: u32 = 1 << 20;
+/// A subscription gets deltas, so that its messages are written for it alone. A bit that no request uses.
+pub(super) const DELTA: u32 = 1 << 21;
 /// Its frames are protobuf, not JSON.
 pub(super) const PROTOBUF: u32 = 1 << OWN_SHIFT;
 /// The connect command has been carried out.

@@ -39,20 +39,66 @@ impl<'a> Data<'a> {
         }
     }
 
+    fn tags(&self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Data::Value(_) | Data::Text(_) => &[],
+            Data::Base64(_) => BASE64,
+        }
+    }
+
     /// The message with this data.
     pub fn publication(&self, offset: u64) -> Publication<'_> {
-        let tags = match self {
-            Data::Value(_) | Data::Text(_) => &[][..],
-            Data::Base64(_) => BASE64,
-        };
         Publication {
             data: self.payload(),
             info: None,
             offset,
-            tags,
+            tags: self.tags(),
             delta: false,
         }
     }
+}
+
+/// The form of a message for a client of deltas.
+#[derive(Clone, Copy)]
+pub(super) enum Form<'a> {
+    /// The whole text.
+    Text(&'a [u8]),
+    /// How it differs from the text before.
+    Delta(&'a [u8]),
+}
+
+impl Data<'_> {
+    /// The message in this form.
+    pub fn publication_in<'f>(
+        &self,
+        format: Format,
+        offset: u64,
+        form: Form<'f>,
+    ) -> Publication<'f> {
+        let (Form::Text(bytes) | Form::Delta(bytes)) = form;
+        Publication {
+            data: match format {
+                Format::Json => Payload::Text(bytes),
+                Format::Protobuf => Payload::Value(bytes),
+            },
+            info: None,
+            offset,
+            tags: self.tags(),
+            delta: matches!(form, Form::Delta(_)),
+        }
+    }
+}
+
+/// Appends the push of a message in a form for a client of deltas.
+pub(super) fn write_form(
+    format: Format,
+    is_one_way: bool,
+    topic: &[u8],
+    (offset, data, form): (u64, &Data<'_>, Form<'_>),
+    out: &mut Vec<u8>,
+) {
+    let publication = data.publication_in(format, offset, form);
+    write_publication(format, is_one_way, topic, publication, out);
 }
 
 /// Appends the push of a message, which is the same for every subscriber of a form.
@@ -63,10 +109,21 @@ pub(crate) fn write(
     (record, frames): (&Record, &Frames),
     out: &mut Vec<u8>,
 ) {
+    let data = Data::of(format, frames.data(record));
+    let publication = data.publication(record.offset);
+    write_publication(format, is_one_way, topic, publication, out);
+}
+
+fn write_publication(
+    format: Format,
+    is_one_way: bool,
+    topic: &[u8],
+    publication: Publication<'_>,
+    out: &mut Vec<u8>,
+) {
     // Topics are UTF-8.
     let topic = core::str::from_utf8(topic).unwrap_or_default();
-    let data = Data::of(format, frames.data(record));
-    let push = Push::Publication(topic, data.publication(record.offset));
+    let push = Push::Publication(topic, publication);
     let written = match is_one_way {
         true => encode::bare_push(format, &push, out),
         false => encode::push(format, &push, out),

@@ -34,6 +34,8 @@ pub struct Centrifugo {
     pub presence: Option<Box<Presence>>,
     /// Subscriptions that are told of joins and leaves.
     pub watching: Vec<Watching>,
+    /// Subscriptions that get deltas.
+    pub deltas: Vec<DeltaBase>,
     /// Subscriptions that the rights of the connection do not grant: by tokens of their own, or because the server began them.
     pub granted: Vec<Granted>,
     /// Subscriptions of the server whose positions the homes have not told.
@@ -137,6 +139,15 @@ pub struct Watching {
     pub skips: bool,
 }
 
+/// A subscription that gets deltas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaBase {
+    /// Its index in the list.
+    pub part: u32,
+    /// The offset of the last message that was sent; 0 for none.
+    pub sent: u64,
+}
+
 /// A presence command that waits for its members.
 pub struct Presence {
     /// The id of the command.
@@ -182,6 +193,7 @@ impl Centrifugo {
             && self.histories.is_empty()
             && self.presence.is_none()
             && self.watching.is_empty()
+            && self.deltas.is_empty()
             && self.granted.is_empty()
             && self.beginning.is_empty()
             && self.connect.is_none()
@@ -195,6 +207,7 @@ impl Centrifugo {
             + self.watching.capacity() * size_of::<Watching>()
             + self.watching.iter().map(|it| it.topic.len()).sum::<usize>()
             + self.presence.as_ref().map_or(0, |it| it.bytes())
+            + self.deltas.capacity() * size_of::<DeltaBase>()
             + self.granted.capacity() * size_of::<Granted>()
             + self.beginning.capacity() * size_of::<Beginning>()
             + self.beginning.iter().map(Beginning::bytes).sum::<usize>()

@@ -10,14 +10,18 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::list::{has_room, leave, name_of, part_name, part_of_topic};
+use crate::client::row::State;
 use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::delta::{begin_deltas, end_deltas};
 use crate::protocol::centrifugo::join_leave::{begin_pushes, end_pushes};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_push, write_reply};
-use crate::protocol::centrifugo::state::{ByServer, Granted, Subscribing, state, state_mut};
+use crate::protocol::centrifugo::state::{
+    ByServer, Granted, Subscribing, is_subscribing, state, state_mut,
+};
 use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
-use crate::protocol::front::{Census, Clients, SubscriptionState, Subscriptions};
+use crate::protocol::front::{Census, Clients, Queues, SubscriptionState, Subscriptions};
 
 /// Digits of an epoch, which are hexadecimal.
 const EPOCH_DIGITS: usize = 8;
@@ -76,6 +80,9 @@ pub(super) fn client_subscribes(
     };
     let begun = subscribe(clients, subs, slot, &begins, SubscriptionState::default());
     let part = begun.map_err(|reason| Refused::for_reason(clients, slot, reason))?;
+    if wanted.delta == "fossil" && clients.ctx.world.settings.centrifugo.delta_bytes > 0 {
+        begin_deltas(&mut clients.conns, slot, part);
+    }
     let ttl = granted.and_then(|known| {
         let Known {
             grants: token,
@@ -106,6 +113,32 @@ pub(super) fn client_subscribes(
     Ok(())
 }
 
+/// Whether an unsubscribe from this channel must wait for the answer to the subscribe before it. A client may send both in one frame, and libraries take
+/// an error for the answer to a later subscribe.
+pub(super) fn awaits_subscribe(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    channel: &str,
+) -> bool {
+    if state(&clients.conns, slot).is_none_or(|it| it.subscribing.is_empty()) {
+        return false;
+    }
+    clients.expand(slot);
+    let part = part_of_topic(clients, subs, slot, channel.as_bytes());
+    part.is_some_and(|part| is_subscribing(clients, slot, part))
+}
+
+/// A home has answered. Goes on with an unsubscribe that may have waited for it.
+pub(crate) fn page_answered(clients: &Clients, queues: &mut Queues, slot: u32) {
+    let conns = &clients.conns;
+    if conns.get(slot).consumer.state == State::Centrifugo
+        && state(conns, slot).is_some_and(|it| !it.held.is_empty())
+    {
+        queues.resume_later(clients, conns.id_of(slot));
+    }
+}
+
 /// Carries out an unsubscribe. Whether there was a subscription does not matter.
 pub(super) fn client_unsubscribes(
     clients: &mut Clients,
@@ -119,18 +152,7 @@ pub(super) fn client_unsubscribes(
     }
     clients.expand(slot);
     if let Some(part) = part_of_topic(clients, subs, slot, channel.as_bytes()) {
-        let waits = take_subscribing(clients, slot, part);
         leave_part(clients, subs, slot, part);
-        if let Some(waits) = waits {
-            let code = ErrorCode::BAD_REQUEST;
-            write_error(
-                clients,
-                slot,
-                waits.id,
-                code,
-                "unsubscribed before the answer",
-            );
-        }
     }
     write_reply(clients, slot, id, Answer::Unsubscribe);
     Ok(())
@@ -142,6 +164,7 @@ pub(super) fn leave_part(clients: &mut Clients, subs: &mut Subscriptions, slot: 
         let granted = &mut state_mut(&mut clients.conns, slot).granted;
         granted.retain(|granted| granted.part != part);
     }
+    end_deltas(&mut clients.conns, slot, part);
     end_pushes(clients, &mut subs.lanes, slot, part);
     leave(clients, subs, slot, part);
 }

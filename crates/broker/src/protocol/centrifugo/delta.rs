@@ -1,0 +1,219 @@
+//! Messages for subscribers with `delta: "fossil"`: what changed since the topic's message before. The delta of a message is made once, however many
+//! subscribers get it.
+//!
+//! Invariants: a delta goes only to a client that was sent the message before; any other client gets the whole message. What is kept here is bounded by
+//! `centrifugo.delta_bytes`.
+
+use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crore_wire::centrifugo::{Format, fossil};
+use crore_wire::json;
+
+use crate::client::row::Row;
+use crate::mail::{Frames, Record};
+use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
+use crate::protocol::centrifugo::publication::{Data, Form, write_form};
+use crate::protocol::centrifugo::state::{DeltaBase, state, state_mut};
+use crate::protocol::encode::write_push_by;
+use crate::protocol::front::{Clients, Connections};
+use crate::store::rope::Rope;
+
+/// The latest messages of topics with such subscriptions on this shard.
+#[derive(Default)]
+pub(crate) struct LatestMessages {
+    /// By name, for each form.
+    by_form: [BTreeMap<Box<[u8]>, Latest>; 2],
+    /// The bytes of all.
+    bytes: usize,
+    table: Vec<u32>,
+}
+
+/// The latest message of a topic.
+struct Latest {
+    offset: u64,
+    text: Box<[u8]>,
+    /// How it differs from the message before; `None` if that is not known, or the whole message is shorter.
+    delta: Option<Box<[u8]>>,
+}
+
+impl Latest {
+    fn bytes(&self) -> usize {
+        size_of::<Latest>() + self.text.len() + self.delta.as_ref().map_or(0, |it| it.len())
+    }
+}
+
+impl LatestMessages {
+    /// How the message at `offset` of the topic differs from the one at `previous`, which was the topic's last one. `most` is the limit of the kept bytes. Returns also whether it was computed.
+    fn delta(
+        &mut self,
+        (format, name): (Format, &[u8]),
+        ((offset, previous), text): ((u64, u64), &[u8]),
+        most: usize,
+    ) -> (Option<&[u8]>, bool) {
+        let form = usize::from(format == Format::Protobuf);
+        let known = self.by_form[form].get(name);
+        let is_new = known.is_none_or(|it| it.offset < offset);
+        if is_new {
+            let before = known.filter(|it| it.offset == previous);
+            let delta = before.and_then(|it| shorter_delta(&it.text, text, &mut self.table));
+            let latest = Latest {
+                offset,
+                text: text.into(),
+                delta,
+            };
+            self.keep(form, name, latest, most);
+        }
+        let latest = self.by_form[form].get(name);
+        let latest = latest.filter(|it| it.offset == offset);
+        (latest.and_then(|it| it.delta.as_deref()), is_new)
+    }
+
+    fn keep(&mut self, form: usize, name: &[u8], latest: Latest, most: usize) {
+        if let Some(old) = self.by_form[form].remove(name) {
+            self.bytes -= old.bytes() + name.len();
+        }
+        let bytes = latest.bytes() + name.len();
+        if self.bytes + bytes > most {
+            // The next message of each topic is sent whole.
+            self.by_form = Default::default();
+            self.bytes = 0;
+        }
+        if bytes <= most {
+            self.bytes += bytes;
+            self.by_form[form].insert(name.into(), latest);
+        }
+    }
+}
+
+fn shorter_delta(old: &[u8], new: &[u8], table: &mut Vec<u32>) -> Option<Box<[u8]>> {
+    let mut delta = Vec::new();
+    fossil::create(old, new, table, &mut delta);
+    (delta.len() < new.len()).then(|| delta.into())
+}
+
+/// The text that a client of deltas has of a message: in JSON the text of a value.
+pub(super) fn text_of<'a>(data: &Data<'a>) -> Cow<'a, [u8]> {
+    let quoted = |text: &[u8]| {
+        let mut out = Vec::with_capacity(text.len() + 2);
+        json::write_string(&mut out, text);
+        Cow::Owned(out)
+    };
+    match data {
+        Data::Value(data) => Cow::Borrowed(*data),
+        Data::Text(text) => quoted(text),
+        Data::Base64(text) => quoted(text),
+    }
+}
+
+/// Begins the deltas of a subscription.
+pub(super) fn begin_deltas(conns: &mut Connections, slot: u32, part: u32) {
+    conns.get_mut(slot).consumer.options |= DELTA;
+    let base = DeltaBase { part, sent: 0 };
+    state_mut(conns, slot).deltas.push(base);
+}
+
+/// Ends the deltas of a subscription that ends.
+pub(super) fn end_deltas(conns: &mut Connections, slot: u32, part: u32) {
+    if has_deltas(conns, slot, part) {
+        let deltas = &mut state_mut(conns, slot).deltas;
+        deltas.retain(|it| it.part != part);
+    }
+}
+
+/// Whether a subscription gets deltas.
+pub(super) fn has_deltas(conns: &Connections, slot: u32, part: u32) -> bool {
+    find(conns, slot, part).is_some()
+}
+
+fn find(conns: &Connections, slot: u32, part: u32) -> Option<usize> {
+    let is_wanted = |row: &Row| row.wants(DELTA);
+    let deltas = &state(conns, slot)
+        .filter(|_| is_wanted(conns.get(slot)))?
+        .deltas;
+    deltas.iter().position(|it| it.part == part)
+}
+
+/// Notes that the client of a subscription with deltas was sent the message at this offset.
+pub(super) fn note_sent(conns: &mut Connections, slot: u32, part: u32, offset: u64) {
+    if let Some(at) = find(conns, slot, part) {
+        state_mut(conns, slot).deltas[at].sent = offset;
+    }
+}
+
+/// Appends the push of a message for a subscription with deltas. False if it has none.
+pub(super) fn write_delta_push(
+    clients: &mut Clients,
+    (slot, part): (u32, u32),
+    name: &[u8],
+    (record, frames): (&Record, &Frames),
+    out: &mut Rope,
+) -> bool {
+    let Some(at) = find(&clients.conns, slot, part) else {
+        return false;
+    };
+    let base = &mut state_mut(&mut clients.conns, slot).deltas[at];
+    let had = core::mem::replace(&mut base.sent, record.offset);
+    let row = clients.conns.get(slot);
+    let (format, encoding) = (format_of(row), pushes_of(row));
+    let data = Data::of(format, frames.data(record));
+    let text = text_of(&data);
+    let most = clients.ctx.world.settings.centrifugo.delta_bytes;
+    let at = (record.offset, record.previous);
+    let latest = &mut clients.own.latest_messages;
+    let (delta, is_new) = latest.delta((format, name), (at, &text), most);
+    if is_new {
+        clients.meter.work.steps.add_bytes(2 * text.len());
+    }
+    let delta = delta.filter(|_| had == record.previous);
+    let form = match delta {
+        Some(delta) => Form::Delta(delta),
+        None => Form::Text(&text),
+    };
+    write_push_by(encoding, out, |format, is_one_way, out| {
+        write_form(format, is_one_way, name, (record.offset, &data, form), out);
+    });
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delta_is_made_once_and_only_from_the_message_before() {
+        let mut latest = LatestMessages::default();
+        let text =
+            |n: u8| alloc::format!("{{\"a long text that stays the same\":{n}}}").into_bytes();
+        let of = (Format::Json, &b"a"[..]);
+        let (delta, is_new) = latest.delta(of, ((3, 0), &text(1)), 1_000);
+        assert!(delta.is_none() && is_new);
+        let (delta, is_new) = latest.delta(of, ((5, 3), &text(2)), 1_000);
+        assert!(delta.is_some() && is_new);
+        let (delta, is_new) = latest.delta(of, ((5, 3), &text(2)), 1_000);
+        assert!(delta.is_some() && !is_new, "for the next subscriber");
+        let (delta, _) = latest.delta(of, ((3, 0), &text(1)), 1_000);
+        assert!(
+            delta.is_none(),
+            "an older message, for a client that is behind"
+        );
+        let (delta, _) = latest.delta(of, ((9, 7), &text(3)), 1_000);
+        assert!(delta.is_none(), "the message before is not known");
+    }
+
+    #[test]
+    fn kept_bytes_are_bounded() {
+        let mut latest = LatestMessages::default();
+        for n in 1..100_u64 {
+            let name = alloc::format!("{n}");
+            let of = (Format::Protobuf, name.as_bytes());
+            latest.delta(of, ((n, 0), &[b'x'; 100]), 1_000);
+            assert!(latest.bytes <= 1_000);
+        }
+        let (delta, _) = latest.delta((Format::Json, b"a"), ((3, 0), &[b'x'; 2_000]), 1_000);
+        assert!(delta.is_none() && latest.by_form[0].is_empty());
+        assert_eq!(latest.bytes, 0);
+    }
+}

@@ -1,0 +1,109 @@
+//! Tests `delta: "fossil"`: what subscribers get in place of whole messages. That libraries put the messages together again is tested with centrifuge-js.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, ON, data_of, server};
+use crate::support::Server;
+use crate::support::http::publish;
+
+fn subscribe(client: &mut Client, channel: &str) -> Value {
+    let body = json!({"channel": channel, "delta": "fossil"});
+    client.ask("subscribe", body)["subscribe"].take()
+}
+
+/// A long message of which little changes.
+fn text(n: u32) -> String {
+    json!({"what stays": "the same words in each message, so that a delta is short", "n": n})
+        .to_string()
+}
+
+/// The next publication: the text, and whether it is a delta.
+fn next(client: &mut Client) -> (String, bool) {
+    let push = client.push();
+    let data = push["pub"]["data"].as_str().expect("a text").to_string();
+    (data, push["pub"]["delta"] == true)
+}
+
+#[test]
+fn subscriber_gets_the_first_message_whole_and_then_what_changes() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    let result = subscribe(&mut client, "a");
+    assert_eq!(result["delta"], true, "{result}");
+    publish(&server, "a", text(1));
+    assert_eq!(next(&mut client), (text(1), false));
+    publish(&server, "a", text(2));
+    let (delta, is_delta) = next(&mut client);
+    assert!(
+        is_delta && delta.len() < 40 && delta.ends_with(';'),
+        "{delta}"
+    );
+    // A client that has not got the message before gets the whole one, and one that asks for none a value.
+    let mut late = Client::connected(&server);
+    subscribe(&mut late, "a");
+    let mut plain = Client::connected(&server);
+    assert_eq!(plain.subscribe("a").get("delta"), None);
+    publish(&server, "a", text(3));
+    assert_eq!(next(&mut late), (text(3), false));
+    assert!(next(&mut client).1);
+    assert_eq!(plain.data("a")["n"], 3);
+    publish(&server, "a", text(4));
+    let (one, other) = (next(&mut client), next(&mut late));
+    assert!(one.1 && one == other, "{one:?} {other:?}");
+}
+
+#[test]
+fn recovered_messages_are_whole_and_deltas_follow() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    let begin = subscribe(&mut client, "a");
+    publish(&server, "a", text(1));
+    let seen = client.push()["pub"]["offset"].take();
+    drop(client);
+    let mut other = Client::connected(&server);
+    subscribe(&mut other, "a");
+    for n in [2, 3] {
+        publish(&server, "a", text(n));
+        next(&mut other);
+    }
+    let mut client = Client::connected(&server);
+    let body = json!({
+        "channel": "a", "delta": "fossil", "recover": true, "epoch": begin["epoch"], "offset": seen
+    });
+    let result = client.ask("subscribe", body)["subscribe"].take();
+    assert_eq!(data_of(&result), [json!(text(2)), json!(text(3))]);
+    // This message may come whole: the shard of the connection may not have had the one before.
+    publish(&server, "a", text(4));
+    next(&mut client);
+    publish(&server, "a", text(5));
+    assert!(next(&mut client).1);
+}
+
+#[test]
+fn data_that_is_not_json_is_the_text_of_a_value() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    subscribe(&mut client, "a");
+    publish(&server, "a", "no JSON");
+    assert_eq!(next(&mut client), ("\"no JSON\"".to_string(), false));
+    publish(&server, "a", [0xff, 0xfe]);
+    let push = client.push();
+    assert_eq!(push["pub"]["data"], "\"//4=\"");
+    assert_eq!(push["pub"]["tags"]["encoding"], "base64");
+}
+
+#[test]
+fn deltas_can_be_turned_off_and_have_a_limit() {
+    let server = Server::with(&format!("{ON}delta_bytes = 0\n"));
+    let mut client = Client::connected(&server);
+    assert_eq!(subscribe(&mut client, "a").get("delta"), None);
+    publish(&server, "a", "1");
+    assert_eq!(client.data("a"), json!(1));
+    let server = Server::with(&format!("{ON}delta_bytes = 100\n"));
+    let mut client = Client::connected(&server);
+    subscribe(&mut client, "a");
+    for n in 1..=3 {
+        publish(&server, "a", text(n));
+        assert_eq!(next(&mut client), (text(n), false));
+    }
+}
