@@ -156,7 +156,10 @@ fn presence_tells_who_subscribes_and_presence_stats_how_many() {
     let id = client.ask("connect", json!({}))["connect"]["client"].clone();
     let id = id.as_str().expect("an id").to_string();
     let reply = client.ask("presence", json!({"channel": "room"}));
-    assert_eq!(reply["presence"], json!({}));
+    assert_eq!(reply["presence"], json!({"presence": {}}));
+    let reply = client.ask("presence_stats", json!({"channel": "room"}));
+    let nobody = json!({"num_clients": 0, "num_users": 0});
+    assert_eq!(reply["presence_stats"], nobody);
     client.subscribe("room");
     client.subscribe("other");
     let all: Vec<Ws> = (0..399)

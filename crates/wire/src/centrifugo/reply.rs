@@ -418,11 +418,13 @@ impl Message for Refresh<'_> {
     }
 }
 
+// As Centrifugo, JSON says that nobody is there. Libraries do not take a missing field for that.
+
 struct Presence<'a>(&'a [(&'a str, ClientInfo<'a>)]);
 
 impl Message for Presence<'_> {
     fn write(&self, w: &mut impl Writer) {
-        w.messages(("presence", 1), self.0);
+        w.required_messages(("presence", 1), self.0);
     }
 }
 
@@ -430,8 +432,8 @@ struct PresenceStats(u32, u32);
 
 impl Message for PresenceStats {
     fn write(&self, w: &mut impl Writer) {
-        w.number(("num_clients", 1), self.0.into());
-        w.number(("num_users", 2), self.1.into());
+        w.required_number(("num_clients", 1), self.0.into());
+        w.required_number(("num_users", 2), self.1.into());
     }
 }
 

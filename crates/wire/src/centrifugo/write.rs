@@ -35,11 +35,19 @@ pub(super) trait Writer {
     fn required(&mut self, field: Field, value: &str);
     fn data(&mut self, field: Field, value: Payload<'_>);
     fn number(&mut self, field: Field, value: u64);
+    /// A number that JSON contains even if it is 0.
+    fn required_number(&mut self, field: Field, value: u64) {
+        self.number(field, value);
+    }
     fn flag(&mut self, field: Field, value: bool);
     fn message(&mut self, field: Field, value: &impl Message);
     fn list<M: Message>(&mut self, field: Field, values: &[M]);
     /// A map from text to messages.
     fn messages<M: Message>(&mut self, field: Field, entries: &[(&str, M)]);
+    /// A map from text to messages that JSON contains even if it is empty.
+    fn required_messages<M: Message>(&mut self, field: Field, entries: &[(&str, M)]) {
+        self.messages(field, entries);
+    }
     /// A map from text to text.
     fn texts(&mut self, field: Field, entries: &[(&str, &str)]);
 }
@@ -154,6 +162,16 @@ impl Writer for Json<'_> {
         self.out.extend_from_slice(&digits[at..]);
     }
 
+    fn required_number(&mut self, field: Field, value: u64) {
+        match value {
+            0 => {
+                self.key(field);
+                self.out.push(b'0');
+            }
+            value => self.number(field, value),
+        }
+    }
+
     fn flag(&mut self, field: Field, value: bool) {
         if value {
             self.key(field);
@@ -181,9 +199,12 @@ impl Writer for Json<'_> {
     }
 
     fn messages<M: Message>(&mut self, field: Field, entries: &[(&str, M)]) {
-        if entries.is_empty() {
-            return;
+        if !entries.is_empty() {
+            self.required_messages(field, entries);
         }
+    }
+
+    fn required_messages<M: Message>(&mut self, field: Field, entries: &[(&str, M)]) {
         self.key(field);
         self.out.push(b'{');
         self.first = true;
@@ -192,6 +213,7 @@ impl Writer for Json<'_> {
             self.object(value);
         }
         self.out.push(b'}');
+        self.first = false;
     }
 
     fn texts(&mut self, field: Field, entries: &[(&str, &str)]) {
