@@ -1,6 +1,7 @@
 //! Tests `mosquitto_pub` and `mosquitto_sub`, used as on the command line.
 
 use super::crash;
+use crate::servers::Servers;
 use crate::support::broker::Broker;
 use crate::support::state::State;
 use crate::support::{PATIENCE, hold_port};
@@ -189,6 +190,59 @@ fn a_session_goes_on_after_the_server_was_killed() {
             assert!(number <= next, "{number} came instead of {next}");
             next = next.max(number + 1);
         }
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_session_goes_on_at_another_node_while_its_node_lives_and_when_it_is_dead() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let ports = [hold_port(), hold_port()];
+    let [one, other] = ports
+        .each_ref()
+        .map(|port| crash::start_node(&servers, port.addr()));
+    let (Some(one), Some(other)) = (one, other) else {
+        return;
+    };
+    // Each client has a topic of its own.
+    let session = |version| {
+        let mut args = vec!["-t", version, "-q", "2", "-c", "-i", version, "-F", ">%p"];
+        if version == "5" {
+            args.extend(["-x", "600"]);
+        }
+        args
+    };
+    let publish_all = |broker: &Broker, version, numbers: Range<u32>| {
+        for number in numbers {
+            let data = number.to_string();
+            publish(broker, version, &["-t", version, "-q", "2", "-m", &data]);
+        }
+    };
+    let expect = |subscription: &Subscription, numbers: Range<u32>| {
+        for number in numbers {
+            assert_eq!(subscription.message(), number.to_string());
+        }
+    };
+    for version in VERSIONS {
+        Subscription::start(&one, version, &session(version)).kill();
+        publish_all(&one, version, 0..5);
+        publish_all(&other, version, 5..10);
+        let mut moved = Subscription::quick(&other, version, &session(version));
+        expect(&moved, 0..10);
+        moved.kill();
+        let mut back = Subscription::quick(&one, version, &session(version));
+        publish_all(&other, version, 10..12);
+        expect(&back, 10..12);
+        back.kill();
+        publish_all(&other, version, 12..14);
+    }
+    drop(one);
+    for version in VERSIONS {
+        let last = Subscription::quick(&other, version, &session(version));
+        publish_all(&other, version, 14..16);
+        expect(&last, 12..16);
     }
 }
 

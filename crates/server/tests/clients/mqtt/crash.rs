@@ -23,6 +23,15 @@ pub fn start(state: &State, address: SocketAddr) -> Option<Broker> {
     Broker::ours_at(&settings, address)
 }
 
+/// A node of a cluster at this address, whose sessions survive it. `None` if the tests run against the reference.
+pub fn start_node(servers: &Servers, address: SocketAddr) -> Option<Broker> {
+    let settings = format!(
+        "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\n[mqtt]\ndurable_sessions = true\n",
+        servers.urls()
+    );
+    Broker::ours_at(&settings, address)
+}
+
 /// Publishes these numbers, the even ones to a topic with QoS 1 and the odd ones to another topic with QoS 2.
 fn publish(peer: &mut Peer, numbers: Range<usize>) {
     peer.connect("publisher", json!({}));
@@ -89,11 +98,7 @@ fn sessions_go_on_at_another_node_after_theirs_was_killed() {
             return;
         };
         let port = hold_port();
-        let settings = format!(
-            "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\n[mqtt]\ndurable_sessions = true\n",
-            servers.urls()
-        );
         // The other node has the address of the first, where the clients reconnect.
-        go_on_after_a_kill(way, || Broker::ours_at(&settings, port.addr()));
+        go_on_after_a_kill(way, || start_node(&servers, port.addr()));
     });
 }
