@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use crate::run::{Program, source_seed, target_directory, together};
 
-/// Number of new seeds in every test run: two minutes on two cores.
-const FRESH_SEEDS: &str = "13000";
+/// The new seeds of every test run: for each range of the simulator's seeds its first one, and their number. They take two minutes on two cores.
+const FRESH_SEEDS: [(u64, &str); 2] = [(CLUSTERS, "12000"), (CLUSTER_SESSIONS, "1000")];
 
 /// Seeds with this bit may have several nodes (`CLUSTERS_FROM` of the simulator).
 const CLUSTERS: u64 = 1 << 61;
+/// The first of the seeds whose worlds are clusters with MQTT sessions (`CLUSTER_SESSIONS_FROM` of the simulator).
+const CLUSTER_SESSIONS: u64 = 1 << 59;
 
 /// Builds the simulator and runs it with these arguments. `--planted` and `--fault` need a build with the planted faults.
 pub fn run(args: &[&str]) -> Result<()> {
@@ -40,11 +42,15 @@ pub fn beside() -> Result<()> {
         .args(["test", "--profile", "sim", "--locked", "--workspace"])
         .args(["--test", "allocations", "--", "--include-ignored"])
         .run_beside();
-    let from = (source_seed()? | CLUSTERS).to_string();
-    let seeds = Program::behind(program()?)
-        .args(["--seeds", FRESH_SEEDS, "--from", &from])
-        .run_beside();
-    together([allocations, seeds])
+    let mut all = vec![allocations];
+    for (first, count) in FRESH_SEEDS {
+        let from = (source_seed()? | first).to_string();
+        let seeds = Program::behind(program()?)
+            .args(["--seeds", count, "--from", &from])
+            .run_beside();
+        all.push(seeds);
+    }
+    together(all)
 }
 
 fn program() -> Result<PathBuf> {

@@ -285,6 +285,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1200,
     ),
     (
+        "a simulator for which no CONNECT of a cluster took effect after the end of its connection",
+        864_691_128_455_241_811,
+        1200,
+    ),
+    (
         "a simulator that gave no turn to a shard whose page waited for another shard, while that one had work without end",
         2_305_995_293_557_126_255,
         1_200,

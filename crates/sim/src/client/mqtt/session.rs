@@ -65,12 +65,19 @@ impl Client {
                 sub.session_began();
             }
         }
-        // The server may still handle a CONNECT that asked for a new session on an abandoned link.
+        // The server may still handle a CONNECT that asked for a new session on an abandoned link. In a cluster, the record of an unanswered CONNECT
+        // may come later than the end of its connection.
+        let in_cluster = self.role.in_cluster;
+        if in_cluster {
+            let answered = self.link;
+            let links = &mut self.session.clean_start_links;
+            links.retain(|link| Some(*link) != answered);
+        }
         let clean_start_may_arrive_late = self
             .session
             .clean_start_links
             .iter()
-            .any(|link| self.abandoned_links.contains(link));
+            .any(|link| in_cluster || self.abandoned_links.contains(link));
         (self.session.may_have_ended, self.session.may_be_replaced) =
             (clean_start_may_arrive_late, clean_start_may_arrive_late);
         self.session
