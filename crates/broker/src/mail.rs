@@ -6,6 +6,7 @@
 //! `lanes` collects asks and tells during a turn and makes the mail.
 
 pub mod fields;
+pub mod hooks;
 pub(crate) mod lanes;
 pub mod message;
 pub mod orders;

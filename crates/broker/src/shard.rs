@@ -250,7 +250,8 @@ impl Shard {
 
     /// Begins to report client events to [`Io::client_event`].
     pub fn report_client_events(&mut self) {
-        self.front.clients.meter.journal = Some(Box::default());
+        let journal = self.front.clients.meter.journal.get_or_insert_default();
+        journal.is_for_log = true;
     }
 
     /// Handles one input. The output is sent now or by [`Shard::flush`].

@@ -48,6 +48,9 @@ pub fn serve(
     let admin_listener = control::listen(&file.admin)?;
     let shards = file.shards;
     let tls = tls::open(file)?;
+    if let Some(fault) = webhook_faults(file).into_iter().next() {
+        return Err(fault);
+    }
     let cores = affinity::cores();
     let node = this_node(&listen, admin_listener.as_ref());
     let revoked = lifecycle::revoke::listed(&effective, None).map_err(anyhow::Error::msg)?;
@@ -116,6 +119,7 @@ pub fn serve(
 
     warn_of_little_room(shards as u64, &world.settings.limits);
     log_start(&listen, admin_listener.as_ref(), &effective)?;
+    let webhooks = file.webhooks.clone();
     control::run(control::ControlArgs {
         listener: admin_listener,
         admin: file.admin.clone(),
@@ -134,6 +138,7 @@ pub fn serve(
             recovery: begun.took,
             tls,
         },
+        webhooks,
     })
 }
 
@@ -146,6 +151,7 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     let mut faults = Vec::new();
     faults.extend(tls::open(file).err());
     faults.extend(state::check(&file.state).err());
+    faults.extend(webhook_faults(file));
     let files = file.cluster.files().into_iter();
     let unread = files.filter_map(|(key, path)| tls::file(key, path).err());
     faults.extend(unread);
@@ -167,6 +173,15 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     }
     let lines: Vec<String> = faults.iter().map(|fault| format!("{fault:#}")).collect();
     bail!("{}", lines.join("\n"))
+}
+
+/// The faults of webhooks and of the files that they name.
+fn webhook_faults(file: &File) -> Vec<anyhow::Error> {
+    let faults = control::check_webhooks(&file.webhooks).err();
+    let faults = faults.into_iter().flatten();
+    faults
+        .map(|(key, what)| anyhow::anyhow!("{key}: {what}"))
+        .collect()
 }
 
 /// Makes the state that all shards share.

@@ -93,7 +93,7 @@ impl Cli {
 }
 
 /// Maximum number of examples in the help of a command that has subcommands. The help of each subcommand shows more.
-const EXAMPLES_MAX: usize = 6;
+const EXAMPLES_MAX: usize = 5;
 
 /// The first examples, and a line that says where the others are. None if there are at most [`EXAMPLES_MAX`].
 fn shortened(examples: &str, command: &str) -> Option<String> {

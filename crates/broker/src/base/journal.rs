@@ -1,6 +1,6 @@
-//! The journal collects client events (connect, subscribe, refusal, disconnect) for the operator's log at level `debug`.
+//! The journal collects client events (connect, subscribe, refusal, disconnect) for the operator's log at level `debug`, and for webhooks.
 //!
-//! A journal exists only while the log has this level. Without a journal, each place that could record an event costs one branch.
+//! A journal exists only while the log has this level, or a webhook asks for events of clients. Without a journal, each place that could record an event costs one branch.
 //!
 //! Invariants: text that clients choose is cut at [`DETAIL_BYTES_MAX`]. While [`EVENTS_MAX`] events wait, new events are only counted. The memory
 //! that the journal holds for connections is charged ([`Journal::held_bytes`]).
@@ -13,6 +13,10 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::base::ids::ConnId;
+
+mod streams;
+
+use streams::EventStream;
 
 /// Longest text that a client chooses (user, client id, detail), in bytes.
 const DETAIL_BYTES_MAX: usize = 200;
@@ -78,6 +82,9 @@ pub(crate) struct Journal {
     connections: BTreeMap<u32, ConnectionNames>,
     /// Bytes of the client ids in `connections`.
     id_bytes: usize,
+    /// Whether the operator's log gets the events.
+    pub is_for_log: bool,
+    streams: Vec<EventStream>,
     /// Why the current input ends its connection; empty if the input has not ended a connection.
     why: String,
 }
@@ -148,7 +155,8 @@ impl Journal {
 
     /// Bytes that the journal holds for connections.
     pub fn held_bytes(&self) -> usize {
-        self.connections.len() * CONNECTION_BYTES + self.id_bytes
+        let streams = self.streams.iter().map(EventStream::bytes).sum::<usize>();
+        self.connections.len() * CONNECTION_BYTES + self.id_bytes + streams
     }
 
     /// Takes the events that wait.

@@ -1,5 +1,6 @@
 //! Records events of connections for the operator's log, if it is enabled ([`Journal`](crate::base::journal)).
 
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::base::journal::{ClientEvent, EventKind};
@@ -75,7 +76,28 @@ impl<P: ProtocolTypes> Clients<P> {
             let conn = event.conn.filter(|conn| self.conns.is_current(*conn));
             let named = conn.and_then(|conn| self.conns.address_of(conn.slot, io));
             event.address = named.or(event.address);
+            if let Some(journal) = &mut self.meter.journal {
+                journal.report_to_streams(&event);
+            }
             io.client_event(&event);
+        }
+    }
+
+    /// Begins a stream of the clients that connect and disconnect, for the operator's webhooks.
+    pub(crate) fn begin_event_stream(&mut self, number: u64) {
+        let journal = self.meter.journal.get_or_insert_default();
+        journal.begin_stream(number);
+    }
+
+    /// The next events of such a stream; `None` if it does not exist or has lost events.
+    pub(crate) fn next_events(&mut self, number: u64) -> Option<Vec<ClientEvent>> {
+        self.meter.journal.as_mut()?.next_of_stream(number)
+    }
+
+    /// Ends such a stream. Without log and streams there is no journal.
+    pub(crate) fn end_event_stream(&mut self, number: u64) {
+        if (self.meter.journal.as_mut()).is_some_and(|journal| !journal.end_stream(number)) {
+            self.meter.journal = None;
         }
     }
 }

@@ -54,6 +54,6 @@ pub(crate) struct Meter {
     pub(crate) work: Work,
     pub(crate) stats: Stats,
     pub(crate) notices: Notices,
-    /// Events of clients for the operator's log, if it is enabled.
+    /// Events of clients for the operator's log and webhooks, if one of them wants them.
     pub(crate) journal: Option<Box<Journal>>,
 }

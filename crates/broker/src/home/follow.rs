@@ -179,7 +179,7 @@ impl Home {
                 InterestReply::Changes(self.next_news(stream, filters))
             }
             Interest::End(stream) => {
-                self.interest.followers.remove(FollowerKey::Node(stream));
+                self.end_news(stream);
                 InterestReply::Done
             }
             Interest::ApplyRemote(stream, news) => {
@@ -191,9 +191,9 @@ impl Home {
         }
     }
 
-    /// The news for another node, and whether more is left. With `filters`, a new stream of news to that node begins. `None`: the node must
+    /// The news for another node or for webhooks, and whether more is left. With `filters`, a new stream of news to that node begins. `None`: the node must
     /// start over.
-    fn next_news(
+    pub(crate) fn next_news(
         &mut self,
         stream: u64,
         filters: Option<Vec<Box<[u8]>>>,
@@ -212,6 +212,11 @@ impl Home {
             self.interest.followers.remove(key);
         }
         news
+    }
+
+    /// Ends a stream of news.
+    pub(crate) fn end_news(&mut self, stream: u64) {
+        self.interest.followers.remove(FollowerKey::Node(stream));
     }
 
     /// Applies another node's news; returns the number of topics without room.

@@ -17,11 +17,13 @@
 
 mod pages;
 mod rows;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod watchers;
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -35,6 +37,7 @@ use crate::store::slab::{NONE, Slab, Vacant};
 
 use pages::Source;
 use rows::{Gone, Row, Topic, hash_of_member};
+use streams::Stream;
 use watchers::{WATCHER_BYTES, Watched, Watcher, key_of};
 
 /// After its last watcher, a topic's members that have left are remembered for this many seconds.
@@ -61,6 +64,8 @@ pub(crate) struct Presence {
     /// Watched topics with unsent news, by the time from which it may be sent.
     due: BTreeSet<(u64, u32)>,
     watchers: usize,
+    /// For the operator's webhooks.
+    streams: Vec<Stream>,
     /// Topics without watchers, by the second in which the members that have left them are forgotten.
     unwatched: BTreeSet<(u32, u32)>,
     /// The number of the last change.
@@ -89,6 +94,7 @@ impl Presence {
             watched: BTreeMap::new(),
             due: BTreeSet::new(),
             watchers: 0,
+            streams: Vec::new(),
             unwatched: BTreeSet::new(),
             changed: 0,
             table: xxh3_64_with_seed(&now.unix_s.to_le_bytes(), seed) as u32,
@@ -122,6 +128,7 @@ impl Presence {
             + self.gone_bytes
             + self.watched.len() * WATCHED_BYTES
             + self.watchers * WATCHER_BYTES
+            + self.streams.iter().map(Stream::bytes).sum::<usize>()
     }
 
     /// Whether there are no members, no watchers and no remembered leaves.
@@ -271,7 +278,9 @@ impl Presence {
         let key = self.user_key(topic, user);
         let count = self.users.entry(key).or_default();
         *count += 1;
-        self.topics.get_mut(topic).users += u32::from(*count == 1);
+        let is_first = *count == 1;
+        self.topics.get_mut(topic).users += u32::from(is_first);
+        self.tell_streams((member, None), true, is_first);
     }
 
     /// Lets a member of this user whose connection has ended continue with this connection. Returns whether there was such a member.
@@ -380,6 +389,7 @@ impl Presence {
         self.order_bytes -= (before - of.order.capacity()) * size_of::<u32>();
         self.text_bytes -= row.text.len();
         let members = of.order.len();
+        self.tell_streams((member, Some(&row)), false, count == 0);
         if let Some(watched) = self.watched.get_mut(&topic) {
             let (more, less) = watched.remember(Gone { left, row }, members);
             self.gone_bytes = self.gone_bytes + more - less;

@@ -2,12 +2,14 @@
 //! server without presence has none.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::Home;
 use super::presence::Presence;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
+use crate::mail::hooks::MemberChange;
 use crate::mail::lanes::Lanes;
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
@@ -61,6 +63,29 @@ impl Home {
             PresenceAsk::Unwatch(to) => presence.unwatch(text, from, to, now),
         }
         self.steps.add_bytes(presence.take_moved_bytes());
+    }
+
+    /// Begins a stream of the changes of members, for the operator's webhooks.
+    pub(crate) fn begin_member_stream(&mut self, number: u64, filters: Vec<Box<[u8]>>, now: Now) {
+        let seed = self.topics.seed();
+        let begun = || Box::new(Presence::new(seed, now));
+        let presence = self.presence.get_or_insert_with(begun);
+        presence.begin_stream(number, filters);
+    }
+
+    /// Ends such a stream.
+    pub(crate) fn end_member_stream(&mut self, number: u64) {
+        if let Some(presence) = &mut self.presence {
+            presence.end_stream(number);
+        }
+    }
+
+    /// The next changes of such a stream, and whether more are ready. `None` if changes are lost.
+    pub(crate) fn next_member_changes(&mut self, number: u64) -> Option<(Vec<MemberChange>, bool)> {
+        let rows_max = self.turn_limits.interest_page_topics;
+        let news = self.presence.as_mut()?.next_changes(number, rows_max)?;
+        self.steps.add(news.0.len() + rows_max as usize / 4);
+        Some(news)
     }
 
     /// For the operator: the members of a topic that joined after change `after`.

@@ -22,6 +22,7 @@ use crate::base::position::Position;
 use crate::base::snapshot::Head;
 use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
+use crate::mail::hooks::{HookNews, Hooks};
 use crate::mail::message::Headers;
 use crate::mail::presence::PresencePage;
 use crate::mail::session::SessionId;
@@ -96,6 +97,8 @@ pub enum Control {
     Cluster,
     /// Exchange interest with the other nodes of a cluster.
     Interest(Interest),
+    /// Report the next events of a stream for the operator's webhooks.
+    Hooks(Hooks),
     /// Drain: make clients reconnect elsewhere.
     Drain,
     /// Ignore all ticks from now on, and report whether work is in flight. Sent when the process is about to end.
@@ -143,6 +146,8 @@ pub enum Report {
     Cluster(Option<Box<ClusterState>>),
     /// The answer to [`Control::Interest`].
     Interest(InterestReply),
+    /// The events; `None` if the shard does not have the stream, or has lost events of it.
+    Hooks(Option<Box<HookNews>>),
     /// The order is done.
     Done,
     /// Whether work is in flight.

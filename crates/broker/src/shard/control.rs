@@ -7,6 +7,7 @@ use crate::shard::control::connections::{
     client_ids, connection, connections_page, end_by_order, end_session, order_connections,
     session, sessions_page,
 };
+use crate::shard::control::hooks::carry_out_hooks;
 use crate::shard::control::topics::{
     carry_out_interest_order, log_page, members_page, order_change, topic, topics_page,
 };
@@ -16,6 +17,7 @@ use crate::io::Io;
 use crate::shard::Shard;
 
 mod connections;
+mod hooks;
 pub(in crate::shard) mod topics;
 
 impl Shard {
@@ -96,6 +98,10 @@ impl Shard {
             Control::Cluster => Report::Cluster(self.node_context().map(|mut node| node.state())),
             Control::Interest(order) => {
                 Report::Interest(carry_out_interest_order(self.home.as_mut(), order))
+            }
+            Control::Hooks(order) => {
+                let news = carry_out_hooks(self.home.as_mut(), clients, order);
+                Report::Hooks(news.map(Box::new))
             }
             Control::Drain => {
                 self.drain(self.front.clients.ctx.now);

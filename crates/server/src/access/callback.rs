@@ -13,7 +13,7 @@ use crore_broker::access::{Known, Question};
 use serde_json::{Map, Value, json};
 
 use super::claims;
-use super::endpoint::{Endpoint, EndpointSettings, Request};
+use crate::http_client::endpoint::{Endpoint, EndpointSettings, Request};
 use crate::http_client::http::{Connection, Head};
 use crate::settings::access::Callback as Entry;
 
@@ -47,6 +47,7 @@ impl Callback {
             url_key: "access.callback.url",
             ca: entry.ca.as_deref(),
             ca_key: "access.callback.ca",
+            public_only: false,
         };
         let timeout = Duration::from_secs(u64::from(entry.timeout_s));
         let endpoint = Endpoint::new(&settings, timeout);

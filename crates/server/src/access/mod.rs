@@ -11,7 +11,6 @@ pub mod algorithm;
 mod callback;
 mod claims;
 mod credential_verifiers;
-mod endpoint;
 mod jobs;
 mod jwks;
 pub mod jwt;

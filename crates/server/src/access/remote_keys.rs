@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use jsonwebtoken::Algorithm;
 
 use super::algorithm::{FILE_BYTES_MAX, Key, algorithm, not_offered};
-use super::endpoint::{Endpoint, EndpointSettings, Request};
 use super::jwks;
 use super::threads::spawn;
+use crate::http_client::endpoint::{Endpoint, EndpointSettings, Request};
 use crate::http_client::http::Connection;
 use crate::settings::access::Key as Entry;
 
@@ -60,6 +60,7 @@ impl RemoteKeys {
             url_key: ".url",
             ca: entry.ca.as_deref(),
             ca_key: ".ca",
+            public_only: false,
         };
         let only = match entry.alg.as_str() {
             "" => None,

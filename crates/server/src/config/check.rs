@@ -14,6 +14,7 @@ use super::path_prefix::{overlap, path_prefix};
 use crate::access::CredentialVerifiers;
 use crate::settings::file::File;
 use crate::settings::problems::{Problem, Problems, foreign_wildcards, size};
+use crate::settings::webhook;
 
 /// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill the memory.
 pub(super) const MEMORY_SHARES: usize = 4;
@@ -32,6 +33,7 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     cluster(problems, file);
     durable_sessions(problems, file);
     file.tls.check(problems);
+    webhook::check(&file.webhooks, problems);
     if file.rules.len() > RULES_MAX {
         let what = format!(
             "{} rules, with the one that --keep adds where none is for all topics; write at most {RULES_MAX}",

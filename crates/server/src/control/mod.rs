@@ -29,6 +29,7 @@ mod starting;
 mod state;
 mod stats;
 mod trim;
+mod webhooks;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -47,6 +48,7 @@ use crate::http_client::port_in_use;
 use crate::lifecycle::shards::{self, Shards};
 use crate::lifecycle::{self, Lifecycle, signals};
 use crate::settings::admin::Admin;
+use crate::settings::webhook::Webhook;
 use crore_shard_loop::counters::Counters;
 use crore_shard_loop::{ControlLetter, Letter};
 pub use data_port::DataPort;
@@ -54,6 +56,7 @@ use interest::Interest;
 use peer_nodes::PeerNodes;
 pub use starting::Starting;
 use state::{AdminContext, AdminState};
+pub use webhooks::check as check_webhooks;
 
 /// The arguments of [`run`].
 pub struct ControlArgs {
@@ -74,6 +77,7 @@ pub struct ControlArgs {
     /// The signals that all threads block. Only one thread may wait for them.
     pub signals: Signals,
     pub lifecycle: lifecycle::LifecycleArgs,
+    pub webhooks: Vec<Webhook>,
 }
 
 /// Opens the admin port.
@@ -100,7 +104,10 @@ pub fn run(start: ControlArgs) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot make the control thread's runtime")?;
-    runtime.block_on(serve(start))
+    let ended = runtime.block_on(serve(start));
+    // A request of a webhook may take seconds, and the end does not wait for its answer.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn serve(start: ControlArgs) -> anyhow::Result<()> {
@@ -127,6 +134,7 @@ async fn serve(start: ControlArgs) -> anyhow::Result<()> {
         let calls = api::answer_calls(lifecycle.clone(), shards.clone(), peer_nodes.clone());
         tokio::spawn(calls);
     }
+    let webhooks = webhooks::start(&start.webhooks, &shards)?;
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -136,6 +144,7 @@ async fn serve(start: ControlArgs) -> anyhow::Result<()> {
             shards,
             lifecycle: lifecycle.clone(),
             peer_nodes,
+            webhooks,
             request_guard: Arc::new(request_guard::RequestGuard::new(&start.admin, key, address)),
             data_port: start.data_port,
             port_counters: admin_port::PortCounters::new(&start.admin),

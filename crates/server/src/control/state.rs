@@ -13,6 +13,7 @@ use super::data_port::DataPort;
 use super::peer_nodes::PeerNodes;
 use super::request_guard::RequestGuard;
 use super::samples::LastSamples;
+use super::webhooks::RunningWebhook;
 use crate::config::EffectiveSettings;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::Shards;
@@ -34,6 +35,7 @@ pub struct AdminContext {
     pub lifecycle: Lifecycle,
     /// The other nodes of the cluster.
     pub peer_nodes: PeerNodes,
+    pub webhooks: Arc<[RunningWebhook]>,
     /// The newest counters of the shards.
     pub counters: Arc<Counters>,
     /// The addresses of the data ports.

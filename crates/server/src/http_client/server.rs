@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crore_wire::topic::suggested_filter;
 
+use super::addresses::is_public;
 use super::tls::Trust;
 
 /// The default port of `crore serve`, for both schemes.
@@ -39,6 +40,8 @@ pub struct Server {
     token: Option<String>,
     /// The roots to trust. Must be set before a connection with TLS is opened.
     trust: Option<Trust>,
+    /// Whether only addresses of the internet are connected to.
+    is_public_only: bool,
 }
 
 impl FromStr for Server {
@@ -102,6 +105,7 @@ impl Server {
             prefix: prefix.trim_end_matches('/').to_string(),
             token: None,
             trust: None,
+            is_public_only: false,
         })
     }
 }
@@ -120,6 +124,15 @@ impl Server {
         Server {
             token,
             ..self.clone()
+        }
+    }
+
+    /// The same server, but no connection is opened to this machine or to a private network.
+    #[must_use]
+    pub fn with_public_addresses_only(self) -> Server {
+        Server {
+            is_public_only: true,
+            ..self
         }
     }
 
@@ -176,6 +189,11 @@ impl Server {
     pub fn connect(&self, timeout: Duration) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
+            if self.is_public_only && !is_public(address.ip()) {
+                let what = format!("{} is an address of a private network", address.ip());
+                last = io::Error::new(io::ErrorKind::PermissionDenied, what);
+                continue;
+            }
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;

@@ -18,6 +18,7 @@ use super::listen::addresses;
 use super::log::Logging;
 use super::state::State;
 use super::tls::Tls;
+use super::webhook::Webhook;
 
 /// The default of `listen`: the loopback, which only this machine reaches.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
@@ -98,6 +99,10 @@ pub struct File {
     pub cluster: Cluster,
     /// TLS on the data ports.
     pub tls: Tls,
+    /// An endpoint that is told of events: which topics have subscribers, who is present.
+    #[serde(rename = "webhook", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-changes" = "restart"))]
+    pub webhooks: Vec<Webhook>,
     /// A rule for the topics that a filter matches; the first rule that matches a topic governs it.
     #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,

@@ -17,3 +17,4 @@ pub mod schema;
 pub mod state;
 pub mod tls;
 pub mod units;
+pub mod webhook;

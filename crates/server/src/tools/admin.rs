@@ -34,6 +34,16 @@ const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
 /// The environment variable for the token. The variable is safer than the flag `--token`, which other users of the host can see.
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
 const LIMIT_COLUMNS: &[&str] = &["name", "used", "limit", "unit", "share", "shard"];
+const WEBHOOK_COLUMNS: &[&str] = &[
+    "url",
+    "waiting",
+    "waiting_s",
+    "last_answer",
+    "last_answer_s",
+    "delivered",
+    "failed",
+    "resyncs",
+];
 const REVOCATION_COLUMNS: &[&str] = &["id", "issued_before", "expires"];
 /// The keys of a rule that operators set most often. `crore admin config` shows all keys.
 const RULE_COLUMNS: &[&str] = &[
@@ -70,6 +80,7 @@ Examples:
   crore admin connection 0-17-3                     one connection, by its id
   crore admin sessions                              sessions whose MQTT clients are not connected
   crore admin sessions sensor-7 --end               end one session
+  crore admin webhooks                              webhooks: their queues and last answers
   crore admin memory                                what uses the server's memory
   crore admin rules                                 the rules in use, with the built-in one
   crore admin config                                the settings in use";
@@ -264,6 +275,8 @@ enum Command {
     },
     /// Show how much of each limit is used, the fullest first
     Limits,
+    /// List webhooks, with their queues and last answers
+    Webhooks,
     /// Show what uses the server's memory, with the parts of limits.memory_bytes
     Memory,
     /// Show the rules in use, with the built-in rule for topics that match no other
@@ -531,6 +544,7 @@ fn ask(
         }
         Command::Stats { .. } => stats()?,
         Command::Limits => json!({ "limits": stats()?["limits"] }),
+        Command::Webhooks => return Ok((port.ask("GET", "webhooks", None)?, WEBHOOK_COLUMNS)),
         Command::Memory => memory(stats()?),
         Command::Rules => return Ok((port.ask("GET", "rules", None)?, RULE_COLUMNS)),
         Command::Config => port.ask("GET", "config", None)?,

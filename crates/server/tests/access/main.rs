@@ -28,3 +28,4 @@ mod sessions;
 mod tokens;
 mod told;
 mod users;
+mod webhooks;

@@ -173,6 +173,7 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
         walk.ask(&server, "DELETE", session, query, None, status);
     }
     walk.ask(&server, "GET", "/api/v1/rules", "", None, 200);
+    walk.ask(&server, "GET", "/api/v1/webhooks", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/config", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/stats", "", None, 200);
     walk.ask(&server, "GET", "/api/v1/stats/recent", "", None, 200);

@@ -335,6 +335,30 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             ],
         ),
         (
+            "[[webhook]]\nurl = 'https://a.example'\nsecret_file = 'x'",
+            &["webhook[1].events: is empty", "channel_occupied"],
+        ),
+        (
+            "[[webhook]]\nevents = ['channel_ocupied']",
+            &["webhook[1].events", "channel_occupied"],
+        ),
+        (
+            "[[webhook]]\nevents = ['member_added']\nkey = 'a'",
+            &["webhook[1].key: ", "where format is \"pusher\""],
+        ),
+        (
+            "[[webhook]]\nevents = ['member_added']\nmatch = ['a/#/b']",
+            &["webhook[1].match: `a/#/b`"],
+        ),
+        (
+            "[[webhook]]\nurl = 'https://a.example'\nevents = ['member_added']",
+            &["webhook[1].secret_file: is missing", "openssl rand"],
+        ),
+        (
+            "[[webhook]]\nurl = 'ftp://a.example'\nevents = ['member_added']",
+            &["webhook[1].url: ", "https://HOST:PORT/PATH"],
+        ),
+        (
             "[limits]\nmemory_bytes = '64 MiB'\n[[rule]]\nmatch = 'a'\noutbox_bytes = '17 MiB'",
             &[
                 "crore.toml:5:16: rule[1].outbox_bytes: 17 MiB",

@@ -669,3 +669,114 @@ fn many_members_leave_in_bounded_steps() {
     assert!(presence.is_empty());
     assert!(calls > 97, "{calls}");
 }
+
+/// What the stream for webhooks has told: the members of each topic by connection.
+#[derive(Default)]
+struct Told(BTreeMap<(String, u32), (u64, bool)>);
+
+impl Told {
+    /// Reads the stream to its end, or a part of it. Returns false if the stream is lost.
+    fn read(&mut self, presence: &mut Presence, rows_max: u32, calls: u32) -> bool {
+        for _ in 0..calls {
+            let Some((changes, more)) = presence.next_changes(1, rows_max) else {
+                return false;
+            };
+            for change in changes {
+                let topic = String::from_utf8(change.topic.to_vec()).unwrap();
+                let key = (topic, change.at.conn.slot);
+                match change.joins {
+                    true => {
+                        let former = self.0.insert(key, (change.id, change.is_of_user));
+                        assert_eq!(former, None, "a member joins once");
+                    }
+                    false => assert_eq!(self.0.remove(&key).map(|it| it.0), Some(change.id)),
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        true
+    }
+}
+
+#[test]
+fn stream_knows_the_members_whatever_happens_while_its_snapshot_is_read() {
+    for seed in 1..50u64 {
+        let mut state = seed;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        let mut presence = begun();
+        let mut here = BTreeSet::new();
+        let mut told = Told::default();
+        let begins = random(300);
+        for step in 0..600 {
+            if step == begins {
+                presence.begin_stream(1, [b"chat/#"[..].into()].into());
+            }
+            let (slot, room) = (random(40) as u32, random(3));
+            let topic = ["chat/1", "chat/2", "other"][room as usize];
+            match here.remove(&(topic, slot)) {
+                true => presence.leave(topic.as_bytes(), at(slot), 0, now(1)),
+                false => {
+                    here.insert((topic, slot));
+                    presence.join(topic.as_bytes(), at(slot), (b"u", b""), MAX, now(1));
+                }
+            }
+            if step >= begins && random(4) == 0 {
+                assert!(told.read(&mut presence, 3, 1));
+            }
+        }
+        assert!(told.read(&mut presence, 3, 999));
+        let told: BTreeSet<_> = told
+            .0
+            .keys()
+            .map(|(topic, slot)| (&**topic, *slot))
+            .collect();
+        here.retain(|(topic, _)| *topic != "other");
+        assert_eq!(told, here);
+    }
+}
+
+#[test]
+fn stream_tells_which_member_is_the_first_and_the_last_of_its_user() {
+    let mut presence = begun();
+    presence.begin_stream(1, [b"#"[..].into()].into());
+    presence.next_changes(1, 9);
+    for slot in 1..3 {
+        presence.join(TOPIC, at(slot), (b"ann", b"{}"), MAX, now(1));
+    }
+    for slot in 1..3 {
+        presence.leave(TOPIC, at(slot), 0, now(1));
+    }
+    let (changes, more) = presence.next_changes(1, 9).unwrap();
+    let flags: Vec<_> = changes.iter().map(|it| (it.joins, it.is_of_user)).collect();
+    assert_eq!(
+        flags,
+        [(true, true), (true, false), (false, false), (false, true)]
+    );
+    assert_eq!(
+        (&*changes[0].user, &*changes[0].info, more),
+        (&b"ann"[..], &b"{}"[..], false)
+    );
+}
+
+#[test]
+fn stream_that_nobody_reads_is_lost_and_keeps_nothing() {
+    let mut presence = begun();
+    presence.begin_stream(1, [b"#"[..].into()].into());
+    assert!(presence.next_changes(1, 9).is_some());
+    for round in 0..5_000 {
+        presence.join(TOPIC, at(1), (b"ann", b""), MAX, now(round));
+        presence.leave(TOPIC, at(1), 0, now(round));
+        assert!(presence.streams[0].bytes() <= 256 << 10);
+    }
+    assert_eq!(presence.streams[0].bytes(), 0);
+    assert!(presence.next_changes(1, 9).is_none());
+    presence.end_stream(1);
+    assert!(presence.next_changes(1, 9).is_none() && presence.streams.is_empty());
+}

@@ -16,6 +16,7 @@ mod sessions;
 mod subscription;
 mod tail;
 mod topics;
+mod webhooks;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -66,6 +67,7 @@ fn described() -> OpenApiRouter<AdminState> {
         .routes(routes!(sessions::inspect, sessions::end))
         .routes(routes!(revocations::list, revocations::revoke))
         .routes(routes!(revocations::reinstate))
+        .routes(routes!(webhooks::list))
         .routes(routes!(cluster::cluster))
         .routes(routes!(server::rules))
         .routes(routes!(server::config))

@@ -15,11 +15,15 @@ const HEAD: &str = "\
 ";
 
 /// Tables that are commented out in the example, and why.
-const OFF: [(&str, &str); 2] = [
+const OFF: [(&str, &str); 3] = [
     (
         "access",
         "Rights of clients (docs/ACCESS.md, which also has the tables below this one). Without this table every client may do everything, on\n\
          # the loopback only. With it, clients have only granted rights. These are the defaults of its keys.",
+    ),
+    (
+        "webhook",
+        "Endpoints that are told of events (docs/PROTOCOLS.md#webhooks).",
     ),
     (
         "rule",

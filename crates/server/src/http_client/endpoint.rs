@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::http_client::http::{Connection, Head};
-use crate::http_client::server::{Server, without_credentials};
-use crate::http_client::tls::Trust;
+use super::http::{Connection, Head};
+use super::server::{Server, without_credentials};
+use super::tls::Trust;
 
 /// The minimum time between two log lines with the same reason.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -19,12 +19,14 @@ const LOGGED_MAX: usize = 16;
 /// The settings of an endpoint, with their keys for error messages.
 pub struct EndpointSettings<'a> {
     /// The endpoint's name in log lines.
-    pub name: &'static str,
+    pub name: &'a str,
     pub url: &'a str,
     pub url_key: &'static str,
     /// The PEM file with the root certificates to trust.
     pub ca: Option<&'a Path>,
     pub ca_key: &'static str,
+    /// Whether only addresses of the internet are connected to.
+    pub public_only: bool,
 }
 
 /// A request to an endpoint.
@@ -38,7 +40,7 @@ pub struct Request<'a> {
 
 /// An endpoint, and how long it may take to answer.
 pub struct Endpoint {
-    name: &'static str,
+    name: String,
     server: Server,
     timeout: Duration,
     /// The reasons that were logged within the last [`LOG_EVERY`], and when.
@@ -60,6 +62,7 @@ impl Endpoint {
             url_key,
             ca,
             ca_key,
+            public_only,
         } = settings;
         let is_url = ["http://", "https://"]
             .iter()
@@ -82,8 +85,11 @@ impl Endpoint {
             }
         };
         Ok(Endpoint {
-            name,
-            server,
+            name: name.to_string(),
+            server: match public_only {
+                true => server.with_public_addresses_only(),
+                false => server,
+            },
             timeout,
             logged: Mutex::default(),
         })

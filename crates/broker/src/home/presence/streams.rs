@@ -1,0 +1,126 @@
+//! Streams of the changes of members, for the operator's webhooks. A stream begins with a snapshot: a cursor over the table of members. Invariant: a
+//! stream knows exactly the members in rows before its cursor. A change of such a row is reported at once; the cursor finds the others.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::topic;
+
+use super::Presence;
+use super::rows::Row;
+use crate::mail::hooks::{MemberChange, NEWS_BYTES_MAX};
+
+/// A stream.
+pub(super) struct Stream {
+    number: u64,
+    filters: Vec<Box<[u8]>>,
+    /// The next row of the snapshot; behind all rows when the snapshot is complete.
+    next_row: u32,
+    news: Vec<MemberChange>,
+    bytes: usize,
+    /// Whether changes were dropped for lack of room.
+    is_lost: bool,
+}
+
+impl Stream {
+    /// A stream that has reported nothing yet.
+    pub(super) fn new(number: u64, filters: Vec<Box<[u8]>>) -> Stream {
+        Stream {
+            number,
+            filters,
+            next_row: 0,
+            news: Vec::new(),
+            bytes: 0,
+            is_lost: false,
+        }
+    }
+
+    /// The bytes of the changes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn push(&mut self, name: &[u8], row: &Row, joins: bool, is_of_user: bool) {
+        if self.is_lost || !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
+            return;
+        }
+        let (user, info) = row.texts();
+        let change = MemberChange {
+            joins,
+            is_of_user,
+            topic: name.into(),
+            id: row.id,
+            at: row.at(),
+            user: user.into(),
+            info: info.into(),
+        };
+        self.bytes += change.bytes();
+        self.news.push(change);
+        if self.bytes > NEWS_BYTES_MAX {
+            self.is_lost = true;
+            (self.news, self.bytes) = (Vec::new(), 0);
+        }
+    }
+}
+
+impl Presence {
+    /// Begins a stream.
+    pub fn begin_stream(&mut self, number: u64, filters: Vec<Box<[u8]>>) {
+        self.streams.push(Stream::new(number, filters));
+    }
+
+    /// Ends a stream.
+    pub fn end_stream(&mut self, number: u64) {
+        self.streams.retain(|stream| stream.number != number);
+    }
+
+    /// The next changes of a stream, after at most `rows_max` rows of the snapshot, and whether more of it is left. `None` if there is no such
+    /// stream, or if changes were dropped.
+    pub fn next_changes(
+        &mut self,
+        number: u64,
+        rows_max: u32,
+    ) -> Option<(Vec<MemberChange>, bool)> {
+        let stream = (self.streams.iter_mut()).find(|stream| stream.number == number)?;
+        let end = self.members.end();
+        for _ in 0..rows_max {
+            // Half of the room is for changes that come before the next request.
+            if stream.next_row >= end || stream.bytes > NEWS_BYTES_MAX / 2 {
+                break;
+            }
+            // A free row has no id.
+            let row = self.members.try_get(stream.next_row);
+            if let Some(row) = row.filter(|row| row.id > 0) {
+                let name = &self.topics.get(row.topic).name;
+                stream.push(name, row, true, true);
+            }
+            stream.next_row += 1;
+        }
+        if stream.next_row >= end {
+            // Rows that are added later are behind the cursor too.
+            stream.next_row = u32::MAX;
+        }
+        stream.bytes = 0;
+        let news = core::mem::take(&mut stream.news);
+        (!stream.is_lost).then_some((news, stream.next_row < u32::MAX))
+    }
+
+    /// Reports the join or leave of the member in this row to the streams that have passed the row.
+    pub(super) fn tell_streams(
+        &mut self,
+        (member, row): (u32, Option<&Row>),
+        joins: bool,
+        is_of_user: bool,
+    ) {
+        if self.streams.is_empty() {
+            return;
+        }
+        let row = row.unwrap_or_else(|| self.members.get(member));
+        let name = &self.topics.get(row.topic).name;
+        for stream in &mut self.streams {
+            if member < stream.next_row {
+                stream.push(name, row, joins, is_of_user);
+            }
+        }
+    }
+}

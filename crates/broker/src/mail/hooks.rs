@@ -1,0 +1,81 @@
+//! Streams of events for the operator's webhooks: which topics have subscribers, who is present, and which clients connect. The server requests the
+//! events of each shard by orders, so a shard never waits for a receiver.
+//!
+//! A stream first contains a snapshot, then the changes. A shard keeps a bounded number of changes that nobody has requested. If there are more, the
+//! stream is lost, and the server begins another one.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::base::journal::ClientEvent;
+use crate::mail::InterestChanges;
+use crate::mail::presence::MemberConn;
+
+/// Limit of the bytes of changes that one part of a stream keeps: some thousand changes.
+pub const NEWS_BYTES_MAX: usize = 256 << 10;
+
+/// An order about a stream.
+#[derive(Debug)]
+pub enum Hooks {
+    /// Report the next events of a stream.
+    Next {
+        /// The number of the stream.
+        number: u64,
+        /// The kinds of its events, the same in all orders.
+        kinds: HookKinds,
+        /// The filters of its topics. With them, a new stream begins, under a number that no other stream has.
+        begins: Option<Vec<Box<[u8]>>>,
+    },
+    /// End the stream with this number.
+    End(u64),
+}
+
+/// The kinds of events that a stream reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HookKinds {
+    /// Whether it reports the topics that have subscribers.
+    pub subscribers: bool,
+    /// Whether it reports the members of topics.
+    pub members: bool,
+    /// Whether it reports clients that connect and disconnect. Of these there is no snapshot.
+    pub clients: bool,
+}
+
+/// Events of a stream.
+#[derive(Debug, Default)]
+pub struct HookNews {
+    /// Topics that have got their first subscriber, or have lost their last one.
+    pub subscribers: InterestChanges,
+    /// Members that have joined or left.
+    pub members: Vec<MemberChange>,
+    /// Clients that have connected or disconnected.
+    pub clients: Vec<ClientEvent>,
+    /// Whether more events are ready.
+    pub more: bool,
+}
+
+/// A member that has joined or left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberChange {
+    /// Whether the member has joined, or is in the snapshot.
+    pub joins: bool,
+    /// Whether it is the first member of its user in the topic, or was the last one. In a snapshot each member is the first.
+    pub is_of_user: bool,
+    /// The topic.
+    pub topic: Box<[u8]>,
+    /// Identifies the member in its topic.
+    pub id: u64,
+    /// The connection.
+    pub at: MemberConn,
+    /// The user's name; empty for an anonymous client.
+    pub user: Box<[u8]>,
+    /// What the member's token tells others, as JSON; empty if there is nothing.
+    pub info: Box<[u8]>,
+}
+
+impl MemberChange {
+    /// The bytes in memory.
+    pub fn bytes(&self) -> usize {
+        size_of::<MemberChange>() + self.topic.len() + self.user.len() + self.info.len()
+    }
+}

@@ -1,0 +1,69 @@
+//! Handler that lists the webhooks and what they have sent.
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::control::state::AdminState;
+use crate::control::webhooks::RunningWebhook;
+
+/// A webhook.
+#[derive(Serialize, ToSchema)]
+pub struct Webhook {
+    url: String,
+    /// The names of its events.
+    #[schema(value_type = Vec<String>)]
+    events: serde_json::Value,
+    /// Events that were sent and wait for an answer. Later ones wait at the shards.
+    waiting: u64,
+    /// Seconds for which the oldest of them has waited. Null if none waits.
+    waiting_s: Option<u64>,
+    /// The last answer: a status, or why there was none. Null before the first.
+    last_answer: Option<String>,
+    /// Seconds since then.
+    last_answer_s: Option<u64>,
+    /// Events that the endpoint has taken.
+    delivered: u64,
+    /// Requests without a good answer.
+    failed: u64,
+    /// How often the state as a whole was sent, at the start too.
+    resyncs: u64,
+}
+
+impl From<&RunningWebhook> for Webhook {
+    fn from(it: &RunningWebhook) -> Webhook {
+        let counts = it.counts();
+        let (last_answer, answered_at) = counts.last_answer.unzip();
+        Webhook {
+            url: it.entry.url.clone(),
+            events: serde_json::json!(it.entry.events),
+            waiting: counts.waiting,
+            waiting_s: counts.waiting_since.map(|at| at.elapsed().as_secs()),
+            last_answer,
+            last_answer_s: answered_at.map(|at| at.elapsed().as_secs()),
+            delivered: counts.delivered,
+            failed: counts.failed,
+            resyncs: counts.resyncs,
+        }
+    }
+}
+
+/// All webhooks.
+#[derive(Serialize, ToSchema)]
+pub struct Webhooks {
+    webhooks: Vec<Webhook>,
+}
+
+/// Webhooks, and what they have sent
+#[utoipa::path(
+    get,
+    path = "/api/v1/webhooks",
+    tag = "server",
+    responses((status = 200, body = Webhooks))
+)]
+pub async fn list(State(state): State<AdminState>) -> Json<Webhooks> {
+    Json(Webhooks {
+        webhooks: state.webhooks.iter().map(Webhook::from).collect(),
+    })
+}

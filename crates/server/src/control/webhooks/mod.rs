@@ -1,0 +1,301 @@
+//! Webhooks: tell endpoints of the operator which topics have subscribers, who is present, and which clients connect.
+//!
+//! A webhook has one lane, or several that take the shards in turn (`concurrency`). A lane requests the events of its shards by orders ([`Hooks`]), and
+//! sends them in one request. It requests more only after that request was answered. So a slow endpoint delays nobody else: meanwhile its events wait
+//! at the shards, which keep a bounded number.
+//!
+//! If a shard has dropped events, or a request had no good answer for `retry_s`, the lane begins new streams. It tells that with the event `resync`; then
+//! come the topics that have subscribers and the members, as events; then `resync_end`. So does each start of the server.
+//!
+//! Invariants: the events of a topic and a kind are sent in their order, since a topic has one shard. A request is repeated with the same id, events and
+//! body until it gets a good answer, so each event arrives at least once, or is followed by a `resync`.
+
+mod body;
+mod endpoint;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crore_broker::mail::hooks::{HookKinds, HookNews, Hooks};
+use crore_broker::{Control, ShardId};
+use crore_net::memory::random_u64;
+
+use self::body::{Event, Part};
+use self::endpoint::WebhookEndpoint;
+use crate::http_client::http::Connection;
+use crate::lifecycle::shards::Shards;
+use crate::settings::webhook::{Webhook, WebhookEvent};
+
+/// A request has about as many events at most.
+const EVENTS_PER_REQUEST: usize = 1_000;
+/// The number of pages of events that a lane requests from one shard before it asks the next one.
+const PAGES_PER_SHARD: usize = 16;
+/// The first and the longest time before a request is repeated.
+const REPEAT_AFTER: Duration = Duration::from_millis(500);
+const REPEAT_AFTER_MAX: Duration = Duration::from_secs(30);
+/// The time before new streams begin: a snapshot of many topics is much work.
+const RESYNC_AFTER: Duration = Duration::from_secs(1);
+/// Streams of webhooks have numbers from here on, so that they differ from those of other nodes of a cluster.
+const FIRST_STREAM: u64 = 1 << 63;
+
+/// Checks the settings of webhooks, and reads the files that they name.
+///
+/// # Errors
+/// All faults, each with the path of the settings key and the remedy.
+pub fn check(webhooks: &[Webhook]) -> Result<(), Vec<(String, String)>> {
+    let numbered = webhooks.iter().enumerate();
+    let faults: Vec<_> = numbered
+        .filter_map(|(index, entry)| WebhookEndpoint::new(index + 1, entry).err())
+        .collect();
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(faults),
+    }
+}
+
+/// What a webhook has done, for the operator.
+#[derive(Clone, Default)]
+pub struct WebhookCounts {
+    /// Events that wait for an answer.
+    pub waiting: u64,
+    /// When the first of them was requested from a shard.
+    pub waiting_since: Option<Instant>,
+    /// Events that the endpoint has taken.
+    pub delivered: u64,
+    /// Requests without a good answer.
+    pub failed: u64,
+    /// How often a `resync` was sent.
+    pub resyncs: u64,
+    /// The last answer, or why there was none.
+    pub last_answer: Option<(String, Instant)>,
+}
+
+/// A webhook that runs.
+pub struct RunningWebhook {
+    pub entry: Webhook,
+    lanes: Vec<Arc<Mutex<WebhookCounts>>>,
+}
+
+impl RunningWebhook {
+    /// The sum over all lanes, with the newest answer and the oldest event.
+    pub fn counts(&self) -> WebhookCounts {
+        let lanes = self.lanes.iter().map(|lane| locked(lane).clone());
+        lanes.fold(WebhookCounts::default(), |all, one| WebhookCounts {
+            waiting: all.waiting + one.waiting,
+            waiting_since: (all.waiting_since.into_iter())
+                .chain(one.waiting_since)
+                .min(),
+            delivered: all.delivered + one.delivered,
+            failed: all.failed + one.failed,
+            resyncs: all.resyncs + one.resyncs,
+            last_answer: (all.last_answer.into_iter())
+                .chain(one.last_answer)
+                .max_by_key(|(_, at)| *at),
+        })
+    }
+}
+
+fn locked(counts: &Mutex<WebhookCounts>) -> MutexGuard<'_, WebhookCounts> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts all webhooks.
+///
+/// # Errors
+/// As [`check`].
+pub fn start(webhooks: &[Webhook], shards: &Shards) -> anyhow::Result<Arc<[RunningWebhook]>> {
+    // Differs after each start, so that no id of an event comes twice.
+    let run = random_u64() as u32;
+    let streams = Arc::new(AtomicU64::new(FIRST_STREAM));
+    let mut running = Vec::new();
+    for (index, entry) in webhooks.iter().enumerate() {
+        let number = index + 1;
+        let endpoint = WebhookEndpoint::new(number, entry)
+            .map_err(|(key, what)| anyhow::anyhow!("{key}: {what}"))?;
+        let endpoint = Arc::new(endpoint);
+        let parts = entry.concurrency.min(shards.count().into());
+        let mut lanes = Vec::new();
+        for part in 0..parts {
+            let counts = Arc::<Mutex<WebhookCounts>>::default();
+            lanes.push(counts.clone());
+            let lane = Lane {
+                entry: entry.clone(),
+                endpoint: endpoint.clone(),
+                shards: shards.clone(),
+                sources: (part as ShardId..shards.count()).step_by(parts).collect(),
+                part: Part { part, parts },
+                id_prefix: format!("{run:08x}-{number}-{part}"),
+                events_made: 0,
+                streams: streams.clone(),
+                connection: None,
+                counts,
+            };
+            tokio::spawn(lane.run());
+        }
+        running.push(RunningWebhook {
+            entry: entry.clone(),
+            lanes,
+        });
+    }
+    Ok(running.into())
+}
+
+/// Sends the events of some shards.
+struct Lane {
+    entry: Webhook,
+    endpoint: Arc<WebhookEndpoint>,
+    shards: Shards,
+    /// The shards whose events it sends.
+    sources: Vec<ShardId>,
+    part: Part,
+    /// Begins the ids of its events. A number follows.
+    id_prefix: String,
+    events_made: u64,
+    /// The number of the next stream of all lanes.
+    streams: Arc<AtomicU64>,
+    /// The connection of the last request, if it is still open.
+    connection: Option<Connection>,
+    counts: Arc<Mutex<WebhookCounts>>,
+}
+
+impl Lane {
+    /// Never returns.
+    async fn run(mut self) {
+        loop {
+            let number = self.streams.fetch_add(1, Relaxed);
+            self.send_stream(number).await;
+            for shard in self.sources.clone() {
+                // A shard that does not answer carries out the order later.
+                let _ = self.ask(shard, Hooks::End(number)).await;
+            }
+            tokio::time::sleep(RESYNC_AFTER).await;
+        }
+    }
+
+    fn batch_time(&self) -> Duration {
+        Duration::from_millis(self.entry.batch_ms.into())
+    }
+
+    async fn ask(&self, shard: ShardId, order: Hooks) -> Option<Box<HookNews>> {
+        self.shards.ask(shard, Control::Hooks(order)).await.ok()?
+    }
+
+    /// Sends the events of new streams, until a shard has dropped events or a request is given up.
+    async fn send_stream(&mut self, number: u64) {
+        let mut begun = HashSet::new();
+        let mut events = vec![Event::Resync];
+        locked(&self.counts).resyncs += 1;
+        let mut is_snapshot = true;
+        loop {
+            let mut more = false;
+            for shard in self.sources.clone() {
+                for _ in 0..PAGES_PER_SHARD {
+                    let begins = begun.insert(shard).then(|| self.filters());
+                    let order = Hooks::Next {
+                        number,
+                        kinds: self.kinds(),
+                        begins,
+                    };
+                    let Some(news) = self.ask(shard, order).await else {
+                        return;
+                    };
+                    more = news.more;
+                    events.extend(Event::all(*news));
+                    if !more || events.len() >= EVENTS_PER_REQUEST {
+                        break;
+                    }
+                }
+                // The other shards of the snapshot come after this one.
+                if more {
+                    break;
+                }
+            }
+            if is_snapshot && !more && begun.len() == self.sources.len() {
+                is_snapshot = false;
+                events.push(Event::ResyncEnd);
+            }
+            let wanted = std::mem::take(&mut events);
+            if !self.deliver(wanted).await {
+                return;
+            }
+            if !more {
+                tokio::time::sleep(self.batch_time()).await;
+            }
+        }
+    }
+
+    fn filters(&self) -> Vec<Box<[u8]>> {
+        let filters = self.entry.filters.iter();
+        filters.map(|filter| filter.as_bytes().into()).collect()
+    }
+
+    fn kinds(&self) -> HookKinds {
+        use WebhookEvent::{
+            ChannelOccupied, ChannelVacated, ClientConnected, ClientDisconnected, MemberAdded,
+            MemberRemoved,
+        };
+        let wants = |any: [WebhookEvent; 2]| any.iter().any(|it| self.entry.events.contains(it));
+        HookKinds {
+            subscribers: wants([ChannelOccupied, ChannelVacated]),
+            members: wants([MemberAdded, MemberRemoved]),
+            clients: wants([ClientConnected, ClientDisconnected]),
+        }
+    }
+
+    /// Sends events until the endpoint has taken them. Returns false if they are given up.
+    async fn deliver(&mut self, mut events: Vec<Event>) -> bool {
+        events.retain(|event| event.is_wanted(&self.entry));
+        if events.is_empty() {
+            return true;
+        }
+        let first = self.events_made + 1;
+        self.events_made += events.len() as u64;
+        let id = format!("{}-{first}", self.id_prefix);
+        let ids = (first..).map(|number| format!("{}-{number}", self.id_prefix));
+        let body = body::of_events(self.entry.format, self.part, ids.zip(&events));
+        let body: Arc<[u8]> = body.into_bytes().into();
+        let (count, began) = (events.len() as u64, Instant::now());
+        {
+            let mut counts = locked(&self.counts);
+            (counts.waiting, counts.waiting_since) = (count, Some(began));
+        }
+        let mut repeat_after = REPEAT_AFTER;
+        let is_taken = loop {
+            if self.send(&id, &body).await {
+                break true;
+            }
+            if began.elapsed() + repeat_after >= Duration::from_secs(self.entry.retry_s.into()) {
+                self.endpoint.log_given_up(count);
+                break false;
+            }
+            tokio::time::sleep(repeat_after).await;
+            repeat_after = (repeat_after * 2).min(REPEAT_AFTER_MAX);
+        };
+        let mut counts = locked(&self.counts);
+        (counts.waiting, counts.waiting_since) = (0, None);
+        counts.delivered += if is_taken { count } else { 0 };
+        is_taken
+    }
+
+    /// Sends a request once. Returns whether the endpoint has taken it.
+    async fn send(&mut self, id: &str, body: &Arc<[u8]>) -> bool {
+        let (endpoint, id, body) = (self.endpoint.clone(), id.to_string(), body.clone());
+        let mut connection = self.connection.take();
+        let sent = tokio::task::spawn_blocking(move || {
+            let answer = endpoint.send(&id, &body, &mut connection);
+            (answer, connection)
+        });
+        let Ok((answer, connection)) = sent.await else {
+            return false;
+        };
+        self.connection = connection;
+        let mut counts = locked(&self.counts);
+        let is_taken = answer.is_ok();
+        counts.failed += u64::from(!is_taken);
+        let (Ok(text) | Err(text)) = answer;
+        counts.last_answer = Some((text, Instant::now()));
+        is_taken
+    }
+}

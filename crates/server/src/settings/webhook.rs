@@ -1,0 +1,128 @@
+//! `[[webhook]]`: endpoints of the operator that are told of events.
+
+use std::path::PathBuf;
+
+use crore_settings::MAX_TOPIC_BYTES;
+use crore_wire::topic::check_filter;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+use super::problems::Problems;
+
+/// More endpoints would need too many threads.
+const MAX_WEBHOOKS: usize = 16;
+/// A minute. Slower events are of no use.
+const MAX_BATCH_MS: u32 = 60_000;
+/// A minute. A slower endpoint should queue the events itself.
+const MAX_TIMEOUT_S: u32 = 60;
+/// A day. After a longer failure, the state as a whole says more.
+const MAX_RETRY_S: u32 = 86_400;
+const MAX_CONCURRENCY: usize = 16;
+
+/// An event of which a webhook is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WebhookEvent {
+    /// A topic has got its first subscriber.
+    ChannelOccupied,
+    /// A topic has lost its last subscriber.
+    ChannelVacated,
+    /// A member has joined a topic.
+    MemberAdded,
+    /// A member has left a topic.
+    MemberRemoved,
+    /// A client has connected.
+    ClientConnected,
+    /// A client has disconnected.
+    ClientDisconnected,
+}
+
+/// The form of the requests of a webhook.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WebhookFormat {
+    /// Signed as Standard Webhooks says.
+    #[default]
+    Standard,
+    /// As Pusher's webhooks.
+    Pusher,
+}
+
+/// A webhook.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Webhook {
+    /// The URL of the endpoint, without user, query and characters that a URL cannot have. The default port is 443, or 80 for `http`. Redirects are not
+    /// followed.
+    #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
+    pub url: String,
+    /// Events of topics that match one of these filters. Events of clients have no topic.
+    #[default(vec!["#".to_string()])]
+    #[serde(rename = "match")]
+    #[schemars(extend("format" = "filters"))]
+    pub filters: Vec<String>,
+    /// The [events](PROTOCOLS.md#webhooks): some of `"channel_occupied"`, `"channel_vacated"`, `"member_added"`, `"member_removed"`, `"client_connected"`,
+    /// `"client_disconnected"`.
+    pub events: Vec<WebhookEvent>,
+    /// The file with the secret that signs the requests: `whsec_` and base64, or any text.
+    #[schemars(extend("format" = "a file"))]
+    pub secret_file: PathBuf,
+    /// `"standard"`: signed as [Standard Webhooks](https://www.standardwebhooks.com) says. `"pusher"`: body, signature and key as Pusher sends them.
+    pub format: WebhookFormat,
+    /// With `format = "pusher"`: the value of `X-Pusher-Key`.
+    #[schemars(extend("format" = "a name"))]
+    pub key: String,
+    /// PEM: the roots to trust by TLS; `""`: those of the host.
+    #[schemars(extend("format" = "a file"))]
+    pub ca: PathBuf,
+    /// Whether the endpoint may be on this machine or in a private network.
+    pub private: bool,
+    /// How long events are collected before they are sent together.
+    #[default(200)]
+    #[schemars(range(min = 10, max = MAX_BATCH_MS))]
+    pub batch_ms: u32,
+    /// How long an answer may take.
+    #[default(10)]
+    #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
+    pub timeout_s: u32,
+    /// How long a request without a good answer is repeated. Then its events are given up, and a `resync` follows.
+    #[default(3_600)]
+    #[schemars(range(min = 1, max = MAX_RETRY_S))]
+    pub retry_s: u32,
+    /// Requests at once, each for the topics of other shards.
+    #[default(1)]
+    #[schemars(range(min = 1, max = MAX_CONCURRENCY))]
+    #[schemars(extend("x-share" = "none: a shard's events wait for each other only"))]
+    pub concurrency: usize,
+}
+
+/// Checks the values. The files are checked when they are read.
+pub fn check(webhooks: &[Webhook], problems: &mut Problems) {
+    if webhooks.len() > MAX_WEBHOOKS {
+        let what = format!("{} webhooks; write at most {MAX_WEBHOOKS}", webhooks.len());
+        problems.fail("webhook", what);
+    }
+    for (index, webhook) in webhooks.iter().enumerate() {
+        let key = |name: &str| format!("webhook[{}].{name}", index + 1);
+        if webhook.events.is_empty() {
+            let what = "is empty; write the events to send, such as [\"channel_occupied\"]";
+            problems.fail(key("events"), what);
+        }
+        if webhook.filters.is_empty() {
+            let what = "is empty; write a filter, such as \"#\" for all topics";
+            problems.fail(key("match"), what);
+        }
+        for filter in &webhook.filters {
+            if let Err(error) = check_filter(filter.as_bytes(), MAX_TOPIC_BYTES) {
+                problems.fail(key("match"), format!("`{filter}`: {error}"));
+            }
+        }
+        let is_pusher = webhook.format == WebhookFormat::Pusher;
+        let is_text = webhook.key.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_pusher == webhook.key.is_empty() || !is_text {
+            let what = "is the name of the secret, in letters, digits and signs, where format is \"pusher\", and nowhere else";
+            problems.fail(key("key"), what);
+        }
+    }
+}

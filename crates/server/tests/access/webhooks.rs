@@ -1,0 +1,367 @@
+//! Tests webhooks with real receivers: their events and signatures, and receivers that fail, redirect, or do not answer.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use aws_lc_rs::hmac;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crore_wire::mqtt::Version;
+use serde_json::{Value, json};
+
+use crate::support::mqtt::{Conn, plain};
+use crate::support::port::get;
+use crate::support::stream::Stream;
+use crate::support::{Server, until};
+use crate::tokens::{key_settings, now_s, token};
+
+const SECRET: &[u8] = b"a secret that only the test knows";
+
+/// What a receiver answers.
+#[derive(Clone)]
+enum Mode {
+    Status(u16),
+    RedirectTo(SocketAddr),
+    Never,
+}
+
+/// A request that a receiver got.
+#[derive(Clone)]
+struct Request {
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Request {
+    fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(key, _)| key == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).expect("JSON")
+    }
+
+    fn events(&self) -> Vec<Value> {
+        let json = self.json();
+        json["events"].as_array().expect("a list").clone()
+    }
+}
+
+/// An endpoint on a port of the kernel's choice.
+struct Receiver {
+    address: SocketAddr,
+    mode: Arc<Mutex<Mode>>,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Receiver {
+    fn start(mode: Mode) -> Receiver {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let receiver = Receiver {
+            address: listener.local_addr().expect("an address"),
+            mode: Arc::new(Mutex::new(mode)),
+            requests: Arc::default(),
+        };
+        let (mode, requests) = (receiver.mode.clone(), receiver.requests.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (mode, requests) = (mode.clone(), requests.clone());
+                std::thread::spawn(move || serve(stream, &mode, &requests));
+            }
+        });
+        receiver
+    }
+
+    fn set(&self, mode: Mode) {
+        *self.mode.lock().expect("the mode") = mode;
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        self.requests.lock().expect("the requests").clone()
+    }
+
+    /// All events so far, of requests that were answered well or badly.
+    fn events(&self) -> Vec<Value> {
+        let requests = self.requests();
+        requests.iter().flat_map(Request::events).collect()
+    }
+
+    /// Waits until an event of this name has come. Returns all events so far.
+    fn await_event(&self, name: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        until(&format!("the event {name}"), || {
+            events = self.events();
+            events.iter().any(|event| event["event"] == name)
+        });
+        events
+    }
+
+    /// The settings of a webhook to this endpoint.
+    fn settings(&self, more: &str) -> String {
+        let (address, secret) = (self.address, secret_file().display().to_string());
+        format!(
+            "[[webhook]]\nurl = 'http://{address}/hook'\nsecret_file = '{secret}'\nbatch_ms = 10\n{more}\n"
+        )
+    }
+}
+
+fn serve(stream: TcpStream, mode: &Mutex<Mode>, requests: &Mutex<Vec<Request>>) {
+    let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
+    loop {
+        let mut headers = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            match line.trim_end().split_once(": ") {
+                Some((name, value)) => {
+                    headers.push((name.to_ascii_lowercase(), value.to_string()));
+                }
+                None if line.trim_end().is_empty() => break,
+                None => assert_eq!(line, "POST /hook HTTP/1.1\r\n"),
+            }
+        }
+        let mut request = Request {
+            headers,
+            body: String::new(),
+        };
+        let length: u64 = request.header("content-length").parse().expect("a length");
+        let body = reader.by_ref().take(length);
+        let mut body = BufReader::new(body);
+        body.read_to_string(&mut request.body).expect("a body");
+        let mode = mode.lock().expect("the mode").clone();
+        requests.lock().expect("the requests").push(request);
+        let answer = match mode {
+            Mode::Status(status) => format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n"),
+            Mode::RedirectTo(address) => format!(
+                "HTTP/1.1 307 X\r\nLocation: http://{address}/hook\r\nContent-Length: 0\r\n\r\n"
+            ),
+            Mode::Never => continue,
+        };
+        if (&stream).write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The file with the secret, as Standard Webhooks writes it.
+fn secret_file() -> PathBuf {
+    let name = format!("crore-webhook-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let text = format!("whsec_{}\n", STANDARD.encode(SECRET));
+    std::fs::write(&path, text).expect("a file");
+    path
+}
+
+fn signature(signed: &[u8]) -> hmac::Tag {
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, SECRET), signed)
+}
+
+/// Rules and access by which everybody may subscribe, and members that leave at once.
+fn settings(webhooks: &str) -> String {
+    format!(
+        "{webhooks}[[rule]]\nmatch = '#'\npresence = true\n[presence]\nleave_s = 0\n[interest]\ndebounce_s = 0\n\
+         [access.anonymous]\nsubscribe = ['#']\n{}",
+        key_settings()
+    )
+}
+
+fn names(events: &[Value]) -> Vec<&str> {
+    let names = events.iter().map(|event| event["event"].as_str());
+    names.map(|name| name.expect("a name")).collect()
+}
+
+const OF_TOPICS: &str = "private = true\nevents = ['channel_occupied', 'channel_vacated', 'member_added', 'member_removed']";
+const OCCUPIED: &str = "private = true\nevents = ['channel_occupied', 'channel_vacated']";
+
+#[test]
+fn webhook_tells_subscribers_and_members_in_order_and_signs_each_request() {
+    let receiver = Receiver::start(Mode::Status(204));
+    let pusher = Receiver::start(Mode::Status(200));
+    let filter = format!("{OF_TOPICS}\nmatch = ['chat/#']");
+    let of_pusher = format!("{filter}\nformat = 'pusher'\nkey = 'app-key'");
+    let webhooks = receiver.settings(&filter) + &pusher.settings(&of_pusher);
+    let server = Server::with(&settings(&webhooks));
+    receiver.await_event("resync_end");
+    let claims =
+        json!({"sub": "ann", "exp": now_s() + 600, "subscribe": ["#"], "presence_info": {"n": 1}});
+    let bearer = format!("Bearer {}", token(claims));
+    let headers = [("Authorization", &*bearer)];
+    let other = Stream::open(&server, "/sub/other", &[]);
+    let stream = Stream::open(&server, "/sub/chat/1", &headers);
+    receiver.await_event("member_added");
+    drop((stream, other));
+    receiver.await_event("channel_vacated");
+    let events = receiver.await_event("member_removed");
+    let told: Vec<Value> = events
+        .iter()
+        .map(|event| json!([event["event"], event["topic"], event["user"], event["info"]]))
+        .collect();
+    let member = |name: &str| json!([name, "chat/1", "ann", {"n": 1}]);
+    let topic = |name: &str| json!([name, "chat/1", null, null]);
+    assert_eq!(told[0], json!(["resync", null, null, null]));
+    assert_eq!(told[1], json!(["resync_end", null, null, null]));
+    assert_eq!(
+        told[2..4],
+        [topic("channel_occupied"), member("member_added")]
+    );
+    assert_eq!(told.len(), 6, "{told:?}: the topic `other` is not matched");
+    assert!(told[4..].contains(&member("member_removed")), "{told:?}");
+    assert!(told[4..].contains(&topic("channel_vacated")), "{told:?}");
+
+    let ids: BTreeSet<&str> = events.iter().map(|it| it["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), events.len());
+    for request in receiver.requests() {
+        let (id, time) = (
+            request.header("webhook-id"),
+            request.header("webhook-timestamp"),
+        );
+        assert_eq!(request.events()[0]["id"], id);
+        assert!(time.parse::<u64>().expect("a time").abs_diff(now_s()) < 300);
+        let tag = signature(format!("{id}.{time}.{}", request.body).as_bytes());
+        let signed = format!("v1,{}", STANDARD.encode(tag.as_ref()));
+        assert_eq!(request.header("webhook-signature"), signed);
+        assert_eq!(
+            (&request.json()["part"], &request.json()["parts"]),
+            (&json!(0), &json!(1))
+        );
+    }
+
+    let mut of_pusher = Vec::new();
+    until("Pusher's events", || {
+        of_pusher = pusher.events();
+        of_pusher.len() == 6
+    });
+    let added = json!({"name": "member_added", "channel": "chat/1", "user_id": "ann"});
+    assert_eq!(
+        of_pusher[2],
+        json!({"name": "channel_occupied", "channel": "chat/1"})
+    );
+    assert_eq!(of_pusher[3], added);
+    for request in pusher.requests() {
+        let tag = signature(request.body.as_bytes());
+        let hex: String = tag.as_ref().iter().map(|it| format!("{it:02x}")).collect();
+        assert_eq!(request.header("x-pusher-signature"), hex);
+        assert_eq!(request.header("x-pusher-key"), "app-key");
+        assert!(request.json()["time_ms"].is_u64());
+    }
+}
+
+#[test]
+fn webhook_of_clients_tells_that_one_connects_and_disconnects() {
+    let receiver = Receiver::start(Mode::Status(200));
+    let events = "private = true\nevents = ['client_connected', 'client_disconnected']";
+    let server = Server::with(&settings(&receiver.settings(events)));
+    receiver.await_event("resync_end");
+    let mut conn = Conn::at(&server, Version::V5);
+    assert!(!conn.connect(&plain(Version::V5, "sensor-7")));
+    conn.leave();
+    drop(conn);
+    let events = receiver.await_event("client_disconnected");
+    let of_name = |name: &'static str| events.iter().filter(move |it| it["event"] == name);
+    let ended = of_name("client_disconnected").find(|it| it["client"]["client_id"] == "sensor-7");
+    let ended = ended.expect("an event of this client");
+    let is_same = |it: &&Value| it["client"]["connection"] == ended["client"]["connection"];
+    let connected = of_name("client_connected").find(is_same);
+    let connected = connected.expect("an event of this connection");
+    assert_eq!(connected["client"]["address"], "127.0.0.1");
+    assert!(ended["client"]["reason"].is_string());
+}
+
+#[test]
+fn request_without_a_good_answer_is_repeated_with_the_same_id_and_body() {
+    let receiver = Receiver::start(Mode::Status(500));
+    let server = Server::with_admin(&settings(&receiver.settings(OCCUPIED)));
+    until("two requests", || receiver.requests().len() >= 2);
+    let listed = &get(server.admin(), "webhooks")["webhooks"][0];
+    assert_eq!(listed["waiting"], 2, "{listed}");
+    assert_eq!(listed["last_answer"], "500 X");
+    assert!(listed["failed"].as_u64() >= Some(1) && listed["waiting_s"].is_u64());
+    let _stream = Stream::open(&server, "/sub/a", &[]);
+    receiver.set(Mode::Status(200));
+    receiver.await_event("channel_occupied");
+    let requests = receiver.requests();
+    let [first, second, .., last] = &requests[..] else {
+        panic!("{} requests", requests.len());
+    };
+    let of = |request: &Request| {
+        (
+            request.header("webhook-id").to_string(),
+            request.body.clone(),
+        )
+    };
+    assert_eq!(of(first), of(second));
+    assert_eq!(names(&first.events()), ["resync", "resync_end"]);
+    assert_eq!(names(&last.events()), ["channel_occupied"]);
+    until("three events are taken", || {
+        let listed = &get(server.admin(), "webhooks")["webhooks"][0];
+        (&listed["delivered"], &listed["waiting"]) == (&json!(3), &json!(0))
+    });
+    let other = settings(&receiver.settings(OF_TOPICS));
+    server.reread(&format!("shards = 2\n{other}"));
+    server.await_log("kept=webhook");
+}
+
+#[test]
+fn redirect_is_not_followed_and_a_private_address_needs_the_setting() {
+    let target = Receiver::start(Mode::Status(200));
+    let redirects = Receiver::start(Mode::RedirectTo(target.address));
+    let other = Receiver::start(Mode::Status(200));
+    let private = other.settings("events = ['channel_occupied']");
+    let webhooks = redirects.settings(OCCUPIED) + &private;
+    let server = Server::with_admin(&settings(&webhooks));
+    let answer = |number: usize| -> String {
+        let listed = get(server.admin(), "webhooks");
+        let answer = &listed["webhooks"][number]["last_answer"];
+        answer.as_str().unwrap_or_default().to_string()
+    };
+    until("both have failed twice", || {
+        let listed = get(server.admin(), "webhooks");
+        let failed = |n: usize| listed["webhooks"][n]["failed"].as_u64();
+        failed(0) >= Some(2) && failed(1) >= Some(2)
+    });
+    assert_eq!(answer(0), "307 X: redirects are not followed");
+    assert!(answer(1).contains("private network"), "{}", answer(1));
+    assert!(target.requests().is_empty() && other.requests().is_empty());
+}
+
+/// More events than a shard keeps happen while the endpoint does not answer. Then it gets the state as a whole.
+#[test]
+fn endpoint_that_was_slow_for_long_gets_a_resync_and_the_true_state() {
+    const TOPICS: usize = 350;
+    let receiver = Receiver::start(Mode::Never);
+    let of_one_shard = format!("{OCCUPIED}\ntimeout_s = 1");
+    let mut server = settings(&receiver.settings(&of_one_shard));
+    server.push_str("[limits]\ntopic_bytes = 1_000\nsubscription_bytes = '2 MiB'\n");
+    let server = Server::with_shards(1, &server);
+    until("a request", || !receiver.requests().is_empty());
+    // In total 280 KB, of which a shard keeps 256 KiB.
+    let topics: BTreeSet<String> = (0..TOPICS).map(|n| format!("{n:0800}")).collect();
+    let mut conn = Conn::at(&server, Version::V5);
+    assert!(!conn.connect(&plain(Version::V5, "many")));
+    for topic in &topics {
+        conn.subscribe(topic, 0);
+    }
+    receiver.set(Mode::Status(200));
+    let mut known = BTreeSet::new();
+    until("the true state", || {
+        known.clear();
+        for event in receiver.events() {
+            let topic = || event["topic"].as_str().expect("a topic").to_string();
+            match event["event"].as_str() {
+                Some("resync") => known.clear(),
+                Some("channel_occupied") => drop(known.insert(topic())),
+                Some("channel_vacated") => drop(known.remove(&topic())),
+                _ => {}
+            }
+        }
+        known == topics
+    });
+    let listed = &get(server.admin(), "webhooks")["webhooks"][0];
+    assert!(listed["resyncs"].as_u64() >= Some(2), "{listed}");
+}
