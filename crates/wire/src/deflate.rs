@@ -24,10 +24,10 @@ const FLUSH_TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 
 /// The inflater appends these bytes to a message: the end of the flush and an empty final block. They end the stream only after the
 /// boundary of a block, so a truncated message is detected.
-const END: [u8; 9] = [0x00, 0x00, 0xFF, 0xFF, 0x01, 0x00, 0x00, 0xFF, 0xFF];
+const MESSAGE_END: [u8; 9] = [0x00, 0x00, 0xFF, 0xFF, 0x01, 0x00, 0x00, 0xFF, 0xFF];
 
 /// The compressed form of an empty message (RFC 7692 §7.2.3.6).
-const EMPTY: u8 = 0x00;
+const EMPTY_MESSAGE: u8 = 0x00;
 
 /// DEFLATE's largest window, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
@@ -36,10 +36,10 @@ const WINDOW_BITS: u8 = 15;
 const BLOCK_WORK: usize = 8 << 10;
 
 /// The maximum number of output bytes of one step.
-const OUTPUT_AT_ONCE: usize = 32 << 10;
+const STEP_OUTPUT_BYTES: usize = 32 << 10;
 
 /// The first size in bytes of the buffer for an inflated message. A full buffer doubles.
-const INFLATE_START: usize = 512;
+const FIRST_BUFFER_BYTES: usize = 512;
 
 /// Compresses messages separately. The first message allocates tables of about 300 KB, which stay allocated. One compressor for each shard
 /// is enough.
@@ -62,10 +62,10 @@ impl Compressor {
     /// Appends the compressed form of one message to `out`. `level` is 1 (fast) to 9 (small).
     pub fn compress(&mut self, data: &[u8], level: u8, out: &mut Vec<u8>) {
         if data.is_empty() {
-            out.push(EMPTY);
+            out.push(EMPTY_MESSAGE);
             return;
         }
-        let deflate = self.prepared(level);
+        let deflate = self.prepare(level);
         let (status, consumed) = compress_to_output(deflate, data, TDEFLFlush::Sync, |bytes| {
             out.extend_from_slice(bytes);
             true
@@ -75,7 +75,7 @@ impl Compressor {
         out.truncate(out.len() - FLUSH_TAIL.len());
     }
 
-    fn prepared(&mut self, level: u8) -> &mut CompressorOxide {
+    fn prepare(&mut self, level: u8) -> &mut CompressorOxide {
         match &mut self.state {
             Some(state) if state.level == level => state.deflate.reset(),
             state => {
@@ -118,8 +118,8 @@ pub enum InflateError {
 pub fn inflate(data: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), InflateError> {
     let mut inflater = Inflater::new(limit);
     let mut work = usize::MAX;
-    let done = inflater.advance(data, &mut work)?;
-    debug_assert!(done, "the work is not bounded");
+    let is_complete = inflater.advance(data, &mut work)?;
+    debug_assert!(is_complete, "the work is not bounded");
     out.append(&mut inflater.into_plain());
     Ok(())
 }
@@ -130,19 +130,19 @@ pub struct Inflater {
     /// The inflated bytes, followed by zeros that the next output overwrites.
     out: Vec<u8>,
     /// The end of the inflated bytes in `out`.
-    filled: usize,
+    plain_bytes: usize,
     limit: usize,
-    /// Number of bytes read of the message and of [`END`] after it.
-    read: usize,
+    /// Number of bytes read of the message and of [`MESSAGE_END`] after it.
+    read_bytes: usize,
     /// The last block read was a final block.
-    ended: bool,
+    has_ended: bool,
 }
 
 impl core::fmt::Debug for Inflater {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Inflater")
-            .field("read", &self.read)
-            .field("filled", &self.filled)
+            .field("read_bytes", &self.read_bytes)
+            .field("plain_bytes", &self.plain_bytes)
             .finish_non_exhaustive()
     }
 }
@@ -153,21 +153,21 @@ impl Inflater {
         Inflater {
             state: Box::default(),
             out: Vec::new(),
-            filled: 0,
+            plain_bytes: 0,
             limit,
-            read: 0,
-            ended: false,
+            read_bytes: 0,
+            has_ended: false,
         }
     }
 
     /// The inflated bytes so far.
     pub fn plain(&self) -> &[u8] {
-        &self.out[..self.filled]
+        &self.out[..self.plain_bytes]
     }
 
     /// The inflated message.
     pub fn into_plain(mut self) -> Vec<u8> {
-        self.out.truncate(self.filled);
+        self.out.truncate(self.plain_bytes);
         self.out
     }
 
@@ -177,8 +177,8 @@ impl Inflater {
     }
 
     /// Continues until the message is inflated (true) or `work` is used up (false). `data` must be the whole compressed message in every
-    /// call. Subtracted from `work` are the bytes of input and output, and `BLOCK_WORK` for each block, because even an empty block costs
-    /// as much as thousands of bytes. A call may exceed `work` by one block or `OUTPUT_AT_ONCE`.
+    /// call. The bytes of input and output are subtracted from `work`, and `BLOCK_WORK` for each block, because even an empty block costs
+    /// as much as thousands of bytes. A call may exceed `work` by one block or `STEP_OUTPUT_BYTES`.
     ///
     /// # Errors
     ///
@@ -188,50 +188,55 @@ impl Inflater {
             return Ok(true); // lenient: even an empty message should have one byte
         }
         loop {
-            if self.ended && self.read == data.len() || self.read == data.len() + END.len() {
-                return match self.ended && self.filled <= self.limit {
+            if self.has_ended && self.read_bytes == data.len()
+                || self.read_bytes == data.len() + MESSAGE_END.len()
+            {
+                return match self.has_ended && self.plain_bytes <= self.limit {
                     true => Ok(true),
-                    false if self.ended => Err(InflateError::TooBig),
+                    false if self.has_ended => Err(InflateError::TooBig),
                     false => Err(InflateError::Malformed),
                 };
             }
             if *work == 0 {
                 return Ok(false);
             }
-            let input = match data.get(self.read..) {
+            let input = match data.get(self.read_bytes..) {
                 Some(rest) if !rest.is_empty() => rest,
-                _ => &END[self.read - data.len()..],
+                _ => &MESSAGE_END[self.read_bytes - data.len()..],
             };
-            let did = self.inflate_some(input)?;
-            *work = work.saturating_sub(did);
-            if self.ended && self.read > data.len() && self.read < data.len() + END.len() {
-                return Err(InflateError::Malformed); // a truncated block ended within `END`
+            let step_work = self.inflate_step(input)?;
+            *work = work.saturating_sub(step_work);
+            if self.has_ended
+                && self.read_bytes > data.len()
+                && self.read_bytes < data.len() + MESSAGE_END.len()
+            {
+                return Err(InflateError::Malformed); // a truncated block ended within `MESSAGE_END`
             }
         }
     }
 
     /// Inflates a piece of the input; returns the work done.
-    fn inflate_some(&mut self, input: &[u8]) -> Result<usize, InflateError> {
+    fn inflate_step(&mut self, input: &[u8]) -> Result<usize, InflateError> {
         const FLAGS: u32 = TINFL_FLAG_HAS_MORE_INPUT
             | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF
             | TINFL_FLAG_STOP_ON_BLOCK_BOUNDARY;
-        self.ended = false;
-        let at = self.filled;
-        let end = self.out.len().min(at + OUTPUT_AT_ONCE);
+        self.has_ended = false;
+        let start = self.plain_bytes;
+        let end = self.out.len().min(start + STEP_OUTPUT_BYTES);
         let (status, read, written) =
-            decompress(&mut self.state, input, &mut self.out[..end], at, FLAGS);
-        self.read += read;
-        self.filled += written;
+            decompress(&mut self.state, input, &mut self.out[..end], start, FLAGS);
+        self.read_bytes += read;
+        self.plain_bytes += written;
         let mut work = read + written;
         match status {
             TINFLStatus::Done => {
                 self.state.init();
-                self.ended = true;
+                self.has_ended = true;
                 work += BLOCK_WORK;
             }
             TINFLStatus::BlockBoundary => work += BLOCK_WORK,
             TINFLStatus::NeedsMoreInput => {}
-            TINFLStatus::HasMoreOutput if self.filled < self.out.len() => {}
+            TINFLStatus::HasMoreOutput if self.plain_bytes < self.out.len() => {}
             TINFLStatus::HasMoreOutput => self.grow()?,
             _ => return Err(InflateError::Malformed),
         }
@@ -240,12 +245,12 @@ impl Inflater {
 
     /// Enlarges the output buffer, up to one byte over the limit. This byte shows that a message is too long.
     fn grow(&mut self) -> Result<(), InflateError> {
-        if self.filled > self.limit {
+        if self.plain_bytes > self.limit {
             return Err(InflateError::TooBig);
         }
-        let size_max = self.limit.saturating_add(1);
-        let size = (self.out.len() * 2).clamp(INFLATE_START.min(size_max), size_max);
-        self.out.resize(size, 0);
+        let len_max = self.limit.saturating_add(1);
+        let new_len = (self.out.len() * 2).clamp(FIRST_BUFFER_BYTES.min(len_max), len_max);
+        self.out.resize(new_len, 0);
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ pub fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         .split(|&b| b == b'&')
         .filter(|pair| !pair.is_empty())
         .map(|pair| match memchr::memchr(b'=', pair) {
-            Some(at) => (&pair[..at], &pair[at + 1..]),
+            Some(equals) => (&pair[..equals], &pair[equals + 1..]),
             None => (pair, &b""[..]),
         })
 }
@@ -30,10 +30,12 @@ pub fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 pub fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let start = out.len();
     let mut rest = raw;
-    while let Some(at) = memchr::memchr(b'%', rest) {
-        out.extend_from_slice(&rest[..at]);
-        let byte = match rest[at + 1..] {
-            [high, low, ..] => hex(high).zip(hex(low)).map(|(high, low)| high << 4 | low),
+    while let Some(percent) = memchr::memchr(b'%', rest) {
+        out.extend_from_slice(&rest[..percent]);
+        let byte = match rest[percent + 1..] {
+            [high, low, ..] => hex_value(high)
+                .zip(hex_value(low))
+                .map(|(high, low)| high << 4 | low),
             _ => None,
         };
         let Some(byte) = byte else {
@@ -41,13 +43,13 @@ pub fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
             return Err(DecodeError);
         };
         out.push(byte);
-        rest = &rest[at + 3..];
+        rest = &rest[percent + 3..];
     }
     out.extend_from_slice(rest);
     Ok(())
 }
 
-const fn hex(digit: u8) -> Option<u8> {
+const fn hex_value(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),

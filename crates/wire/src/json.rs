@@ -11,40 +11,40 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 /// Number of bytes that are checked at once: two of the smallest vectors, so that the compiler vectorizes the loop.
-const STRIDE: usize = 32;
+const STRIDE_BYTES: usize = 32;
 /// For a string of at least this number of bytes, exactly the needed memory is reserved.
-const LARGE: usize = 64 << 10;
+const LARGE_BYTES: usize = 64 << 10;
 /// Number of bytes that are escaped as one block, from a byte that needs an escape on.
-const BLOCK: usize = 32;
+const BLOCK_BYTES: usize = 32;
 /// The longest form of a byte: `\u001f`.
-const ESCAPED_MAX: usize = 6;
-/// [`ESCAPED_MAX`], rounded up to a length that one instruction copies.
-const CELL: usize = 8;
+const ESCAPED_BYTES_MAX: usize = 6;
+/// [`ESCAPED_BYTES_MAX`], rounded up to a length that one instruction copies.
+const CELL_BYTES: usize = 8;
 
 /// Appends `text`, which must be UTF-8, as a string with its quotes.
 pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     debug_assert!(core::str::from_utf8(text).is_ok());
-    let plain = plain_prefix(text);
-    let len = plain + escaped_len(&text[plain..]) + 2;
-    make_room(out, len);
+    let plain_len = plain_prefix_len(text);
+    let len = plain_len + escaped_len(&text[plain_len..]) + 2;
+    reserve(out, len);
     out.push(b'"');
-    out.extend_from_slice(&text[..plain]);
-    text = &text[plain..];
-    // There is no branch, so a byte with an escape costs as much as any other. So a client cannot slow the server down by its choice of
+    out.extend_from_slice(&text[..plain_len]);
+    text = &text[plain_len..];
+    // There is no branch, so a byte with an escape costs as much as any other, and a client cannot slow the server down by its choice of
     // bytes.
     while !text.is_empty() {
-        let (block, rest) = text.split_at(text.len().min(BLOCK));
-        let mut written = [0; BLOCK * ESCAPED_MAX + CELL];
+        let (block, rest) = text.split_at(text.len().min(BLOCK_BYTES));
+        let mut written = [0; BLOCK_BYTES * ESCAPED_BYTES_MAX + CELL_BYTES];
         let mut len = 0;
         for byte in block {
-            let (cell, taken) = &ESCAPED[usize::from(*byte)];
-            written[len..len + CELL].copy_from_slice(cell);
-            len += usize::from(*taken);
+            let (cell, cell_len) = &ESCAPED_FORMS[usize::from(*byte)];
+            written[len..len + CELL_BYTES].copy_from_slice(cell);
+            len += usize::from(*cell_len);
         }
         out.extend_from_slice(&written[..len]);
-        let plain = plain_prefix(rest);
-        out.extend_from_slice(&rest[..plain]);
-        text = &rest[plain..];
+        let plain_len = plain_prefix_len(rest);
+        out.extend_from_slice(&rest[..plain_len]);
+        text = &rest[plain_len..];
     }
     out.push(b'"');
 }
@@ -52,22 +52,22 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
 /// The length of `text` in bytes, with escapes and without quotes.
 fn escaped_len(text: &[u8]) -> usize {
     text.iter()
-        .map(|byte| usize::from(ESCAPED[usize::from(*byte)].1))
+        .map(|byte| usize::from(ESCAPED_FORMS[usize::from(*byte)].1))
         .sum()
 }
 
-/// For each byte: its form in a string, padded to `CELL`, and the length of the form.
-static ESCAPED: [([u8; CELL], u8); 256] = {
-    let mut all = [([0; CELL], 1); 256];
+/// For each byte: its form in a string, padded to `CELL_BYTES`, and the length of the form.
+static ESCAPED_FORMS: [([u8; CELL_BYTES], u8); 256] = {
+    let mut forms = [([0; CELL_BYTES], 1); 256];
     let mut byte = 0;
     while byte < 256 {
-        all[byte] = escaped(byte as u8);
+        forms[byte] = escaped_form(byte as u8);
         byte += 1;
     }
-    all
+    forms
 };
 
-const fn escaped(byte: u8) -> ([u8; CELL], u8) {
+const fn escaped_form(byte: u8) -> ([u8; CELL_BYTES], u8) {
     if !is_special(byte) {
         return ([byte, 0, 0, 0, 0, 0, 0, 0], 1);
     }
@@ -77,7 +77,7 @@ const fn escaped(byte: u8) -> ([u8; CELL], u8) {
         Some(short) => ([b'\\', short, 0, 0, 0, 0, 0, 0], 2),
         None => (
             [b'\\', b'u', b'0', b'0', high, low, 0, 0],
-            ESCAPED_MAX as u8,
+            ESCAPED_BYTES_MAX as u8,
         ),
     }
 }
@@ -86,7 +86,7 @@ const fn escaped(byte: u8) -> ([u8; CELL], u8) {
 pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     // The length overflows only if the text would not fit the address space.
     let len = base64::encoded_len(bytes.len(), true).expect("the text fits the address space");
-    make_room(out, len + 2);
+    reserve(out, len + 2);
     out.push(b'"');
     let start = out.len();
     out.resize(start + len, 0);
@@ -96,20 +96,24 @@ pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reserves memory. For a large string it reserves exactly `len` bytes, because escapes can make the string six times as long.
-fn make_room(out: &mut Vec<u8>, len: usize) {
-    match len < LARGE {
+fn reserve(out: &mut Vec<u8>, len: usize) {
+    match len < LARGE_BYTES {
         true => out.reserve(len),
         false => out.reserve_exact(len),
     }
 }
 
 /// The number of bytes before the first byte that needs an escape.
-fn plain_prefix(text: &[u8]) -> usize {
-    let (strides, _) = text.as_chunks::<STRIDE>();
-    let clean = |stride: &&[u8; STRIDE]| stride.iter().fold(true, |all, &b| all & !is_special(b));
-    let skipped = strides.iter().take_while(clean).count() * STRIDE;
-    let rest = &text[skipped..];
-    skipped
+fn plain_prefix_len(text: &[u8]) -> usize {
+    let (strides, _) = text.as_chunks::<STRIDE_BYTES>();
+    let is_clean = |stride: &&[u8; STRIDE_BYTES]| {
+        stride
+            .iter()
+            .fold(true, |is_clean, &b| is_clean & !is_special(b))
+    };
+    let clean_bytes = strides.iter().take_while(is_clean).count() * STRIDE_BYTES;
+    let rest = &text[clean_bytes..];
+    clean_bytes
         + rest
             .iter()
             .position(|&b| is_special(b))

@@ -185,26 +185,26 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
     scratch.text.clear();
     scratch.bytes.clear();
     let mut scan = Scan::new(line);
-    let fields = read(&mut scan, scratch)?;
+    let fields = read_fields(&mut scan, scratch)?;
     let topic = fields.topic.ok_or(LineError::NoTopic)?;
-    let given = |span: Option<Span>| span.filter(|span| !matches!(span, Span::Null));
-    let (data, binary) = match (fields.data, given(fields.data_base64)) {
+    let not_null = |span: Option<Span>| span.filter(|span| !matches!(span, Span::Null));
+    let (data, binary) = match (fields.data, not_null(fields.data_base64)) {
         (Some(data), None) => (data, false),
         (None, Some(bytes)) => (bytes, true),
         (None, None) => return Err(LineError::NoData),
         (Some(_), Some(_)) => return Err(LineError::TwoData),
     };
     let scratch = &*scratch;
-    let optional = |span: Option<Span>| span.map_or(&b""[..], |span| span.of(line, scratch));
+    let optional = |span: Option<Span>| span.map_or(&b""[..], |span| span.slice(line, scratch));
     Ok(Line {
-        topic: topic.of(line, scratch),
-        data: data.of(line, scratch),
+        topic: topic.slice(line, scratch),
+        data: data.slice(line, scratch),
         binary,
         content_type: optional(fields.content_type),
         event: optional(fields.event),
         key: optional(fields.key),
-        idempotency_key: given(fields.idempotency_key).map(|span| span.of(line, scratch)),
-        ttl_s: given(fields.ttl_s).map(|span| seconds(span.of(line, scratch))),
+        idempotency_key: not_null(fields.idempotency_key).map(|span| span.slice(line, scratch)),
+        ttl_s: not_null(fields.ttl_s).map(|span| parse_seconds(span.slice(line, scratch))),
     })
 }
 
@@ -223,7 +223,7 @@ enum Span {
 }
 
 impl Span {
-    fn of<'a>(self, line: &'a [u8], scratch: &'a Scratch) -> &'a [u8] {
+    fn slice<'a>(self, line: &'a [u8], scratch: &'a Scratch) -> &'a [u8] {
         match self {
             Span::Line { start, end } => &line[start..end],
             Span::Text { start, end } => &scratch.text[start..end],
@@ -245,8 +245,8 @@ struct Fields {
     ttl_s: Option<Span>,
 }
 
-/// Reads the whole line.
-fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError> {
+/// Reads the fields of the whole line.
+fn read_fields(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError> {
     let mut fields = Fields::default();
     if scan.peek() != Some(b'{') {
         return Err(LineError::NotObject);
@@ -256,8 +256,8 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
         return Err(LineError::NoTopic);
     }
     loop {
-        let field = key(scan, scratch)?;
-        let span = value(scan, scratch, field)?;
+        let field = read_key(scan, scratch)?;
+        let span = read_value(scan, scratch, field)?;
         let slot = match field {
             Field::Topic => &mut fields.topic,
             Field::Data => &mut fields.data,
@@ -283,14 +283,14 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
 }
 
 /// Reads a field's name and the colon after it. Only names with escapes, which are rare, are decoded.
-fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
+fn read_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
     scan.quote()?;
-    let found = match named(scan.rest()) {
+    let found = match field_named(scan.rest()) {
         Some((field, len)) => {
             scan.skip(len);
             Some(field)
         }
-        None => escaped_key(scan, scratch)?,
+        None => read_escaped_key(scan, scratch)?,
     };
     scan.colon()?;
     found.ok_or(LineError::UnknownField)
@@ -298,7 +298,7 @@ fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
 
 /// The field whose name is at the beginning of `rest`, and the length of the name with its closing quote. Without a loop over the fields,
 /// each comparison has a constant length and becomes a comparison of machine words.
-fn named(rest: &[u8]) -> Option<(Field, usize)> {
+fn field_named(rest: &[u8]) -> Option<(Field, usize)> {
     if rest.starts_with(b"topic\"") {
         Some((Field::Topic, 6))
     } else if rest.starts_with(b"data\"") {
@@ -320,9 +320,12 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
     }
 }
 
-/// Reads a name that [`named`] does not find, because the name is unknown or has escapes.
+/// Reads a name that [`field_named`] does not find, because the name is unknown or has escapes.
 #[cold]
-fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Field>, LineError> {
+fn read_escaped_key(
+    scan: &mut Scan<'_>,
+    scratch: &mut Scratch,
+) -> Result<Option<Field>, LineError> {
     let start = scratch.text.len();
     let text = scan.string(&mut scratch.text)?;
     if !text.escaped {
@@ -330,10 +333,10 @@ fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Fiel
             .text
             .extend_from_slice(scan.slice(text.start, text.end));
     }
-    // `named` expects the closing quote, and no known name contains a quote.
+    // `field_named` expects the closing quote, and no known name contains a quote.
     scratch.text.push(b'"');
     let name = &scratch.text[start..];
-    let Some((field, _)) = named(name).filter(|&(_, len)| len == name.len()) else {
+    let Some((field, _)) = field_named(name).filter(|&(_, len)| len == name.len()) else {
         scratch.text.pop();
         scratch.text.drain(..start);
         return Ok(None);
@@ -342,7 +345,7 @@ fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Fiel
     Ok(Some(field))
 }
 
-fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Span, LineError> {
+fn read_value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Span, LineError> {
     let first = scan.peek().ok_or(Fault::Incomplete)?;
     if first != b'"' {
         return match field {
@@ -361,8 +364,8 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
                 let start = scan.at();
                 scan.value()?;
                 let end = scan.at();
-                let digits = scan.slice(start, end).iter().all(u8::is_ascii_digit);
-                digits
+                let is_number = scan.slice(start, end).iter().all(u8::is_ascii_digit);
+                is_number
                     .then_some(Span::Line { start, end })
                     .ok_or(LineError::BadTtl)
             }
@@ -401,7 +404,7 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
 }
 
 /// The value of decimal digits; larger values become `u32::MAX`.
-fn seconds(digits: &[u8]) -> u32 {
+fn parse_seconds(digits: &[u8]) -> u32 {
     digits.iter().fold(0, |value: u32, digit| {
         value
             .saturating_mul(10)
@@ -427,8 +430,8 @@ mod tests {
                 "a line has topic, data, data_base64",
             ),
         ] {
-            let why = parse(line.as_bytes(), &mut Scratch::default()).unwrap_err();
-            assert!(why.reason().contains(words), "{why}");
+            let error = parse(line.as_bytes(), &mut Scratch::default()).unwrap_err();
+            assert!(error.reason().contains(words), "{error}");
         }
         let mut scratch = Scratch::default();
         for (line, name) in [
@@ -436,8 +439,8 @@ mod tests {
             (r#"{"topic":"a\n","ev\u006eet\"":1}"#, "evnet\""),
             (r#"{"":1}"#, ""),
         ] {
-            let why = parse(line.as_bytes(), &mut scratch).unwrap_err();
-            assert_eq!(why, LineError::UnknownField);
+            let error = parse(line.as_bytes(), &mut scratch).unwrap_err();
+            assert_eq!(error, LineError::UnknownField);
             assert_eq!(scratch.unknown_field(), name.as_bytes());
         }
     }

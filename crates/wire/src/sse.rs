@@ -9,11 +9,11 @@ use core::mem;
 use memchr::{memchr, memchr_iter, memchr2};
 
 /// For data of at least this number of bytes, exactly the needed memory is reserved.
-const LARGE: usize = 64 << 10;
+const LARGE_BYTES: usize = 64 << 10;
 /// From a line end on, this number of bytes is written as one block.
-const BLOCK: usize = 32;
+const BLOCK_BYTES: usize = 32;
 /// A line end and the prefix of the next line fit into this number of bytes, which one instruction copies.
-const CELL: usize = 8;
+const CELL_BYTES: usize = 8;
 
 /// The prefix of the names of the server's events. Publishers may not use it.
 pub const OWN_EVENTS: &str = "crore.";
@@ -75,17 +75,17 @@ pub fn write_comment(out: &mut Vec<u8>, text: &str) {
 /// Appends the time in milliseconds that a client waits before it reconnects. It takes effect at the end of its line.
 pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     let mut digits = [0; 10];
-    let mut at = digits.len();
+    let mut start = digits.len();
     let mut remaining = ms;
     loop {
-        at -= 1;
-        digits[at] = b'0' + (remaining % 10) as u8;
+        start -= 1;
+        digits[start] = b'0' + (remaining % 10) as u8;
         remaining /= 10;
         if remaining == 0 {
             break;
         }
     }
-    write_line(out, b"retry: ", &digits[at..]);
+    write_line(out, b"retry: ", &digits[start..]);
 }
 
 /// Whether a value may be an id, an event name or a header value: it has no control character (below 0x20, and 0x7f).
@@ -99,9 +99,9 @@ fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: &[u8]) {
     out.push(b'\n');
 }
 
-/// Writes each line of `text`, at least one, with the prefix. The prefix must be shorter than [`CELL`] bytes.
+/// Writes each line of `text`, at least one, with the prefix. The prefix must be shorter than [`CELL_BYTES`] bytes.
 fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
-    if text.len() >= LARGE {
+    if text.len() >= LARGE_BYTES {
         out.reserve_exact(lines_len(prefix, text));
     }
     out.extend_from_slice(prefix);
@@ -122,20 +122,20 @@ fn lines_len(prefix: &[u8], text: &[u8]) -> usize {
 /// Appends a block from the beginning of `text`, which may contain line ends; returns the rest. There is no branch, so a line end costs as
 /// much as any other byte, and a client cannot slow the server down by its choice of bytes.
 fn write_block<'a>(out: &mut Vec<u8>, prefix: &[u8], text: &'a [u8]) -> &'a [u8] {
-    let mut next_line = [0; CELL];
+    let mut next_line = [0; CELL_BYTES];
     next_line[0] = b'\n';
     next_line[1..=prefix.len()].copy_from_slice(prefix);
     let next_line = u64::from_le_bytes(next_line);
-    let (mut written, mut len) = ([0; (BLOCK + 1) * CELL], 0);
-    let (block, rest) = text.split_at(text.len().min(BLOCK));
-    for (byte, behind) in block.iter().zip(1..) {
-        let is_first_of_two = *byte == b'\r' && text.get(behind) == Some(&b'\n');
-        let (cell, taken) = match is_line_end(*byte) {
+    let (mut written, mut len) = ([0; (BLOCK_BYTES + 1) * CELL_BYTES], 0);
+    let (block, rest) = text.split_at(text.len().min(BLOCK_BYTES));
+    for (byte, next_index) in block.iter().zip(1..) {
+        let is_first_of_two = *byte == b'\r' && text.get(next_index) == Some(&b'\n');
+        let (cell, cell_len) = match is_line_end(*byte) {
             true => (next_line, 1 + prefix.len()),
             false => (u64::from(*byte), 1),
         };
-        written[len..len + CELL].copy_from_slice(&cell.to_le_bytes());
-        len += if is_first_of_two { 0 } else { taken };
+        written[len..len + CELL_BYTES].copy_from_slice(&cell.to_le_bytes());
+        len += if is_first_of_two { 0 } else { cell_len };
     }
     out.extend_from_slice(&written[..len]);
     rest
@@ -204,7 +204,7 @@ impl Parser {
         Some(&self.last_id[..]).filter(|id| !id.is_empty())
     }
 
-    /// Takes the next bytes, and calls `each` for every event that is now complete.
+    /// Takes the next bytes, and calls `on_event` for every event that is now complete.
     ///
     /// # Errors
     ///
@@ -212,7 +212,7 @@ impl Parser {
     pub fn push(
         &mut self,
         mut bytes: &[u8],
-        mut each: impl FnMut(Event<'_>),
+        mut on_event: impl FnMut(Event<'_>),
     ) -> Result<(), TooLong> {
         loop {
             if self.after_cr && !bytes.is_empty() {
@@ -220,18 +220,18 @@ impl Parser {
                 bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
             }
             let Some(end) = memchr2(b'\r', b'\n', bytes) else {
-                self.fits(self.line.len() + bytes.len())?;
+                self.check_limit(self.line.len() + bytes.len())?;
                 self.line.extend_from_slice(bytes);
                 return Ok(());
             };
             self.after_cr = bytes[end] == b'\r';
-            self.fits(self.line.len() + end)?;
+            self.check_limit(self.line.len() + end)?;
             if self.line.is_empty() {
-                self.line(&bytes[..end], &mut each)?;
+                self.read_line(&bytes[..end], &mut on_event)?;
             } else {
                 let mut line = mem::take(&mut self.line);
                 line.extend_from_slice(&bytes[..end]);
-                self.line(&line, &mut each)?;
+                self.read_line(&line, &mut on_event)?;
                 line.clear();
                 self.line = line;
             }
@@ -239,45 +239,49 @@ impl Parser {
         }
     }
 
-    fn fits(&self, bytes: usize) -> Result<(), TooLong> {
+    fn check_limit(&self, bytes: usize) -> Result<(), TooLong> {
         if bytes > self.limit {
             return Err(TooLong);
         }
         Ok(())
     }
 
-    fn line(&mut self, line: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), TooLong> {
-        let first = mem::replace(&mut self.first_line, false);
+    fn read_line(
+        &mut self,
+        line: &[u8],
+        on_event: &mut impl FnMut(Event<'_>),
+    ) -> Result<(), TooLong> {
+        let is_first_line = mem::replace(&mut self.first_line, false);
         let line = match line.strip_prefix(b"\xEF\xBB\xBF") {
-            Some(line) if first => line,
+            Some(line) if is_first_line => line,
             _ => line,
         };
         if line.is_empty() {
-            self.dispatch(each);
+            self.dispatch(on_event);
             return Ok(());
         }
         let (name, value) = match memchr(b':', line) {
             Some(colon) => (&line[..colon], &line[colon + 1..]),
             None => (line, &line[line.len()..]),
         };
-        self.field(name, value.strip_prefix(b" ").unwrap_or(value))
+        self.read_field(name, value.strip_prefix(b" ").unwrap_or(value))
     }
 
-    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), TooLong> {
+    fn read_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), TooLong> {
         match name {
             b"data" => {
-                self.fits(self.data.len() + value.len())?;
+                self.check_limit(self.data.len() + value.len())?;
                 self.data.extend_from_slice(value);
                 self.data.push(b'\n');
             }
-            b"event" => replace(&mut self.event, value),
-            b"id" if memchr(0, value).is_none() => replace(&mut self.id, value),
+            b"event" => replace_value(&mut self.event, value),
+            b"id" if memchr(0, value).is_none() => replace_value(&mut self.id, value),
             b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
-                let add = |ms: u32, digit: &u8| {
+                let append_digit = |ms: u32, digit: &u8| {
                     ms.saturating_mul(10)
                         .saturating_add(u32::from(digit - b'0'))
                 };
-                self.retry = Some(value.iter().fold(0, add));
+                self.retry = Some(value.iter().fold(0, append_digit));
             }
             // Comments have an empty name; unknown fields are ignored.
             _ => {}
@@ -285,12 +289,12 @@ impl Parser {
         Ok(())
     }
 
-    fn dispatch(&mut self, each: &mut impl FnMut(Event<'_>)) {
+    fn dispatch(&mut self, on_event: &mut impl FnMut(Event<'_>)) {
         if self.last_id != self.id {
-            replace(&mut self.last_id, &self.id);
+            replace_value(&mut self.last_id, &self.id);
         }
         if let Some(data) = self.data.strip_suffix(b"\n") {
-            each(Event {
+            on_event(Event {
                 id: Some(&self.id[..]).filter(|id| !id.is_empty()),
                 event: Some(&self.event[..]).filter(|event| !event.is_empty()),
                 data,
@@ -302,7 +306,7 @@ impl Parser {
     }
 }
 
-fn replace(field: &mut Vec<u8>, value: &[u8]) {
+fn replace_value(field: &mut Vec<u8>, value: &[u8]) {
     field.clear();
     field.extend_from_slice(value);
 }

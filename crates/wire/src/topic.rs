@@ -86,7 +86,7 @@ pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicE
     let start = out.len();
     decode(raw, out)?;
     let name = &out[start..];
-    let verdict =
+    let result =
         if memchr::memchr_iter(b'/', name).count() != memchr::memchr_iter(b'/', raw).count() {
             Err(TopicError::EncodedSlash)
         } else if !name.is_empty() && levels(name).any(<[u8]>::is_empty) {
@@ -94,7 +94,7 @@ pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicE
         } else {
             check_url_name(name, max)
         };
-    verdict.inspect_err(|_| out.truncate(start))
+    result.inspect_err(|_| out.truncate(start))
 }
 
 /// Decodes a name from a query, checks it, and appends it to `out`. Empty levels are allowed (`/p/s1/-`). An encoded slash counts as a
@@ -138,10 +138,10 @@ pub fn check_filter(filter: &[u8], max: usize) -> Result<(), TopicError> {
 
 /// Whether each `+` and `#` is a whole level of `filter`, and `#` is the last level (MQTT 5.0 section 4.7.1).
 pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
-    let mut rest = levels(filter).peekable();
-    while let Some(level) = rest.next() {
+    let mut levels = levels(filter).peekable();
+    while let Some(level) = levels.next() {
         let has_wildcard = memchr::memchr2(b'+', b'#', level).is_some();
-        if has_wildcard && (level.len() > 1 || (level == b"#" && rest.peek().is_some())) {
+        if has_wildcard && (level.len() > 1 || (level == b"#" && levels.peek().is_some())) {
             return false;
         }
     }
@@ -165,9 +165,9 @@ pub fn suggested_filter(name: &[u8]) -> Option<String> {
         level => level,
     };
     let levels: Vec<&str> = name.split(separator).map(level).collect();
-    let meant = levels.join("/");
-    let is_other = meant != name && check_filter(meant.as_bytes(), usize::MAX).is_ok();
-    is_other.then_some(meant)
+    let filter = levels.join("/");
+    let is_other = filter != name && check_filter(filter.as_bytes(), usize::MAX).is_ok();
+    is_other.then_some(filter)
 }
 
 /// Whether `filter`, which passed [`check_filter`], matches `name`.
@@ -178,16 +178,16 @@ pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     if is_reserved(name) && matches!(filter.first(), Some(b'+' | b'#')) {
         return false;
     }
-    let mut names = levels(name);
+    let mut name_levels = levels(name);
     for level in levels(filter) {
-        match (level, names.next()) {
+        match (level, name_levels.next()) {
             (b"#", _) => return true,
             (b"+", Some(_)) => {}
-            (level, Some(name)) if level == name => {}
+            (level, Some(name_level)) if level == name_level => {}
             _ => return false,
         }
     }
-    names.next().is_none()
+    name_levels.next().is_none()
 }
 
 /// Whether the filter `granted` matches every name that `filter` matches. A grant of `granted` then allows a subscription by `filter`. Both
@@ -196,22 +196,24 @@ pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     if is_reserved(filter) && matches!(granted.first(), Some(b'+' | b'#')) {
         return false;
     }
-    let mut asked = levels(filter);
+    let mut filter_levels = levels(filter);
     for level in levels(granted) {
-        match (level, asked.next()) {
+        match (level, filter_levels.next()) {
             (b"#", _) => return true,
             (b"+", Some(level)) if level != b"#" => {}
-            (level, Some(asked)) if level == asked => {}
+            (level, Some(other)) if level == other => {}
             _ => return false,
         }
     }
-    asked.next().is_none()
+    filter_levels.next().is_none()
 }
 
 /// Whether some name matches both filters. Both must have passed [`check_filter`] or [`check_name`].
 pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
-    let starts_wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
-    if is_reserved(one) && starts_wild(other) || is_reserved(other) && starts_wild(one) {
+    let begins_with_wildcard = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
+    if is_reserved(one) && begins_with_wildcard(other)
+        || is_reserved(other) && begins_with_wildcard(one)
+    {
         return false;
     }
     let (mut one, mut other) = (levels(one), levels(other));

@@ -61,9 +61,9 @@ pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool 
 
 /// The media ranges that the server knows and the client accepts, with weights in thousandths.
 fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (Range, u16)> {
-    let members = values.flat_map(|value| split(value, b','));
+    let members = values.flat_map(|value| split_unquoted(value, b','));
     members.filter_map(|member| {
-        let mut parts = split(member, b';').map(trim_ows);
+        let mut parts = split_unquoted(member, b';').map(trim_ows);
         let range = range_of(parts.next()?)?;
         let weight = parts.find_map(quality).unwrap_or(1000);
         (weight > 0).then_some((range, weight))
@@ -71,16 +71,16 @@ fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (R
 }
 
 /// Splits at `separator`, but not inside quoted strings (RFC 9110 section 5.6.4).
-fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let (mut quoted, mut escaped) = (false, false);
+fn split_unquoted(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
     value.split(move |&b| {
         match b {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = quoted,
-            b'"' => quoted = !quoted,
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => is_quoted = !is_quoted,
             _ => {}
         }
-        b == separator && !quoted
+        b == separator && !is_quoted
     })
 }
 
@@ -116,8 +116,9 @@ fn quality(parameter: &[u8]) -> Option<u16> {
         return Some(0);
     }
     let mut thousandths = u16::from(whole - b'0');
-    for place in 0..3 {
-        thousandths = thousandths * 10 + fraction.get(place).map_or(0, |d| u16::from(d - b'0'));
+    for digit_index in 0..3 {
+        thousandths =
+            thousandths * 10 + fraction.get(digit_index).map_or(0, |d| u16::from(d - b'0'));
     }
     Some(thousandths.min(1000))
 }

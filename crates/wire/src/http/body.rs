@@ -89,12 +89,12 @@ enum State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkedDecoder {
     /// In the data: the number of missing bytes of the chunk. In the size line: the value of the digits so far.
-    left: u64,
+    chunk_bytes_left: u64,
     /// The sum of all chunk sizes so far.
-    total: u64,
+    body_bytes: u64,
     extension_bytes: u32,
     trailer_bytes: u32,
-    digits: u8,
+    digit_count: u8,
     state: State,
 }
 
@@ -113,12 +113,13 @@ impl ChunkedDecoder {
         while read < buf.len() && self.state != State::Done {
             if self.state == State::Data {
                 let available = buf.len() - read;
-                let take = usize::try_from(self.left).map_or(available, |left| left.min(available));
-                buf.copy_within(read..read + take, written);
-                read += take;
-                written += take;
-                self.left -= take as u64;
-                if self.left == 0 {
+                let count = usize::try_from(self.chunk_bytes_left)
+                    .map_or(available, |bytes| bytes.min(available));
+                buf.copy_within(read..read + count, written);
+                read += count;
+                written += count;
+                self.chunk_bytes_left -= count as u64;
+                if self.chunk_bytes_left == 0 {
                     self.state = State::DataCr;
                 }
             } else {
@@ -137,8 +138,10 @@ impl ChunkedDecoder {
     fn next_state(&mut self, b: u8, limit: usize) -> Result<State, BodyError> {
         match (self.state, b) {
             (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.take_digit(b),
-            (State::Size, b';' | b' ' | b'\t') if self.digits > 0 => self.take_extension_byte(b),
-            (State::Size, b'\r') if self.digits > 0 => Ok(State::SizeLf),
+            (State::Size, b';' | b' ' | b'\t') if self.digit_count > 0 => {
+                self.take_extension_byte(b)
+            }
+            (State::Size, b'\r') if self.digit_count > 0 => Ok(State::SizeLf),
             (State::Size, _) => Err(BodyError::Malformed("bad chunk size")),
             (State::ExtensionName | State::ExtensionValue | State::QuotedEnd, b'\r') => {
                 Ok(State::SizeLf)
@@ -185,7 +188,7 @@ impl ChunkedDecoder {
         if self.extension_bytes > MAX_EXTENSION_BYTES {
             return Err(BodyError::Malformed("too many chunk extensions"));
         }
-        let blank = matches!(b, b' ' | b'\t');
+        let is_blank = matches!(b, b' ' | b'\t');
         Ok(match (self.state, b) {
             (State::Quoted, b'"') => State::QuotedEnd,
             (State::Quoted, b'\\') => State::QuotedPair,
@@ -196,8 +199,10 @@ impl ChunkedDecoder {
             (State::ValueStart | State::ExtensionValue, _) if is_tchar(b) => State::ExtensionValue,
             (State::ValueStart, b'"') => State::Quoted,
             (State::ExtensionName | State::ExtensionNameEnd, b'=') => State::ValueStart,
-            (State::ExtensionStart | State::ValueStart, _) if blank => self.state,
-            (State::ExtensionName | State::ExtensionNameEnd, _) if blank => State::ExtensionNameEnd,
+            (State::ExtensionStart | State::ValueStart, _) if is_blank => self.state,
+            (State::ExtensionName | State::ExtensionNameEnd, _) if is_blank => {
+                State::ExtensionNameEnd
+            }
             (
                 State::Size
                 | State::ExtensionGap
@@ -208,7 +213,7 @@ impl ChunkedDecoder {
                 b';',
             ) => State::ExtensionStart,
             (State::Size | State::ExtensionGap | State::ExtensionValue | State::QuotedEnd, _)
-                if blank =>
+                if is_blank =>
             {
                 State::ExtensionGap
             }
@@ -226,32 +231,32 @@ impl ChunkedDecoder {
     }
 
     fn take_digit(&mut self, b: u8) -> Result<State, BodyError> {
-        if self.digits == MAX_SIZE_DIGITS {
+        if self.digit_count == MAX_SIZE_DIGITS {
             return Err(BodyError::Malformed("chunk size with too many digits"));
         }
         let value = match b {
             b'0'..=b'9' => b - b'0',
             _ => (b | 0x20) - b'a' + 10,
         };
-        self.digits += 1;
-        self.left = self.left << 4 | u64::from(value);
+        self.digit_count += 1;
+        self.chunk_bytes_left = self.chunk_bytes_left << 4 | u64::from(value);
         Ok(State::Size)
     }
 
     /// The state after the line of a chunk size: the data, or the trailers after the last chunk.
     fn after_size_line(&mut self, limit: usize) -> Result<State, BodyError> {
-        self.digits = 0;
-        if self.left == 0 {
+        self.digit_count = 0;
+        if self.chunk_bytes_left == 0 {
             return Ok(State::TrailerStart);
         }
-        let total = self
-            .total
-            .checked_add(self.left)
+        let body_bytes = self
+            .body_bytes
+            .checked_add(self.chunk_bytes_left)
             .ok_or(BodyError::TooLarge)?;
-        if total > limit as u64 {
+        if body_bytes > limit as u64 {
             return Err(BodyError::TooLarge);
         }
-        self.total = total;
+        self.body_bytes = body_bytes;
         Ok(State::Data)
     }
 }

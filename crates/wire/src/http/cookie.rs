@@ -6,12 +6,12 @@ pub fn value<'b>(mut fields: impl Iterator<Item = &'b [u8]>, name: &[u8]) -> Opt
     fields.find_map(|field| {
         field.split(|b| *b == b';').find_map(|pair| {
             let pair = pair.trim_ascii();
-            let at = memchr::memchr(b'=', pair)?;
-            let (key, value) = (&pair[..at], &pair[at + 1..]);
-            let bare = value
+            let equals = memchr::memchr(b'=', pair)?;
+            let (key, value) = (&pair[..equals], &pair[equals + 1..]);
+            let unquoted = value
                 .strip_prefix(b"\"")
                 .and_then(|v| v.strip_suffix(b"\""));
-            (key.trim_ascii_end() == name).then(|| bare.unwrap_or(value).trim_ascii())
+            (key.trim_ascii_end() == name).then(|| unquoted.unwrap_or(value).trim_ascii())
         })
     })
 }

@@ -37,7 +37,7 @@ pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
 pub fn parse_date(text: &[u8]) -> Option<u64> {
     match memchr::memchr(b',', text) {
         Some(3) => parse_imf(&strip_utc_zone(text)?[3..]),
-        Some(at) if (6..=9).contains(&at) => parse_rfc850(&strip_utc_zone(text)?[at..]),
+        Some(comma) if (6..=9).contains(&comma) => parse_rfc850(&strip_utc_zone(text)?[comma..]),
         Some(_) => None,
         None => parse_asctime(text),
     }
@@ -45,12 +45,12 @@ pub fn parse_date(text: &[u8]) -> Option<u64> {
 
 /// The text before the time zone, which must be UTC.
 fn strip_utc_zone(text: &[u8]) -> Option<&[u8]> {
-    let at = memchr::memrchr(b' ', text)?;
+    let space = memchr::memrchr(b' ', text)?;
     let zones: [&[u8]; 5] = [b"GMT", b"UTC", b"Z", b"+0000", b"-0000"];
     let is_utc = zones
         .iter()
-        .any(|zone| text[at + 1..].eq_ignore_ascii_case(zone));
-    is_utc.then_some(&text[..at])
+        .any(|zone| text[space + 1..].eq_ignore_ascii_case(zone));
+    is_utc.then_some(&text[..space])
 }
 
 /// Parses `, 06 Nov 1994 08:49:37`.
@@ -120,7 +120,7 @@ fn parse_month(name: &[u8]) -> Option<u64> {
     MONTHS
         .iter()
         .position(|m| m[..] == *name)
-        .map(|at| at as u64 + 1)
+        .map(|index| index as u64 + 1)
 }
 
 fn parse_number(digits: &[u8]) -> Option<u64> {

@@ -31,19 +31,19 @@ pub fn client_behind<'b>(
 ) -> Option<IpAddr> {
     // The entries are read from the left, so that no list is needed. The result is the same as from the right: the last untrusted address.
     // If all addresses after the last non-address are trusted, it is the first of them.
-    let mut found = None;
+    let mut client = None;
     for entry in xff.flat_map(list) {
-        found = match address(entry) {
+        client = match parse_address(entry) {
             Some(ip) if !is_trusted(ip, trusted) => Some(ip),
-            Some(ip) => found.or(Some(ip)),
+            Some(ip) => client.or(Some(ip)),
             None => None,
         };
     }
-    found
+    client
 }
 
-/// `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
-fn address(entry: &[u8]) -> Option<IpAddr> {
+/// Parses `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
+fn parse_address(entry: &[u8]) -> Option<IpAddr> {
     let text = core::str::from_utf8(entry).ok()?;
     let bare = text
         .strip_prefix('[')
@@ -61,19 +61,19 @@ pub fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
     let ip = ip.to_canonical();
     trusted
         .iter()
-        .any(|&(network, prefix)| contains(network, prefix, ip))
+        .any(|&(network, prefix)| network_contains(network, prefix, ip))
 }
 
 /// Whether the first `prefix` bits are equal. A prefix longer than the address means all bits.
-fn contains(network: IpAddr, prefix: u8, ip: IpAddr) -> bool {
+fn network_contains(network: IpAddr, prefix: u8, ip: IpAddr) -> bool {
     match (network, ip) {
         (IpAddr::V4(network), IpAddr::V4(ip)) => {
-            let differing = network.to_bits() ^ ip.to_bits();
-            differing.leading_zeros() >= u32::from(prefix).min(32)
+            let different_bits = network.to_bits() ^ ip.to_bits();
+            different_bits.leading_zeros() >= u32::from(prefix).min(32)
         }
         (IpAddr::V6(network), IpAddr::V6(ip)) => {
-            let differing = network.to_bits() ^ ip.to_bits();
-            differing.leading_zeros() >= u32::from(prefix).min(128)
+            let different_bits = network.to_bits() ^ ip.to_bits();
+            different_bits.leading_zeros() >= u32::from(prefix).min(128)
         }
         _ => false,
     }

@@ -19,7 +19,7 @@ use super::{accept, is_tchar, list, read_decimal, trim_ows};
 
 /// Number of fields that a [`Head`] stores without heap memory. It is small because a head is copied when it is returned. Nearly all heads
 /// have fewer fields; a head with more fields is parsed a second time.
-const FEW_HEADERS: usize = 24;
+const INLINE_HEADERS: usize = 24;
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Head<'b> {
     pub len: usize,
     /// The authority of an absolute-form target, else the Host field.
     host: Option<&'b [u8]>,
-    fields: SmallVec<[Header<'b>; FEW_HEADERS]>,
+    fields: SmallVec<[Header<'b>; INLINE_HEADERS]>,
 }
 
 /// Parses the head at the start of `buf`. `None` if the head is incomplete and can still fit into `limit` bytes.
@@ -73,17 +73,17 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     } = request_line::parse(&buf[lines.start..lines.request_line_end])?;
 
     let block = &buf[lines.request_line_end + 2..lines.end];
-    let mut few = [EMPTY_HEADER; FEW_HEADERS];
-    let mut many;
-    let parsed = match httparse::parse_headers(block, &mut few) {
+    let mut inline_fields = [EMPTY_HEADER; INLINE_HEADERS];
+    let mut all_fields;
+    let parsed = match httparse::parse_headers(block, &mut inline_fields) {
         Err(httparse::Error::TooManyHeaders) => {
-            many = vec![EMPTY_HEADER; MAX_HEADERS];
-            httparse::parse_headers(block, &mut many)
+            all_fields = vec![EMPTY_HEADER; MAX_HEADERS];
+            httparse::parse_headers(block, &mut all_fields)
         }
         parsed => parsed,
     };
     let fields = match parsed {
-        Ok(Status::Complete((used, found))) if used == block.len() => found,
+        Ok(Status::Complete((length, fields))) if length == block.len() => fields,
         Ok(_) => return Err(HeadError::Malformed("the header fields end early")),
         Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooLarge),
         Err(httparse::Error::HeaderName) => {
@@ -129,10 +129,10 @@ fn check_host<'b>(
 }
 
 fn values<'a, 'b>(fields: &'a [Header<'b>], name: &'a str) -> impl Iterator<Item = &'b [u8]> + 'a {
-    let named = fields
+    let matching = fields
         .iter()
         .filter(move |f| f.name.eq_ignore_ascii_case(name));
-    named.map(|f| f.value)
+    matching.map(|f| f.value)
 }
 
 /// The number of bytes of blank lines (CRLF) at the start of `buf`. A robust server ignores blank lines before a request (RFC 9112 section
@@ -187,29 +187,29 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Offsets>, HeadError> {
         // This is not HTTP but perhaps a TLS hello, so no line end will come.
         return Err(HeadError::Malformed("this is not an HTTP request"));
     }
-    let mut line = start;
+    let mut line_start = start;
     let mut request_line_end = None;
-    while let Some(i) = memchr::memchr2(b'\r', b'\n', &window[line..]) {
-        let at = line + i;
-        if window[at] == b'\n' {
+    while let Some(i) = memchr::memchr2(b'\r', b'\n', &window[line_start..]) {
+        let line_end = line_start + i;
+        if window[line_end] == b'\n' {
             return Err(HeadError::Malformed("a line of the head ends in a bare LF"));
         }
-        match window.get(at + 1) {
+        match window.get(line_end + 1) {
             Some(b'\n') => {}
             Some(_) => return Err(HeadError::Malformed("a bare CR in the head")),
             None => break,
         }
-        if at == line
+        if line_end == line_start
             && let Some(request_line_end) = request_line_end
         {
             return Ok(Some(Offsets {
                 start,
                 request_line_end,
-                end: at + 2,
+                end: line_end + 2,
             }));
         }
-        request_line_end.get_or_insert(at);
-        line = at + 2;
+        request_line_end.get_or_insert(line_end);
+        line_start = line_end + 2;
     }
     if buf.len() >= limit {
         Err(HeadError::TooLarge)
@@ -256,13 +256,13 @@ impl<'b> Head<'b> {
     /// If two servers could read the length in different ways (RFC 9112 sections 6.1 and 6.3): a length together with a transfer coding,
     /// several lengths, a malformed length, or a coding other than `chunked`. Also if there is an expectation other than `100-continue`.
     pub fn body(&self) -> Result<Body, HeadError> {
-        let chunked = self.chunked()?;
+        let is_chunked = self.is_chunked()?;
         let length = self.content_length()?;
-        let is_ours = |expected: &[u8]| expected.eq_ignore_ascii_case(b"100-continue");
-        if !self.headers("expect").flat_map(list).all(is_ours) {
+        let is_continue = |expected: &[u8]| expected.eq_ignore_ascii_case(b"100-continue");
+        if !self.headers("expect").flat_map(list).all(is_continue) {
             return Err(HeadError::Expectation);
         }
-        match (chunked, length) {
+        match (is_chunked, length) {
             (true, Some(_)) => Err(HeadError::Malformed(
                 "both Content-Length and Transfer-Encoding",
             )),
@@ -307,7 +307,7 @@ impl<'b> Head<'b> {
         accept::read(self.headers("accept"))
     }
 
-    fn chunked(&self) -> Result<bool, HeadError> {
+    fn is_chunked(&self) -> Result<bool, HeadError> {
         let mut codings = self.headers("transfer-encoding");
         let Some(first) = codings.next() else {
             return Ok(false);
@@ -335,15 +335,15 @@ impl<'b> Head<'b> {
     }
 
     fn content_length(&self) -> Result<Option<u64>, HeadError> {
-        let bad = HeadError::Malformed("bad Content-Length");
+        let error = HeadError::Malformed("bad Content-Length");
         let mut lengths = self.headers("content-length");
         let Some(digits) = lengths.next() else {
             return Ok(None);
         };
         // Several lengths are refused even if they are equal, because a proxy in front of the server may read them differently.
         if lengths.next().is_some() {
-            return Err(bad);
+            return Err(error);
         }
-        read_decimal(digits).map(Some).ok_or(bad)
+        read_decimal(digits).map(Some).ok_or(error)
     }
 }

@@ -24,21 +24,22 @@ pub fn normalize(origin: &[u8]) -> Option<String> {
         return Some(text.into());
     }
     let (scheme, authority) = text.split_once("://")?;
-    let of_scheme = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
-    if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(of_scheme) {
+    let is_scheme_byte = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    if !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.bytes().all(is_scheme_byte)
+    {
         return None;
     }
     let mut out = scheme.to_ascii_lowercase();
     out.push_str("://");
-    let Some(default) = default_port(&out[..scheme.len()]) else {
-        let opaque = |b: u8| b.is_ascii_alphanumeric() || b"-._~:[]%+".contains(&b);
+    let Some(default_port) = default_port(&out[..scheme.len()]) else {
+        let is_opaque_byte = |b: u8| b.is_ascii_alphanumeric() || b"-._~:[]%+".contains(&b);
         out.push_str(authority);
-        return authority.bytes().all(opaque).then_some(out);
+        return authority.bytes().all(is_opaque_byte).then_some(out);
     };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
-    let (host, port) = split(authority.as_bytes())?;
+    let (host, port) = split_host_and_port(authority.as_bytes())?;
     write_host(core::str::from_utf8(host).ok()?, &mut out)?;
-    if let Some(port) = port.filter(|port| *port != default) {
+    if let Some(port) = port.filter(|port| *port != default_port) {
         let _ = write!(out, ":{port}");
     }
     Some(out)
@@ -55,11 +56,11 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
     if host.strip_suffix('.').unwrap_or(host).len() > HOST_BYTES_MAX {
         return None;
     }
-    let of_name = |c: char| match c.is_ascii() {
+    let is_name_char = |c: char| match c.is_ascii() {
         true => c.is_ascii_alphanumeric() || b"-_.".contains(&(c as u8)),
         false => !c.is_control() && !c.is_whitespace(),
     };
-    if !host.chars().all(of_name) {
+    if !host.chars().all(is_name_char) {
         return None;
     }
     let (deny, length) = (AsciiDenyList::URL, DnsLength::VerifyAllowRootDot);
@@ -96,18 +97,22 @@ fn is_ipv4(host: &str) -> bool {
 /// number fills all remaining bytes (URL standard, "IPv4 parser").
 fn ipv4_address(host: &str) -> Option<Ipv4Addr> {
     let mut address = 0_u32;
-    let mut left = 4_u32;
+    let mut missing_bytes = 4_u32;
     let mut parts = labels(host).peekable();
     while let Some(text) = parts.next() {
         let part = ipv4_part(text)?;
-        let bytes = if parts.peek().is_some() { 1 } else { left };
-        if left == 0 || part >= 1 << (8 * bytes) {
+        let bytes = if parts.peek().is_some() {
+            1
+        } else {
+            missing_bytes
+        };
+        if missing_bytes == 0 || part >= 1 << (8 * bytes) {
             return None;
         }
-        left -= bytes;
-        address |= u32::try_from(part << (8 * left)).ok()?;
+        missing_bytes -= bytes;
+        address |= u32::try_from(part << (8 * missing_bytes)).ok()?;
     }
-    (left == 0).then(|| Ipv4Addr::from(address))
+    (missing_bytes == 0).then(|| Ipv4Addr::from(address))
 }
 
 /// The value of one number in an IPv4 address (URL standard, "IPv4 number parser").
@@ -150,7 +155,8 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
     };
     let authority = &origin[at + 3..];
     let authority = authority.strip_suffix(b"/").unwrap_or(authority);
-    let (Some((theirs, their_port)), Some((ours, our_port))) = (split(authority), split(host))
+    let (Some((theirs, their_port)), Some((ours, our_port))) =
+        (split_host_and_port(authority), split_host_and_port(host))
     else {
         return false;
     };
@@ -163,7 +169,7 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
 pub fn is_loopback_alias(one: &str, other: &str) -> bool {
     let parts = |origin: &'_ str| {
         let (scheme, authority) = origin.split_once("://")?;
-        let (name, port) = split(authority.as_bytes())?;
+        let (name, port) = split_host_and_port(authority.as_bytes())?;
         is_loopback_host(name).then_some((scheme.len(), name.len(), port))
     };
     let (Some(a), Some(b)) = (parts(one), parts(other)) else {
@@ -175,7 +181,7 @@ pub fn is_loopback_alias(one: &str, other: &str) -> bool {
 /// Whether a browser would run the response as code of its origin or apply it as a style. `destination` is the value of `Sec-Fetch-Dest`
 /// (W3C Fetch Metadata, section 2.1). The Fetch standard calls such destinations script-like.
 pub fn runs_as_code(destination: &[u8]) -> bool {
-    const RUN: [&str; 10] = [
+    const CODE_DESTINATIONS: [&str; 10] = [
         "audioworklet",
         "embed",
         "object",
@@ -189,15 +195,16 @@ pub fn runs_as_code(destination: &[u8]) -> bool {
     ];
     let value = destination.split(|b| *b == b';').next().unwrap_or_default();
     let value = value.trim_ascii();
-    RUN.iter()
-        .any(|run| run.as_bytes().eq_ignore_ascii_case(value))
+    CODE_DESTINATIONS
+        .iter()
+        .any(|code| code.as_bytes().eq_ignore_ascii_case(value))
 }
 
-/// Whether `listed` contains this value of a `Host` field. The value may have a port.
-pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
-    listed
+/// Whether `hosts` contains this value of a `Host` field. The value may have a port.
+pub fn is_listed_host(hosts: &[String], host: &[u8]) -> bool {
+    hosts
         .iter()
-        .any(|one| one.as_bytes().eq_ignore_ascii_case(host))
+        .any(|listed| listed.as_bytes().eq_ignore_ascii_case(host))
 }
 
 /// Whether a page of another origin sent the request. `site` is the value of `Sec-Fetch-Site` (W3C Fetch Metadata, section 2.3).
@@ -210,7 +217,7 @@ pub fn is_cross_origin(site: &[u8]) -> bool {
 /// Whether `host`, with or without a port, can only be this machine: `localhost` and all names under it (RFC 6761 section 6.3),
 /// and `127.0.0.0/8` and `[::1]` in any form.
 pub fn is_loopback_host(host: &[u8]) -> bool {
-    let Some((name, _)) = split(host) else {
+    let Some((name, _)) = split_host_and_port(host) else {
         return false;
     };
     let Ok(name) = core::str::from_utf8(name) else {
@@ -231,7 +238,7 @@ pub fn is_loopback_host(host: &[u8]) -> bool {
 }
 
 /// Splits `host [":" port]`; `None` if the host is empty or the port is invalid.
-fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
+fn split_host_and_port(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     let name_len = if authority.first() == Some(&b'[') {
         memchr::memchr(b']', authority)? + 1
     } else {

@@ -49,13 +49,13 @@ impl core::error::Error for ProxyError {}
 /// # Errors
 /// [`ProxyError`]. A wrong signature is an error at its first wrong byte.
 pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, ProxyError> {
-    let seen = buf.len().min(SIGNATURE.len());
-    if buf[..seen] != SIGNATURE[..seen] {
-        let text = b"PROXY ";
-        let seen = buf.len().min(text.len());
-        return if buf[..seen] != text[..seen] {
+    let compared = buf.len().min(SIGNATURE.len());
+    if buf[..compared] != SIGNATURE[..compared] {
+        let version_1 = b"PROXY ";
+        let compared = buf.len().min(version_1.len());
+        return if buf[..compared] != version_1[..compared] {
             Err(ProxyError::Missing)
-        } else if seen == text.len() {
+        } else if compared == version_1.len() {
             Err(ProxyError::Version)
         } else {
             Ok(None)
@@ -77,14 +77,14 @@ pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, Proxy
     };
     let client = match fixed[12] & 0x0f {
         0 => None,
-        1 => source(fixed[13], rest)?,
+        1 => read_source(fixed[13], rest)?,
         _ => return Err(ProxyError::Malformed),
     };
     Ok(Some((client, len)))
 }
 
-/// The source address of a `PROXY` command.
-fn source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
+/// Reads the source address of a `PROXY` command.
+fn read_source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
     match family {
         // Unspecified or Unix sockets: there is no address to which limits could apply.
         0x00 | 0x31 => Ok(None),

@@ -42,19 +42,19 @@ pub(super) struct RequestLine<'b> {
 /// # Errors
 /// [`HeadError::Version`] for another major version, whatever the target is. Otherwise [`HeadError::Malformed`].
 pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
-    let bad = HeadError::Malformed("bad request line");
-    let first = memchr::memchr(b' ', line).ok_or(bad)?;
-    let last = memchr::memrchr(b' ', line).ok_or(bad)?;
-    if first == last {
-        return Err(bad);
+    let error = HeadError::Malformed("bad request line");
+    let first_space = memchr::memchr(b' ', line).ok_or(error)?;
+    let last_space = memchr::memrchr(b' ', line).ok_or(error)?;
+    if first_space == last_space {
+        return Err(error);
     }
-    let minor = minor_version(&line[last + 1..])?;
-    let method_name = &line[..first];
+    let minor = read_minor_version(&line[last_space + 1..])?;
+    let method_name = &line[..first_space];
     if method_name.is_empty() || !method_name.iter().all(|&b| is_tchar(b)) {
         return Err(HeadError::Malformed("bad method"));
     }
     let method = method_of(method_name);
-    let target = &line[first + 1..last];
+    let target = &line[first_space + 1..last_space];
     if target.iter().any(|&b| b <= b' ' || b == b'#' || b >= 0x7f) {
         return Err(HeadError::Malformed(match target.is_ascii() {
             true => "a space, a control character or a fragment in the target",
@@ -97,7 +97,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     })
 }
 
-fn minor_version(version: &[u8]) -> Result<u8, HeadError> {
+fn read_minor_version(version: &[u8]) -> Result<u8, HeadError> {
     match version {
         // HTTP/1.2 to HTTP/1.9 are treated as HTTP/1.1, the highest minor version that we implement (RFC 9110 section 2.5).
         [
@@ -164,8 +164,8 @@ pub(super) fn is_authority(value: &[u8]) -> bool {
             let Some(end) = memchr::memchr(b']', inner) else {
                 return false;
             };
-            let literal = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b':' | b'.');
-            if end == 0 || !inner[..end].iter().all(literal) {
+            let is_literal = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b':' | b'.');
+            if end == 0 || !inner[..end].iter().all(is_literal) {
                 return false;
             }
             (&inner[..end], &inner[end + 1..])

@@ -87,7 +87,7 @@ impl<'o> ResponseHead<'o> {
         if !parts.iter().all(|part| is_field_value(part)) {
             return self;
         }
-        self.name(name);
+        self.push_name(name);
         for part in parts {
             self.out.extend_from_slice(part);
         }
@@ -100,7 +100,7 @@ impl<'o> ResponseHead<'o> {
     /// # Panics
     /// If the name is not a token.
     pub fn number(mut self, name: &str, value: u64) -> Self {
-        self.name(name);
+        self.push_name(name);
         write_decimal(self.out, value);
         self.out.extend_from_slice(b"\r\n");
         self
@@ -111,7 +111,7 @@ impl<'o> ResponseHead<'o> {
     /// # Panics
     /// If the name is not a token.
     pub fn date(mut self, name: &str, unix_s: u64) -> Self {
-        self.name(name);
+        self.push_name(name);
         date::write_date(self.out, unix_s);
         self.out.extend_from_slice(b"\r\n");
         self
@@ -144,7 +144,7 @@ impl<'o> ResponseHead<'o> {
         head.out.extend_from_slice(body);
     }
 
-    fn name(&mut self, name: &str) {
+    fn push_name(&mut self, name: &str) {
         assert!(
             !name.is_empty() && name.bytes().all(is_tchar),
             "a header name is a token"
@@ -157,15 +157,15 @@ impl<'o> ResponseHead<'o> {
 /// Appends `value` in decimal digits.
 pub fn write_decimal(out: &mut Vec<u8>, value: u64) {
     let mut digits = [0; 20];
-    let mut at = digits.len();
+    let mut start = digits.len();
     let mut rest = value;
     loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
         rest /= 10;
         if rest == 0 {
             break;
         }
     }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(&digits[start..]);
 }

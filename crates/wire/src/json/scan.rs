@@ -73,7 +73,7 @@ pub fn is_json(bytes: &[u8]) -> bool {
 const LINEAR_SCAN_BYTES: usize = 16;
 
 /// Number of bytes that are checked at once: two of the smallest vectors.
-const STRIDE: usize = 32;
+const STRIDE_BYTES: usize = 32;
 
 /// Where a string is in the text, without its quotes.
 #[derive(Clone, Copy)]
@@ -165,13 +165,13 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn expect(&mut self, byte: u8, otherwise: Fault) -> Result<(), Fault> {
+    fn expect(&mut self, byte: u8, fault: Fault) -> Result<(), Fault> {
         match self.peek() {
             Some(next) if next == byte => {
                 self.step();
                 Ok(())
             }
-            Some(_) => Err(otherwise),
+            Some(_) => Err(fault),
             None => Err(Fault::Incomplete),
         }
     }
@@ -179,16 +179,16 @@ impl<'a> Scan<'a> {
     /// Reads a string after its opening quote. If it has escapes, appends the decoded text to `out`.
     pub(crate) fn string(&mut self, out: &mut impl Sink) -> Result<Text, Fault> {
         let start = self.at;
-        let Some(found) = memchr2(b'"', b'\\', self.rest()) else {
-            return Err(self.unclosed(start));
+        let Some(offset) = memchr2(b'"', b'\\', self.rest()) else {
+            return Err(self.unclosed_fault(start));
         };
-        self.at += found;
+        self.at += offset;
         let escaped = self.line[self.at] == b'\\';
         if escaped {
-            self.escaped(start, out)?;
+            self.read_escaped(start, out)?;
         }
         let end = self.at;
-        check(&self.line[start..end])?;
+        check_text(&self.line[start..end])?;
         self.step();
         Ok(Text {
             start,
@@ -198,26 +198,26 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads a string from its first escape up to the closing quote.
-    fn escaped(&mut self, start: usize, out: &mut impl Sink) -> Result<(), Fault> {
+    fn read_escaped(&mut self, start: usize, out: &mut impl Sink) -> Result<(), Fault> {
         out.put(&self.line[start..self.at]);
         loop {
-            let meaning = self.escape()?;
-            out.put(meaning.encode_utf8(&mut [0; 4]).as_bytes());
-            let from = self.at;
+            let character = self.read_escape()?;
+            out.put(character.encode_utf8(&mut [0; 4]).as_bytes());
+            let start_of_plain = self.at;
             let rest = self.rest();
-            let near = rest
+            let near_offset = rest
                 .iter()
                 .take(LINEAR_SCAN_BYTES)
                 .position(|b| matches!(b, b'"' | b'\\'));
-            let found = near.or_else(|| {
+            let offset = near_offset.or_else(|| {
                 let far = rest.get(LINEAR_SCAN_BYTES..)?;
-                memchr2(b'"', b'\\', far).map(|found| LINEAR_SCAN_BYTES + found)
+                memchr2(b'"', b'\\', far).map(|offset| LINEAR_SCAN_BYTES + offset)
             });
-            let Some(found) = found else {
-                return Err(self.unclosed(start));
+            let Some(offset) = offset else {
+                return Err(self.unclosed_fault(start));
             };
-            self.at += found;
-            out.put(&self.line[from..self.at]);
+            self.at += offset;
+            out.put(&self.line[start_of_plain..self.at]);
             if self.line[self.at] == b'"' {
                 return Ok(());
             }
@@ -227,37 +227,37 @@ impl<'a> Scan<'a> {
     /// The error for a string without a closing quote. If there is an error in the content, that is the better error: an unescaped line end
     /// may have cut the string.
     #[cold]
-    fn unclosed(&self, start: usize) -> Fault {
-        check(&self.line[start..])
+    fn unclosed_fault(&self, start: usize) -> Fault {
+        check_text(&self.line[start..])
             .err()
             .unwrap_or(Fault::Incomplete)
     }
 
     /// Reads one escape, from its backslash on.
-    fn escape(&mut self) -> Result<char, Fault> {
-        let meaning = match self.line.get(self.at + 1) {
+    fn read_escape(&mut self) -> Result<char, Fault> {
+        let character = match self.line.get(self.at + 1) {
             Some(&same @ (b'"' | b'\\' | b'/')) => char::from(same),
             Some(b'n') => '\n',
             Some(b't') => '\t',
             Some(b'r') => '\r',
             Some(b'b') => '\u{8}',
             Some(b'f') => '\u{c}',
-            Some(b'u') => return self.unicode_escape(),
+            Some(b'u') => return self.read_unicode_escape(),
             Some(_) => return Err(Fault::BadEscape),
             None => return Err(Fault::Incomplete),
         };
         self.skip(2);
-        Ok(meaning)
+        Ok(character)
     }
 
     /// Reads `\u` and four digits, or a surrogate pair of two such escapes.
-    fn unicode_escape(&mut self) -> Result<char, Fault> {
-        let mut code = self.four_digits()?;
+    fn read_unicode_escape(&mut self) -> Result<char, Fault> {
+        let mut code = self.read_four_digits()?;
         if (0xD800..0xDC00).contains(&code) {
             if !self.rest().starts_with(b"\\u") {
                 return Err(Fault::LoneSurrogate);
             }
-            let low = self.four_digits()?;
+            let low = self.read_four_digits()?;
             if !(0xDC00..0xE000).contains(&low) {
                 return Err(Fault::LoneSurrogate);
             }
@@ -267,7 +267,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads `\u` and four digits; returns the value of the digits.
-    fn four_digits(&mut self) -> Result<u32, Fault> {
+    fn read_four_digits(&mut self) -> Result<u32, Fault> {
         let Some(digits) = self.rest().get(2..6) else {
             return Err(Fault::BadEscape);
         };
@@ -296,11 +296,11 @@ impl<'a> Scan<'a> {
                 self.step();
                 // In ASCII the code of a closing bracket is that of its opening bracket plus 2.
                 if self.peek() != Some(first + 2) {
-                    self.member_key(objects)?;
+                    self.skip_key(objects)?;
                     continue;
                 }
             } else {
-                self.scalar(first)?;
+                self.skip_scalar(first)?;
             }
             // A value has ended, or the innermost level is empty. All levels that end here are closed.
             loop {
@@ -317,12 +317,12 @@ impl<'a> Scan<'a> {
                 objects >>= 1;
             }
             self.step();
-            self.member_key(objects)?;
+            self.skip_key(objects)?;
         }
     }
 
     /// Skips the name and the colon before a value, if the innermost level is an object.
-    fn member_key(&mut self, objects: u64) -> Result<(), Fault> {
+    fn skip_key(&mut self, objects: u64) -> Result<(), Fault> {
         if objects & 1 == 0 {
             return Ok(());
         }
@@ -331,21 +331,21 @@ impl<'a> Scan<'a> {
         self.colon()
     }
 
-    fn scalar(&mut self, first: u8) -> Result<(), Fault> {
+    fn skip_scalar(&mut self, first: u8) -> Result<(), Fault> {
         match first {
             b'"' => {
                 self.step();
                 self.string(&mut Discard).map(|_| ())
             }
-            b'-' | b'0'..=b'9' => self.number(),
-            b't' => self.literal(b"true"),
-            b'f' => self.literal(b"false"),
-            b'n' => self.literal(b"null"),
+            b'-' | b'0'..=b'9' => self.skip_number(),
+            b't' => self.skip_literal(b"true"),
+            b'f' => self.skip_literal(b"false"),
+            b'n' => self.skip_literal(b"null"),
             _ => Err(Fault::ExpectedValue),
         }
     }
 
-    fn literal(&mut self, word: &[u8]) -> Result<(), Fault> {
+    fn skip_literal(&mut self, word: &[u8]) -> Result<(), Fault> {
         if !self.rest().starts_with(word) {
             return Err(Fault::ExpectedValue);
         }
@@ -354,18 +354,18 @@ impl<'a> Scan<'a> {
     }
 
     /// Skips a number (RFC 8259 section 6). Any magnitude is accepted, because subscribers get the number as text.
-    fn number(&mut self) -> Result<(), Fault> {
+    fn skip_number(&mut self) -> Result<(), Fault> {
         self.skip_one_of(b"-");
         // After a leading zero only a fraction or an exponent may follow.
         if !self.skip_one_of(b"0") {
-            self.digits()?;
+            self.skip_digits()?;
         }
         if self.skip_one_of(b".") {
-            self.digits()?;
+            self.skip_digits()?;
         }
         if self.skip_one_of(b"eE") {
             self.skip_one_of(b"+-");
-            self.digits()?;
+            self.skip_digits()?;
         }
         match self.line.get(self.at) {
             Some(b'0'..=b'9') => Err(Fault::BadNumber),
@@ -375,28 +375,28 @@ impl<'a> Scan<'a> {
 
     /// Skips the next byte if it is one of `bytes`. Returns whether it was.
     fn skip_one_of(&mut self, bytes: &[u8]) -> bool {
-        let found = self.line.get(self.at).is_some_and(|b| bytes.contains(b));
-        self.at += usize::from(found);
-        found
+        let is_next = self.line.get(self.at).is_some_and(|b| bytes.contains(b));
+        self.at += usize::from(is_next);
+        is_next
     }
 
-    fn digits(&mut self) -> Result<(), Fault> {
-        let digits = self
+    fn skip_digits(&mut self) -> Result<(), Fault> {
+        let count = self
             .rest()
             .iter()
             .take_while(|b| b.is_ascii_digit())
             .count();
-        if digits == 0 {
+        if count == 0 {
             return Err(Fault::BadNumber);
         }
-        self.skip(digits);
+        self.skip(count);
         Ok(())
     }
 }
 
 /// Checks that the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII, and then the first pass is
 /// enough, which takes a few instructions for each vector.
-fn check(text: &[u8]) -> Result<(), Fault> {
+fn check_text(text: &[u8]) -> Result<(), Fault> {
     // After subtracting the space, control characters wrap around into the range of non-ASCII bytes.
     if max_of(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
         return Ok(());
@@ -407,13 +407,16 @@ fn check(text: &[u8]) -> Result<(), Fault> {
     core::str::from_utf8(text).map_or(Err(Fault::NotUtf8), |_| Ok(()))
 }
 
-/// The largest `measure` of any byte. The compiler vectorizes the loop because it has no early exit. The last `STRIDE` bytes are measured a
-/// second time: they include the bytes after the last whole stride.
+/// The largest `measure` of any byte. The compiler vectorizes the loop because it has no early exit. The last `STRIDE_BYTES` bytes are
+/// measured a second time: they include the bytes after the last whole stride.
 #[inline]
 fn max_of(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
     let max_in = |text: &[u8], max| text.iter().fold(max, |max: u8, &b| max.max(measure(b)));
-    match text.last_chunk::<STRIDE>() {
-        Some(last) => max_in(text.as_chunks::<STRIDE>().0.as_flattened(), max_in(last, 0)),
+    match text.last_chunk::<STRIDE_BYTES>() {
+        Some(last) => max_in(
+            text.as_chunks::<STRIDE_BYTES>().0.as_flattened(),
+            max_in(last, 0),
+        ),
         None => max_in(text, 0),
     }
 }

@@ -35,28 +35,30 @@ pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_
     }
     let mut rest = Reader(body);
     let packet = match kind {
-        PacketType::Connect => return Ok(Packet::Connect(connect(header, rest)?)),
-        PacketType::ConnAck => Packet::ConnAck(connack(version, &mut rest)?),
-        PacketType::Publish => return Ok(Packet::Publish(publish(version, header, rest)?)),
-        PacketType::PubAck => Packet::PubAck(ack(version, kind, &mut rest)?),
-        PacketType::PubRec => Packet::PubRec(ack(version, kind, &mut rest)?),
-        PacketType::PubRel => Packet::PubRel(ack(version, kind, &mut rest)?),
-        PacketType::PubComp => Packet::PubComp(ack(version, kind, &mut rest)?),
-        PacketType::Subscribe => return Ok(Packet::Subscribe(subscribe(version, rest)?)),
-        PacketType::SubAck => return Ok(Packet::SubAck(suback(version, rest)?)),
-        PacketType::Unsubscribe => return Ok(Packet::Unsubscribe(unsubscribe(version, rest)?)),
-        PacketType::UnsubAck => return Ok(Packet::UnsubAck(unsuback(version, rest)?)),
+        PacketType::Connect => return Ok(Packet::Connect(read_connect(header, rest)?)),
+        PacketType::ConnAck => Packet::ConnAck(read_connack(version, &mut rest)?),
+        PacketType::Publish => return Ok(Packet::Publish(read_publish(version, header, rest)?)),
+        PacketType::PubAck => Packet::PubAck(read_ack(version, kind, &mut rest)?),
+        PacketType::PubRec => Packet::PubRec(read_ack(version, kind, &mut rest)?),
+        PacketType::PubRel => Packet::PubRel(read_ack(version, kind, &mut rest)?),
+        PacketType::PubComp => Packet::PubComp(read_ack(version, kind, &mut rest)?),
+        PacketType::Subscribe => return Ok(Packet::Subscribe(read_subscribe(version, rest)?)),
+        PacketType::SubAck => return Ok(Packet::SubAck(read_suback(version, rest)?)),
+        PacketType::Unsubscribe => {
+            return Ok(Packet::Unsubscribe(read_unsubscribe(version, rest)?));
+        }
+        PacketType::UnsubAck => return Ok(Packet::UnsubAck(read_unsuback(version, rest)?)),
         PacketType::PingReq => Packet::PingReq,
         PacketType::PingResp => Packet::PingResp,
-        PacketType::Disconnect => Packet::Disconnect(disconnect(version, &mut rest)?),
-        PacketType::Auth => Packet::Auth(auth(version, &mut rest)?),
+        PacketType::Disconnect => Packet::Disconnect(read_disconnect(version, &mut rest)?),
+        PacketType::Auth => Packet::Auth(read_auth(version, &mut rest)?),
     };
-    rest.end()?;
+    rest.expect_end()?;
     Ok(packet)
 }
 
 /// The properties of a packet. A 3.1.1 packet has none.
-fn properties<'a>(
+fn read_properties<'a>(
     version: Version,
     kind: PacketType,
     rest: &mut Reader<'a>,
@@ -82,18 +84,18 @@ pub(super) mod connect_flag {
     pub const USER_NAME: u8 = 1 << 7;
 }
 
-fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Error> {
-    let (version, bridge) = read_protocol(&mut rest)?;
+fn read_connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Error> {
+    let (version, is_bridge) = read_protocol(&mut rest)?;
     if header.is_length_padded && version == Version::V5 {
         return Err(Error::VariableByteInteger);
     }
     let flags = rest.byte()?;
     let will_qos = check_connect_flags(version, flags)?;
     let keep_alive_s = rest.u16()?;
-    let properties = properties(version, PacketType::Connect, &mut rest)?;
+    let properties = read_properties(version, PacketType::Connect, &mut rest)?;
     let client_id = rest.text()?;
     let will = match flags & connect_flag::WILL != 0 {
-        true => Some(will(version, flags, will_qos, &mut rest)?),
+        true => Some(read_will(version, flags, will_qos, &mut rest)?),
         false => None,
     };
     let user_name = match flags & connect_flag::USER_NAME != 0 {
@@ -104,10 +106,10 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
         true => Some(rest.binary()?),
         false => None,
     };
-    rest.end()?;
+    rest.expect_end()?;
     Ok(Connect {
         version,
-        bridge,
+        bridge: is_bridge,
         clean_start: flags & connect_flag::CLEAN_START != 0,
         keep_alive_s,
         properties,
@@ -137,18 +139,18 @@ fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
     let will_qos =
         Qos::from_repr((flags & connect_flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
     let has_will_bits = flags & (connect_flag::WILL_QOS | connect_flag::WILL_RETAIN) != 0;
-    let password_alone =
+    let has_password_alone =
         flags & (connect_flag::PASSWORD | connect_flag::USER_NAME) == connect_flag::PASSWORD;
     if flags & connect_flag::RESERVED != 0
         || (has_will_bits && flags & connect_flag::WILL == 0)
-        || (password_alone && version == Version::V311)
+        || (has_password_alone && version == Version::V311)
     {
         return Err(Error::ConnectFlags);
     }
     Ok(will_qos)
 }
 
-fn will<'a>(
+fn read_will<'a>(
     version: Version,
     flags: u8,
     qos: Qos,
@@ -171,7 +173,7 @@ fn will<'a>(
     })
 }
 
-fn connack<'a>(version: Version, rest: &mut Reader<'a>) -> Result<ConnAck<'a>, Error> {
+fn read_connack<'a>(version: Version, rest: &mut Reader<'a>) -> Result<ConnAck<'a>, Error> {
     let flags = rest.byte()?;
     if flags & 0xFE != 0 {
         return Err(Error::ConnAckFlags);
@@ -189,11 +191,11 @@ fn connack<'a>(version: Version, rest: &mut Reader<'a>) -> Result<ConnAck<'a>, E
     Ok(ConnAck {
         session_present,
         reason,
-        properties: properties(version, PacketType::ConnAck, rest)?,
+        properties: read_properties(version, PacketType::ConnAck, rest)?,
     })
 }
 
-fn publish<'a>(
+fn read_publish<'a>(
     version: Version,
     header: Header,
     mut rest: Reader<'a>,
@@ -204,7 +206,7 @@ fn publish<'a>(
         Qos::AtMostOnce => None,
         _ => Some(rest.packet_id()?),
     };
-    let properties = properties(version, PacketType::Publish, &mut rest)?;
+    let properties = read_properties(version, PacketType::Publish, &mut rest)?;
     if !is_topic_name(topic) {
         match version {
             Version::V5 if !topic.is_empty() => return Err(Error::TopicName),
@@ -225,11 +227,15 @@ fn publish<'a>(
 }
 
 /// Reads a PUBACK, PUBREC, PUBREL or PUBCOMP (section 3.4.2.1).
-fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<Ack<'a>, Error> {
+fn read_ack<'a>(
+    version: Version,
+    kind: PacketType,
+    rest: &mut Reader<'a>,
+) -> Result<Ack<'a>, Error> {
     let packet_id = rest.packet_id()?;
     let (reason, properties) = match version {
         Version::V311 => (ReasonCode::SUCCESS, Properties::NONE),
-        Version::V5 => reason_and_properties(kind, rest)?,
+        Version::V5 => read_reason_and_properties(kind, rest)?,
     };
     Ok(Ack {
         packet_id,
@@ -240,7 +246,7 @@ fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<
 
 /// Reads the reason code and the properties at the end of a 5.0 packet. The sender may omit the properties, or both. A missing reason code
 /// means success.
-fn reason_and_properties<'a>(
+fn read_reason_and_properties<'a>(
     kind: PacketType,
     rest: &mut Reader<'a>,
 ) -> Result<(ReasonCode, Properties<'a>), Error> {
@@ -251,41 +257,41 @@ fn reason_and_properties<'a>(
     let reason = ReasonCode::for_packet(code, kind).ok_or(Error::ReasonCode(code))?;
     let properties = match rest.is_empty() {
         true => Properties::NONE,
-        false => properties(Version::V5, kind, rest)?,
+        false => read_properties(Version::V5, kind, rest)?,
     };
     Ok((reason, properties))
 }
 
-fn subscribe(version: Version, mut rest: Reader<'_>) -> Result<Subscribe<'_>, Error> {
+fn read_subscribe(version: Version, mut rest: Reader<'_>) -> Result<Subscribe<'_>, Error> {
     Ok(Subscribe {
         packet_id: rest.packet_id()?,
-        properties: properties(version, PacketType::Subscribe, &mut rest)?,
+        properties: read_properties(version, PacketType::Subscribe, &mut rest)?,
         filters: SubscribeFilters::read(version, rest.0)?,
     })
 }
 
-fn suback(version: Version, mut rest: Reader<'_>) -> Result<SubAck<'_>, Error> {
+fn read_suback(version: Version, mut rest: Reader<'_>) -> Result<SubAck<'_>, Error> {
     Ok(SubAck {
         packet_id: rest.packet_id()?,
-        properties: properties(version, PacketType::SubAck, &mut rest)?,
+        properties: read_properties(version, PacketType::SubAck, &mut rest)?,
         reasons: ReasonCodes::read(version, PacketType::SubAck, rest.0)?,
     })
 }
 
-fn unsubscribe(version: Version, mut rest: Reader<'_>) -> Result<Unsubscribe<'_>, Error> {
+fn read_unsubscribe(version: Version, mut rest: Reader<'_>) -> Result<Unsubscribe<'_>, Error> {
     Ok(Unsubscribe {
         packet_id: rest.packet_id()?,
-        properties: properties(version, PacketType::Unsubscribe, &mut rest)?,
+        properties: read_properties(version, PacketType::Unsubscribe, &mut rest)?,
         filters: UnsubscribeFilters::read(rest.0)?,
     })
 }
 
-fn unsuback(version: Version, mut rest: Reader<'_>) -> Result<UnsubAck<'_>, Error> {
+fn read_unsuback(version: Version, mut rest: Reader<'_>) -> Result<UnsubAck<'_>, Error> {
     let packet_id = rest.packet_id()?;
-    let properties = properties(version, PacketType::UnsubAck, &mut rest)?;
+    let properties = read_properties(version, PacketType::UnsubAck, &mut rest)?;
     let reasons = match version {
         Version::V311 => {
-            rest.end()?;
+            rest.expect_end()?;
             ReasonCodes::NONE
         }
         Version::V5 => ReasonCodes::read(version, PacketType::UnsubAck, rest.0)?,
@@ -297,16 +303,16 @@ fn unsuback(version: Version, mut rest: Reader<'_>) -> Result<UnsubAck<'_>, Erro
     })
 }
 
-fn disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<'a>, Error> {
+fn read_disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<'a>, Error> {
     let (reason, properties) = match version {
         Version::V311 => (ReasonCode::NORMAL_DISCONNECTION, Properties::NONE),
-        Version::V5 => reason_and_properties(PacketType::Disconnect, rest)?,
+        Version::V5 => read_reason_and_properties(PacketType::Disconnect, rest)?,
     };
     Ok(Disconnect { reason, properties })
 }
 
 /// An empty AUTH means success (section 3.15.2.1). A longer AUTH must name its authentication method.
-fn auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> {
+fn read_auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> {
     if version == Version::V311 {
         return Err(Error::PacketType);
     }
@@ -318,7 +324,7 @@ fn auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> 
     }
     let code = rest.byte()?;
     let reason = ReasonCode::for_packet(code, PacketType::Auth).ok_or(Error::ReasonCode(code))?;
-    let properties = properties(version, PacketType::Auth, rest)?;
+    let properties = read_properties(version, PacketType::Auth, rest)?;
     match properties.has(Property::AuthenticationMethod) {
         true => Ok(Auth { reason, properties }),
         false => Err(Error::AuthenticationMethod),

@@ -17,7 +17,8 @@ use super::property_set::Properties;
 use super::property_table::{WILL, allowed};
 use super::reason::ReasonCode;
 use super::write::{
-    field, field_len, head, properties, properties_len, remaining_length, u16, variable_len,
+    field_len, properties_len, variable_len, write_field, write_head, write_properties,
+    write_remaining_length, write_u16,
 };
 use alloc::vec::Vec;
 
@@ -35,31 +36,31 @@ pub fn connect(out: &mut Vec<u8>, connect: &Connect<'_>) {
         + will_len
         + connect.user_name.map_or(0, field_len)
         + connect.password.map_or(0, |password| 2 + password.len());
-    head(out, PacketType::Connect, len);
+    write_head(out, PacketType::Connect, len);
     out.extend_from_slice(PROTOCOL_NAME);
     let level = match (version, connect.bridge) {
         (Version::V311, true) => V311_BRIDGE,
         _ => version.level(),
     };
     out.extend_from_slice(&[level, connect_flags(connect)]);
-    u16(out, connect.keep_alive_s);
-    properties(
+    write_u16(out, connect.keep_alive_s);
+    write_properties(
         out,
         version,
         &connect.properties,
         allowed(PacketType::Connect),
     );
-    field(out, connect.client_id.as_bytes());
+    write_field(out, connect.client_id.as_bytes());
     if let Some(will) = will {
-        properties(out, version, &will.properties, WILL);
-        field(out, will.topic.as_bytes());
-        field(out, will.payload);
+        write_properties(out, version, &will.properties, WILL);
+        write_field(out, will.topic.as_bytes());
+        write_field(out, will.payload);
     }
     if let Some(user_name) = connect.user_name {
-        field(out, user_name.as_bytes());
+        write_field(out, user_name.as_bytes());
     }
     if let Some(password) = connect.password {
-        field(out, password);
+        write_field(out, password);
     }
 }
 
@@ -87,9 +88,9 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     };
     let Some(code) = code else { return };
     let kind = PacketType::ConnAck;
-    head(out, kind, 2 + properties_len(version, &connack.properties));
+    write_head(out, kind, 2 + properties_len(version, &connack.properties));
     out.extend_from_slice(&[connack.session_present.into(), code]);
-    properties(out, version, &connack.properties, allowed(kind));
+    write_properties(out, version, &connack.properties, allowed(kind));
 }
 
 /// PUBLISH (section 3.3). The message comes from another client, so it must not cause a panic. Nothing is written if the packet would
@@ -118,12 +119,12 @@ pub fn publish_head(
         | if publish.dup { DUP } else { 0 }
         | if publish.retain { RETAIN } else { 0 };
     out.push((PacketType::Publish as u8) << 4 | flags);
-    remaining_length(out, publish_len(version, publish, payload_bytes));
-    field(out, publish.topic.as_bytes());
+    write_remaining_length(out, publish_len(version, publish, payload_bytes));
+    write_field(out, publish.topic.as_bytes());
     if let Some(id) = publish.packet_id {
-        u16(out, id.get());
+        write_u16(out, id.get());
     }
-    properties(
+    write_properties(
         out,
         version,
         &publish.properties,
@@ -147,29 +148,29 @@ fn publish_len(version: Version, publish: &Publish<'_>, payload_bytes: usize) ->
 
 /// PUBACK (section 3.4).
 pub fn puback(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
-    acknowledge(out, version, PacketType::PubAck, ack);
+    write_ack(out, version, PacketType::PubAck, ack);
 }
 
 /// PUBREC (section 3.5).
 pub fn pubrec(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
-    acknowledge(out, version, PacketType::PubRec, ack);
+    write_ack(out, version, PacketType::PubRec, ack);
 }
 
 /// PUBREL (section 3.6).
 pub fn pubrel(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
-    acknowledge(out, version, PacketType::PubRel, ack);
+    write_ack(out, version, PacketType::PubRel, ack);
 }
 
 /// PUBCOMP (section 3.7).
 pub fn pubcomp(out: &mut Vec<u8>, version: Version, ack: &Ack<'_>) {
-    acknowledge(out, version, PacketType::PubComp, ack);
+    write_ack(out, version, PacketType::PubComp, ack);
 }
 
-fn acknowledge(out: &mut Vec<u8>, version: Version, kind: PacketType, ack: &Ack<'_>) {
+fn write_ack(out: &mut Vec<u8>, version: Version, kind: PacketType, ack: &Ack<'_>) {
     let len = reason_and_properties_len(version, ack.reason, &ack.properties);
-    head(out, kind, 2 + len);
-    u16(out, ack.packet_id.get());
-    reason_and_properties(out, kind, len, ack.reason, &ack.properties);
+    write_head(out, kind, 2 + len);
+    write_u16(out, ack.packet_id.get());
+    write_reason_and_properties(out, kind, len, ack.reason, &ack.properties);
 }
 
 /// The length of a reason code and properties. Success without properties takes no bytes. Another reason without properties takes one byte
@@ -186,7 +187,7 @@ fn reason_and_properties_len(
     }
 }
 
-fn reason_and_properties(
+fn write_reason_and_properties(
     out: &mut Vec<u8>,
     kind: PacketType,
     len: usize,
@@ -197,7 +198,7 @@ fn reason_and_properties(
         out.push(reason.value());
     }
     if len > 1 {
-        properties(out, Version::V5, set, allowed(kind));
+        write_properties(out, Version::V5, set, allowed(kind));
     }
 }
 
@@ -214,11 +215,11 @@ pub fn subscribe<'a>(
         .clone()
         .map(|(filter, _)| field_len(filter) + 1)
         .sum();
-    head(out, kind, 2 + properties_len(version, set) + filters_len);
-    u16(out, packet_id.get());
-    properties(out, version, set, allowed(kind));
+    write_head(out, kind, 2 + properties_len(version, set) + filters_len);
+    write_u16(out, packet_id.get());
+    write_properties(out, version, set, allowed(kind));
     for (filter, options) in filters {
-        field(out, filter.as_bytes());
+        write_field(out, filter.as_bytes());
         out.push(match version {
             Version::V311 => options.max_qos.bits(),
             Version::V5 => options.bits(),
@@ -236,9 +237,9 @@ pub fn suback(
 ) {
     let kind = PacketType::SubAck;
     let count = reasons.clone().count();
-    head(out, kind, 2 + properties_len(version, set) + count);
-    u16(out, packet_id.get());
-    properties(out, version, set, allowed(kind));
+    write_head(out, kind, 2 + properties_len(version, set) + count);
+    write_u16(out, packet_id.get());
+    write_properties(out, version, set, allowed(kind));
     out.extend(reasons.map(|reason| match version {
         Version::V311 if reason.is_error() => 0x80,
         _ => reason.value(),
@@ -255,10 +256,10 @@ pub fn unsubscribe<'a>(
 ) {
     let kind = PacketType::Unsubscribe;
     let filters_len: usize = filters.clone().map(field_len).sum();
-    head(out, kind, 2 + properties_len(version, set) + filters_len);
-    u16(out, packet_id.get());
-    properties(out, version, set, allowed(kind));
-    filters.for_each(|filter| field(out, filter.as_bytes()));
+    write_head(out, kind, 2 + properties_len(version, set) + filters_len);
+    write_u16(out, packet_id.get());
+    write_properties(out, version, set, allowed(kind));
+    filters.for_each(|filter| write_field(out, filter.as_bytes()));
 }
 
 /// UNSUBACK (section 3.11). In 3.1.1 it has no reason codes.
@@ -274,39 +275,39 @@ pub fn unsuback(
         Version::V311 => 0,
         Version::V5 => reasons.clone().count(),
     };
-    head(out, kind, 2 + properties_len(version, set) + count);
-    u16(out, packet_id.get());
-    properties(out, version, set, allowed(kind));
+    write_head(out, kind, 2 + properties_len(version, set) + count);
+    write_u16(out, packet_id.get());
+    write_properties(out, version, set, allowed(kind));
     out.extend(reasons.take(count).map(ReasonCode::value));
 }
 
 /// PINGREQ (section 3.12).
 pub fn pingreq(out: &mut Vec<u8>) {
-    head(out, PacketType::PingReq, 0);
+    write_head(out, PacketType::PingReq, 0);
 }
 
 /// PINGRESP (section 3.13).
 pub fn pingresp(out: &mut Vec<u8>) {
-    head(out, PacketType::PingResp, 0);
+    write_head(out, PacketType::PingResp, 0);
 }
 
 /// DISCONNECT (section 3.14). A server does not call this in 3.1.1, where it closes the connection instead.
 pub fn disconnect(out: &mut Vec<u8>, version: Version, disconnect: &Disconnect<'_>) {
     let kind = PacketType::Disconnect;
     let len = reason_and_properties_len(version, disconnect.reason, &disconnect.properties);
-    head(out, kind, len);
-    reason_and_properties(out, kind, len, disconnect.reason, &disconnect.properties);
+    write_head(out, kind, len);
+    write_reason_and_properties(out, kind, len, disconnect.reason, &disconnect.properties);
 }
 
 /// AUTH (section 3.15), in 5.0 only.
 pub fn auth(out: &mut Vec<u8>, auth: &Auth<'_>) {
     let kind = PacketType::Auth;
     if auth.reason == ReasonCode::SUCCESS && auth.properties.is_empty() {
-        return head(out, kind, 0);
+        return write_head(out, kind, 0);
     }
-    head(out, kind, 1 + properties_len(Version::V5, &auth.properties));
+    write_head(out, kind, 1 + properties_len(Version::V5, &auth.properties));
     out.push(auth.reason.value());
-    properties(out, Version::V5, &auth.properties, allowed(kind));
+    write_properties(out, Version::V5, &auth.properties, allowed(kind));
 }
 
 /// Encodes a decoded packet again. The result may be shorter than the received bytes.

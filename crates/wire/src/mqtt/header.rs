@@ -13,7 +13,7 @@ pub struct Header {
     flags: u8,
     /// The remaining length has more bytes than it needs, which 3.1.1 allows.
     pub(super) is_length_padded: bool,
-    remaining: u32,
+    body_bytes: u32,
 }
 
 impl Header {
@@ -24,7 +24,7 @@ impl Header {
 
     /// The remaining length: the length of the body in bytes.
     pub const fn body_bytes(&self) -> usize {
-        self.remaining as usize
+        self.body_bytes as usize
     }
 
     pub(super) const fn dup(&self) -> bool {
@@ -66,14 +66,14 @@ pub fn fixed_header(
     let kind = PacketType::from_repr(first >> 4).ok_or(Error::PacketType)?;
     let flags = first & 0x0F;
     check_flags(kind, flags)?;
-    let Some((remaining, len)) = remaining_length(rest)? else {
+    let Some((body_bytes, length_bytes)) = read_remaining_length(rest)? else {
         return Ok(None);
     };
-    if matches!(kind, PacketType::PingReq | PacketType::PingResp) && remaining != 0 {
+    if matches!(kind, PacketType::PingReq | PacketType::PingResp) && body_bytes != 0 {
         return Err(Error::RemainingLength);
     }
-    let header_bytes = 1 + len;
-    let packet_bytes = header_bytes + remaining as usize;
+    let header_bytes = 1 + length_bytes;
+    let packet_bytes = header_bytes + body_bytes as usize;
     if packet_bytes > max_packet_bytes {
         return Err(Error::TooLarge {
             bytes: packet_bytes,
@@ -83,8 +83,8 @@ pub fn fixed_header(
     let header = Header {
         kind,
         flags,
-        is_length_padded: len > 1 && rest[len - 1] == 0,
-        remaining,
+        is_length_padded: length_bytes > 1 && rest[length_bytes - 1] == 0,
+        body_bytes,
     };
     Ok(Some((header, header_bytes)))
 }
@@ -103,13 +103,13 @@ fn check_flags(kind: PacketType, flags: u8) -> Result<(), Error> {
     }
 }
 
-/// The remaining length, and the number of bytes that encode it (section 2.1.4).
-fn remaining_length(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
+/// Reads the remaining length, and the number of bytes that encode it (section 2.1.4).
+fn read_remaining_length(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     let mut value = 0;
-    for (at, &byte) in bytes.iter().take(4).enumerate() {
-        value |= u32::from(byte & 0x7F) << (7 * at);
+    for (index, &byte) in bytes.iter().take(4).enumerate() {
+        value |= u32::from(byte & 0x7F) << (7 * index);
         if byte & 0x80 == 0 {
-            return Ok(Some((value, at + 1)));
+            return Ok(Some((value, index + 1)));
         }
     }
     match bytes.len() < 4 {

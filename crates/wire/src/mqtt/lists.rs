@@ -86,17 +86,17 @@ impl<'a> UnsubscribeFilters<'a> {
     }
 }
 
-/// Reads filters with `one` until no bytes are left. Returns their number, which must be at least one.
+/// Reads filters with `read_one` until no bytes are left. Returns their number, which must be at least one.
 fn read_all<'a>(
     rest: &mut Reader<'a>,
-    mut one: impl FnMut(&mut Reader<'a>) -> Result<(), Error>,
+    mut read_one: impl FnMut(&mut Reader<'a>) -> Result<(), Error>,
 ) -> Result<usize, Error> {
     let mut count = 0;
     while !rest.is_empty() {
         if count == FILTERS_MAX {
             return Err(Error::TooManyFilters);
         }
-        one(rest)?;
+        read_one(rest)?;
         count += 1;
     }
     match count {
@@ -120,11 +120,11 @@ impl<'a> ReasonCodes<'a> {
         if bytes.len() > FILTERS_MAX {
             return Err(Error::TooManyFilters);
         }
-        let listed = |code| match version {
+        let is_listed = |code| match version {
             Version::V311 => matches!(code, 0..=2 | 0x80), // [MQTT-3.9.3-2 of 3.1.1]
             Version::V5 => ReasonCode::for_packet(code, kind).is_some(),
         };
-        match bytes.iter().find(|&&code| !listed(code)) {
+        match bytes.iter().find(|&&code| !is_listed(code)) {
             Some(&code) => Err(Error::ReasonCode(code)),
             None => Ok(Self(bytes)),
         }

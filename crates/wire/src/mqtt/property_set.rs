@@ -5,7 +5,7 @@
 
 use super::base::USER_PROPERTIES_MAX;
 use super::error::Error;
-use super::property_table::Kind::{Binary, Byte, Four, Pair, Text, Two, Variable};
+use super::property_table::ValueType::{Binary, Byte, Four, Pair, Text, Two, Variable};
 use super::property_table::{Property, Property as P};
 use super::read::Reader;
 use crate::topic::has_wildcard;
@@ -41,21 +41,23 @@ impl<'a> Properties<'a> {
     /// # Errors
     /// The first fault.
     pub fn of_message(bytes: &'a [u8]) -> Result<Self, Error> {
-        let kept = [
+        let forwarded = [
             P::PayloadFormatIndicator,
             P::ResponseTopic,
             P::CorrelationData,
             P::ContentType,
             P::UserProperty,
         ];
-        let allowed = kept.iter().fold(0, |all, property| all | property.bit());
+        let allowed = forwarded
+            .iter()
+            .fold(0, |bits, property| bits | property.bit());
         Self::check(bytes, allowed, P::UserProperty.bit())
     }
 
     /// Checks the properties in `bytes`, which have no length before them.
     fn check(bytes: &'a [u8], allowed: u64, repeatable: u64) -> Result<Self, Error> {
         let mut present = 0;
-        let mut users = 0;
+        let mut user_property_count = 0;
         let mut rest = Reader(bytes);
         while !rest.is_empty() {
             let id = rest.byte()?;
@@ -68,8 +70,8 @@ impl<'a> Properties<'a> {
             }
             present |= property.bit();
             check_value(property, &mut rest)?;
-            users += usize::from(property == P::UserProperty);
-            if users > USER_PROPERTIES_MAX {
+            user_property_count += usize::from(property == P::UserProperty);
+            if user_property_count > USER_PROPERTIES_MAX {
                 return Err(Error::TooManyUserProperties);
             }
         }
@@ -105,9 +107,9 @@ impl<'a> Properties<'a> {
         core::iter::from_fn(move || {
             let &id = rest.first()?;
             let property = Property::from_id(id)?;
-            let (item, after) = rest.split_at_checked(1 + value_bytes(property, &rest[1..]))?;
+            let (encoded, after) = rest.split_at_checked(1 + value_bytes(property, &rest[1..]))?;
             rest = after;
-            Some((property, item))
+            Some((property, encoded))
         })
     }
 
@@ -123,12 +125,12 @@ impl<'a> Properties<'a> {
     pub(super) fn advance(&mut self, property: Property) -> Option<Reader<'a>> {
         loop {
             let &id = self.bytes.first()?;
-            let found = Property::from_id(id)?;
-            let len = 1 + value_bytes(found, &self.bytes[1..]);
-            let (item, rest) = self.bytes.split_at_checked(len)?;
+            let next = Property::from_id(id)?;
+            let len = 1 + value_bytes(next, &self.bytes[1..]);
+            let (encoded, rest) = self.bytes.split_at_checked(len)?;
             self.bytes = rest;
-            if found == property {
-                return Some(Reader(&item[1..]));
+            if next == property {
+                return Some(Reader(&encoded[1..]));
             }
         }
     }
@@ -156,7 +158,7 @@ impl<'a> Properties<'a> {
 
 /// Reads a value and checks it.
 fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
-    let value = match property.kind() {
+    let value = match property.value_type() {
         Byte => rest.byte()?.into(),
         Two => rest.u16()?.into(),
         Four => rest.u32()?,
@@ -182,7 +184,7 @@ fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
 fn value_bytes(property: Property, rest: &[u8]) -> usize {
     let len = |rest: &[u8]| rest.first_chunk().map_or(0, |len| u16::from_be_bytes(*len));
     let field = |rest: &[u8]| 2 + usize::from(len(rest));
-    match property.kind() {
+    match property.value_type() {
         Byte => 1,
         Two => 2,
         Four => 4,

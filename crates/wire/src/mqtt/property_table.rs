@@ -8,7 +8,7 @@ use Property as P;
 
 /// The type of a value (section 1.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueType {
     Byte,
     Two,
     Four,
@@ -40,7 +40,7 @@ enum Place {
 /// One property on each line: identifier, name, type, bounds (of a number's value, or of a field's length in bytes), and where it may
 /// occur.
 macro_rules! properties {
-    ($($id:literal $name:ident: $kind:ident $bounds:expr, $($place:ident)*;)*) => {
+    ($($id:literal $name:ident: $value_type:ident $bounds:expr, $($place:ident)*;)*) => {
         /// A property's identifier (section 2.2.2.2, table 2-4).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
@@ -58,9 +58,9 @@ macro_rules! properties {
                 })
             }
 
-            pub(super) const fn kind(self) -> Kind {
+            pub(super) const fn value_type(self) -> ValueType {
                 match self {
-                    $(P::$name => Kind::$kind,)*
+                    $(P::$name => ValueType::$value_type,)*
                 }
             }
 
@@ -73,7 +73,7 @@ macro_rules! properties {
         }
 
         /// The properties that may occur in one of these packets, one bit for each identifier.
-        const fn at(place: u32) -> u64 {
+        const fn properties_at(place: u32) -> u64 {
             let mut bits = 0;
             $(if (0 $(| Place::$place as u32)*) & place != 0 {
                 bits |= P::$name.bit();
@@ -88,14 +88,14 @@ const NUMBER: RangeInclusive<u32> = 0..=u32::MAX;
 const FROM_1: RangeInclusive<u32> = 1..=u32::MAX;
 const FIELD: RangeInclusive<u32> = 0..=FIELD_MAX as u32;
 /// The bounds for a field that must not be empty.
-const FILLED: RangeInclusive<u32> = 1..=FIELD_MAX as u32;
+const NONEMPTY_FIELD: RangeInclusive<u32> = 1..=FIELD_MAX as u32;
 
 #[rustfmt::skip]
 properties! {
     0x01 PayloadFormatIndicator: Byte FLAG, Will Publish;
     0x02 MessageExpiryInterval: Four NUMBER, Will Publish;
     0x03 ContentType: Text FIELD, Will Publish;
-    0x08 ResponseTopic: Text FILLED, Will Publish;
+    0x08 ResponseTopic: Text NONEMPTY_FIELD, Will Publish;
     0x09 CorrelationData: Binary FIELD, Will Publish;
     0x0B SubscriptionIdentifier: Variable FROM_1, Publish Subscribe;
     0x11 SessionExpiryInterval: Four NUMBER, Connect ConnAck Disconnect;
@@ -133,14 +133,14 @@ impl Property {
 }
 
 /// The properties that the will of a CONNECT may have (section 3.1.3.2).
-pub(super) const WILL: u64 = at(Place::Will as u32);
+pub(super) const WILL: u64 = properties_at(Place::Will as u32);
 
 /// [`allowed`] for each packet type.
 const ALLOWED: [u64; 16] = {
     let mut allowed = [0; 16];
     let mut kind = 1;
     while kind < allowed.len() {
-        allowed[kind] = at(1 << kind);
+        allowed[kind] = properties_at(1 << kind);
         kind += 1;
     }
     allowed

@@ -1,6 +1,6 @@
 //! Builds sets of properties for the encoders.
 //!
-//! The decoder accepts [`PropertyBuf::properties`] in every packet that may have these properties. The caller must obey two rules:
+//! The decoder accepts the built set in every packet type that may have these properties. Two rules are not checked here:
 //! Authentication Data needs an Authentication Method, and a SUBSCRIBE has at most one Subscription Identifier.
 
 use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
@@ -27,7 +27,7 @@ impl core::error::Error for Unencodable {}
 pub struct PropertyBuf {
     bytes: Vec<u8>,
     present: u64,
-    user_properties: usize,
+    user_property_count: usize,
 }
 
 impl PropertyBuf {
@@ -36,7 +36,7 @@ impl PropertyBuf {
         Self {
             bytes: Vec::new(),
             present: 0,
-            user_properties: 0,
+            user_property_count: 0,
         }
     }
 
@@ -52,7 +52,7 @@ impl PropertyBuf {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.present = 0;
-        self.user_properties = 0;
+        self.user_property_count = 0;
     }
 
     /// Copies the properties that a server must forward unaltered: payload format indicator, response topic, correlation data, content
@@ -60,10 +60,10 @@ impl PropertyBuf {
     ///
     /// Properties that this set already has are skipped, and so are user properties beyond [`USER_PROPERTIES_MAX`].
     pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
-        for (property, item) in from.iter() {
+        for (property, encoded) in from.iter() {
             match property {
-                P::UserProperty if self.user_properties < USER_PROPERTIES_MAX => {
-                    self.user_properties += 1
+                P::UserProperty if self.user_property_count < USER_PROPERTIES_MAX => {
+                    self.user_property_count += 1
                 }
                 P::PayloadFormatIndicator
                 | P::ResponseTopic
@@ -73,19 +73,19 @@ impl PropertyBuf {
                 _ => continue,
             }
             self.present |= property.bit();
-            self.bytes.extend_from_slice(item);
+            self.bytes.extend_from_slice(encoded);
         }
         self
     }
 
     /// Payload Format Indicator.
     pub fn payload_is_utf8(&mut self, yes: bool) -> &mut Self {
-        self.byte(P::PayloadFormatIndicator, yes.into())
+        self.push_byte(P::PayloadFormatIndicator, yes.into())
     }
 
     /// Message Expiry Interval in seconds.
     pub fn message_expiry_interval_s(&mut self, value: u32) -> &mut Self {
-        self.u32(P::MessageExpiryInterval, value)
+        self.push_u32(P::MessageExpiryInterval, value)
     }
 
     /// Content Type.
@@ -93,7 +93,7 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn content_type(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
-        self.text(P::ContentType, value)
+        self.push_text(P::ContentType, value)
     }
 
     /// Response Topic.
@@ -102,7 +102,7 @@ impl PropertyBuf {
     /// The value does not fit.
     pub fn response_topic(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         assert!(is_topic_name(value), "a response topic is a topic name");
-        self.text(P::ResponseTopic, value)
+        self.push_text(P::ResponseTopic, value)
     }
 
     /// Correlation Data.
@@ -110,7 +110,7 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn correlation_data(&mut self, value: &[u8]) -> Result<&mut Self, Unencodable> {
-        self.binary(P::CorrelationData, value)
+        self.push_binary(P::CorrelationData, value)
     }
 
     /// Subscription Identifier. A PUBLISH has one for each matching subscription.
@@ -118,14 +118,14 @@ impl PropertyBuf {
         let is_valid = value != 0 && value as usize <= REMAINING_LENGTH_MAX;
         assert!(is_valid, "a subscription identifier has 28 bits");
         self.bytes.push(P::SubscriptionIdentifier.id());
-        write::variable(&mut self.bytes, value as usize);
+        write::write_variable(&mut self.bytes, value as usize);
         self.present |= P::SubscriptionIdentifier.bit();
         self
     }
 
     /// Session Expiry Interval in seconds, `u32::MAX` for never.
     pub fn session_expiry_interval_s(&mut self, value: u32) -> &mut Self {
-        self.u32(P::SessionExpiryInterval, value)
+        self.push_u32(P::SessionExpiryInterval, value)
     }
 
     /// Assigned Client Identifier.
@@ -133,12 +133,12 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn assigned_client_identifier(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
-        self.text(P::AssignedClientIdentifier, value)
+        self.push_text(P::AssignedClientIdentifier, value)
     }
 
     /// Server Keep Alive in seconds.
     pub fn server_keep_alive_s(&mut self, value: u16) -> &mut Self {
-        self.u16(P::ServerKeepAlive, value)
+        self.push_u16(P::ServerKeepAlive, value)
     }
 
     /// Authentication Method.
@@ -146,7 +146,7 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn authentication_method(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
-        self.text(P::AuthenticationMethod, value)
+        self.push_text(P::AuthenticationMethod, value)
     }
 
     /// Authentication Data.
@@ -154,22 +154,22 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn authentication_data(&mut self, value: &[u8]) -> Result<&mut Self, Unencodable> {
-        self.binary(P::AuthenticationData, value)
+        self.push_binary(P::AuthenticationData, value)
     }
 
     /// Request Problem Information.
     pub fn request_problem_information(&mut self, yes: bool) -> &mut Self {
-        self.byte(P::RequestProblemInformation, yes.into())
+        self.push_byte(P::RequestProblemInformation, yes.into())
     }
 
     /// Request Response Information.
     pub fn request_response_information(&mut self, yes: bool) -> &mut Self {
-        self.byte(P::RequestResponseInformation, yes.into())
+        self.push_byte(P::RequestResponseInformation, yes.into())
     }
 
     /// Will Delay Interval in seconds.
     pub fn will_delay_interval_s(&mut self, value: u32) -> &mut Self {
-        self.u32(P::WillDelayInterval, value)
+        self.push_u32(P::WillDelayInterval, value)
     }
 
     /// Response Information.
@@ -177,7 +177,7 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn response_information(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
-        self.text(P::ResponseInformation, value)
+        self.push_text(P::ResponseInformation, value)
     }
 
     /// Server Reference.
@@ -185,7 +185,7 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn server_reference(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
-        self.text(P::ServerReference, value)
+        self.push_text(P::ServerReference, value)
     }
 
     /// Reason String.
@@ -193,76 +193,76 @@ impl PropertyBuf {
     /// # Errors
     /// The value does not fit.
     pub fn reason_string(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
-        self.text(P::ReasonString, value)
+        self.push_text(P::ReasonString, value)
     }
 
     /// Receive Maximum, not zero.
     pub fn receive_maximum(&mut self, value: u16) -> &mut Self {
         assert!(value != 0, "a receive maximum is not zero");
-        self.u16(P::ReceiveMaximum, value)
+        self.push_u16(P::ReceiveMaximum, value)
     }
 
     /// Topic Alias Maximum.
     pub fn topic_alias_maximum(&mut self, value: u16) -> &mut Self {
-        self.u16(P::TopicAliasMaximum, value)
+        self.push_u16(P::TopicAliasMaximum, value)
     }
 
     /// Topic Alias, not zero.
     pub fn topic_alias(&mut self, value: u16) -> &mut Self {
         assert!(value != 0, "a topic alias is not zero");
-        self.u16(P::TopicAlias, value)
+        self.push_u16(P::TopicAlias, value)
     }
 
     /// Maximum QoS. For QoS 2 nothing is written, because an absent property means 2.
     pub fn maximum_qos(&mut self, value: Qos) -> &mut Self {
         match value {
             Qos::ExactlyOnce => self,
-            _ => self.byte(P::MaximumQos, value.bits()),
+            _ => self.push_byte(P::MaximumQos, value.bits()),
         }
     }
 
     /// Retain Available.
     pub fn retain_available(&mut self, yes: bool) -> &mut Self {
-        self.byte(P::RetainAvailable, yes.into())
+        self.push_byte(P::RetainAvailable, yes.into())
     }
 
     /// Maximum Packet Size in bytes, not zero.
     pub fn maximum_packet_size_bytes(&mut self, value: u32) -> &mut Self {
         assert!(value != 0, "a maximum packet size is not zero");
-        self.u32(P::MaximumPacketSize, value)
+        self.push_u32(P::MaximumPacketSize, value)
     }
 
     /// Wildcard Subscription Available.
     pub fn wildcard_subscription_available(&mut self, yes: bool) -> &mut Self {
-        self.byte(P::WildcardSubscriptionAvailable, yes.into())
+        self.push_byte(P::WildcardSubscriptionAvailable, yes.into())
     }
 
     /// Subscription Identifiers Available.
     pub fn subscription_identifiers_available(&mut self, yes: bool) -> &mut Self {
-        self.byte(P::SubscriptionIdentifierAvailable, yes.into())
+        self.push_byte(P::SubscriptionIdentifierAvailable, yes.into())
     }
 
     /// Shared Subscription Available.
     pub fn shared_subscription_available(&mut self, yes: bool) -> &mut Self {
-        self.byte(P::SharedSubscriptionAvailable, yes.into())
+        self.push_byte(P::SharedSubscriptionAvailable, yes.into())
     }
 
     /// Adds a user property.
     ///
     /// # Errors
-    /// The name or the value does not fit, or there are [`USER_PROPERTIES_MAX`] properties already.
+    /// The name or the value does not fit, or there are [`USER_PROPERTIES_MAX`] user properties already.
     pub fn user_property(&mut self, name: &str, value: &str) -> Result<&mut Self, Unencodable> {
         if !is_encodable(name)
             || !is_encodable(value)
-            || self.user_properties == USER_PROPERTIES_MAX
+            || self.user_property_count == USER_PROPERTIES_MAX
         {
             return Err(Unencodable);
         }
-        self.user_properties += 1;
+        self.user_property_count += 1;
         self.present |= P::UserProperty.bit();
         self.bytes.push(P::UserProperty.id());
-        self.field(name.as_bytes());
-        self.field(value.as_bytes());
+        self.push_field(name.as_bytes());
+        self.push_field(value.as_bytes());
         Ok(self)
     }
 
@@ -270,49 +270,49 @@ impl PropertyBuf {
         assert!(!self.properties().has(property), "{property:?} comes once");
     }
 
-    fn begin(&mut self, property: P) {
+    fn push_id(&mut self, property: P) {
         self.assert_absent(property);
         self.present |= property.bit();
         self.bytes.push(property.id());
     }
 
-    fn byte(&mut self, property: P, value: u8) -> &mut Self {
-        self.begin(property);
+    fn push_byte(&mut self, property: P, value: u8) -> &mut Self {
+        self.push_id(property);
         self.bytes.push(value);
         self
     }
 
-    fn u16(&mut self, property: P, value: u16) -> &mut Self {
-        self.begin(property);
+    fn push_u16(&mut self, property: P, value: u16) -> &mut Self {
+        self.push_id(property);
         self.bytes.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    fn u32(&mut self, property: P, value: u32) -> &mut Self {
-        self.begin(property);
+    fn push_u32(&mut self, property: P, value: u32) -> &mut Self {
+        self.push_id(property);
         self.bytes.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    fn text(&mut self, property: P, value: &str) -> Result<&mut Self, Unencodable> {
+    fn push_text(&mut self, property: P, value: &str) -> Result<&mut Self, Unencodable> {
         match is_encodable(value) {
-            true => self.binary(property, value.as_bytes()),
+            true => self.push_binary(property, value.as_bytes()),
             false => Err(Unencodable),
         }
     }
 
-    fn binary(&mut self, property: P, value: &[u8]) -> Result<&mut Self, Unencodable> {
+    fn push_binary(&mut self, property: P, value: &[u8]) -> Result<&mut Self, Unencodable> {
         if value.len() > FIELD_MAX {
             return Err(Unencodable);
         }
-        self.begin(property);
-        self.field(value);
+        self.push_id(property);
+        self.push_field(value);
         Ok(self)
     }
 
     /// Writes Binary Data or text. The caller must have checked it with [`is_encodable`] or against [`FIELD_MAX`].
-    fn field(&mut self, value: &[u8]) {
-        write::field(&mut self.bytes, value);
+    fn push_field(&mut self, value: &[u8]) {
+        write::write_field(&mut self.bytes, value);
     }
 }
 

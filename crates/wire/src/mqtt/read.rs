@@ -41,11 +41,11 @@ impl<'a> Reader<'a> {
     /// Variable Byte Integer (section 1.5.5). More bytes than the value needs are an error.
     pub fn variable(&mut self) -> Result<u32, Error> {
         let mut value = 0;
-        for at in 0..4 {
+        for index in 0..4 {
             let byte = self.byte()?;
-            value |= u32::from(byte & 0x7F) << (7 * at);
+            value |= u32::from(byte & 0x7F) << (7 * index);
             if byte & 0x80 == 0 {
-                return match byte == 0 && at > 0 {
+                return match byte == 0 && index > 0 {
                     true => Err(Error::VariableByteInteger),
                     false => Ok(value),
                 };
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks that no bytes are left.
-    pub fn end(self) -> Result<(), Error> {
+    pub fn expect_end(self) -> Result<(), Error> {
         match self.is_empty() {
             true => Ok(()),
             false => Err(Error::TrailingBytes),

@@ -26,9 +26,9 @@ pub fn sniff(bytes: &[u8]) -> Sniff {
         None => return Sniff::NotMqtt,
     };
     let names: [&[u8]; 2] = [b"\0\x04MQTT", b"\0\x06MQIsdp"];
-    if names.iter().any(|whole| name.starts_with(whole)) {
+    if names.iter().any(|protocol| name.starts_with(protocol)) {
         Sniff::Mqtt
-    } else if names.iter().any(|whole| whole.starts_with(name)) {
+    } else if names.iter().any(|protocol| protocol.starts_with(name)) {
         Sniff::More
     } else {
         Sniff::NotMqtt

@@ -5,18 +5,18 @@ use super::property_set::Properties;
 use alloc::vec::Vec;
 
 /// Writes the fixed header of any packet except PUBLISH.
-pub(super) fn head(out: &mut Vec<u8>, kind: PacketType, len: usize) {
+pub(super) fn write_head(out: &mut Vec<u8>, kind: PacketType, len: usize) {
     out.push((kind as u8) << 4 | kind.flags());
-    remaining_length(out, len);
+    write_remaining_length(out, len);
 }
 
-pub(super) fn remaining_length(out: &mut Vec<u8>, len: usize) {
+pub(super) fn write_remaining_length(out: &mut Vec<u8>, len: usize) {
     assert!(len <= REMAINING_LENGTH_MAX, "the packet has a length");
-    variable(out, len);
+    write_variable(out, len);
 }
 
 /// Writes a Variable Byte Integer (section 1.5.5).
-pub(super) fn variable(out: &mut Vec<u8>, mut value: usize) {
+pub(super) fn write_variable(out: &mut Vec<u8>, mut value: usize) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -33,7 +33,7 @@ pub(super) const fn variable_len(value: usize) -> usize {
     }
 }
 
-pub(super) fn u16(out: &mut Vec<u8>, value: u16) {
+pub(super) fn write_u16(out: &mut Vec<u8>, value: u16) {
     out.extend_from_slice(&value.to_be_bytes());
 }
 
@@ -41,9 +41,9 @@ pub(super) const fn field_len(text: &str) -> usize {
     2 + text.len()
 }
 
-pub(super) fn field(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn write_field(out: &mut Vec<u8>, bytes: &[u8]) {
     assert!(bytes.len() <= FIELD_MAX, "a field's length has two bytes");
-    u16(out, bytes.len() as u16);
+    write_u16(out, bytes.len() as u16);
     out.extend_from_slice(bytes);
 }
 
@@ -54,11 +54,16 @@ pub(super) fn properties_len(version: Version, set: &Properties<'_>) -> usize {
     }
 }
 
-pub(super) fn properties(out: &mut Vec<u8>, version: Version, set: &Properties<'_>, allowed: u64) {
+pub(super) fn write_properties(
+    out: &mut Vec<u8>,
+    version: Version,
+    set: &Properties<'_>,
+    allowed: u64,
+) {
     if version == Version::V311 {
         return;
     }
     debug_assert_eq!(set.present & !allowed, 0, "properties of this packet");
-    variable(out, set.bytes.len());
+    write_variable(out, set.bytes.len());
     out.extend_from_slice(set.bytes);
 }

@@ -144,16 +144,16 @@ pub fn write_close(out: &mut Vec<u8>, code: u16, reason: &str) {
 
 /// Masks or unmasks `buf` in place (RFC 6455 §5.3). `offset` is the position of `buf` in the payload.
 pub fn apply_mask(buf: &mut [u8], mask: [u8; 4], offset: usize) {
-    let mut eight = [0; 8];
-    for (at, byte) in eight.iter_mut().enumerate() {
-        *byte = mask[(at + offset) & 3];
+    let mut repeated_mask = [0; 8];
+    for (index, byte) in repeated_mask.iter_mut().enumerate() {
+        *byte = mask[(index + offset) & 3];
     }
-    let word = u64::from_ne_bytes(eight);
+    let word = u64::from_ne_bytes(repeated_mask);
     let (words, rest) = buf.as_chunks_mut::<8>();
     for chunk in words {
         *chunk = (u64::from_ne_bytes(*chunk) ^ word).to_ne_bytes();
     }
-    for (byte, key) in rest.iter_mut().zip(eight) {
-        *byte ^= key;
+    for (byte, mask_byte) in rest.iter_mut().zip(repeated_mask) {
+        *byte ^= mask_byte;
     }
 }

@@ -76,7 +76,7 @@ impl DeflateOffer {
     }
 
     /// Sets one parameter; `None` if it is unknown, repeated or has a wrong value.
-    fn set(&mut self, name: &[u8], value: Option<&[u8]>) -> Option<()> {
+    fn set_parameter(&mut self, name: &[u8], value: Option<&[u8]>) -> Option<()> {
         match (name, value) {
             (b"server_no_context_takeover", None) if !self.server_no_context_takeover => {
                 self.server_no_context_takeover = true;
@@ -85,11 +85,11 @@ impl DeflateOffer {
                 self.client_no_context_takeover = true;
             }
             (b"server_max_window_bits", Some(value)) if self.server_max_window_bits.is_none() => {
-                self.server_max_window_bits = Some(window_bits(value)?);
+                self.server_max_window_bits = Some(parse_window_bits(value)?);
             }
             (b"client_max_window_bits", value) if self.client_max_window_bits.is_none() => {
                 self.client_max_window_bits = Some(match value {
-                    Some(value) => Some(window_bits(value)?),
+                    Some(value) => Some(parse_window_bits(value)?),
                     None => None,
                 });
             }
@@ -142,21 +142,21 @@ pub fn write_client_request(
     key: &[u8; 24],
     extra_headers: &[(&str, &str)],
 ) {
-    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
-    put(&[b"GET ", target.as_bytes(), b" HTTP/1.1\r\nHost: "]);
-    put(&[
+    let mut push = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    push(&[b"GET ", target.as_bytes(), b" HTTP/1.1\r\nHost: "]);
+    push(&[
         host.as_bytes(),
         b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n",
     ]);
-    put(&[
+    push(&[
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: ",
         key,
         b"\r\n",
     ]);
     for (name, value) in extra_headers {
-        put(&[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+        push(&[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
     }
-    put(&[b"\r\n"]);
+    push(&[b"\r\n"]);
 }
 
 /// Reads `permessage-deflate` and its parameters. `None` for another extension or a bad parameter.
@@ -167,19 +167,21 @@ fn read_offer(text: &[u8]) -> Option<DeflateOffer> {
     }
     let mut offer = DeflateOffer::default();
     for part in parts {
-        let mut sides = part.splitn(2, |&byte| byte == b'=');
-        let name = sides.next()?.trim_ascii();
-        let value = sides.next().map(|value| unquote(value.trim_ascii()));
-        offer.set(name, value)?;
+        let mut name_and_value = part.splitn(2, |&byte| byte == b'=');
+        let name = name_and_value.next()?.trim_ascii();
+        let value = name_and_value
+            .next()
+            .map(|value| unquote(value.trim_ascii()));
+        offer.set_parameter(name, value)?;
     }
     Some(offer)
 }
 
 /// A window size: 8 to 15 in decimal without leading zeros (RFC 7692 §7.1.2).
-fn window_bits(value: &[u8]) -> Option<u8> {
+fn parse_window_bits(value: &[u8]) -> Option<u8> {
     match *value {
-        [ones @ b'8'..=b'9'] => Some(ones - b'0'),
-        [b'1', ones @ b'0'..=b'5'] => Some(10 + ones - b'0'),
+        [digit @ b'8'..=b'9'] => Some(digit - b'0'),
+        [b'1', digit @ b'0'..=b'5'] => Some(10 + digit - b'0'),
         _ => None,
     }
 }
@@ -194,13 +196,13 @@ fn unquote(value: &[u8]) -> &[u8] {
 
 /// Splits at `separator`, but not inside quoted strings.
 fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let mut quoted = false;
-    let mut escaped = false;
+    let mut is_quoted = false;
+    let mut is_escaped = false;
     text.split(move |&byte| {
-        if byte == b'"' && !escaped {
-            quoted = !quoted;
+        if byte == b'"' && !is_escaped {
+            is_quoted = !is_quoted;
         }
-        escaped = quoted && !escaped && byte == b'\\';
-        byte == separator && !quoted
+        is_escaped = is_quoted && !is_escaped && byte == b'\\';
+        byte == separator && !is_quoted
     })
 }

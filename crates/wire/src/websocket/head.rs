@@ -61,8 +61,8 @@ pub(super) fn parse(
     let Some(&second) = bytes.get(1) else {
         return Ok(None);
     };
-    let masked = second & MASKED != 0;
-    match (config.role, masked) {
+    let is_masked = second & MASKED != 0;
+    match (config.role, is_masked) {
         (Role::Server, false) => return Err(Violation::Unmasked),
         (Role::Client, true) => return Err(Violation::Masked),
         _ => {}
@@ -71,20 +71,20 @@ pub(super) fn parse(
     if opcode.is_control() && usize::from(length_code) > CONTROL_MAX {
         return Err(Violation::ControlTooLong);
     }
-    let Some((len, extra_bytes)) = payload_length(length_code, &bytes[2..])? else {
+    let Some((len, extra_bytes)) = read_payload_length(length_code, &bytes[2..])? else {
         return Ok(None);
     };
     if !opcode.is_control() {
-        let before = unfinished.map_or(0, |message| message.bytes);
+        let message_bytes = unfinished.map_or(0, |message| message.bytes);
         let limit = wire_limit(
             config,
             deflated || unfinished.is_some_and(|message| message.deflated),
         );
-        if len > limit.saturating_sub(before) as u64 {
+        if len > limit.saturating_sub(message_bytes) as u64 {
             return Err(Violation::TooBig);
         }
     }
-    let mask = if masked {
+    let mask = if is_masked {
         match bytes.get(2 + extra_bytes..2 + extra_bytes + 4) {
             Some(mask) => Some([mask[0], mask[1], mask[2], mask[3]]),
             None => return Ok(None),
@@ -100,12 +100,15 @@ pub(super) fn parse(
         len: len as usize,
         received: 0,
     };
-    Ok(Some((frame, 2 + extra_bytes + if masked { 4 } else { 0 })))
+    Ok(Some((
+        frame,
+        2 + extra_bytes + if is_masked { 4 } else { 0 },
+    )))
 }
 
 fn check_first_byte(
     byte: u8,
-    in_message: bool,
+    is_in_message: bool,
     config: &Config,
 ) -> Result<(Opcode, bool, bool), Violation> {
     if byte & RSV23 != 0 {
@@ -114,24 +117,25 @@ fn check_first_byte(
     let opcode = Opcode::from_repr(byte & 0x0F).ok_or(Violation::ReservedOpcode)?;
     let fin = byte & FIN != 0;
     let rsv1 = byte & RSV1 != 0;
-    let begins = matches!(opcode, Opcode::Text | Opcode::Binary);
-    if rsv1 && !(config.deflate && begins) {
+    let begins_message = matches!(opcode, Opcode::Text | Opcode::Binary);
+    if rsv1 && !(config.deflate && begins_message) {
         return Err(Violation::ReservedBits);
     }
     if opcode.is_control() && !fin {
         return Err(Violation::ControlFragmented);
     }
-    if opcode == Opcode::Continuation && !in_message {
+    if opcode == Opcode::Continuation && !is_in_message {
         return Err(Violation::NothingToContinue);
     }
-    if begins && in_message {
+    if begins_message && is_in_message {
         return Err(Violation::MessageInMessage);
     }
     Ok((opcode, fin, rsv1))
 }
 
-/// The payload length, and the number of extra bytes that encode it. RFC 6455 §5.2 requires the shortest encoding and a clear top bit.
-fn payload_length(length_code: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
+/// Reads the payload length, and the number of extra bytes that encode it. RFC 6455 §5.2 requires the shortest encoding and a clear top
+/// bit.
+fn read_payload_length(length_code: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     let (len, extra_bytes, len_min) = match length_code {
         LENGTH_16 => match bytes.first_chunk::<2>() {
             Some(bytes) => (
@@ -160,11 +164,11 @@ fn payload_length(length_code: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>,
 /// memory). So a compressed message may exceed the message limit by an eighth. The inflated message is limited separately.
 fn wire_limit(config: &Config, deflated: bool) -> usize {
     /// Allowance for the block headers of very small messages.
-    const BLOCK_HEADERS: usize = 64;
+    const BLOCK_HEADER_BYTES: usize = 64;
     match deflated {
         true => config
             .message_bytes
-            .saturating_add(config.message_bytes / 8 + BLOCK_HEADERS),
+            .saturating_add(config.message_bytes / 8 + BLOCK_HEADER_BYTES),
         false => config.message_bytes,
     }
 }

@@ -96,7 +96,7 @@ struct Message {
 enum PayloadPlace {
     Nothing,
     Input(Opcode, Range<usize>),
-    Held(Opcode),
+    Partial(Opcode),
 }
 
 /// Reads the next event from `input`. May change the consumed bytes.
@@ -126,24 +126,26 @@ pub fn next_within<'a>(
     config: &Config,
     work: &mut usize,
 ) -> Result<Decoded<'a>, Violation> {
-    if let Some(held) = partial
-        && held.free_returned()
+    if let Some(state) = partial
+        && state.free_returned()
     {
         *partial = None;
     }
-    let (consumed, found) = match advance(partial, input, config, work) {
+    let (consumed, payload_place) = match advance(partial, input, config, work) {
         Ok(advanced) => advanced,
         Err(violation) => {
             *partial = None;
             return Err(violation);
         }
     };
-    let event = match found {
+    let event = match payload_place {
         PayloadPlace::Nothing => None,
         PayloadPlace::Input(opcode, range) => Some(event(opcode, &input[range])),
-        PayloadPlace::Held(opcode) => {
-            let held = partial.as_deref().expect("what was found is held");
-            Some(event(opcode, held.payload(opcode)))
+        PayloadPlace::Partial(opcode) => {
+            let state = partial
+                .as_deref()
+                .expect("the payload is in the partial state");
+            Some(event(opcode, state.payload(opcode)))
         }
     };
     Ok(Decoded { consumed, event })
@@ -156,12 +158,12 @@ fn advance(
     config: &Config,
     work: &mut usize,
 ) -> Result<(usize, PayloadPlace), Violation> {
-    if let Some(held) = partial
-        && held.is_inflating()
+    if let Some(state) = partial
+        && state.is_inflating()
     {
-        let found = held
+        let found = state
             .inflate(work)?
-            .map_or(PayloadPlace::Nothing, PayloadPlace::Held);
+            .map_or(PayloadPlace::Nothing, PayloadPlace::Partial);
         return Ok((0, found));
     }
     let mut consumed = 0;
@@ -169,7 +171,7 @@ fn advance(
         if *work == 0 {
             return Ok((consumed, PayloadPlace::Nothing));
         }
-        let mut frame = match partial.as_mut().and_then(|held| held.frame.take()) {
+        let mut frame = match partial.as_mut().and_then(|state| state.frame.take()) {
             Some(frame) => frame,
             None => match read_head(partial, &input[consumed..], config)? {
                 Some((frame, size)) => {
@@ -189,20 +191,20 @@ fn advance(
         consumed = range.end;
         *work = work.saturating_sub(FRAME_WORK + piece.len());
         if piece.len() == frame.len && is_whole_event(&frame) {
-            check(frame.opcode, piece)?;
+            check_payload(frame.opcode, piece)?;
             return Ok((consumed, PayloadPlace::Input(frame.opcode, range)));
         }
-        let held = partial.get_or_insert_default();
-        if let Some(opcode) = held.take(frame, piece, config)? {
-            return Ok((consumed, PayloadPlace::Held(opcode)));
+        let state = partial.get_or_insert_default();
+        if let Some(opcode) = state.take(frame, piece, config)? {
+            return Ok((consumed, PayloadPlace::Partial(opcode)));
         }
-        if held.is_inflating() {
-            let found = held
+        if state.is_inflating() {
+            let found = state
                 .inflate(work)?
-                .map_or(PayloadPlace::Nothing, PayloadPlace::Held);
+                .map_or(PayloadPlace::Nothing, PayloadPlace::Partial);
             return Ok((consumed, found));
         }
-        if held.frame.is_some() {
+        if state.frame.is_some() {
             return Ok((consumed, PayloadPlace::Nothing));
         }
     }
@@ -215,26 +217,26 @@ fn read_head(
     input: &[u8],
     config: &Config,
 ) -> Result<Option<(Frame, usize)>, Violation> {
-    let open = partial.as_ref().and_then(|held| held.fragmented());
-    let before = partial.as_ref().map_or(0, |held| held.head_len.into());
-    if before == 0
-        && let Some(read) = head::parse(input, open, config)?
+    let fragmented = partial.as_ref().and_then(|state| state.fragmented());
+    let head_len = partial.as_ref().map_or(0, |state| state.head_len.into());
+    if head_len == 0
+        && let Some(frame_and_size) = head::parse(input, fragmented, config)?
     {
-        return Ok(Some(read));
+        return Ok(Some(frame_and_size));
     }
     if input.is_empty() {
         return Ok(None);
     }
-    let held = partial.get_or_insert_default();
-    let copied = input.len().min(HEADER_MAX - before);
-    held.head[before..before + copied].copy_from_slice(&input[..copied]);
-    match head::parse(&held.head[..before + copied], open, config)? {
+    let state = partial.get_or_insert_default();
+    let copied = input.len().min(HEADER_MAX - head_len);
+    state.head[head_len..head_len + copied].copy_from_slice(&input[..copied]);
+    match head::parse(&state.head[..head_len + copied], fragmented, config)? {
         Some((frame, size)) => {
-            held.head_len = 0;
-            Ok(Some((frame, size - before)))
+            state.head_len = 0;
+            Ok(Some((frame, size - head_len)))
         }
         None => {
-            held.head_len = (before + copied) as u8;
+            state.head_len = (head_len + copied) as u8;
             Ok(None)
         }
     }
@@ -246,7 +248,7 @@ fn is_whole_event(frame: &Frame) -> bool {
 }
 
 /// Checks a whole payload.
-fn check(opcode: Opcode, payload: &[u8]) -> Result<(), Violation> {
+fn check_payload(opcode: Opcode, payload: &[u8]) -> Result<(), Violation> {
     let text = match opcode {
         Opcode::Text => payload,
         Opcode::Close => match payload {
@@ -298,8 +300,9 @@ impl Partial {
 
     /// Received bytes of the incomplete header, plus those of the unfinished message or, without one, of the unfinished control frame.
     pub fn received_bytes(&self) -> usize {
-        let begun = self.message.as_ref();
-        usize::from(self.head_len) + begun.map_or(self.control.len(), |m| m.bytes.len())
+        let message = self.message.as_ref();
+        usize::from(self.head_len)
+            + message.map_or(self.control.len(), |message| message.bytes.len())
     }
 
     /// Whether a complete message is being inflated. The next call continues, even without input.
@@ -365,7 +368,7 @@ impl Partial {
             if !is_complete {
                 return Ok(None);
             }
-            check(frame.opcode, &self.control)?;
+            check_payload(frame.opcode, &self.control)?;
             self.returned = Returned::Control;
             return Ok(Some(frame.opcode));
         }
@@ -415,26 +418,26 @@ impl Message {
         let Some(inflater) = &mut self.inflater else {
             return Ok(true);
         };
-        let before = inflater.plain().len();
-        let inflated = inflater.advance(&self.bytes, work);
-        let text = self.opcode == Opcode::Text;
+        let plain_len = inflater.plain().len();
+        let result = inflater.advance(&self.bytes, work);
+        let is_text = self.opcode == Opcode::Text;
         // The text is checked before the result of inflating. Otherwise the violation of a message with both faults would depend on how the
         // work is divided into calls.
-        if text && !self.utf8.feed(&inflater.plain()[before..]) {
+        if is_text && !self.utf8.feed(&inflater.plain()[plain_len..]) {
             return Err(Violation::BadUtf8);
         }
-        let done = inflated.map_err(|error| match error {
+        let is_complete = result.map_err(|error| match error {
             InflateError::TooBig => Violation::TooBig,
             InflateError::Malformed => Violation::BadDeflate,
         })?;
-        if !done {
+        if !is_complete {
             return Ok(false);
         }
         self.bytes = self
             .inflater
             .take()
             .map_or(Vec::new(), |it| it.into_plain());
-        match text && !self.utf8.is_complete() {
+        match is_text && !self.utf8.is_complete() {
             true => Err(Violation::BadUtf8),
             false => Ok(true),
         }

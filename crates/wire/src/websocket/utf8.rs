@@ -29,12 +29,12 @@ impl Utf8 {
         let Err(error) = str::from_utf8(piece) else {
             return true;
         };
-        let tail = &piece[error.valid_up_to()..];
+        let unfinished = &piece[error.valid_up_to()..];
         if error.error_len().is_some() {
             return false;
         }
-        self.pending[..tail.len()].copy_from_slice(tail);
-        self.len = tail.len() as u8;
+        self.pending[..unfinished.len()].copy_from_slice(unfinished);
+        self.len = unfinished.len() as u8;
         true
     }
 
