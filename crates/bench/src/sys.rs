@@ -262,7 +262,7 @@ pub fn unshare_mounts() -> io::Result<()> {
 
 /// Raises the soft limit of descriptors to the hard limit, and returns the size of one descriptor table.
 pub fn raise_descriptor_limit() -> usize {
-    crore_net::kernel::fd_table::limit() as usize
+    crore_net::kernel::fd_table::raise_limit() as usize
 }
 
 /// Makes a child run on `core`, if given, and end when the calling thread ends: then the kernel sends SIGKILL to the child, or SIGINT if

@@ -9,18 +9,19 @@ pub const VERSION: u32 = 2;
 /// The offset of the first group in a segment. The header has its own page, so writing a group never rewrites the header.
 pub(crate) const DATA_BEGIN: u64 = 4096;
 /// Bytes of a group's header.
-pub(crate) const GROUP_HEADER: usize = 32;
-/// Offsets in a group's header: of the previous group's checksum, and of the second copy of the group's length.
-pub(crate) const PREVIOUS_CRC: usize = 24;
-const LENGTH_AGAIN: usize = 28;
+pub(crate) const GROUP_HEADER_BYTES: usize = 32;
+/// The offset in a group's header of the previous group's checksum.
+pub(crate) const PREVIOUS_CRC_OFFSET: usize = 24;
+/// The offset in a group's header of the second copy of the group's length.
+const LENGTH_COPY_OFFSET: usize = 28;
 /// Bytes of the length before each batch.
-pub(crate) const BATCH_HEADER: usize = 4;
+pub(crate) const BATCH_HEADER_BYTES: usize = 4;
 /// Groups begin at multiples of this number.
 pub(crate) const ALIGNMENT: u64 = 8;
 
 const MAGIC: &[u8; 8] = b"CRORELOG";
 /// Used bytes of a segment's header.
-pub(crate) const SEGMENT_HEADER: usize = 64;
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 
 /// The numbers that are the same in all segments of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(crate) struct SegmentHeader {
 
 /// Why bytes are not a valid segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoSegment {
+pub(crate) enum HeaderError {
     /// The bytes differ from those that were written.
     Damaged,
     /// The header has this other version of the format.
@@ -58,8 +59,8 @@ pub(crate) enum NoSegment {
 }
 
 impl SegmentHeader {
-    pub fn encode(&self) -> [u8; SEGMENT_HEADER] {
-        let mut bytes = [0; SEGMENT_HEADER];
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.salt.to_le_bytes());
@@ -74,10 +75,12 @@ impl SegmentHeader {
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
-        let bytes = bytes.get(..SEGMENT_HEADER).ok_or(NoSegment::Damaged)?;
+    pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, HeaderError> {
+        let bytes = bytes
+            .get(..SEGMENT_HEADER_BYTES)
+            .ok_or(HeaderError::Damaged)?;
         if &bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..60]) != read_u32(bytes, 60) {
-            return Err(NoSegment::Damaged);
+            return Err(HeaderError::Damaged);
         }
         match read_u32(bytes, 8) {
             VERSION => Ok(SegmentHeader {
@@ -91,7 +94,7 @@ impl SegmentHeader {
                     seed: read_u64(bytes, 52),
                 },
             }),
-            other => Err(NoSegment::Version(other)),
+            other => Err(HeaderError::Version(other)),
         }
     }
 }
@@ -125,84 +128,84 @@ pub(crate) struct Group<'a> {
     /// The checksum of the previous group.
     pub previous_crc: u32,
     /// The batches, each preceded by its length.
-    pub batches: &'a [u8],
+    pub encoded_batches: &'a [u8],
 }
 
 impl<'a> Group<'a> {
     /// Bytes that the group occupies in its segment.
     pub fn bytes(&self) -> u64 {
-        occupied(self.batches.len())
+        group_bytes(self.encoded_batches.len())
     }
 
     /// Begins a group: clears the buffer and leaves space for the header. `push` adds batches, [`seal`](Self::seal) completes the group.
-    pub fn begin(out: &mut Vec<u8>) {
-        out.clear();
-        out.resize(GROUP_HEADER, 0);
+    pub fn begin(buffer: &mut Vec<u8>) {
+        buffer.clear();
+        buffer.resize(GROUP_HEADER_BYTES, 0);
     }
 
-    pub fn push(out: &mut Vec<u8>, batch: &[u8]) {
+    pub fn push(buffer: &mut Vec<u8>, batch: &[u8]) {
         let len = u32::try_from(batch.len()).expect("a batch is shorter than a segment");
-        out.extend_from_slice(&len.to_le_bytes());
-        out.extend_from_slice(batch);
+        buffer.extend_from_slice(&len.to_le_bytes());
+        buffer.extend_from_slice(batch);
     }
 
     /// Completes a group: writes its header and pads it. Returns its checksum.
     pub fn seal(
-        out: &mut Vec<u8>,
+        buffer: &mut Vec<u8>,
         number: u64,
         batches_before: u64,
         previous_crc: u32,
         salts: Salts,
     ) -> u32 {
-        let len =
-            u32::try_from(out.len() - GROUP_HEADER).expect("a group is shorter than a segment");
-        out[8..16].copy_from_slice(&number.to_le_bytes());
-        out[16..24].copy_from_slice(&batches_before.to_le_bytes());
-        out[PREVIOUS_CRC..28].copy_from_slice(&previous_crc.to_le_bytes());
-        out[LENGTH_AGAIN..32].copy_from_slice(&(len ^ salts.length).to_le_bytes());
-        let crc = crc32c::crc32c_append(salts.crc, &out[8..]);
-        out[..4].copy_from_slice(&len.to_le_bytes());
-        out[4..8].copy_from_slice(&crc.to_le_bytes());
-        out.resize(occupied(len as usize) as usize, 0);
+        let len = u32::try_from(buffer.len() - GROUP_HEADER_BYTES)
+            .expect("a group is shorter than a segment");
+        buffer[8..16].copy_from_slice(&number.to_le_bytes());
+        buffer[16..24].copy_from_slice(&batches_before.to_le_bytes());
+        buffer[PREVIOUS_CRC_OFFSET..28].copy_from_slice(&previous_crc.to_le_bytes());
+        buffer[LENGTH_COPY_OFFSET..32].copy_from_slice(&(len ^ salts.length).to_le_bytes());
+        let crc = crc32c::crc32c_append(salts.crc, &buffer[8..]);
+        buffer[..4].copy_from_slice(&len.to_le_bytes());
+        buffer[4..8].copy_from_slice(&crc.to_le_bytes());
+        buffer.resize(group_bytes(len as usize) as usize, 0);
         crc
     }
 
     /// Decodes the group at the beginning of these bytes, which must reach to the end of the segment; `None` if there is no intact group.
     pub fn decode(bytes: &'a [u8], salts: Salts) -> Option<Group<'a>> {
-        let len = read_u32(bytes.get(..GROUP_HEADER)?, 0);
+        let len = read_u32(bytes.get(..GROUP_HEADER_BYTES)?, 0);
         // The second copy of the length is masked with a number that clients do not know. So no client can fake a group header in a batch,
         // and the search for groups in a damaged segment does not compute checksums of faked groups.
-        if len == 0 || len ^ salts.length != read_u32(bytes, LENGTH_AGAIN) {
+        if len == 0 || len ^ salts.length != read_u32(bytes, LENGTH_COPY_OFFSET) {
             return None;
         }
-        let end = GROUP_HEADER + len as usize;
+        let end = GROUP_HEADER_BYTES + len as usize;
         let crc = read_u32(bytes, 4);
-        let whole = bytes.get(8..end)?;
-        let verifies = crc32c::crc32c_append(salts.crc, whole) == crc;
-        (verifies || planted::is(Fault::NoChecksum)).then(|| Group {
+        let checksummed = bytes.get(8..end)?;
+        let verifies = crc32c::crc32c_append(salts.crc, checksummed) == crc;
+        (verifies || planted::is_on(Fault::NoChecksum)).then(|| Group {
             number: read_u64(bytes, 8),
             batches_before: read_u64(bytes, 16),
             crc,
-            previous_crc: read_u32(bytes, PREVIOUS_CRC),
-            batches: &bytes[GROUP_HEADER..end],
+            previous_crc: read_u32(bytes, PREVIOUS_CRC_OFFSET),
+            encoded_batches: &bytes[GROUP_HEADER_BYTES..end],
         })
     }
 
     /// The batches, in order.
     pub fn batches(&self) -> impl Iterator<Item = &'a [u8]> {
-        let mut left = self.batches;
+        let mut undecoded = self.encoded_batches;
         core::iter::from_fn(move || {
-            let (len, rest) = left.split_at_checked(BATCH_HEADER)?;
+            let (len, rest) = undecoded.split_at_checked(BATCH_HEADER_BYTES)?;
             let (batch, rest) = rest.split_at_checked(read_u32(len, 0) as usize)?;
-            left = rest;
+            undecoded = rest;
             Some(batch)
         })
     }
 }
 
-/// Bytes that a group occupies. `batches` is the size of its batches, lengths included.
-pub(crate) fn occupied(batches: usize) -> u64 {
-    (GROUP_HEADER as u64 + batches as u64).next_multiple_of(ALIGNMENT)
+/// Bytes that a group occupies. `encoded_batches` is the size of its batches with the length before each.
+pub(crate) fn group_bytes(encoded_batches: usize) -> u64 {
+    (GROUP_HEADER_BYTES as u64 + encoded_batches as u64).next_multiple_of(ALIGNMENT)
 }
 
 pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
@@ -229,10 +232,10 @@ mod tests {
         };
         let bytes = header.encode();
         assert_eq!(SegmentHeader::decode(&bytes), Ok(header));
-        for at in 0..SEGMENT_HEADER {
+        for at in 0..SEGMENT_HEADER_BYTES {
             let mut changed = bytes;
             changed[at] ^= 1;
-            let damaged = Err(NoSegment::Damaged);
+            let damaged = Err(HeaderError::Damaged);
             assert_eq!(SegmentHeader::decode(&changed), damaged, "byte {at}");
         }
     }
@@ -251,30 +254,30 @@ mod tests {
         bytes[8] = VERSION as u8 + 1;
         let crc = crc32c::crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        let newer = Err(NoSegment::Version(VERSION + 1));
+        let newer = Err(HeaderError::Version(VERSION + 1));
         assert_eq!(SegmentHeader::decode(&bytes), newer);
     }
 
     #[test]
     fn a_group_comes_back_with_its_salt_only() {
-        let mut out = Vec::new();
-        Group::begin(&mut out);
-        Group::push(&mut out, b"one");
-        Group::push(&mut out, b"");
-        Group::push(&mut out, b"three");
+        let mut buffer = Vec::new();
+        Group::begin(&mut buffer);
+        Group::push(&mut buffer, b"one");
+        Group::push(&mut buffer, b"");
+        Group::push(&mut buffer, b"three");
         let salts = Salts { crc: 5, length: 3 };
-        let crc = Group::seal(&mut out, 9, 33, 77, salts);
-        let group = Group::decode(&out, salts).expect("a group");
+        let crc = Group::seal(&mut buffer, 9, 33, 77, salts);
+        let group = Group::decode(&buffer, salts).expect("a group");
         assert_eq!((group.number, group.crc, group.previous_crc), (9, crc, 77));
         assert_eq!(group.batches_before, 33);
-        assert_eq!(group.bytes(), out.len() as u64);
+        assert_eq!(group.bytes(), buffer.len() as u64);
         let batches: Vec<&[u8]> = group.batches().collect();
         assert_eq!(batches, [&b"one"[..], b"", b"three"]);
         for other in [Salts { crc: 6, length: 3 }, Salts { crc: 5, length: 4 }] {
-            assert_eq!(Group::decode(&out, other), None);
+            assert_eq!(Group::decode(&buffer, other), None);
         }
-        for at in 0..GROUP_HEADER + group.batches.len() {
-            let mut changed = out.clone();
+        for at in 0..GROUP_HEADER_BYTES + group.encoded_batches.len() {
+            let mut changed = buffer.clone();
             changed[at] ^= 0x40;
             assert_eq!(Group::decode(&changed, salts), None, "byte {at}");
         }

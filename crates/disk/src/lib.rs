@@ -31,9 +31,11 @@ mod storage;
 
 pub use damage::{Damage, DamageKind};
 pub use directory::{Directory, FileSystem, OpenError, exchange, may_write, reserve};
-pub use engine::{Engine, LogSpace, SYNC_TIMES, State};
+pub use engine::{Engine, EngineState, LogSpace};
 pub use format::{Identity, VERSION};
-pub use log::{CommitError, End, Log, LogUsage, Options};
+pub use log::{CommitError, Log, LogEnd, LogUsage, Options};
 pub use reader::Reader;
-pub use scan::{Place, Recovered, ScanError, ScanEvent, TornGroup, identity, number_of, scan};
+pub use scan::{
+    BatchPlace, ScanError, ScanEvent, ScanSummary, TornGroup, read_identity, scan, segment_number,
+};
 pub use storage::{Entry, File, Storage};

@@ -11,12 +11,12 @@ use std::io;
 
 use crate::damage::{Damage, DamageKind};
 use crate::format::{
-    BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, SegmentHeader, occupied,
+    BATCH_HEADER_BYTES, DATA_BEGIN, GROUP_HEADER_BYTES, Group, Identity, SegmentHeader, group_bytes,
 };
 use crate::mark::{self, MarkFile};
 use crate::planted::{self, Fault};
 use crate::scan::{
-    Recovered, ScanEnd, ScanError, ScanEvent, is_spare, number_of, scan_to_end, segment_name,
+    ScanEnd, ScanError, ScanEvent, ScanSummary, is_spare, scan_to_end, segment_name, segment_number,
 };
 use crate::storage::{File, Storage};
 pub(crate) use files::Reserve;
@@ -26,18 +26,18 @@ use files::{Files, is_disk_full};
 /// The maximum size of a group. Writing this many bytes takes a few milliseconds. A single longer batch becomes a group of its own.
 const GROUP_BYTES_MAX: u64 = 8 << 20;
 /// If at most 1/16 of a segment is left, the next group may be larger than this rest. It then goes to the next segment.
-const REST_PART: u64 = 16;
+const SMALL_REST_DIVISOR: u64 = 16;
 
 /// Zeros that are written ahead of the groups. The first write to an allocated but unwritten block changes metadata, which the next sync
 /// must write too: such a sync took three times as long. Fewer zeros would save less. With more zeros, a publish would wait for them longer
 /// than a few milliseconds.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 /// After a group larger than 1/4 of `ZEROS` no zeros are written, because they would save nothing.
-const ZEROS_PART: usize = 4;
+const ZEROS_DIVISOR: usize = 4;
 
 /// The end of a log. A checkpoint stores this value to record which groups it contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct End {
+pub struct LogEnd {
     /// The first segment that can still get groups: the open segment, or the next one if none is open. A checkpoint of the whole log
     /// replaces all earlier segments.
     pub segment: u64,
@@ -51,13 +51,13 @@ pub struct LogUsage {
     /// Bytes of all files.
     pub bytes: u64,
     /// The number of the last sealed segment, which is never written again; 0 if there is none.
-    pub sealed: u64,
+    pub last_sealed: u64,
     /// Bytes of the files of all sealed segments.
     pub sealed_bytes: u64,
     /// Bytes of the groups in the open segment.
     pub open_bytes: u64,
     /// Bytes of the groups written since the log was opened.
-    pub written: u64,
+    pub written_bytes: u64,
 }
 
 /// The segment to which groups are written.
@@ -66,17 +66,25 @@ struct Segment<F> {
     header: SegmentHeader,
     /// The offset of the next group.
     offset: u64,
-    /// All bytes before this offset were written once, as groups or zeros.
-    zeroed: u64,
+    /// All bytes before this offset have been written, as groups or zeros.
+    zeroed_end: u64,
+}
+
+/// A segment to which nothing is written any more.
+#[derive(Clone, Copy)]
+struct SealedSegment {
+    number: u64,
+    /// Bytes of its file.
+    bytes: u64,
 }
 
 /// The data about earlier groups that the next group's header contains.
-struct GroupTail {
+struct LogTail {
     next_group: u64,
     /// Number of batches in all groups.
     batches: u64,
     /// The checksum of the last group.
-    crc: u32,
+    last_crc: u32,
 }
 
 /// A log that is open for writing.
@@ -84,24 +92,23 @@ pub struct Log<S: Storage> {
     files: Files<S>,
     identity: Identity,
     segment: Option<Segment<S::File>>,
-    /// The sealed segments, with the bytes of their files.
-    sealed: VecDeque<(u64, u64)>,
+    sealed: VecDeque<SealedSegment>,
     /// The number of the newest segment.
-    segments: u64,
-    tail: GroupTail,
+    newest_segment: u64,
+    tail: LogTail,
     /// The file that records where the log ends (see `mark`). `None` if there was no space for it.
-    mark: Option<MarkFile<S::File>>,
+    mark_file: Option<MarkFile<S::File>>,
     /// The end of the log was lost, and no checkpoint of the rest has been written yet.
     end_is_lost: bool,
     /// The buffer for the group being written.
     group: Vec<u8>,
     /// A write or a sync has failed.
-    failed: bool,
+    has_failed: bool,
 }
 
 impl<S: Storage> Log<S> {
-    /// Reads the log in this storage and continues it. If there is no log, creates one with the identity `new`. Passes each batch and each
-    /// loss to `each`, in order. Removes segments before [`Options::first_segment`] without reading them.
+    /// Reads the log in this storage and continues it. If there is no log, creates one with `new_identity`. Passes each batch and each
+    /// loss to `on_event`, in order. Removes segments before [`Options::first_segment`] without reading them.
     ///
     /// # Errors
     /// If a file cannot be read or has a format that this build does not know; then nothing was changed. Also if the disk fails while the
@@ -109,40 +116,40 @@ impl<S: Storage> Log<S> {
     pub fn open(
         storage: S,
         options: Options,
-        new: Identity,
-        each: impl FnMut(ScanEvent<'_>),
-    ) -> Result<(Log<S>, Recovered), ScanError> {
-        let first = (!planted::is(Fault::Returned)).then_some(options.first_segment);
-        let (found, end) = scan_to_end(&storage, (first, None), each)?;
-        let is_lost = |damage: &Damage| damage.kind == DamageKind::End;
-        let end_is_lost = found.damages.iter().any(is_lost);
+        new_identity: Identity,
+        on_event: impl FnMut(ScanEvent<'_>),
+    ) -> Result<(Log<S>, ScanSummary), ScanError> {
+        let first = (!planted::is_on(Fault::Returned)).then_some(options.first_segment);
+        let (recovered, end) = scan_to_end(&storage, (first, None), on_event)?;
+        let is_lost_end = |damage: &Damage| damage.kind == DamageKind::End;
+        let end_is_lost = recovered.damages.iter().any(is_lost_end);
         let failed = |name: &str, error| ScanError::Io(name.to_string(), error);
         let mut log = Log {
             files: Files {
                 storage,
                 options,
                 spares: Vec::new(),
-                spares_made: 0,
+                last_spare: 0,
                 bytes: 0,
                 other_bytes: 0,
                 reserve: Reserve::default(),
-                written: 0,
+                written_bytes: 0,
                 free_bytes: u64::MAX,
-                released: false,
+                spares_removed: false,
             },
-            identity: found.identity.unwrap_or(new),
+            identity: recovered.identity.unwrap_or(new_identity),
             segment: None,
             sealed: VecDeque::new(),
-            segments: options.first_segment.max(1) - 1,
-            tail: GroupTail {
+            newest_segment: options.first_segment.max(1) - 1,
+            tail: LogTail {
                 next_group: 1,
                 batches: 0,
-                crc: 0,
+                last_crc: 0,
             },
-            mark: None,
+            mark_file: None,
             end_is_lost,
             group: Vec::new(),
-            failed: false,
+            has_failed: false,
         };
         let entries = log
             .files
@@ -150,10 +157,13 @@ impl<S: Storage> Log<S> {
             .list()
             .map_err(|error| failed("the directory", error))?;
         for entry in entries {
-            match number_of(&entry.name) {
+            match segment_number(&entry.name) {
                 Some(number) if number >= options.first_segment => {
                     log.files.bytes += entry.bytes;
-                    log.sealed.push_back((number, entry.bytes));
+                    log.sealed.push_back(SealedSegment {
+                        number,
+                        bytes: entry.bytes,
+                    });
                 }
                 // Symbolic links, directories and devices are not removed.
                 _ if !entry.is_file => {}
@@ -164,31 +174,34 @@ impl<S: Storage> Log<S> {
                 }
             }
         }
-        log.sealed.make_contiguous().sort_unstable();
+        let sealed = log.sealed.make_contiguous();
+        sealed.sort_unstable_by_key(|segment| segment.number);
         match end {
             Some(end) => log.resume(end)?,
-            None if found.is_replaced => log.tail.next_group = options.checkpoint_group + 1,
+            None if recovered.is_replaced_by_checkpoint => {
+                log.tail.next_group = options.checkpoint_group + 1
+            }
             None => {}
         }
         let marked = match log.end_is_lost {
-            true => log.mark(mark::LOST, mark::LOST),
-            false => log.mark_end(),
+            true => log.write_mark(mark::END_IS_LOST, mark::END_IS_LOST),
+            false => log.write_end_mark(),
         };
-        marked.map_err(|error| failed(mark::NAME, error))?;
+        marked.map_err(|error| failed(mark::FILE_NAME, error))?;
         // If this fails, the first commit tries again.
-        let _ = log.files.prepare();
-        Ok((log, found))
+        let _ = log.files.make_spares();
+        Ok((log, recovered))
     }
 
-    /// Records the end in the mark, so that a later start notices if the log has become shorter. The caller must have synced everything. A
-    /// lost end stays marked as lost.
+    /// Writes the end of the log to the mark, so that a later start notices if the log has become shorter. The caller must have synced
+    /// everything. A lost end stays marked as lost.
     ///
     /// # Errors
     /// Errors of the disk. After an error the log must not be written any more.
-    pub(crate) fn mark_end(&mut self) -> io::Result<()> {
+    pub(crate) fn write_end_mark(&mut self) -> io::Result<()> {
         match self.end_is_lost {
             true => Ok(()),
-            false => match self.mark(self.segments, self.tail.next_group - 1) {
+            false => match self.write_mark(self.newest_segment, self.tail.next_group - 1) {
                 // A copy-on-write file system needs free space even to overwrite. The previous mark is older, but still true.
                 Err(error) if is_disk_full(&error) => Ok(()),
                 marked => marked,
@@ -196,16 +209,16 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    fn mark(&mut self, segment: u64, group: u64) -> io::Result<()> {
-        if self.mark.is_none() {
-            self.mark = match MarkFile::open(&self.files.storage) {
+    fn write_mark(&mut self, segment: u64, group: u64) -> io::Result<()> {
+        if self.mark_file.is_none() {
+            self.mark_file = match MarkFile::open(&self.files.storage) {
                 Ok(file) => Some(file),
                 Err(error) if is_disk_full(&error) => return Ok(()),
                 Err(error) => return Err(error),
             };
         }
         let log = self.identity.log;
-        self.mark
+        self.mark_file
             .as_mut()
             .map_or(Ok(()), |mark| mark.write(log, segment, group))
     }
@@ -213,25 +226,27 @@ impl<S: Storage> Log<S> {
     /// Continues after the last group of the last segment. After a kill between a write and its sync, or after a failed sync, this group
     /// may be only in the kernel's memory. So it is written again, and everything is synced.
     fn resume(&mut self, end: ScanEnd) -> Result<(), ScanError> {
-        (self.segments, self.tail.next_group) = (end.segment, end.next_group);
+        (self.newest_segment, self.tail.next_group) = (end.segment, end.next_group);
         self.tail.batches = end.batches;
-        if !planted::is(Fault::NoChain) {
-            self.tail.crc = end.crc;
+        if !planted::is_on(Fault::NoChain) {
+            self.tail.last_crc = end.crc;
         }
         let name = segment_name(end.segment);
         let failed = |error| ScanError::Io(name.clone(), error);
         // A new segment begins if the header of the last one is damaged, or if the end of the log is lost.
         if let Some(header) = end.header {
             let file = self.files.storage.open(&name).map_err(failed)?;
-            let mut last = vec![0; (end.offset - end.last) as usize];
-            file.read_at(&mut last, end.last).map_err(failed)?;
-            file.write_at(&last, end.last).map_err(failed)?;
+            let mut last_group = vec![0; (end.next_offset - end.last_group_offset) as usize];
+            file.read_at(&mut last_group, end.last_group_offset)
+                .map_err(failed)?;
+            file.write_at(&last_group, end.last_group_offset)
+                .map_err(failed)?;
             file.sync().map_err(failed)?;
             self.segment = Some(Segment {
                 file,
                 header,
-                offset: end.offset,
-                zeroed: end.offset,
+                offset: end.next_offset,
+                zeroed_end: end.next_offset,
             });
             self.sealed.pop_back();
         }
@@ -243,20 +258,22 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// Those of [`commit`](Self::commit).
     pub fn begin_segment(&mut self) -> Result<(), CommitError> {
-        self.next_segment(0)
+        self.begin_segment_for(0)
     }
 
     /// Seals the open segment, if there is one. This needs no disk space, because only the next commit begins a new segment.
     pub fn seal(&mut self) {
         let open = self.segment.take();
-        let sealed = open.map(|open| (open.header.number, open.header.bytes));
-        self.sealed.extend(sealed);
+        self.sealed.extend(open.map(|open| SealedSegment {
+            number: open.header.number,
+            bytes: open.header.bytes,
+        }));
     }
 
     /// The end of the log.
-    pub fn end(&self) -> End {
-        End {
-            segment: self.segments + u64::from(self.segment.is_none()),
+    pub fn end(&self) -> LogEnd {
+        LogEnd {
+            segment: self.newest_segment + u64::from(self.segment.is_none()),
             group: self.tail.next_group - 1,
         }
     }
@@ -267,20 +284,20 @@ impl<S: Storage> Log<S> {
     }
 
     /// The space that the log occupies.
-    pub fn figures(&self) -> LogUsage {
+    pub fn usage(&self) -> LogUsage {
         LogUsage {
             bytes: self.files.bytes,
-            sealed: self.segments - u64::from(self.segment.is_some()),
-            sealed_bytes: self.sealed.iter().map(|(_, bytes)| bytes).sum(),
+            last_sealed: self.newest_segment - u64::from(self.segment.is_some()),
+            sealed_bytes: self.sealed.iter().map(|segment| segment.bytes).sum(),
             open_bytes: (self.segment.as_ref()).map_or(0, |open| open.offset - DATA_BEGIN),
-            written: self.files.written,
+            written_bytes: self.files.written_bytes,
         }
     }
 
     /// The number of the oldest segment. If there is none, the number of the next one.
     pub(crate) fn first_segment(&self) -> u64 {
-        let sealed = self.sealed.front().map(|(number, _)| *number);
-        sealed.unwrap_or(self.end().segment)
+        let oldest = self.sealed.front();
+        oldest.map_or(self.end().segment, |segment| segment.number)
     }
 
     /// Sets the size of the caller's other files, which counts towards [`Options::bytes_max`].
@@ -288,18 +305,21 @@ impl<S: Storage> Log<S> {
         self.files.other_bytes = bytes;
     }
 
-    /// Sets how much of the file system stays free for a checkpoint: `bytes`, plus the bytes written since [`LogUsage::written`] was
-    /// `from`; see [`prepare`](Self::prepare).
-    pub fn reserve(&mut self, bytes: u64, from: u64) {
-        self.files.reserve = Reserve { bytes, from };
+    /// Sets how much of the file system stays free for a checkpoint: `bytes`, plus the bytes written since [`LogUsage::written_bytes`] was
+    /// `since_written`; see [`make_spares`](Self::make_spares).
+    pub fn reserve(&mut self, bytes: u64, since_written: u64) {
+        self.files.reserve = Reserve {
+            bytes,
+            since_written,
+        };
     }
 
     /// Removes the spare files. No new ones are made.
     ///
     /// # Errors
     /// Errors of the file system.
-    pub(crate) fn release(&mut self) -> io::Result<()> {
-        self.files.release()
+    pub(crate) fn remove_spares(&mut self) -> io::Result<()> {
+        self.files.remove_spares()
     }
 
     /// Removes the sealed segments before this one. Removed segments may reappear after a power cut, so a checkpoint on disk must contain
@@ -308,7 +328,7 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// Errors of the file system.
     pub fn remove_before(&mut self, segment: u64) -> io::Result<()> {
-        while let Some((number, bytes)) = self.sealed.front().copied()
+        while let Some(SealedSegment { number, bytes }) = self.sealed.front().copied()
             && number < segment
         {
             match self.files.storage.remove(&segment_name(number)) {
@@ -320,49 +340,48 @@ impl<S: Storage> Log<S> {
             self.files.bytes -= bytes;
         }
         self.end_is_lost = false;
-        self.mark_end()
+        self.write_end_mark()
     }
 
     /// Bytes of groups that can be committed for certain, even if other programs fill the disk.
-    pub fn room_bytes(&self) -> u64 {
-        let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
+    pub fn guaranteed_bytes(&self) -> u64 {
         let spare = self.files.options.segment_bytes - DATA_BEGIN;
-        here + self.files.spares.len() as u64 * spare
+        self.open_room_bytes() + self.files.spares.len() as u64 * spare
     }
 
-    /// Returns two numbers: the bytes that can be written before there is no space for another spare file (in [`Options::bytes_max`] and in
-    /// the file system), and `bytes_max`.
-    pub(crate) fn free_bytes(&self) -> (u64, u64) {
-        let Options {
-            bytes_max,
-            segment_bytes,
-            ..
-        } = self.files.options;
-        let taken = self.files.bytes.saturating_add(self.files.other_bytes);
-        // The full size of the next spare file is taken as soon as a spare file becomes a segment.
-        let more = bytes_max
-            .saturating_sub(taken)
-            .min(self.files.beyond_reserve())
-            .saturating_sub(segment_bytes);
-        let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
-        (more.saturating_add(here), bytes_max)
+    /// Bytes of groups for which the open segment has room.
+    fn open_room_bytes(&self) -> u64 {
+        self.segment.as_ref().map_or(0, Segment::room_bytes)
+    }
+
+    /// [`Options::bytes_max`].
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.files.options.bytes_max
+    }
+
+    /// Bytes that can be written before there is no space for another spare file, in [`Options::bytes_max`] and in the file system.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        // The full size of the next spare file is used as soon as a spare file becomes a segment.
+        self.bytes_max()
+            .saturating_sub(self.files.used_bytes())
+            .min(self.files.free_beyond_reserve())
+            .saturating_sub(self.files.options.segment_bytes)
+            .saturating_add(self.open_room_bytes())
     }
 
     /// The maximum size of the batches of the next group, counted with [`bytes_in_group`].
-    pub(crate) fn group_bytes(&self) -> usize {
-        let whole = self.files.options.segment_bytes - DATA_BEGIN;
-        let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
-        let room = if here > whole / REST_PART {
-            here
-        } else {
-            whole
+    pub(crate) fn next_group_bytes_max(&self) -> usize {
+        let whole_segment = self.files.options.segment_bytes - DATA_BEGIN;
+        let room = match self.open_room_bytes() {
+            rest if rest > whole_segment / SMALL_REST_DIVISOR => rest,
+            _ => whole_segment,
         };
-        (room.min(GROUP_BYTES_MAX) as usize).saturating_sub(GROUP_HEADER)
+        (room.min(GROUP_BYTES_MAX) as usize).saturating_sub(GROUP_HEADER_BYTES)
     }
 
-    /// Whether all spare files exist.
-    pub fn is_prepared(&self) -> bool {
-        self.files.is_prepared()
+    /// Whether all spare files exist, or were removed for good.
+    pub fn has_spares(&self) -> bool {
+        self.files.has_spares()
     }
 
     /// Makes the missing spare files, as far as there is space. Returns whether all spare files exist and the reserve of the file system is
@@ -370,8 +389,8 @@ impl<S: Storage> Log<S> {
     ///
     /// # Errors
     /// If a file cannot be made for a reason other than lack of space. The log can still use its existing files.
-    pub fn prepare(&mut self) -> io::Result<bool> {
-        self.files.prepare()
+    pub fn make_spares(&mut self) -> io::Result<bool> {
+        self.files.make_spares()
     }
 
     /// Writes and syncs the batches as one group. Once this returns, they survive a power cut.
@@ -382,23 +401,23 @@ impl<S: Storage> Log<S> {
         &mut self,
         batches: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<(), CommitError> {
-        if self.failed {
+        if self.has_failed {
             return Err(CommitError::Failed(io::Error::other(
                 "an earlier write or sync of the log has failed",
             )));
         }
         Group::begin(&mut self.group);
-        let (empty, mut count) = (self.group.len(), 0);
+        let (header_bytes, mut count) = (self.group.len(), 0);
         for batch in batches {
             Group::push(&mut self.group, batch);
             count += 1;
         }
-        if self.group.len() == empty {
+        if self.group.len() == header_bytes {
             return Ok(());
         }
-        let needed = occupied(self.group.len() - empty);
+        let needed = group_bytes(self.group.len() - header_bytes);
         if (self.segment.as_ref()).is_none_or(|segment| segment.room_bytes() < needed) {
-            self.next_segment(needed)?;
+            self.begin_segment_for(needed)?;
         }
         let segment = self.segment.as_mut().expect("there is one now");
         let salts = segment.header.salts();
@@ -406,36 +425,36 @@ impl<S: Storage> Log<S> {
             &mut self.group,
             self.tail.next_group,
             self.tail.batches,
-            self.tail.crc,
+            self.tail.last_crc,
             salts,
         );
         let written = segment.write(&self.group);
-        let synced = written.and_then(|()| match planted::is(Fault::NoSync) {
+        let synced = written.and_then(|()| match planted::is_on(Fault::NoSync) {
             true => Ok(()),
             false => segment.file.sync(),
         });
         if let Err(error) = synced {
-            self.failed = true;
+            self.has_failed = true;
             return Err(CommitError::Failed(error));
         }
         segment.offset += self.group.len() as u64;
-        self.files.written += self.group.len() as u64;
-        (self.tail.next_group, self.tail.crc) = (self.tail.next_group + 1, crc);
+        self.files.written_bytes += self.group.len() as u64;
+        (self.tail.next_group, self.tail.last_crc) = (self.tail.next_group + 1, crc);
         self.tail.batches += count;
         Ok(())
     }
 
     /// Begins the next segment, with space for a group of `needed` bytes.
-    fn next_segment(&mut self, needed: u64) -> Result<(), CommitError> {
-        let blank = self.files.blank(DATA_BEGIN + needed);
-        self.failed |= matches!(blank, Err(CommitError::Failed(_)));
-        let (name, file, bytes) = blank?;
-        let number = self.segments + 1;
+    fn begin_segment_for(&mut self, needed: u64) -> Result<(), CommitError> {
+        let file = self.files.take_file(DATA_BEGIN + needed);
+        self.has_failed |= matches!(file, Err(CommitError::Failed(_)));
+        let (name, file, bytes) = file?;
+        let number = self.newest_segment + 1;
         let header = SegmentHeader {
             salt: self.salt(number),
             number,
             first_group: self.tail.next_group,
-            previous_crc: self.tail.crc,
+            previous_crc: self.tail.last_crc,
             bytes,
             identity: self.identity,
         };
@@ -443,9 +462,9 @@ impl<S: Storage> Log<S> {
         let synced = written.and_then(|()| file.sync());
         let named = synced.and_then(|()| self.files.storage.rename(&name, &segment_name(number)));
         let named = named.and_then(|()| self.files.storage.sync_names());
-        self.segments = number;
-        if let Err(error) = named.and_then(|()| self.mark_end()) {
-            self.failed = true;
+        self.newest_segment = number;
+        if let Err(error) = named.and_then(|()| self.write_end_mark()) {
+            self.has_failed = true;
             return Err(CommitError::Failed(error));
         }
         self.seal();
@@ -453,7 +472,7 @@ impl<S: Storage> Log<S> {
             file,
             header,
             offset: DATA_BEGIN,
-            zeroed: DATA_BEGIN,
+            zeroed_end: DATA_BEGIN,
         });
         Ok(())
     }
@@ -461,7 +480,7 @@ impl<S: Storage> Log<S> {
     /// The seed of the checksums of a segment. Different segments, also of other logs, almost certainly have different seeds.
     fn salt(&self, number: u64) -> u32 {
         let mut seed = self.identity.log.to_le_bytes().to_vec();
-        if !planted::is(Fault::Recycled) {
+        if !planted::is_on(Fault::Recycled) {
             seed.extend_from_slice(&number.to_le_bytes());
         }
         crc32c::crc32c(&seed)
@@ -479,17 +498,17 @@ impl<F: File> Segment<F> {
     fn write(&mut self, group: &[u8]) -> io::Result<()> {
         self.file.write_at(group, self.offset)?;
         let end = self.offset + group.len() as u64;
-        if end > self.zeroed && group.len() <= ZEROS.len() / ZEROS_PART {
+        if end > self.zeroed_end && group.len() <= ZEROS.len() / ZEROS_DIVISOR {
             let room = self.header.bytes.saturating_sub(end);
             let zeros = room.min(ZEROS.len() as u64);
             self.file.write_at(&ZEROS[..zeros as usize], end)?;
-            self.zeroed = end + zeros;
+            self.zeroed_end = end + zeros;
         }
         Ok(())
     }
 }
 
 /// Bytes that a batch of this length adds to its group.
-pub(crate) fn bytes_in_group(batch: usize) -> usize {
-    BATCH_HEADER + batch
+pub(crate) fn bytes_in_group(batch_bytes: usize) -> usize {
+    BATCH_HEADER_BYTES + batch_bytes
 }

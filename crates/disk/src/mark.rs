@@ -7,7 +7,7 @@
 //! * A missing or damaged mark proves nothing.
 //!
 //! If the end of the log is lost, every start must report it until the caller has written a checkpoint of the rest, because the process may
-//! be killed before that. Until then the mark has the value [`LOST`], which no log reaches.
+//! be killed before that. Until then the mark has the value [`END_IS_LOST`], which no log reaches.
 
 use std::io;
 
@@ -15,17 +15,17 @@ use crate::format::{read_u32, read_u64};
 use crate::storage::{File, Storage};
 
 /// The name of the file.
-pub(crate) const NAME: &str = "end";
+pub(crate) const FILE_NAME: &str = "end";
 const MAGIC: &[u8; 8] = b"CROREEND";
 const VERSION: u32 = 1;
 /// Bytes of a mark.
-const BYTES: usize = 48;
+const MARK_BYTES: usize = 48;
 /// Distance between the two slots. It is more than a disk writes at once.
-const PLACE: u64 = 4096;
-const PLACES: u64 = 2;
+const SLOT_DISTANCE: u64 = 4096;
+const SLOTS: u64 = 2;
 
 /// A mark with this segment number and group number records that the end is lost.
-pub(crate) const LOST: u64 = u64::MAX;
+pub(crate) const END_IS_LOST: u64 = u64::MAX;
 
 /// Where a log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ pub(crate) struct EndMark {
 }
 
 impl EndMark {
-    fn encode(&self) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
+    fn encode(&self) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..20].copy_from_slice(&self.number.to_le_bytes());
@@ -55,7 +55,7 @@ impl EndMark {
     }
 
     fn decode(bytes: &[u8]) -> Option<EndMark> {
-        let bytes = bytes.get(..BYTES)?;
+        let bytes = bytes.get(..MARK_BYTES)?;
         let verifies = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..44]) == read_u32(bytes, 44);
         (verifies && read_u32(bytes, 8) == VERSION).then(|| EndMark {
             number: read_u64(bytes, 12),
@@ -70,22 +70,22 @@ impl EndMark {
     /// # Errors
     /// If the file exists and cannot be read.
     pub fn read<S: Storage>(storage: &S) -> io::Result<Option<EndMark>> {
-        match storage.open(NAME) {
-            Ok(file) => read_places(&file),
+        match storage.open(FILE_NAME) {
+            Ok(file) => read_newest(&file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-fn read_places(file: &impl File) -> io::Result<Option<EndMark>> {
+fn read_newest(file: &impl File) -> io::Result<Option<EndMark>> {
     let mut newest: Option<EndMark> = None;
-    for place in 0..PLACES {
-        let mut bytes = [0; BYTES];
-        let len = file.read_at(&mut bytes, place * PLACE)?;
-        let later = EndMark::decode(&bytes[..len])
+    for slot in 0..SLOTS {
+        let mut bytes = [0; MARK_BYTES];
+        let len = file.read_at(&mut bytes, slot * SLOT_DISTANCE)?;
+        let newer = EndMark::decode(&bytes[..len])
             .filter(|mark| newest.is_none_or(|newest| mark.number > newest.number));
-        newest = later.or(newest);
+        newest = newer.or(newest);
     }
     Ok(newest)
 }
@@ -103,13 +103,13 @@ impl<F: File> MarkFile<F> {
     /// # Errors
     /// Errors of the file system, including a full disk.
     pub fn open<S: Storage<File = F>>(storage: &S) -> io::Result<MarkFile<F>> {
-        let file = match storage.open(NAME) {
+        let file = match storage.open(FILE_NAME) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                storage.create(NAME, PLACES * PLACE)?
+                storage.create(FILE_NAME, SLOTS * SLOT_DISTANCE)?
             }
             opened => opened?,
         };
-        let number = read_places(&file)?.map_or(0, |mark| mark.number);
+        let number = read_newest(&file)?.map_or(0, |mark| mark.number);
         Ok(MarkFile { file, number })
     }
 
@@ -126,7 +126,7 @@ impl<F: File> MarkFile<F> {
             group,
         };
         self.file
-            .write_at(&mark.encode(), number % PLACES * PLACE)?;
+            .write_at(&mark.encode(), number % SLOTS * SLOT_DISTANCE)?;
         self.file.sync()?;
         self.number = number;
         Ok(())

@@ -33,6 +33,6 @@ pub fn plant(fault: Option<Fault>) {
 
 /// Whether this fault is on.
 #[inline]
-pub(crate) fn is(fault: Fault) -> bool {
+pub(crate) fn is_on(fault: Fault) -> bool {
     cfg!(feature = "planted") && PLANTED.load(Ordering::Relaxed) == fault as u8
 }

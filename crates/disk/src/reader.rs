@@ -5,8 +5,8 @@
 
 use std::io;
 
-use crate::format::BATCH_HEADER;
-use crate::scan::{Place, segment_name};
+use crate::format::BATCH_HEADER_BYTES;
+use crate::scan::{BatchPlace, segment_name};
 use crate::storage::{File, Storage};
 
 /// Bytes of one read. Most batches are shorter, so one read also serves neighbouring batches.
@@ -20,7 +20,7 @@ pub struct Reader<S: Storage> {
     /// A part of the open segment.
     window: Vec<u8>,
     /// The offset of `window` in the segment.
-    begins: u64,
+    window_offset: u64,
 }
 
 impl<S: Storage> Reader<S> {
@@ -30,29 +30,29 @@ impl<S: Storage> Reader<S> {
             storage,
             file: None,
             window: Vec::new(),
-            begins: 0,
+            window_offset: 0,
         }
     }
 
-    /// The batch at this segment and offset ([`Place::of_batch`]).
+    /// Reads the batch at this segment and offset ([`BatchPlace::segment_and_offset`]).
     ///
     /// # Errors
     /// Errors of the disk; `InvalidData` if there is no batch.
-    pub fn batch(&mut self, (segment, offset): (u64, u64)) -> io::Result<&[u8]> {
+    pub fn read_batch(&mut self, (segment, offset): (u64, u64)) -> io::Result<&[u8]> {
         if (self.file.as_ref()).is_none_or(|(number, _)| *number != segment) {
             self.window.clear();
             self.file = Some((segment, self.storage.open(&segment_name(segment))?));
         }
-        let header = self.bytes(offset, BATCH_HEADER)?;
+        let header = self.read_bytes(offset, BATCH_HEADER_BYTES)?;
         let header = header.first_chunk().expect("as many as were asked for");
         let len = u32::from_le_bytes(*header) as usize;
-        self.bytes(offset + BATCH_HEADER as u64, len)
+        self.read_bytes(offset + BATCH_HEADER_BYTES as u64, len)
     }
 
-    /// The `len` bytes at this offset.
-    fn bytes(&mut self, offset: u64, len: usize) -> io::Result<&[u8]> {
+    /// Reads the `len` bytes at this offset.
+    fn read_bytes(&mut self, offset: u64, len: usize) -> io::Result<&[u8]> {
         let end = offset.saturating_add(len as u64);
-        if offset < self.begins || end > self.begins + self.window.len() as u64 {
+        if offset < self.window_offset || end > self.window_offset + self.window.len() as u64 {
             let (_, file) = self.file.as_ref().expect("it was opened");
             if end > file.bytes()? {
                 return Err(io::ErrorKind::InvalidData.into());
@@ -60,17 +60,17 @@ impl<S: Storage> Reader<S> {
             self.window.resize(len.max(WINDOW_BYTES), 0);
             let read = file.read_at(&mut self.window, offset)?;
             self.window.truncate(read);
-            self.begins = offset;
+            self.window_offset = offset;
         }
-        let at = (offset - self.begins) as usize;
-        let found = self.window.get(at..at + len);
-        found.ok_or(io::ErrorKind::InvalidData.into())
+        let start = (offset - self.window_offset) as usize;
+        let batch = self.window.get(start..start + len);
+        batch.ok_or(io::ErrorKind::InvalidData.into())
     }
 }
 
-impl Place {
-    /// The segment of the batch, and its offset in the segment, for [`Reader::batch`].
-    pub fn of_batch(&self) -> (u64, u64) {
-        (self.segment, self.batch)
+impl BatchPlace {
+    /// The segment of the batch, and its offset in the segment, for [`Reader::read_batch`].
+    pub fn segment_and_offset(&self) -> (u64, u64) {
+        (self.segment, self.batch_offset)
     }
 }

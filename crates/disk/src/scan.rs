@@ -14,8 +14,8 @@ use std::io;
 
 use crate::damage::{Damage, DamageKind};
 use crate::format::{
-    ALIGNMENT, BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, NoSegment, PREVIOUS_CRC,
-    Salts, SegmentHeader, VERSION,
+    ALIGNMENT, BATCH_HEADER_BYTES, DATA_BEGIN, GROUP_HEADER_BYTES, Group, HeaderError, Identity,
+    PREVIOUS_CRC_OFFSET, Salts, SegmentHeader, VERSION,
 };
 use crate::mark::{self, EndMark};
 use crate::planted::{self, Fault};
@@ -32,7 +32,7 @@ pub(crate) fn segment_name(number: u64) -> String {
 }
 
 /// The number of the segment whose file has this name; `None` if it is not the name of a segment's file.
-pub fn number_of(name: &str) -> Option<u64> {
+pub fn segment_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let number = digits.parse().ok()?;
     ((1..u64::MAX).contains(&number) && segment_name(number) == name).then_some(number)
@@ -49,22 +49,22 @@ pub(crate) fn is_spare(name: &str) -> bool {
 
 /// Where a batch is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BatchPlace {
     /// The segment's number.
     pub segment: u64,
     /// The offset in the segment, in bytes, of the group that contains the batch.
-    pub offset: u64,
+    pub group_offset: u64,
     /// The group's number.
     pub group: u64,
     /// The offset of the batch in the segment, in bytes. The four bytes at this offset are the batch's length. The batch follows.
-    pub batch: u64,
+    pub batch_offset: u64,
 }
 
 /// What a scan finds, in the order of the log.
 #[derive(Debug)]
 pub enum ScanEvent<'a> {
     /// A batch.
-    Batch(Place, &'a [u8]),
+    Batch(BatchPlace, &'a [u8]),
     /// A range of the log from which batches are missing, or may be missing.
     Damage(Damage),
 }
@@ -80,7 +80,7 @@ pub struct TornGroup {
 
 /// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct ScanSummary {
     /// The identity of the log; `None` if no segment that was read has an intact header.
     pub identity: Option<Identity>,
     /// Number of segments read.
@@ -94,14 +94,14 @@ pub struct Recovered {
     /// Bytes of the batches.
     pub bytes: u64,
     /// The torn group at the end, if there is one.
-    pub torn: Option<TornGroup>,
+    pub torn_group: Option<TornGroup>,
     /// The losses, in the order of the log.
     pub damages: Vec<Damage>,
     /// The log has no segment to read, but nothing is lost: a checkpoint replaces all segments before the first one to read, and the mark
     /// shows that the log ended in one of them.
-    pub is_replaced: bool,
+    pub is_replaced_by_checkpoint: bool,
     /// Files in the directory that are not files of the log. The log does not touch them.
-    pub foreign: Vec<String>,
+    pub foreign_files: Vec<String>,
 }
 
 /// Why a log cannot be read. The scan has changed nothing on disk.
@@ -131,7 +131,7 @@ pub enum ScanError {
         "{0} is no ordinary file (a symbolic link, a directory or a device): move it away, and the file that it stands \
          for into its place"
     )]
-    NoFile(String),
+    NotRegularFile(String),
 }
 
 /// The end of a log, with all that the writer of the next group needs.
@@ -141,13 +141,13 @@ pub(crate) struct ScanEnd {
     /// segment.
     pub header: Option<SegmentHeader>,
     /// Whether the segment's file is shorter than its header says.
-    pub is_cut: bool,
+    pub is_truncated: bool,
     /// The number of the last segment.
     pub segment: u64,
     /// The offset of the segment's last group. If the segment has no group: 0, the offset of the segment's header.
-    pub last: u64,
+    pub last_group_offset: u64,
     /// The offset at which the next group will be written: after the last group, or after the header.
-    pub offset: u64,
+    pub next_offset: u64,
     pub next_group: u64,
     /// Number of batches in the log.
     pub batches: u64,
@@ -157,13 +157,13 @@ pub(crate) struct ScanEnd {
 
 /// Added to the count of batches if the number of lost batches is unknown. Each group stores the count of batches before it, and a real
 /// count is never this high. So a later scan recognizes the sum and does not compute a number of lost batches from it.
-const UNKNOWN: u64 = 1 << 40;
+const UNKNOWN_BATCHES: u64 = 1 << 40;
 
-/// The identity of the log in this storage, from the first segment with an intact header.
+/// Reads the identity of the log in this storage from the first segment with an intact header.
 ///
 /// # Errors
 /// If a file cannot be read or has a format that this build does not know.
-pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> {
+pub fn read_identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> {
     let mut scan = Scan::new(|_| {});
     for number in scan.list_segments(storage, (None, None))? {
         if let Some(header) = scan.read_header(storage, number)? {
@@ -174,38 +174,40 @@ pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> 
 }
 
 /// The first and the last segment to read; `None` means no bound.
-pub type Segments = (Option<u64>, Option<u64>);
+pub type SegmentBounds = (Option<u64>, Option<u64>);
 
-/// Reads these segments of a log without changing them, and calls `each` with every batch and every loss. A missing first segment is
+/// Reads these segments of a log, changes nothing, and calls `on_event` with every batch and every loss. A missing first segment is
 /// damage. If `segments` has an upper bound, the scan also checks that the header of the following segment refers to the last group.
 ///
 /// # Errors
 /// If a file cannot be read or has a format that this build does not know.
 pub fn scan<S: Storage>(
     storage: &S,
-    segments: Segments,
-    each: impl FnMut(ScanEvent<'_>),
-) -> Result<Recovered, ScanError> {
-    Ok(scan_to_end(storage, segments, each)?.0)
+    segments: SegmentBounds,
+    on_event: impl FnMut(ScanEvent<'_>),
+) -> Result<ScanSummary, ScanError> {
+    Ok(scan_to_end(storage, segments, on_event)?.0)
 }
 
 /// Like [`scan`], but also returns the end of the log; `None` if there is no segment to read.
 pub(crate) fn scan_to_end<S: Storage>(
     storage: &S,
-    (first, last): Segments,
-    each: impl FnMut(ScanEvent<'_>),
-) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
-    let mut scan = Scan::new(each);
-    let follower = last.and_then(|last| last.checked_add(1));
+    (first, last): SegmentBounds,
+    on_event: impl FnMut(ScanEvent<'_>),
+) -> Result<(ScanSummary, Option<ScanEnd>), ScanError> {
+    let mut scan = Scan::new(on_event);
+    let following_segment = last.and_then(|last| last.checked_add(1));
     // The mark must be read before the segments are listed. Otherwise a running server could begin a segment and write its mark in between,
     // and that segment would seem to be lost.
     let mark = match last {
-        None => EndMark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
+        None => {
+            EndMark::read(storage).map_err(|error| ScanError::Io(mark::FILE_NAME.into(), error))?
+        }
         Some(_) => None,
     };
     let segments = scan.list_segments(storage, (first, last))?;
     let mut headers = Vec::with_capacity(segments.len());
-    for number in segments.iter().copied().chain(follower) {
+    for number in segments.iter().copied().chain(following_segment) {
         headers.push(scan.read_header(storage, number)?);
     }
     let mut end = None;
@@ -227,7 +229,7 @@ pub(crate) fn scan_to_end<S: Storage>(
             None => scan.record_loss(DamageKind::Header, number, 0),
             Some(header) => {
                 let name = segment_name(number);
-                read_whole(storage, &name, &mut bytes)?;
+                read_file(storage, &name, &mut bytes)?;
                 offset = scan.read_segment(header, &bytes);
                 match headers.get(at + 1) {
                     None => scan.check_torn(header, &bytes, offset),
@@ -237,62 +239,63 @@ pub(crate) fn scan_to_end<S: Storage>(
         }
         end = Some(ScanEnd {
             header,
-            is_cut: header.is_some_and(|header| (bytes.len() as u64) < header.bytes),
+            is_truncated: header.is_some_and(|header| (bytes.len() as u64) < header.bytes),
             segment: number,
-            last: scan.last,
-            offset,
-            next_group: scan.expected.unwrap_or(1),
-            batches: scan.batches_or_more(),
+            last_group_offset: scan.last_group_offset,
+            next_offset: offset,
+            next_group: scan.next_group.unwrap_or(1),
+            batches: scan.batches_or_unknown(),
             crc: scan.crc,
         });
     }
     if last.is_none() {
         let first = first.unwrap_or(1);
-        scan.found.is_replaced = end.is_none() && mark.is_some_and(|it| it.segment < first);
+        scan.summary.is_replaced_by_checkpoint =
+            end.is_none() && mark.is_some_and(|it| it.segment < first);
         scan.check_end(mark, &mut end);
     }
     scan.report(None);
-    scan.found.last_group = end.map_or(0, |end| end.next_group - 1);
-    Ok((scan.found, end))
+    scan.summary.last_group = end.map_or(0, |end| end.next_group - 1);
+    Ok((scan.summary, end))
 }
 
-fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
+fn read_file<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
     let failed = |error| ScanError::Io(name.to_string(), error);
     let file = storage.open(name).map_err(failed)?;
     // The length comes from the file system, because the file may be shorter than its header says.
-    let most = usize::try_from(file.bytes().map_err(failed)?).unwrap_or(usize::MAX);
-    bytes.resize(most, 0);
+    let file_bytes = usize::try_from(file.bytes().map_err(failed)?).unwrap_or(usize::MAX);
+    bytes.resize(file_bytes, 0);
     let len = file.read_at(bytes, 0).map_err(failed)?;
     bytes.truncate(len);
     Ok(())
 }
 
 struct Scan<E> {
-    each: E,
-    found: Recovered,
+    on_event: E,
+    summary: ScanSummary,
     /// The number of the next group; `None` before the first segment is read.
-    expected: Option<u64>,
+    next_group: Option<u64>,
     /// The checksum of the last group.
     crc: u32,
     /// A loss that is not reported yet. The next group shows how many batches were lost, so the report waits for it, or for the end of the
     /// scan.
-    loss: Option<Damage>,
+    unreported_loss: Option<Damage>,
     /// Number of batches in the log so far. `None` before the first group of a scan that does not start at the beginning of the log.
     batches: Option<u64>,
     /// The offset of the last group that was read in this segment. Before the first group: 0, the offset of the segment's header.
-    last: u64,
+    last_group_offset: u64,
 }
 
 impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
-    fn new(each: E) -> Scan<E> {
+    fn new(on_event: E) -> Scan<E> {
         Scan {
-            each,
-            found: Recovered::default(),
-            expected: None,
+            on_event,
+            summary: ScanSummary::default(),
+            next_group: None,
             crc: 0,
-            loss: None,
+            unreported_loss: None,
             batches: None,
-            last: 0,
+            last_group_offset: 0,
         }
     }
 
@@ -300,22 +303,22 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
     fn list_segments<S: Storage>(
         &mut self,
         storage: &S,
-        (first, last): Segments,
+        (first, last): SegmentBounds,
     ) -> Result<Vec<u64>, ScanError> {
         let failed = |error| ScanError::Io("the directory".into(), error);
         let mut numbers = Vec::new();
         for Entry { name, is_file, .. } in storage.list().map_err(failed)? {
-            match number_of(&name) {
+            match segment_number(&name) {
                 Some(number) if first.is_some_and(|first| number < first) => {}
                 Some(number) if last.is_some_and(|last| number > last) => {}
-                Some(_) if !is_file => return Err(ScanError::NoFile(name)),
+                Some(_) if !is_file => return Err(ScanError::NotRegularFile(name)),
                 Some(number) => numbers.push(number),
-                None if is_file && (is_spare(&name) || name == mark::NAME) => {}
-                None => self.found.foreign.push(name),
+                None if is_file && (is_spare(&name) || name == mark::FILE_NAME) => {}
+                None => self.summary.foreign_files.push(name),
             }
         }
         numbers.sort_unstable();
-        self.found.foreign.sort_unstable();
+        self.summary.foreign_files.sort_unstable();
         Ok(numbers)
     }
 
@@ -328,25 +331,25 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
         let name = segment_name(number);
         let failed = |error| ScanError::Io(name.clone(), error);
         let file = storage.open(&name).map_err(failed)?;
-        let mut bytes = [0; crate::format::SEGMENT_HEADER];
+        let mut bytes = [0; crate::format::SEGMENT_HEADER_BYTES];
         let len = file.read_at(&mut bytes, 0).map_err(failed)?;
         let header = match SegmentHeader::decode(&bytes[..len]) {
             Ok(header) if header.number == number => header,
-            Ok(_) | Err(NoSegment::Damaged) => return Ok(None),
-            Err(NoSegment::Version(found)) => return Err(ScanError::Version { name, found }),
+            Ok(_) | Err(HeaderError::Damaged) => return Ok(None),
+            Err(HeaderError::Version(found)) => return Err(ScanError::Version { name, found }),
         };
-        match self.found.identity {
+        match self.summary.identity {
             Some(identity) if identity.log != header.identity.log => {
                 return Err(ScanError::OtherLog(name));
             }
-            _ => self.found.identity = Some(header.identity),
+            _ => self.summary.identity = Some(header.identity),
         }
         Ok(Some(header))
     }
 
     /// Records a loss. Of several losses before the same group, only the first one is reported.
     fn record_loss(&mut self, kind: DamageKind, segment: u64, offset: u64) {
-        self.loss.get_or_insert(Damage {
+        self.unreported_loss.get_or_insert(Damage {
             kind,
             segment,
             offset,
@@ -356,60 +359,65 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
 
     /// Reports the recorded loss, if there is one. `batches` is the number of lost batches, if it is known.
     fn report(&mut self, batches: Option<u64>) {
-        if let Some(loss) = self.loss.take() {
+        if let Some(loss) = self.unreported_loss.take() {
             let damage = Damage { batches, ..loss };
-            self.found.damages.push(damage);
-            (self.each)(ScanEvent::Damage(damage));
+            self.summary.damages.push(damage);
+            (self.on_event)(ScanEvent::Damage(damage));
         }
     }
 
-    /// The number of batches before the next group, plus [`UNKNOWN`] if batches were lost after the last group.
-    fn batches_or_more(&self) -> u64 {
-        let unknown = if self.loss.is_some() { UNKNOWN } else { 0 };
+    /// The number of batches before the next group, plus [`UNKNOWN_BATCHES`] if batches were lost after the last group.
+    fn batches_or_unknown(&self) -> u64 {
+        let unknown = if self.unreported_loss.is_some() {
+            UNKNOWN_BATCHES
+        } else {
+            0
+        };
         self.batches.unwrap_or(0) + unknown
     }
 
     /// Reads the groups of a segment. Returns the offset after the last group.
     fn read_segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
-        self.found.segments += 1;
-        self.last = 0;
-        let begins = (header.first_group, header.previous_crc);
+        self.summary.segments += 1;
+        self.last_group_offset = 0;
+        let start = (header.first_group, header.previous_crc);
         if self
-            .expected
-            .is_some_and(|expected| (expected, self.crc) != begins)
+            .next_group
+            .is_some_and(|next_group| (next_group, self.crc) != start)
         {
             self.record_loss(DamageKind::Chain, header.number, 0);
         }
-        let (mut expected, crc) = begins;
+        let (mut expected, crc) = start;
         self.crc = crc;
         let mut offset = DATA_BEGIN;
         loop {
             let rest = bytes.get(offset as usize..).unwrap_or_default();
             let next = Group::decode(rest, header.salts())
-                .filter(|group| group.number == expected || planted::is(Fault::Recycled));
+                .filter(|group| group.number == expected || planted::is_on(Fault::Recycled));
             if let Some(group) = next {
                 if group.previous_crc != self.crc {
                     self.record_loss(DamageKind::Chain, header.number, offset);
                 }
-                self.take_group(header.number, offset, &group);
+                self.report_group(header.number, offset, &group);
                 offset += group.bytes();
                 expected = expected.saturating_add(1);
                 continue;
             }
-            let Some((later, number)) = find_later(bytes, offset, header.salts(), expected) else {
+            let Some((group_offset, number)) = find_group(bytes, offset, header.salts(), expected)
+            else {
                 break;
             };
             self.record_loss(DamageKind::Bytes, header.number, offset);
-            (offset, expected) = (later, number);
+            (offset, expected) = (group_offset, number);
         }
-        self.expected = Some(expected);
+        self.next_group = Some(expected);
         offset
     }
 
     /// Checks whether there is a torn group at `offset`, after the last group of the last segment.
     fn check_torn(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
-        let expected = self.expected.unwrap_or(header.first_group);
-        self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(TornGroup {
+        let expected = self.next_group.unwrap_or(header.first_group);
+        self.summary.torn_group = is_torn(bytes, offset, expected, self.crc).then_some(TornGroup {
             segment: header.number,
             offset,
         });
@@ -418,55 +426,60 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
     /// Checks by the length of the last segment's file and by the mark whether the log was longer. If it was, records that the end is lost.
     /// The log then continues in a new segment.
     fn check_end(&mut self, mark: Option<EndMark>, end: &mut Option<ScanEnd>) {
-        if planted::is(Fault::LostEnd) {
+        if planted::is_on(Fault::LostEnd) {
             return;
         }
-        let of_this_log = |mark: &EndMark| self.found.identity.is_none_or(|it| it.log == mark.log);
+        let of_this_log =
+            |mark: &EndMark| self.summary.identity.is_none_or(|it| it.log == mark.log);
         let (segment, group) = end.map_or((0, 0), |end| (end.segment, end.next_group - 1));
         let is_lost = |mark: EndMark| mark.segment > segment || mark.group > group;
-        let is_cut = end.is_some_and(|end| end.is_cut);
-        let mark = mark.filter(|mark| of_this_log(mark) && !self.found.is_replaced);
-        if is_cut || mark.is_some_and(is_lost) {
-            let offset = end.map_or(0, |end| end.offset);
+        let is_truncated = end.is_some_and(|end| end.is_truncated);
+        let mark = mark.filter(|mark| of_this_log(mark) && !self.summary.is_replaced_by_checkpoint);
+        if is_truncated || mark.is_some_and(is_lost) {
+            let offset = end.map_or(0, |end| end.next_offset);
             self.record_loss(DamageKind::End, segment, offset);
-            self.found.torn = None;
+            self.summary.torn_group = None;
         }
-        if let Some(end) = end.as_mut().filter(|_| self.loss.is_some()) {
+        if let Some(end) = end.as_mut().filter(|_| self.unreported_loss.is_some()) {
             end.header = None;
-            end.batches = self.batches_or_more();
+            end.batches = self.batches_or_unknown();
         }
     }
 
     /// Checks that no group is missing between this segment, whose last group ends at `offset`, and the next segment.
     fn check_next(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
-        let ends = (self.expected, self.crc);
-        let follows = |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == ends;
+        let log_end = (self.next_group, self.crc);
+        let continues_log =
+            |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == log_end;
         let adjoins = |next: &&SegmentHeader| Some(next.number) == header.number.checked_add(1);
-        if next.filter(adjoins).is_some_and(|next| !follows(next)) {
+        if next
+            .filter(adjoins)
+            .is_some_and(|next| !continues_log(next))
+        {
             self.record_loss(DamageKind::Bytes, header.number, offset);
         }
     }
 
-    fn take_group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
+    fn report_group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
         let before = group.batches_before;
         let lost = self.batches.and_then(|known| before.checked_sub(known));
         // If batches were lost but the count did not grow, the group is from another history of the log. The number of lost batches is then
         // unknown.
-        self.report(lost.filter(|lost| (1..UNKNOWN).contains(lost)));
-        self.last = offset;
+        self.report(lost.filter(|lost| (1..UNKNOWN_BATCHES).contains(lost)));
+        self.last_group_offset = offset;
         self.crc = group.crc;
-        self.found.groups += 1;
-        let mut place = Place {
+        self.summary.groups += 1;
+        let mut place = BatchPlace {
             segment,
-            offset,
+            group_offset: offset,
             group: group.number,
-            batch: offset + GROUP_HEADER as u64,
+            batch_offset: offset + GROUP_HEADER_BYTES as u64,
         };
         for batch in group.batches() {
-            self.found.batches += 1;
-            self.found.bytes += batch.len() as u64;
-            (self.each)(ScanEvent::Batch(place, batch));
-            place.batch += (BATCH_HEADER + batch.len()) as u64;
+            self.summary.batches += 1;
+            self.summary.bytes += batch.len() as u64;
+            (self.on_event)(ScanEvent::Batch(place, batch));
+            place.batch_offset += (BATCH_HEADER_BYTES + batch.len()) as u64;
         }
         self.batches = Some(before + group.batches().count() as u64);
     }
@@ -476,7 +489,7 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
 const ZEROS: [u8; 4096] = [0; 4096];
 
 /// Searches after `offset` for the next intact group whose number is at least `expected`. Returns the offset and the number of the group.
-fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
+fn find_group(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
     let mut at = offset + ALIGNMENT;
     while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
         // The unused rest of a segment is zeros, and no group begins with zeros.
@@ -496,6 +509,6 @@ fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<
 /// Whether the bytes at `offset` begin like the next group.
 fn is_torn(bytes: &[u8], offset: u64, expected: u64, crc: u32) -> bool {
     let header = bytes.get(offset as usize..).unwrap_or_default();
-    let begins = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);
-    begins(8, &expected.to_le_bytes()) && begins(PREVIOUS_CRC, &crc.to_le_bytes())
+    let has_bytes = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);
+    has_bytes(8, &expected.to_le_bytes()) && has_bytes(PREVIOUS_CRC_OFFSET, &crc.to_le_bytes())
 }

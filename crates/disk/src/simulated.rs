@@ -29,23 +29,23 @@ pub enum Fault {
 #[derive(Default)]
 struct Content {
     /// The bytes as the process sees them.
-    now: Vec<u8>,
+    cached: Vec<u8>,
     /// The bytes on the disk.
-    kept: Vec<u8>,
-    /// Sectors in which `now` and `kept` may differ.
+    synced: Vec<u8>,
+    /// Sectors in which `cached` and `synced` may differ.
     dirty: BTreeSet<usize>,
 }
 
-type Shared = Rc<RefCell<Content>>;
+type SharedContent = Rc<RefCell<Content>>;
 
-struct Inner {
-    names: BTreeMap<String, Shared>,
+struct DiskState {
+    names: BTreeMap<String, SharedContent>,
     /// The names on the disk.
-    kept: BTreeMap<String, Shared>,
+    synced: BTreeMap<String, SharedContent>,
     /// The changes of names since the last sync of the directory, in order.
     changes: Vec<DirectoryChange>,
     /// Capacity for files in bytes.
-    room: usize,
+    capacity: usize,
     /// Number of calls until the power fails.
     calls_left: usize,
     fault: Fault,
@@ -53,12 +53,12 @@ struct Inner {
 }
 
 enum DirectoryChange {
-    Add(String, Shared),
+    Add(String, SharedContent),
     Remove(String),
     Rename(String, String),
 }
 
-fn apply(names: &mut BTreeMap<String, Shared>, change: &DirectoryChange) {
+fn apply_change(names: &mut BTreeMap<String, SharedContent>, change: &DirectoryChange) {
     match change {
         DirectoryChange::Add(name, content) => drop(names.insert(name.clone(), content.clone())),
         DirectoryChange::Remove(name) => drop(names.remove(name)),
@@ -71,16 +71,16 @@ fn apply(names: &mut BTreeMap<String, Shared>, change: &DirectoryChange) {
 
 /// The disk. A clone is a handle to the same disk.
 #[derive(Clone)]
-pub struct Disk(Rc<RefCell<Inner>>);
+pub struct Disk(Rc<RefCell<DiskState>>);
 
 impl Disk {
     /// An empty disk. The seed determines which unsynced bytes a power cut loses.
     pub fn new(seed: u64, fault: Fault) -> Disk {
-        Disk(Rc::new(RefCell::new(Inner {
+        Disk(Rc::new(RefCell::new(DiskState {
             names: BTreeMap::new(),
-            kept: BTreeMap::new(),
+            synced: BTreeMap::new(),
             changes: Vec::new(),
-            room: usize::MAX,
+            capacity: usize::MAX,
             calls_left: usize::MAX,
             fault,
             rng: Rng::new(seed),
@@ -88,109 +88,117 @@ impl Disk {
     }
 
     /// Makes the power fail after this many calls. All later calls fail.
-    pub fn power_goes_after(&self, calls: usize) {
+    pub fn cut_power_after(&self, calls: usize) {
         self.0.borrow_mut().calls_left = calls;
     }
 
     /// Sets the capacity for files, in bytes.
-    pub fn set_room(&self, bytes: usize) {
-        self.0.borrow_mut().room = bytes;
+    pub fn set_capacity(&self, bytes: usize) {
+        self.0.borrow_mut().capacity = bytes;
     }
 
     /// Bytes of all files except the mark.
     pub fn bytes(&self) -> u64 {
-        let inner = self.0.borrow();
-        let all = inner.names.iter().filter(|(name, _)| *name != mark::NAME);
-        all.map(|(_, content)| content.borrow().now.len() as u64)
+        let state = self.0.borrow();
+        let all = state
+            .names
+            .iter()
+            .filter(|(name, _)| *name != mark::FILE_NAME);
+        all.map(|(_, content)| content.borrow().cached.len() as u64)
             .sum()
     }
 
-    /// The process was killed and starts again. Nothing is lost, because the kernel's memory has all bytes.
-    pub fn process_restarts(&self) {
+    /// Starts the process again after a kill. Nothing is lost, because the kernel's memory has all bytes.
+    pub fn restart_process(&self) {
         self.0.borrow_mut().calls_left = usize::MAX;
     }
 
-    /// The power returns. Any unsynced sectors may be lost, and also the last unsynced changes of names.
-    pub fn power_returns(&self) {
-        let mut inner = self.0.borrow_mut();
-        let Inner {
+    /// Ends a power cut. Any unsynced sectors may be lost, and also the last unsynced changes of names.
+    pub fn restore_power(&self) {
+        let mut state = self.0.borrow_mut();
+        let DiskState {
             names,
-            kept,
+            synced,
             changes,
             rng,
             ..
-        } = &mut *inner;
-        let last = rng.below(changes.len() + 1);
-        for change in &changes[..last] {
-            apply(kept, change);
+        } = &mut *state;
+        let change_count = rng.below(changes.len() + 1);
+        for change in &changes[..change_count] {
+            apply_change(synced, change);
         }
         changes.clear();
-        *names = kept.clone();
-        let all: Vec<Shared> = names.values().cloned().collect();
+        *names = synced.clone();
+        let all: Vec<SharedContent> = names.values().cloned().collect();
         for content in all {
             let mut content = content.borrow_mut();
-            let Content { now, kept, dirty } = &mut *content;
+            let Content {
+                cached,
+                synced,
+                dirty,
+            } = &mut *content;
             // The dirty sectors that survive: all, none, the first ones, or random ones.
-            let manner = rng.below(4);
-            let first = rng.below(dirty.len() + 1);
+            let loss_kind = rng.below(4);
+            let first_count = rng.below(dirty.len() + 1);
             for (n, sector) in core::mem::take(dirty).into_iter().enumerate() {
-                let stays = match manner {
+                let survives = match loss_kind {
                     0 => true,
                     1 => false,
-                    2 => n < first,
+                    2 => n < first_count,
                     _ => rng.chance(50),
                 };
-                let range = sector * SECTOR..((sector + 1) * SECTOR).min(now.len());
-                if stays {
-                    let end = range.end.max(kept.len());
-                    kept.resize(end, 0);
-                    kept[range.clone()].copy_from_slice(&now[range]);
+                let range = sector * SECTOR..((sector + 1) * SECTOR).min(cached.len());
+                if survives {
+                    let end = range.end.max(synced.len());
+                    synced.resize(end, 0);
+                    synced[range.clone()].copy_from_slice(&cached[range]);
                 }
             }
-            *now = kept.clone();
+            *cached = synced.clone();
         }
-        inner.calls_left = usize::MAX;
+        state.calls_left = usize::MAX;
     }
 
     /// Changes a byte of a file on the disk. Returns false if there is no such byte.
     pub fn damage(&self, name: &str, at: usize) -> bool {
-        let inner = self.0.borrow();
-        let Some(content) = inner.names.get(name) else {
+        let state = self.0.borrow();
+        let Some(content) = state.names.get(name) else {
             return false;
         };
         let mut content = content.borrow_mut();
-        let Content { now, kept, .. } = &mut *content;
-        let (Some(now), Some(kept)) = (now.get_mut(at), kept.get_mut(at)) else {
+        let Content { cached, synced, .. } = &mut *content;
+        let (Some(cached), Some(synced)) = (cached.get_mut(at), synced.get_mut(at)) else {
             return false;
         };
-        *now ^= 0x10;
-        *kept = *now;
+        *cached ^= 0x10;
+        *synced = *cached;
         true
     }
 
     /// Cuts a file on the disk to this length.
     pub fn truncate(&self, name: &str, bytes: usize) {
-        let inner = self.0.borrow();
-        let mut content = inner.names[name].borrow_mut();
-        content.now.truncate(bytes);
-        content.kept.truncate(bytes);
+        let state = self.0.borrow();
+        let mut content = state.names[name].borrow_mut();
+        content.cached.truncate(bytes);
+        content.synced.truncate(bytes);
         content.dirty.clear();
     }
 
     /// Replaces the bytes of a file with those of the same file on another disk.
     pub fn copy_from(&self, other: &Disk, name: &str) {
-        let bytes = other.0.borrow().names[name].borrow().now.clone();
-        let inner = self.0.borrow();
-        let mut content = inner.names[name].borrow_mut();
-        (content.now, content.kept) = (bytes.clone(), bytes);
+        let bytes = other.0.borrow().names[name].borrow().cached.clone();
+        let state = self.0.borrow();
+        let mut content = state.names[name].borrow_mut();
+        (content.cached, content.synced) = (bytes.clone(), bytes);
     }
 
-    fn call(&self) -> io::Result<RefMut<'_, Inner>> {
-        let mut inner = self.0.borrow_mut();
-        match inner.calls_left.checked_sub(1) {
+    /// Counts a call; fails if the power is gone.
+    fn begin_call(&self) -> io::Result<RefMut<'_, DiskState>> {
+        let mut state = self.0.borrow_mut();
+        match state.calls_left.checked_sub(1) {
             Some(left) => {
-                inner.calls_left = left;
-                Ok(inner)
+                state.calls_left = left;
+                Ok(state)
             }
             None => Err(io::Error::other("the power is gone")),
         }
@@ -202,97 +210,113 @@ fn not_found() -> io::Error {
 }
 
 impl Storage for Disk {
-    type File = Open;
+    type File = OpenFile;
 
     fn list(&self) -> io::Result<Vec<Entry>> {
-        let inner = self.call()?;
-        let entry = |(name, content): (&String, &Shared)| Entry {
+        let state = self.begin_call()?;
+        let entry = |(name, content): (&String, &SharedContent)| Entry {
             name: name.clone(),
-            bytes: content.borrow().now.len() as u64,
+            bytes: content.borrow().cached.len() as u64,
             is_file: true,
         };
-        Ok(inner.names.iter().map(entry).collect())
+        Ok(state.names.iter().map(entry).collect())
     }
 
-    fn open(&self, name: &str) -> io::Result<Open> {
-        let inner = self.call()?;
-        let content = inner.names.get(name).ok_or_else(not_found)?.clone();
-        Ok(Open(self.clone(), content))
+    fn open(&self, name: &str) -> io::Result<OpenFile> {
+        let state = self.begin_call()?;
+        let content = state.names.get(name).ok_or_else(not_found)?.clone();
+        Ok(OpenFile(self.clone(), content))
     }
 
-    fn create(&self, name: &str, bytes: u64) -> io::Result<Open> {
-        let mut inner = self.call()?;
-        let used: usize = inner.names.values().map(|it| it.borrow().now.len()).sum();
+    fn create(&self, name: &str, bytes: u64) -> io::Result<OpenFile> {
+        let mut state = self.begin_call()?;
+        let used: usize = state
+            .names
+            .values()
+            .map(|it| it.borrow().cached.len())
+            .sum();
         let bytes = bytes as usize;
-        if used + bytes > inner.room {
+        if used + bytes > state.capacity {
             return Err(io::ErrorKind::StorageFull.into());
         }
         // The content of a new file is undefined, so it may be the content of another file.
-        let others: Vec<Shared> = inner.names.values().cloned().collect();
-        let mut now = match inner.rng.below(others.len() + 1) {
+        let others: Vec<SharedContent> = state.names.values().cloned().collect();
+        let mut cached = match state.rng.below(others.len() + 1) {
             0 => Vec::new(),
-            n => others[n - 1].borrow().now.clone(),
+            n => others[n - 1].borrow().cached.clone(),
         };
-        now.resize(bytes, 0);
+        cached.resize(bytes, 0);
         let dirty = (0..bytes.div_ceil(SECTOR)).collect();
         // The length of the file, too, reaches the disk only with the first sync of the file.
-        let kept = Vec::new();
-        let content = Rc::new(RefCell::new(Content { now, kept, dirty }));
+        let synced = Vec::new();
+        let content = Rc::new(RefCell::new(Content {
+            cached,
+            synced,
+            dirty,
+        }));
         let change = DirectoryChange::Add(name.to_string(), content.clone());
-        apply(&mut inner.names, &change);
-        inner.changes.push(change);
-        Ok(Open(self.clone(), content))
+        apply_change(&mut state.names, &change);
+        state.changes.push(change);
+        Ok(OpenFile(self.clone(), content))
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        let inner = self.0.borrow();
-        let used: usize = inner.names.values().map(|it| it.borrow().now.len()).sum();
-        Ok((inner.room - used) as u64)
+        let state = self.0.borrow();
+        let used: usize = state
+            .names
+            .values()
+            .map(|it| it.borrow().cached.len())
+            .sum();
+        Ok((state.capacity - used) as u64)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut inner = self.call()?;
-        assert!(!inner.names.contains_key(to), "{to} is there already");
+        let mut state = self.begin_call()?;
+        assert!(!state.names.contains_key(to), "{to} is there already");
         let change = DirectoryChange::Rename(from.to_string(), to.to_string());
-        apply(&mut inner.names, &change);
-        inner.changes.push(change);
+        apply_change(&mut state.names, &change);
+        state.changes.push(change);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut inner = self.call()?;
-        if !inner.names.contains_key(name) {
+        let mut state = self.begin_call()?;
+        if !state.names.contains_key(name) {
             return Err(not_found());
         }
         let change = DirectoryChange::Remove(name.to_string());
-        apply(&mut inner.names, &change);
-        inner.changes.push(change);
+        apply_change(&mut state.names, &change);
+        state.changes.push(change);
         Ok(())
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        let mut inner = self.call()?;
-        if inner.fault != Fault::NamesNotSynced {
-            let Inner { kept, changes, .. } = &mut *inner;
-            changes.drain(..).for_each(|change| apply(kept, &change));
+        let mut state = self.begin_call()?;
+        if state.fault != Fault::NamesNotSynced {
+            let DiskState {
+                synced, changes, ..
+            } = &mut *state;
+            changes
+                .drain(..)
+                .for_each(|change| apply_change(synced, &change));
         }
         Ok(())
     }
 }
 
 /// An open file.
-pub struct Open(Disk, Shared);
+pub struct OpenFile(Disk, SharedContent);
 
-impl File for Open {
+impl File for OpenFile {
     fn bytes(&self) -> io::Result<u64> {
-        let _inner = self.0.call()?;
-        Ok(self.1.borrow().now.len() as u64)
+        let _inner = self.0.begin_call()?;
+        Ok(self.1.borrow().cached.len() as u64)
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        let _inner = self.0.call()?;
+        let _inner = self.0.begin_call()?;
         let content = self.1.borrow();
-        let from = content.now.get(offset as usize..).unwrap_or_default();
+        let from = content.cached.get(offset as usize..).unwrap_or_default();
         let len = from.len().min(bytes.len());
         bytes[..len].copy_from_slice(&from[..len]);
         Ok(len)
@@ -302,21 +326,25 @@ impl File for Open {
         let mut content = self.1.borrow_mut();
         let at = offset as usize;
         let end = at + bytes.len();
-        if content.now.len() < end {
-            content.now.resize(end, 0);
+        if content.cached.len() < end {
+            content.cached.resize(end, 0);
         }
         // The bytes are written before the power can fail, so that sectors of the last write can survive the power cut.
-        content.now[at..end].copy_from_slice(bytes);
+        content.cached[at..end].copy_from_slice(bytes);
         content.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
-        self.0.call().map(drop)
+        self.0.begin_call().map(drop)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let inner = self.0.call()?;
-        if inner.fault != Fault::FileNotSynced {
+        let state = self.0.begin_call()?;
+        if state.fault != Fault::FileNotSynced {
             let mut content = self.1.borrow_mut();
-            let Content { now, kept, dirty } = &mut *content;
-            kept.clone_from(now);
+            let Content {
+                cached,
+                synced,
+                dirty,
+            } = &mut *content;
+            synced.clone_from(cached);
             dirty.clear();
         }
         Ok(())

@@ -19,13 +19,13 @@ const OPTIONS: Options = Options {
 };
 
 /// A directory that is removed at the end of the test.
-struct Place(PathBuf);
+struct TestDirectory(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl TestDirectory {
+    fn new(name: &str) -> TestDirectory {
         let path = std::env::temp_dir().join(format!("crore-disk-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
-        Place(path)
+        TestDirectory(path)
     }
 
     fn segment(&self, number: u64) -> PathBuf {
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -58,19 +58,19 @@ fn read(path: &Path) -> (Vec<Vec<u8>>, usize) {
 
 #[test]
 fn a_log_comes_back_with_its_identity() {
-    let place = Place::new("back");
-    let mut log = open(&place.0).expect("a new log");
+    let scratch = TestDirectory::new("back");
+    let mut log = open(&scratch.0).expect("a new log");
     log.commit([&b"one"[..], b"two"]).expect("there is room");
     drop(log);
-    let directory = Directory::lock(&place.0).expect("the lock is free again");
+    let directory = Directory::lock(&scratch.0).expect("the lock is free again");
     let other = Identity { log: 1, seed: 2 };
     let (mut log, found) = Log::open(directory, OPTIONS, other, |_| ()).expect("a log");
     assert_eq!((log.identity(), found.batches), (IDENTITY, 2));
     log.commit([&b"three"[..]]).expect("there is room");
     drop(log);
     let batches = ["one", "two", "three"].map(|it| it.as_bytes().to_vec());
-    assert_eq!(read(&place.0), (batches.to_vec(), 0));
-    let mode = fs::metadata(&place.0)
+    assert_eq!(read(&scratch.0), (batches.to_vec(), 0));
+    let mode = fs::metadata(&scratch.0)
         .expect("a directory")
         .permissions()
         .mode();
@@ -83,18 +83,18 @@ fn a_log_comes_back_with_its_identity() {
 
 #[test]
 fn one_process_has_a_directory() {
-    let place = Place::new("lock");
-    let held = Directory::lock(&place.0).expect("a directory");
-    let second = Directory::lock(&place.0);
+    let scratch = TestDirectory::new("lock");
+    let held = Directory::lock(&scratch.0).expect("a directory");
+    let second = Directory::lock(&scratch.0);
     assert!(matches!(second, Err(OpenError::Locked(_))), "{second:?}");
     drop(held);
-    assert!(Directory::lock(&place.0).is_ok());
+    assert!(Directory::lock(&scratch.0).is_ok());
 }
 
 #[test]
 fn files_that_are_none_of_the_log_are_left_alone_and_named() {
-    let place = Place::new("foreign");
-    let mut log = open(&place.0).expect("a new log");
+    let scratch = TestDirectory::new("foreign");
+    let mut log = open(&scratch.0).expect("a new log");
     log.commit([&b"one"[..]]).expect("there is room");
     drop(log);
     for name in [
@@ -103,12 +103,12 @@ fn files_that_are_none_of_the_log_are_left_alone_and_named() {
         "segment-0000000002.log.bak",
         "spare-keys",
     ] {
-        fs::write(place.0.join(name), "x").expect("it is written");
+        fs::write(scratch.0.join(name), "x").expect("it is written");
     }
-    let directory = Directory::lock(&place.0).expect("a directory");
+    let directory = Directory::lock(&scratch.0).expect("a directory");
     let (_, found) = Log::open(directory, OPTIONS, IDENTITY, |_| ()).expect("a log");
     assert_eq!(
-        found.foreign,
+        found.foreign_files,
         [
             "notes.txt",
             "segment-0000000002.log.bak",
@@ -116,34 +116,34 @@ fn files_that_are_none_of_the_log_are_left_alone_and_named() {
             "spare-keys"
         ]
     );
-    assert!(place.0.join("notes.txt").exists());
+    assert!(scratch.0.join("notes.txt").exists());
 }
 
 #[test]
 fn a_symbolic_link_in_a_segments_place_is_refused() {
-    let place = Place::new("link");
-    let mut log = open(&place.0).expect("a new log");
+    let scratch = TestDirectory::new("link");
+    let mut log = open(&scratch.0).expect("a new log");
     log.commit([&b"one"[..]]).expect("there is room");
     drop(log);
-    let moved = place.0.join("elsewhere");
-    fs::rename(place.segment(1), &moved).expect("it moves");
-    symlink(&moved, place.segment(1)).expect("a link");
-    let refused = open(&place.0).err().expect("it is refused");
-    assert!(matches!(refused, ScanError::NoFile(_)), "{refused}");
+    let moved = scratch.0.join("elsewhere");
+    fs::rename(scratch.segment(1), &moved).expect("it moves");
+    symlink(&moved, scratch.segment(1)).expect("a link");
+    let refused = open(&scratch.0).err().expect("it is refused");
+    assert!(matches!(refused, ScanError::NotRegularFile(_)), "{refused}");
 }
 
 #[test]
 fn a_segment_of_another_log_or_of_a_newer_format_is_refused() {
-    let (place, other) = (Place::new("one"), Place::new("other"));
-    for (place, identity) in [(&place, IDENTITY), (&other, Identity { log: 9, seed: 8 })] {
-        let directory = Directory::lock(&place.0).expect("a directory");
+    let (scratch, other) = (TestDirectory::new("one"), TestDirectory::new("other"));
+    for (scratch, identity) in [(&scratch, IDENTITY), (&other, Identity { log: 9, seed: 8 })] {
+        let directory = Directory::lock(&scratch.0).expect("a directory");
         let (mut log, _) = Log::open(directory, OPTIONS, identity, |_| ()).expect("a new log");
         for _ in 0..3 {
             log.commit([&[0; 600 << 10][..]]).expect("there is room");
         }
     }
-    fs::copy(other.segment(2), place.segment(2)).expect("it is copied");
-    let refused = open(&place.0).err().expect("it is refused");
+    fs::copy(other.segment(2), scratch.segment(2)).expect("it is copied");
+    let refused = open(&scratch.0).err().expect("it is refused");
     assert!(matches!(refused, ScanError::OtherLog(_)), "{refused}");
 
     let mut bytes = fs::read(other.segment(3)).expect("a segment");
@@ -156,33 +156,33 @@ fn a_segment_of_another_log_or_of_a_newer_format_is_refused() {
 }
 
 /// Mounts a file system of 4 MiB; `None` if this user may not mount.
-fn small_file_system(place: &Place) -> Option<impl Drop> {
+fn small_file_system(scratch: &TestDirectory) -> Option<impl Drop> {
     struct Mounted(PathBuf);
     impl Drop for Mounted {
         fn drop(&mut self) {
             let _ = Command::new("umount").arg("-l").arg(&self.0).status();
         }
     }
-    fs::create_dir_all(&place.0).expect("a directory");
+    fs::create_dir_all(&scratch.0).expect("a directory");
     let mut mount = Command::new("mount");
     let mount = mount.args(["-t", "tmpfs", "-o", "size=4m", "crore-test"]);
     let mounted = mount
-        .arg(&place.0)
+        .arg(&scratch.0)
         .status()
         .is_ok_and(|status| status.success());
-    mounted.then(|| Mounted(place.0.clone()))
+    mounted.then(|| Mounted(scratch.0.clone()))
 }
 
 #[test]
 fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
-    let place = Place::new("full");
-    let Some(_mounted) = small_file_system(&place) else {
+    let scratch = TestDirectory::new("full");
+    let Some(_mounted) = small_file_system(&scratch) else {
         return;
     };
-    let filler = place.0.join("filler");
+    let filler = scratch.0.join("filler");
     fs::write(&filler, vec![1; 1 << 20]).expect("there is room");
     let (answer, answered) = mpsc::channel();
-    let log = open(&place.0).expect("a new log");
+    let log = open(&scratch.0).expect("a new log");
     let committed = move |group: Vec<Vec<u8>>| {
         group
             .into_iter()
@@ -207,8 +207,8 @@ fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
 
 #[test]
 fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
-    let place = Place::new("removed");
-    let directory = Directory::lock(&place.0).expect("a directory");
+    let scratch = TestDirectory::new("removed");
+    let directory = Directory::lock(&scratch.0).expect("a directory");
     let options = Options {
         bytes_max: 6 << 20,
         ..OPTIONS
@@ -236,18 +236,18 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
             assert_eq!(answered.recv().expect("it is answered")[0], round);
             sent += 1;
         }
-        let figures = engine.state().figures;
-        assert_eq!(figures.bytes, 6 << 20);
+        let usage = engine.state().usage;
+        assert_eq!(usage.bytes, 6 << 20);
         // The thread notices the new space although it has nothing to commit.
-        engine.remove_before(figures.sealed + 1, 0);
+        engine.remove_before(usage.last_sealed + 1, 0);
         while engine.state().is_full {
             std::thread::yield_now();
         }
-        assert!(!place.segment(figures.sealed).exists());
-        assert_eq!(engine.state().figures.sealed_bytes, 0);
+        assert!(!scratch.segment(usage.last_sealed).exists());
+        assert_eq!(engine.state().usage.sealed_bytes, 0);
     }
     assert!(sent > 3 * 3 * 15 && engine.state().syncs >= sent);
-    assert!(engine.state().figures.bytes <= 6 << 20);
+    assert!(engine.state().usage.bytes <= 6 << 20);
     drop(engine);
     assert!(said.iter().eq([true, false].repeat(3)));
 }
@@ -255,8 +255,8 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
 /// While a log reports that it is full, clients send nothing that would wake its thread.
 #[test]
 fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
-    let place = Place::new("long");
-    let directory = Directory::lock(&place.0).expect("a directory");
+    let scratch = TestDirectory::new("long");
+    let directory = Directory::lock(&scratch.0).expect("a directory");
     let options = Options {
         bytes_max: 6 << 20,
         ..OPTIONS
@@ -272,7 +272,7 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
         }
     };
     let engine = Engine::start(log, committed, room, |error| panic!("{error}")).expect("a thread");
-    while engine.state().figures.sealed == 0 {
+    while engine.state().usage.last_sealed == 0 {
         engine.append_all([vec![1; 64 << 10]]);
         assert_eq!(answered.recv(), Ok(1));
     }
@@ -288,9 +288,9 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
 
 #[test]
 fn a_log_is_full_within_the_reserve_and_still_commits_and_seals() {
-    let place = Place::new("reserve");
+    let scratch = TestDirectory::new("reserve");
     let (answer, answered) = mpsc::channel();
-    let log = open(&place.0).expect("a new log");
+    let log = open(&scratch.0).expect("a new log");
     let committed = move |group: Vec<Vec<u8>>| answer.send(group.len()).expect("a reader");
     let engine =
         Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
@@ -312,8 +312,8 @@ fn a_log_is_full_within_the_reserve_and_still_commits_and_seals() {
         assert!(engine.seal(), "there is nothing in it");
         assert_eq!(engine.end().segment, segment + 1);
     }
-    engine.release();
-    let files = fs::read_dir(&place.0).expect("the log");
+    engine.remove_spares();
+    let files = fs::read_dir(&scratch.0).expect("the log");
     let names = files.map(|it| it.expect("a file").file_name());
     let spares = names.filter(|it| it.to_string_lossy().starts_with("spare-"));
     assert_eq!(spares.count(), 0);
@@ -321,9 +321,9 @@ fn a_log_is_full_within_the_reserve_and_still_commits_and_seals() {
 
 #[test]
 fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
-    let place = Place::new("engine");
+    let scratch = TestDirectory::new("engine");
     let (answer, answered) = mpsc::channel();
-    let log = open(&place.0).expect("a new log");
+    let log = open(&scratch.0).expect("a new log");
     let committed = move |group: Vec<Vec<u8>>| answer.send(group).expect("a reader");
     let engine =
         Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
@@ -338,7 +338,7 @@ fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
         engine.append_all([bytes]);
         if number % 500 == 0 {
             all.extend(numbers(&answered.recv().expect("an answer")));
-            let (batches, losses) = read(&place.0);
+            let (batches, losses) = read(&scratch.0);
             assert!(batches.len() >= all.len() && losses == 0);
         }
     }
@@ -347,5 +347,5 @@ fn each_batch_is_answered_once_in_order_and_is_on_disk_then() {
         .iter()
         .for_each(|group| all.extend(numbers(&group)));
     assert!(all.iter().copied().eq(0..2000));
-    assert_eq!(read(&place.0).0.len(), 2000);
+    assert_eq!(read(&scratch.0).0.len(), 2000);
 }

@@ -20,7 +20,7 @@ const ACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long the NATS client may delay a publish while it connects, and the pause after a failed subscribe.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A batch for the log of a partition.
+/// A batch to append to the log of a partition.
 pub struct Append {
     /// The partition.
     pub partition: u16,
@@ -44,7 +44,7 @@ struct Publisher {
     /// For each partition the batches in flight, by number.
     in_flight: Vec<VecDeque<InFlight>>,
     /// [`LogState::disconnects`] at the last publish. If it has changed since, the batches in flight may be lost.
-    disconnects_seen: u64,
+    last_disconnects: u64,
 }
 
 /// Publishes the batches that it receives, until all senders are dropped.
@@ -61,7 +61,7 @@ pub async fn publish(
             .map(|partition| Subject::from(settings.subject(partition as u16)))
             .collect(),
         in_flight: (0..partitions).map(|_| VecDeque::new()).collect(),
-        disconnects_seen: log.disconnects(),
+        last_disconnects: log.disconnects(),
         client,
         log,
         inbox,
@@ -78,7 +78,7 @@ pub async fn publish(
                     Some(answer) => publisher.handle_acknowledgement(&answer),
                     None => break,
                 },
-                handed_over = batches.recv() => match handed_over {
+                received = batches.recv() => match received {
                     Some(batches) => publisher.publish(batches).await,
                     None => return,
                 },
@@ -93,8 +93,8 @@ impl Publisher {
             // The writer of these batches will append them again.
             return;
         }
-        if self.disconnects_seen != self.log.disconnects() {
-            self.disconnects_seen = self.log.disconnects();
+        if self.last_disconnects != self.log.disconnects() {
+            self.last_disconnects = self.log.disconnects();
             self.in_flight.iter_mut().for_each(VecDeque::clear);
         }
         for batch in batches {
@@ -118,8 +118,8 @@ impl Publisher {
                         published_at: Instant::now(),
                     });
                 }
-                Ok(Err(error)) => self.log.append_failed(&format!("a batch: {error}")),
-                Err(_) => return self.log.append_failed("a batch: no connection"),
+                Ok(Err(error)) => self.log.record_append_error(&format!("a batch: {error}")),
+                Err(_) => return self.log.record_append_error("a batch: no connection"),
             }
         }
     }
@@ -128,13 +128,13 @@ impl Publisher {
         let flights = &self.in_flight[partition];
         flights
             .binary_search_by_key(&number, |flight| flight.number)
-            .is_ok_and(|found| flights[found].published_at.elapsed() < ACK_TIMEOUT)
+            .is_ok_and(|index| flights[index].published_at.elapsed() < ACK_TIMEOUT)
     }
 
     fn handle_acknowledgement(&mut self, answer: &Message) {
-        let mut names = answer.subject.rsplit('.');
-        let number = names.next().and_then(|text| text.parse::<u64>().ok());
-        let partition = names.next().and_then(|text| text.parse::<usize>().ok());
+        let mut parts = answer.subject.rsplit('.');
+        let number = parts.next().and_then(|text| text.parse::<u64>().ok());
+        let partition = parts.next().and_then(|text| text.parse::<usize>().ok());
         let (Some(number), Some(partition)) = (number, partition) else {
             return;
         };
@@ -143,20 +143,21 @@ impl Publisher {
         };
         flights.retain(|flight| flight.number != number);
         if let Some(status) = answer.status {
-            let why = format!("a batch of partition {partition}: NATS answers {status}");
-            return self.log.append_failed(&why);
+            let reason = format!("a batch of partition {partition}: NATS answers {status}");
+            return self.log.record_append_error(&reason);
         }
         let text = String::from_utf8_lossy(&answer.payload);
         if text.contains("\"error\"") {
             let is_full = text.contains("maximum bytes exceeded");
             let remedy = match is_full {
                 true => {
-                    "; the log is full of batches that no checkpoint contains: it accepts batches again when the steward has made a checkpoint, and the steward's log says why if it makes none"
+                    "; the log is full of batches that no checkpoint contains: it accepts batches again when the steward has made a checkpoint, and the steward's log says reason if it makes none"
                 }
                 false => "",
             };
-            let why = format!("a batch of partition {partition}: NATS refuses it: {text}{remedy}");
-            self.log.append_failed(&why);
+            let reason =
+                format!("a batch of partition {partition}: NATS refuses it: {text}{remedy}");
+            self.log.record_append_error(&reason);
         }
     }
 }

@@ -5,8 +5,8 @@ use async_nats::jetstream::stream::StorageType;
 use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
 use crate::error::{Error, chain};
-use crate::settings::{Settings, refused};
-use crate::streams::{Stream, StreamField, all_fit};
+use crate::settings::{Settings, refusal};
+use crate::streams::{Stream, StreamField, check_fields};
 
 /// The bucket.
 pub struct Bucket {
@@ -18,16 +18,16 @@ pub struct Bucket {
 
 /// Creates or checks the bucket.
 pub async fn open(context: &Context, settings: &Settings) -> Result<Bucket, Error> {
-    let bucket = settings.bucket();
+    let bucket = settings.bucket_name();
     let name = format!("OBJ_{bucket}");
     let what = format!("object store {bucket}");
     match context.get_stream(&name).await {
         Ok(stream) => check(&stream, &bucket, settings.replicas)?,
         Err(error) => {
-            let missing = matches!(error.kind(), GetStreamErrorKind::JetStream(why)
-                if why.error_code() == ErrorCode::STREAM_NOT_FOUND);
-            if !missing {
-                return Err(refused(&what, settings, &error));
+            let is_missing = matches!(error.kind(), GetStreamErrorKind::JetStream(error)
+                if error.error_code() == ErrorCode::STREAM_NOT_FOUND);
+            if !is_missing {
+                return Err(refusal(&what, settings, &error));
             }
             let config = Config {
                 description: Some(format!(
@@ -40,8 +40,8 @@ pub async fn open(context: &Context, settings: &Settings) -> Result<Bucket, Erro
                 bucket: bucket.clone(),
                 ..Default::default()
             };
-            let made = context.create_object_store(config).await;
-            made.map_err(|error| refused(&what, settings, &error))?;
+            let created = context.create_object_store(config).await;
+            created.map_err(|error| refusal(&what, settings, &error))?;
         }
     }
     let failed = |why: String| Error::transient(format!("{what}: {why}"));
@@ -92,12 +92,12 @@ fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
         ),
     ];
     let remedy = format!("write `nats stream edit {name}`, or choose another cluster.name");
-    let fields = rows.map(|(name, fits, found, wanted)| StreamField {
+    let fields = rows.map(|(name, is_right, found, wanted)| StreamField {
         name,
-        fits,
+        is_right,
         found,
         wanted,
         remedy: remedy.clone(),
     });
-    all_fit(&format!("object store {bucket}"), fields)
+    check_fields(&format!("object store {bucket}"), fields)
 }

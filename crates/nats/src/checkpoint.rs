@@ -5,14 +5,14 @@ use std::fmt::{self, Write as _};
 
 use async_nats::jetstream::object_store::{ObjectInfo, ObjectMetadata};
 
-/// Bytes at the beginning of a batch that identify it.
-const NAME_BYTES: usize = 32;
+/// This many bytes at the beginning of a batch identify it.
+const PREFIX_BYTES: usize = 32;
 /// Keys of an object's metadata.
-const CLUSTER: &str = "cluster";
-const EPOCH: &str = "epoch";
-const FORMAT: &str = "format";
-const BATCH: &str = "batch";
-const LOG_TIME: &str = "log-time";
+const CLUSTER_KEY: &str = "cluster";
+const EPOCH_KEY: &str = "epoch";
+const FORMAT_KEY: &str = "format";
+const BATCH_KEY: &str = "batch";
+const LOG_TIME_KEY: &str = "log-time";
 
 /// A stored checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Checkpoint {
     /// The time of the newest batch that the checkpoint contains, in seconds since 1970, by the log's clock. 0 if an older build wrote the checkpoint.
     pub log_s: u32,
     /// The first bytes of the batch at `sequence`, in hexadecimal.
-    pub(crate) batch: String,
+    pub(crate) batch_prefix: String,
     pub(crate) name: String,
 }
 
@@ -60,21 +60,23 @@ pub struct NewCheckpoint<'a> {
 
 impl Checkpoint {
     /// Reads which checkpoint an object stores; none if the object is no checkpoint of the cluster with this number.
-    pub(crate) fn read(object: &ObjectInfo, id: u64) -> Option<Checkpoint> {
-        let of = |key: &str| object.metadata.get(key);
+    pub(crate) fn read(object: &ObjectInfo, cluster_id: u64) -> Option<Checkpoint> {
+        let value = |key: &str| object.metadata.get(key);
         let mut parts = object.name.split('/');
         let (partition, sequence) = (parts.next()?, parts.next()?);
-        let is_ours = *of(CLUSTER)? == format!("{id:016x}");
+        let is_ours = *value(CLUSTER_KEY)? == format!("{cluster_id:016x}");
         let modified = object.modified.map_or(0, |at| at.unix_timestamp());
         is_ours.then_some(Checkpoint {
             partition: partition.parse().ok()?,
             sequence: sequence.parse().ok()?,
-            epoch: of(EPOCH)?.parse().ok()?,
-            format: of(FORMAT)?.parse().ok()?,
+            epoch: value(EPOCH_KEY)?.parse().ok()?,
+            format: value(FORMAT_KEY)?.parse().ok()?,
             bytes: object.size as u64,
             unix_s: u64::try_from(modified).unwrap_or(0),
-            log_s: of(LOG_TIME).and_then(|it| it.parse().ok()).unwrap_or(0),
-            batch: of(BATCH)?.clone(),
+            log_s: value(LOG_TIME_KEY)
+                .and_then(|it| it.parse().ok())
+                .unwrap_or(0),
+            batch_prefix: value(BATCH_KEY)?.clone(),
             name: object.name.clone(),
         })
     }
@@ -82,13 +84,13 @@ impl Checkpoint {
 
 impl NewCheckpoint<'_> {
     /// The name and the metadata of the object that stores this checkpoint.
-    pub(crate) fn metadata(&self, id: u64, epoch: u32) -> ObjectMetadata {
+    pub(crate) fn metadata(&self, cluster_id: u64, epoch: u32) -> ObjectMetadata {
         let metadata = [
-            (CLUSTER, format!("{id:016x}")),
-            (EPOCH, epoch.to_string()),
-            (FORMAT, self.format.to_string()),
-            (BATCH, name_of(self.batch)),
-            (LOG_TIME, self.log_s.to_string()),
+            (CLUSTER_KEY, format!("{cluster_id:016x}")),
+            (EPOCH_KEY, epoch.to_string()),
+            (FORMAT_KEY, self.format.to_string()),
+            (BATCH_KEY, prefix_of(self.batch)),
+            (LOG_TIME_KEY, self.log_s.to_string()),
         ];
         ObjectMetadata {
             name: format!("{}/{}/{:016x}", self.partition, self.sequence, self.writer),
@@ -99,9 +101,9 @@ impl NewCheckpoint<'_> {
 }
 
 /// The beginning of a batch, in hexadecimal.
-pub(crate) fn name_of(batch: &[u8]) -> String {
+pub(crate) fn prefix_of(batch: &[u8]) -> String {
     let mut text = String::new();
-    for byte in batch.iter().take(NAME_BYTES) {
+    for byte in batch.iter().take(PREFIX_BYTES) {
         let _ = write!(text, "{byte:02x}");
     }
     text

@@ -43,7 +43,7 @@ impl Cluster {
 
     /// Whether NATS reported each partition within the last five seconds, and everything stored before the start was read.
     pub fn is_ready(&self) -> bool {
-        self.log.caught_up() && self.log.fresh()
+        self.log.has_caught_up() && self.log.is_fresh()
     }
 }
 
@@ -67,24 +67,24 @@ impl Connection {
             log,
         } = self;
         let events: SharedListener = Arc::new(listener);
-        log.begin(after);
+        log.set_start(after);
         let peers = Peers::new(client.clone(), &settings);
-        let (appends, handed_over) = mpsc::channel();
-        let (forward, forwarded) = tokio::sync::mpsc::unbounded_channel();
+        let (appends, from_shards) = mpsc::channel();
+        let (to_runtime, in_runtime) = tokio::sync::mpsc::unbounded_channel();
         // The threads of shards have their own descriptor tables, so they cannot wake the runtime. This thread wakes it.
-        let hand_over = move || {
-            for batches in handed_over {
-                if forward.send(batches).is_err() {
+        let forward = move || {
+            for batches in from_shards {
+                if to_runtime.send(batches).is_err() {
                     return;
                 }
             }
         };
         let thread = thread::Builder::new().name("nats-append".to_string());
-        thread.spawn(hand_over).map_err(|error| {
+        thread.spawn(forward).map_err(|error| {
             Error::lasting(format!("cannot start the thread nats-append: {error}"))
         })?;
         for (partition, stream) in (0..).zip(&streams) {
-            driver.spawn(reader::read(
+            driver.spawn(reader::run_reader(
                 stream.clone(),
                 partition,
                 settings.clone(),
@@ -92,18 +92,21 @@ impl Connection {
                 events.clone(),
             ));
         }
-        driver.spawn(watch::watch(
+        driver.spawn(watch::run_checks(
             context,
             settings.clone(),
             streams,
             log.clone(),
             events,
         ));
-        driver.spawn(watch::monitor(settings.monitoring.clone(), log.clone()));
-        let of_cluster = log.clone();
-        driver.spawn(async move { append::publish(client, &settings, log, forwarded).await });
+        driver.spawn(watch::query_monitoring(
+            settings.monitoring.clone(),
+            log.clone(),
+        ));
+        let cluster_log = log.clone();
+        driver.spawn(async move { append::publish(client, &settings, log, in_runtime).await });
         Ok(Cluster {
-            log: of_cluster,
+            log: cluster_log,
             appends,
             _driver: driver,
             peers,

@@ -37,19 +37,19 @@ pub struct Connection {
 pub fn connect(settings: Settings) -> Result<Connection, Error> {
     let driver = Driver::start()?;
     let log = Arc::new(LogState::default());
-    let connecting = async || dial(&settings, &log).await;
-    let client = driver.block_on(retry(settings.patience, connecting))?;
+    let connect_once = async || dial(&settings, &log).await;
+    let client = driver.block_on(retry(settings.patience, connect_once))?;
     // Runs within the runtime, because this starts a task.
     let context = driver.block_on(async { jetstream::new(client.clone()) });
-    let connected = Connection {
+    let connection = Connection {
         driver,
         client,
         context,
         settings,
         log,
     };
-    connected.check_server()?;
-    Ok(connected)
+    connection.check_server()?;
+    Ok(connection)
 }
 
 impl Connection {
@@ -60,14 +60,14 @@ impl Connection {
         let permissions =
             async || permissions::check(&self.client, &self.settings, &self.log).await;
         self.block_on(permissions)?;
-        let asked = monitor::all(&self.settings.monitoring);
-        let found = self.driver.block_on(asked);
-        if found.is_empty() {
+        let query = monitor::query_all(&self.settings.monitoring);
+        let sync_intervals = self.driver.block_on(query);
+        if sync_intervals.is_empty() {
             tracing::info!(
                 "cluster: sync_interval of NATS was not checked; name cluster.monitoring, and see that each server has `sync_interval: always`"
             );
         }
-        self.log.set_sync(found);
+        self.log.set_sync_intervals(sync_intervals);
         Ok(())
     }
 
@@ -76,15 +76,18 @@ impl Connection {
         self.client.max_payload()
     }
 
-    /// The identity of the cluster: `new` if this is the first node, otherwise that of the first node. If `new` has 0 partitions, any
-    /// number of partitions fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS).
+    /// Creates the identity of the cluster if this is the first node: then it is `wanted`. Otherwise reads the identity that the first node
+    /// created. If `wanted` has 0 partitions, any number of partitions fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS).
     ///
     /// # Errors
     /// If the identity cannot be read, or does not fit this node.
-    pub fn identity(&self, new: ClusterIdentity) -> Result<ClusterIdentity, Error> {
-        let read = async || identity::read_or_create(&self.context, &self.settings, new).await;
+    pub fn read_or_create_identity(
+        &self,
+        wanted: ClusterIdentity,
+    ) -> Result<ClusterIdentity, Error> {
+        let read = async || identity::read_or_create(&self.context, &self.settings, wanted).await;
         let identity = self.block_on(read)?;
-        self.log.begin_with(identity.epoch, new.format);
+        self.log.set_epoch_and_format(identity.epoch, wanted.format);
         Ok(identity)
     }
 
@@ -101,45 +104,50 @@ impl Connection {
     /// # Errors
     /// If NATS does not report its time.
     pub fn unix_s(&self) -> Result<u64, Error> {
-        self.block_on(async || streams::unix_s(&self.context, &self.settings).await)
+        self.block_on(async || streams::query_unix_s(&self.context, &self.settings).await)
     }
 
     /// Creates missing streams, and checks the others.
     ///
     /// # Errors
     /// If a stream cannot be created or used.
-    pub fn streams(&self, identity: ClusterIdentity) -> Result<Vec<Stream>, Error> {
-        let made = async || identity::streams_were_created(&self.context, &self.settings).await;
-        let made = self.block_on(made)?;
+    pub fn open_streams(&self, identity: ClusterIdentity) -> Result<Vec<Stream>, Error> {
+        let were_created =
+            async || identity::streams_were_created(&self.context, &self.settings).await;
+        let were_created = self.block_on(were_created)?;
         let mut streams = Vec::new();
         for partition in 0..identity.partitions {
-            let one = async || {
+            let open = async || {
                 let max_payload = self.max_payload();
                 streams::open(
                     &self.context,
                     &self.settings,
                     identity,
                     partition,
-                    made,
+                    were_created,
                     max_payload,
                 )
                 .await
             };
-            streams.push(self.block_on(one)?);
+            streams.push(self.block_on(open)?);
         }
-        if !made {
-            let done =
+        if !were_created {
+            let record =
                 async || identity::record_streams_created(&self.context, &self.settings).await;
-            self.block_on(done)?;
+            self.block_on(record)?;
         }
         Ok(streams)
     }
 
-    /// The store of checkpoints for these streams. Creates the bucket if it is missing, and checks it otherwise.
+    /// Opens the store of checkpoints for these streams. Creates the bucket if it is missing, and checks it otherwise.
     ///
     /// # Errors
     /// If the bucket cannot be created or used.
-    pub fn store(&self, streams: &[Stream], identity: ClusterIdentity) -> Result<Store, Error> {
+    pub fn open_store(
+        &self,
+        streams: &[Stream],
+        identity: ClusterIdentity,
+    ) -> Result<Store, Error> {
         let Connection {
             driver,
             context,
@@ -158,11 +166,11 @@ impl Connection {
         ))
     }
 
-    /// The table with this name, which all nodes share. The identity of the cluster must exist.
+    /// Opens the table with this name, which all nodes share. The identity of the cluster must exist.
     ///
     /// # Errors
     /// If the table cannot be read.
-    pub fn table(&self, name: &'static str) -> Result<Table, Error> {
+    pub fn open_table(&self, name: &'static str) -> Result<Table, Error> {
         let open = async || {
             let store = identity::open_or_create_bucket(&self.context, &self.settings).await?;
             Table::open(store, name).await
@@ -172,38 +180,42 @@ impl Connection {
         Ok(table)
     }
 
-    fn block_on<T>(&self, what: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
-        self.driver.block_on(retry(self.settings.patience, what))
+    /// Runs a step, and repeats it while it fails and may still succeed.
+    fn block_on<T>(&self, step: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.driver.block_on(retry(self.settings.patience, step))
     }
 }
 
-/// Calls `what` until it succeeds, fails for good, or `patience` is over.
+/// Calls `step` until it succeeds, fails for good, or `patience` is over.
 async fn retry<T>(
     patience: Duration,
-    mut what: impl AsyncFnMut() -> Result<T, Error>,
+    mut step: impl AsyncFnMut() -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let began = Instant::now();
-    let mut told_at: Option<Instant> = None;
+    let start = Instant::now();
+    let mut logged_at: Option<Instant> = None;
     loop {
-        match what().await {
-            Err(error) if began.elapsed() < error.patience(patience) => {
-                if told_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+        match step().await {
+            Err(error) if start.elapsed() < error.patience(patience) => {
+                if logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
                     tracing::warn!("cluster: {error}; trying again");
-                    told_at = Some(Instant::now());
+                    logged_at = Some(Instant::now());
                 }
             }
-            done => return done,
+            result => return result,
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
 async fn dial(settings: &Settings, log: &Arc<LogState>) -> Result<Client, Error> {
-    let noted = log.clone();
-    let options = settings.options().await?.event_callback(move |event| {
-        note_event(&event, &noted);
-        std::future::ready(())
-    });
+    let log = log.clone();
+    let options = settings
+        .connect_options()
+        .await?
+        .event_callback(move |event| {
+            record_event(&event, &log);
+            std::future::ready(())
+        });
     let urls = settings.urls.join(", ");
     options.connect(&settings.urls).await.map_err(|error| {
         let why = chain(&error);
@@ -233,7 +245,7 @@ async fn dial(settings: &Settings, log: &Arc<LogState>) -> Result<Client, Error>
 }
 
 /// Records an event of the connection.
-fn note_event(event: &Event, log: &LogState) {
+fn record_event(event: &Event, log: &LogState) {
     match event {
         Event::Connected => {
             log.set_connected(true);
@@ -249,9 +261,9 @@ fn note_event(event: &Event, log: &LogState) {
         other => {
             let text = other.to_string();
             if text.contains("Permissions Violation") {
-                log.deny(text.clone());
+                log.record_denial(text.clone());
             }
-            log.fail(&text);
+            log.record_error(&text);
         }
     }
 }

@@ -10,12 +10,12 @@ use crate::error::Error;
 
 /// The handle of the thread. The thread ends when the last clone is dropped, so no task on it may keep a clone.
 #[derive(Clone)]
-pub struct Driver(Arc<Inner>);
+pub struct Driver(Arc<RuntimeThread>);
 
-struct Inner {
+struct RuntimeThread {
     handle: Handle,
     /// Dropping this ends the thread. Nothing is sent.
-    _ends: oneshot::Sender<()>,
+    _stop: oneshot::Sender<()>,
 }
 
 impl Driver {
@@ -29,13 +29,13 @@ impl Driver {
             .build()
             .map_err(failed)?;
         let handle = runtime.handle().clone();
-        let (ends, ended) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name("nats".to_string());
-        let run = move || drop(runtime.block_on(ended));
+        let run = move || drop(runtime.block_on(stopped));
         thread.spawn(run).map_err(failed)?;
-        Ok(Driver(Arc::new(Inner {
+        Ok(Driver(Arc::new(RuntimeThread {
             handle,
-            _ends: ends,
+            _stop: stop,
         })))
     }
 
@@ -48,7 +48,7 @@ impl Driver {
     }
 
     /// Waits for a future. The thread of the runtime must not call this. Nor must a shard, whose thread cannot wake the runtime.
-    pub fn block_on<T>(&self, what: impl Future<Output = T>) -> T {
-        self.0.handle.block_on(what)
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.0.handle.block_on(future)
     }
 }

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, chain};
-use crate::settings::{Settings, refused};
+use crate::settings::{Settings, refusal};
 
 /// The keys of the bucket.
-pub(crate) const IDENTITY: &str = "numbers";
-const STREAMS: &str = "streams";
+pub(crate) const IDENTITY_KEY: &str = "numbers";
+const STREAMS_KEY: &str = "streams";
 
 /// The identity of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub(crate) async fn open_or_create_bucket(
     context: &Context,
     settings: &Settings,
 ) -> Result<Store, Error> {
-    let bucket = settings.bucket();
+    let bucket = settings.bucket_name();
     if let Ok(store) = context.get_key_value(&bucket).await {
         return Ok(store);
     }
@@ -58,32 +58,32 @@ pub(crate) async fn open_or_create_bucket(
         bucket: bucket.clone(),
         ..Default::default()
     };
-    let made = context.create_key_value(config).await;
-    made.map_err(|error| refused(&format!("bucket {bucket}"), settings, &error))
+    let created = context.create_key_value(config).await;
+    created.map_err(|error| refusal(&format!("bucket {bucket}"), settings, &error))
 }
 
 /// The default number of partitions of a new cluster. NATS limits the number of batches a second, and not their size; few partitions make few
 /// large batches. But each partition is a stream that one NATS server leads, so fewer partitions than servers would leave servers idle.
 pub const PARTITIONS: u16 = 4;
 
-/// Reads the identity of the cluster; the first node writes `asked` as the identity. Fails if the number of partitions or the format does not
-/// fit `asked`. With 0 partitions in `asked` every number fits, and a new cluster gets [`PARTITIONS`].
+/// Reads the identity of the cluster; the first node writes `wanted` as the identity. Fails if the number of partitions or the format does
+/// not fit `wanted`. With 0 partitions in `wanted` every number fits, and a new cluster gets [`PARTITIONS`].
 pub async fn read_or_create(
     context: &Context,
     settings: &Settings,
-    asked: ClusterIdentity,
+    wanted: ClusterIdentity,
 ) -> Result<ClusterIdentity, Error> {
-    let new = match asked.partitions {
+    let new = match wanted.partitions {
         0 => ClusterIdentity {
             partitions: PARTITIONS,
-            ..asked
+            ..wanted
         },
-        _ => asked,
+        _ => wanted,
     };
     let store = open_or_create_bucket(context, settings).await?;
-    let bucket = settings.bucket();
+    let bucket = settings.bucket_name();
     let text = serde_json::to_vec(&new).expect("an identity is JSON");
-    match store.create(IDENTITY, text.into()).await {
+    match store.create(IDENTITY_KEY, text.into()).await {
         Ok(_) => return Ok(new),
         Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
         Err(error) => {
@@ -91,7 +91,7 @@ pub async fn read_or_create(
             return Err(Error::transient(text));
         }
     }
-    let entry = store.get(IDENTITY).await.map_err(|error| {
+    let entry = store.get(IDENTITY_KEY).await.map_err(|error| {
         Error::transient(format!(
             "bucket {bucket}: cannot be read: {}",
             chain(&error)
@@ -110,7 +110,7 @@ pub async fn read_or_create(
             settings.name
         )));
     }
-    if asked.partitions != 0 && found.partitions != new.partitions {
+    if wanted.partitions != 0 && found.partitions != new.partitions {
         return Err(Error::lasting(format!(
             "partitions = {} does not fit the cluster `{}`, which was made with {}: write partitions = {}, or choose another cluster.name",
             new.partitions, settings.name, found.partitions, found.partitions
@@ -122,18 +122,26 @@ pub async fn read_or_create(
 /// Whether the cluster has already created all its streams. If so, a missing stream was lost.
 pub async fn streams_were_created(context: &Context, settings: &Settings) -> Result<bool, Error> {
     let store = open_or_create_bucket(context, settings).await?;
-    let read = store.get(STREAMS).await;
-    read.map(|value| value.is_some()).map_err(|error| {
-        Error::transient(format!("bucket {}: {}", settings.bucket(), chain(&error)))
+    let value = store.get(STREAMS_KEY).await;
+    value.map(|value| value.is_some()).map_err(|error| {
+        Error::transient(format!(
+            "bucket {}: {}",
+            settings.bucket_name(),
+            chain(&error)
+        ))
     })
 }
 
 /// Records that the cluster has created all its streams.
 pub async fn record_streams_created(context: &Context, settings: &Settings) -> Result<(), Error> {
     let store = open_or_create_bucket(context, settings).await?;
-    let put = store.put(STREAMS, "made".into()).await;
+    let put = store.put(STREAMS_KEY, "made".into()).await;
     put.map(drop).map_err(|error| {
-        Error::transient(format!("bucket {}: {}", settings.bucket(), chain(&error)))
+        Error::transient(format!(
+            "bucket {}: {}",
+            settings.bucket_name(),
+            chain(&error)
+        ))
     })
 }
 
@@ -141,9 +149,10 @@ pub async fn record_streams_created(context: &Context, settings: &Settings) -> R
 /// another node has begun one before. Fails if another node does so at the same time.
 pub async fn begin_epoch(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
     let store = open_or_create_bucket(context, settings).await?;
-    let failed = |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket()));
+    let failed =
+        |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket_name()));
     let entry = store
-        .entry(IDENTITY)
+        .entry(IDENTITY_KEY)
         .await
         .map_err(|error| failed(chain(&error)))?;
     let entry = entry.ok_or_else(|| failed("its identity is gone".to_string()))?;
@@ -151,9 +160,11 @@ pub async fn begin_epoch(context: &Context, settings: &Settings, epoch: u32) -> 
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
     if found["epoch"] == epoch {
-        found["epoch"] = another_epoch(epoch).into();
+        found["epoch"] = draw_other_epoch(epoch).into();
         let text = serde_json::to_vec(&found).expect("an identity is JSON");
-        let update = store.update(IDENTITY, text.into(), entry.revision).await;
+        let update = store
+            .update(IDENTITY_KEY, text.into(), entry.revision)
+            .await;
         update.map_err(|error| failed(chain(&error)))?;
     }
     Ok(())
@@ -161,7 +172,7 @@ pub async fn begin_epoch(context: &Context, settings: &Settings, epoch: u32) -> 
 
 /// An epoch other than this one. It is random, because two restores of one backup must not lead to the same epoch. 0 stands for no epoch, so
 /// the lowest bit is set.
-fn another_epoch(epoch: u32) -> u32 {
+fn draw_other_epoch(epoch: u32) -> u32 {
     let drawn = RandomState::new().hash_one(epoch) as u32 | 1;
     match drawn == epoch {
         true => epoch.wrapping_add(2),
@@ -169,9 +180,9 @@ fn another_epoch(epoch: u32) -> u32 {
     }
 }
 
-/// The current identity in the bucket; `None` if it cannot be read.
-pub async fn current(context: &Context, settings: &Settings) -> Option<ClusterIdentity> {
-    let store = context.get_key_value(settings.bucket()).await.ok()?;
-    let read = store.get(IDENTITY).await.ok()??;
+/// Reads the current identity from the bucket; `None` if it cannot be read.
+pub async fn read_current(context: &Context, settings: &Settings) -> Option<ClusterIdentity> {
+    let store = context.get_key_value(settings.bucket_name()).await.ok()?;
+    let read = store.get(IDENTITY_KEY).await.ok()??;
     serde_json::from_slice(&read).ok()
 }

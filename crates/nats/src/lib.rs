@@ -1,10 +1,10 @@
 //! A log in NATS JetStream. It stores *batches* (opaque bytes), and every node of a cluster reads all of them in the same order.
 //!
-//! * [`connect()`] connects, or explains why it cannot. [`Connection::identity`] creates or reads the identity that all nodes must agree on.
-//!   [`Connection::streams`] creates or checks the streams.
+//! * [`connect()`] connects, or explains why it cannot. [`Connection::read_or_create_identity`] creates or reads the identity that all nodes must agree on.
+//!   [`Connection::open_streams`] creates or checks the streams.
 //! * [`Connection::start`] starts to read all partitions and to publish batches. [`Cluster`] is the handle to the running log.
-//! * [`Connection::store`] opens the store of checkpoints, which are objects in a bucket. The log is read from the end of a checkpoint on.
-//! * [`Connection::table`] opens a small table that all nodes share.
+//! * [`Connection::open_store`] opens the store of checkpoints, which are objects in a bucket. The log is read from the end of a checkpoint on.
+//! * [`Connection::open_table`] opens a small table that all nodes share.
 //! * [`Peers`] carries messages between nodes outside the log.
 //!
 //! There is one file stream for each partition, one message for each batch, and one consumer for each partition and node. When a message or

@@ -14,21 +14,21 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Asks the servers at these URLs.
-pub async fn all(urls: &[String]) -> Vec<SyncInterval> {
-    let mut found = Vec::new();
+pub async fn query_all(urls: &[String]) -> Vec<SyncInterval> {
+    let mut sync_intervals = Vec::new();
     for url in urls {
-        let asked = tokio::time::timeout(ANSWER_TIMEOUT, always(url)).await;
-        let always = asked.unwrap_or_else(|_| Err("it does not answer".to_string()));
-        found.push(SyncInterval {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, query_sync_always(url)).await;
+        let is_always = answer.unwrap_or_else(|_| Err("it does not answer".to_string()));
+        sync_intervals.push(SyncInterval {
             url: url.clone(),
-            always,
+            is_always,
         });
     }
-    found
+    sync_intervals
 }
 
 /// Whether the server at this URL has `sync_interval: always`.
-async fn always(url: &str) -> Result<bool, String> {
+async fn query_sync_always(url: &str) -> Result<bool, String> {
     let host = url
         .strip_prefix("http://")
         .ok_or("it must begin with http://")?;

@@ -77,21 +77,21 @@ impl Peers {
 
     /// The questions to the node with this name.
     pub async fn questions_to(&self, node: &str) -> Option<impl Stream<Item = Question> + use<>> {
-        self.questions_at(self.asked_of(node)).await
+        self.questions_at(self.question_subject_of(node)).await
     }
 
-    fn asked_of(&self, node: &str) -> String {
+    fn question_subject_of(&self, node: &str) -> String {
         format!("{}.{node}", self.question_subject)
     }
 
     async fn questions_at(&self, subject: String) -> Option<impl Stream<Item = Question> + use<>> {
-        let asked = self.client.subscribe(subject).await.ok()?;
+        let messages = self.client.subscribe(subject).await.ok()?;
         let client = self.client.clone();
         let question = move |message| Question {
             client: client.clone(),
             message,
         };
-        Some(asked.map(question))
+        Some(messages.map(question))
     }
 
     /// Asks the node with this name. None if the node does not answer, or has not called `questions_to`.
@@ -99,21 +99,23 @@ impl Peers {
         if !self.is_connected() {
             return None;
         }
-        let asked = self.client.request(self.asked_of(node), question.into());
-        Some(asked.await.ok()?.payload)
+        let answer = self
+            .client
+            .request(self.question_subject_of(node), question.into());
+        Some(answer.await.ok()?.payload)
     }
 
     /// Asks all nodes, including this one. The stream of answers does not end by itself.
-    pub async fn ask(&self, question: Vec<u8>) -> Option<impl Stream<Item = Bytes> + use<>> {
+    pub async fn ask_all(&self, question: Vec<u8>) -> Option<impl Stream<Item = Bytes> + use<>> {
         if !self.is_connected() {
             return None;
         }
         let inbox = self.client.new_inbox();
         let answers = self.client.subscribe(inbox.clone()).await.ok()?;
-        let asked =
+        let publish =
             self.client
                 .publish_with_reply(self.question_subject.clone(), inbox, question.into());
-        asked.await.ok()?;
+        publish.await.ok()?;
         Some(answers.map(|message| message.payload))
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Publishing to the subject of a stream is tried with a message that expects a stream of another name. No stream stores the message, but
 //! NATS answers after it has checked the permission. If the permission is missing, NATS does not answer, and reports an error on the
-//! connection ([`LogState::denied`]).
+//! connection ([`LogState::denials`]).
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::log_state::LogState;
 use crate::settings::Settings;
 
 /// The time limit for an answer. If a permission is missing, no answer comes.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// A name that no stream of a cluster has.
 const NO_STREAM: &str = "crore-tries-its-rights";
 
@@ -28,13 +28,13 @@ struct NeededPermissions {
 }
 
 impl NeededPermissions {
-    fn of(settings: &Settings) -> NeededPermissions {
-        let (name, bucket) = (&settings.name, settings.bucket());
-        let ours = format!("crore.{name}.>");
+    fn new(settings: &Settings) -> NeededPermissions {
+        let (name, bucket) = (&settings.name, settings.bucket_name());
+        let cluster_subjects = format!("crore.{name}.>");
         let text = String::from;
         NeededPermissions {
             publish: [
-                ours.clone(),
+                cluster_subjects.clone(),
                 text("_INBOX.>"),
                 text("$JS.API.>"),
                 // The client reads objects with flow control.
@@ -42,15 +42,15 @@ impl NeededPermissions {
                 format!("$KV.{bucket}.>"),
                 format!("$O.{bucket}.>"),
             ],
-            subscribe: [ours, text("_INBOX.>")],
+            subscribe: [cluster_subjects, text("_INBOX.>")],
         }
     }
 
-    /// The needed permissions that are missing. Each error in `denied` names a subject.
-    fn missing(&self, denied: &[String]) -> Vec<String> {
-        let is_denied = |what: &str, right: &str| {
-            let said = format!("{what} to \"{}", right.trim_end_matches('>'));
-            denied.iter().any(|text| text.contains(&said))
+    /// The needed permissions that are missing. Each error in `denials` names a subject.
+    fn missing(&self, denials: &[String]) -> Vec<String> {
+        let is_denied = |action: &str, right: &str| {
+            let denial = format!("{action} to \"{}", right.trim_end_matches('>'));
+            denials.iter().any(|text| text.contains(&denial))
         };
         let publish = self.publish.iter().filter(|it| is_denied("Publish", it));
         let publish = publish.map(|right| format!("publish to `{right}`"));
@@ -65,8 +65,8 @@ impl NeededPermissions {
 /// # Errors
 /// If one is missing: the error names it.
 pub async fn check(client: &Client, settings: &Settings, log: &LogState) -> Result<(), Error> {
-    let (name, bucket) = (&settings.name, settings.bucket());
-    let stored = [
+    let (name, bucket) = (&settings.name, settings.bucket_name());
+    let stored_subjects = [
         "$JS.API.INFO".to_string(),
         "$JS.FC.check".to_string(),
         format!("$KV.{bucket}.check"),
@@ -74,13 +74,13 @@ pub async fn check(client: &Client, settings: &Settings, log: &LogState) -> Resu
         format!("$O.{bucket}.M.check"),
         format!("crore.{name}.log.0"),
     ];
-    let stored = join_all(stored.map(|subject| may_publish(client, subject)));
-    let (answered, is_heard) = tokio::join!(stored, hears_itself(client, name));
-    if is_heard && answered.iter().all(|it| *it) {
+    let stored = join_all(stored_subjects.map(|subject| may_publish(client, subject)));
+    let (may_publish_each, hears) = tokio::join!(stored, can_hear_itself(client, name));
+    if hears && may_publish_each.iter().all(|it| *it) {
         return Ok(());
     }
-    let needed = NeededPermissions::of(settings);
-    let missing = needed.missing(&log.denied());
+    let needed = NeededPermissions::new(settings);
+    let missing = needed.missing(&log.denials());
     if missing.is_empty() {
         let text =
             "NATS does not answer; see that JetStream is on, and that the account may use it";
@@ -96,7 +96,9 @@ pub async fn check(client: &Client, settings: &Settings, log: &LogState) -> Resu
 async fn may_publish(client: &Client, subject: String) -> bool {
     let mut headers = HeaderMap::new();
     headers.insert("Nats-Expected-Stream", NO_STREAM);
-    let request = Request::new().headers(headers).timeout(Some(ANSWER));
+    let request = Request::new()
+        .headers(headers)
+        .timeout(Some(ANSWER_TIMEOUT));
     match client.send_request(subject, request).await {
         Ok(_) => true,
         // The stream does not exist yet. NATS gives this answer only to users with the permission.
@@ -105,24 +107,24 @@ async fn may_publish(client: &Client, subject: String) -> bool {
 }
 
 /// Asks a question to this node, as nodes ask each other, and answers it: this needs the permissions to publish and to subscribe.
-async fn hears_itself(client: &Client, name: &str) -> bool {
+async fn can_hear_itself(client: &Client, name: &str) -> bool {
     let inbox = client.new_inbox();
     let unique = inbox.rsplit('.').next().unwrap_or_default();
     let subject = format!("crore.{name}.node.asked.{unique}");
-    let Ok(mut asked) = client.subscribe(subject.clone()).await else {
+    let Ok(mut questions) = client.subscribe(subject.clone()).await else {
         return false;
     };
     let answer = async {
-        if let Some(question) = asked.next().await
+        if let Some(question) = questions.next().await
             && let Some(reply) = question.reply
         {
             let _ = client.publish(reply, "".into()).await;
         }
     };
-    let request = Request::new().timeout(Some(ANSWER));
-    let asking = client.send_request(subject, request);
-    let (heard, _) = tokio::join!(asking, timeout(ANSWER, answer));
-    heard.is_ok()
+    let request = Request::new().timeout(Some(ANSWER_TIMEOUT));
+    let question = client.send_request(subject, request);
+    let (reply, _) = tokio::join!(question, timeout(ANSWER_TIMEOUT, answer));
+    reply.is_ok()
 }
 
 #[cfg(test)]
@@ -144,11 +146,11 @@ mod tests {
             .map(right),
             subscribe: ["crore.a.>", "_INBOX.>"].map(right),
         };
-        let denied = [
+        let denials = [
             "Permissions Violation for Publish to \"$O.CRORE_A.C.check\"",
             "Permissions Violation for Subscription to \"_INBOX.x.*\"",
         ];
-        let missing = needed.missing(&denied.map(right));
+        let missing = needed.missing(&denials.map(right));
         assert_eq!(
             missing,
             ["publish to `$O.CRORE_A.>`", "subscribe to `_INBOX.>`"]

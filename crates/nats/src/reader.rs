@@ -18,12 +18,21 @@ use crate::log_state::{LogState, Partition};
 use crate::settings::Settings;
 use crate::streams::{self, Stream};
 
-/// The delay before the next consumer: it doubles from the first value up to the second while consumers deliver nothing.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The delay before the next consumer. While consumers deliver nothing, it doubles from the first value up to the second.
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// The time limit for creating a consumer.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a reader with a full backlog checks whether its batches have been applied.
-const APPLIED: Duration = Duration::from_millis(1);
+const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The last batch read.
+#[derive(Clone, Copy)]
+struct LastRead {
+    sequence: u64,
+    /// When NATS stored the batch, in nanoseconds since 1970.
+    stored_ns: i128,
+}
 
 struct Reader {
     stream: Stream,
@@ -32,13 +41,12 @@ struct Reader {
     log: Arc<LogState>,
     events: SharedListener,
     /// The last sequence of the stream when this node started. Once that is read, the reader has caught up.
-    end: Option<u64>,
-    /// The sequence of the last batch read, and when NATS stored it, in nanoseconds since 1970.
-    last_read: Option<(u64, i128)>,
+    start_end: Option<u64>,
+    last_read: Option<LastRead>,
 }
 
 /// Reads a partition for ever.
-pub async fn read(
+pub async fn run_reader(
     stream: Stream,
     partition: u16,
     settings: Settings,
@@ -51,23 +59,23 @@ pub async fn read(
         settings,
         log,
         events,
-        end: None,
+        start_end: None,
         last_read: None,
     };
-    let mut wait = BACKOFF.0;
+    let mut backoff = BACKOFF_MIN;
     loop {
-        let before = reader.next();
-        let why = reader.consume().await;
+        let next_before = reader.next();
+        let reason = reader.consume().await;
         if reader.log.is_connected() {
-            reader.log.fail(&format!(
-                "partition {partition}: {why}; a new consumer begins"
+            reader.log.record_error(&format!(
+                "partition {partition}: {reason}; a new consumer begins"
             ));
         }
-        wait = match reader.next() > before {
-            true => BACKOFF.0,
-            false => (wait * 2).min(BACKOFF.1),
+        backoff = match reader.next() > next_before {
+            true => BACKOFF_MIN,
+            false => (backoff * 2).min(BACKOFF_MAX),
         };
-        tokio::time::sleep(wait).await;
+        tokio::time::sleep(backoff).await;
     }
 }
 
@@ -82,16 +90,16 @@ impl Reader {
 
     /// Reads with one consumer. Returns why the consumer ended.
     async fn consume(&mut self) -> String {
-        let begun = tokio::time::timeout(CREATE_TIMEOUT, self.begin()).await;
-        let mut messages = match begun {
+        let consumer = tokio::time::timeout(CREATE_TIMEOUT, self.create_consumer()).await;
+        let mut messages = match consumer {
             Ok(Ok(messages)) => messages,
-            Ok(Err(why)) => return why,
+            Ok(Err(reason)) => return reason,
             Err(_) => return "NATS does not answer".to_string(),
         };
-        let mut number = 0;
+        let mut expected_number = 0;
         loop {
             while self.events.backlog_bytes() > self.settings.backlog_bytes_max {
-                tokio::time::sleep(APPLIED).await;
+                tokio::time::sleep(BACKLOG_POLL_INTERVAL).await;
             }
             let message = tokio::select! {
                 message = messages.next() => message,
@@ -102,7 +110,7 @@ impl Reader {
                 Some(Err(error)) => return chain(&error),
                 None => return "the consumer has ended".to_string(),
             };
-            let (sequence, stored, is) = match message.info() {
+            let (sequence, stored_ns, number) = match message.info() {
                 Ok(info) => (
                     info.stream_sequence,
                     info.published.unix_timestamp_nanos(),
@@ -110,19 +118,22 @@ impl Reader {
                 ),
                 Err(error) => return format!("a message has no place: {error}"),
             };
-            number += 1;
-            if is != number {
-                return format!("message {number} of the consumer is missing");
+            expected_number += 1;
+            if number != expected_number {
+                return format!("message {expected_number} of the consumer is missing");
             }
-            self.log.heard(self.partition);
-            let unix_s = u32::try_from(stored / 1_000_000_000).unwrap_or(0);
-            self.take(sequence, unix_s, message.message.payload);
-            self.last_read = Some((sequence, stored));
+            self.log.record_contact(self.partition);
+            let unix_s = u32::try_from(stored_ns / 1_000_000_000).unwrap_or(0);
+            self.deliver(sequence, unix_s, message.message.payload);
+            self.last_read = Some(LastRead {
+                sequence,
+                stored_ns,
+            });
         }
     }
 
     /// Creates a consumer that starts after the last batch read.
-    async fn begin(&mut self) -> Result<pull::Stream, String> {
+    async fn create_consumer(&mut self) -> Result<pull::Stream, String> {
         let failed = |error: &dyn std::error::Error| chain(error);
         let info = self
             .stream
@@ -131,27 +142,33 @@ impl Reader {
             .map_err(|error| failed(&error))?;
         let (first, last) = (info.state.first_sequence, info.state.last_sequence);
         if last + 1 < self.next() {
-            // A newly elected leader does not know the end at once. Otherwise the watch finds that the log has gone back. A consumer that
-            // began now would deliver other batches when the stream has grown again.
-            let read = self.next() - 1;
-            return Err(format!("it ends with {last}, and {read} was read from it"));
+            // Either a newly elected leader does not know the end yet, or the log has lost batches; the checks (`watch`) find the latter. A
+            // consumer that began now would deliver other batches when the stream has grown again.
+            let last_read = self.next() - 1;
+            return Err(format!(
+                "it ends with {last}, and {last_read} was read from it"
+            ));
         }
         self.check_last_read(first).await?;
         if first > self.next() {
-            self.lose(first - 1);
+            self.report_lost(first - 1);
         }
-        self.end.get_or_insert(last);
-        self.look_for_end();
+        self.start_end.get_or_insert(last);
+        self.report_caught_up();
         streams::consume(&self.stream, self.next()).await
     }
 
-    /// Checks that the stream, which begins at `first`, still has the last batch that was read. If the batch was purged, that is unknown.
+    /// Checks that the stream, which begins at `first`, still has the last batch that was read. A purged batch cannot be checked.
     async fn check_last_read(&self, first: u64) -> Result<(), String> {
-        let Some((sequence, stored)) = self.last_read.filter(|it| it.0 >= first) else {
+        let Some(LastRead {
+            sequence,
+            stored_ns,
+        }) = self.last_read.filter(|it| it.sequence >= first)
+        else {
             return Ok(());
         };
         match self.stream.get_raw_message(sequence).await {
-            Ok(message) if message.time.unix_timestamp_nanos() != stored => {
+            Ok(message) if message.time.unix_timestamp_nanos() != stored_ns => {
                 self.state().has_gone_back.store(true, Relaxed);
                 Err(format!("it has another batch {sequence} than before"))
             }
@@ -162,15 +179,15 @@ impl Reader {
     }
 
     /// Delivers the batch with this sequence, and reports a gap before it as lost.
-    fn take(&mut self, sequence: u64, unix_s: u32, bytes: bytes::Bytes) {
+    fn deliver(&mut self, sequence: u64, unix_s: u32, bytes: bytes::Bytes) {
         if sequence < self.next() {
             return;
         }
         if sequence > self.next() {
-            self.lose(sequence - 1);
+            self.report_lost(sequence - 1);
         }
-        self.state().was_read(sequence, bytes.len() as u64);
-        self.log.look_for_room(&self.events);
+        self.state().count_read(sequence, bytes.len() as u64);
+        self.log.report_fullness(&self.events);
         self.state().next.store(sequence + 1, Relaxed);
         self.events.on_event(LogEvent::Batch {
             partition: self.partition,
@@ -178,23 +195,24 @@ impl Reader {
             unix_s,
             bytes,
         });
-        self.look_for_end();
+        self.report_caught_up();
     }
 
     /// Reports that the batches up to this sequence are lost.
-    fn lose(&mut self, to: u64) {
+    fn report_lost(&mut self, to: u64) {
         self.events.on_event(LogEvent::Lost {
             partition: self.partition,
             from: self.next(),
             to,
         });
         self.state().next.store(to + 1, Relaxed);
-        self.look_for_end();
+        self.report_caught_up();
     }
 
-    fn look_for_end(&self) {
-        let reached = self.end.is_some_and(|end| self.next() > end);
-        if reached && !self.state().caught_up.swap(true, Relaxed) {
+    /// Reports once that this node has read everything that the log had at the start.
+    fn report_caught_up(&self) {
+        let has_reached_end = self.start_end.is_some_and(|end| self.next() > end);
+        if has_reached_end && !self.state().has_caught_up.swap(true, Relaxed) {
             self.events.on_event(LogEvent::CaughtUp {
                 partition: self.partition,
             });

@@ -60,7 +60,7 @@ pub struct Tls {
 
 impl Settings {
     /// The options of a connection.
-    pub(crate) async fn options(&self) -> Result<ConnectOptions, Error> {
+    pub(crate) async fn connect_options(&self) -> Result<ConnectOptions, Error> {
         let mut options = ConnectOptions::new().name(format!("crore {}", self.name));
         options = match &self.credentials {
             Credentials::None => options,
@@ -92,7 +92,7 @@ impl Settings {
             .ping_interval(Duration::from_secs(2)))
     }
 
-    pub(crate) fn stream(&self, partition: u16) -> String {
+    pub(crate) fn stream_name(&self, partition: u16) -> String {
         format!("CRORE_{}_{partition}", self.name.to_uppercase())
     }
 
@@ -100,16 +100,16 @@ impl Settings {
         format!("crore.{}.log.{partition}", self.name)
     }
 
-    pub(crate) fn bucket(&self) -> String {
+    pub(crate) fn bucket_name(&self) -> String {
         format!("CRORE_{}", self.name.to_uppercase())
     }
 }
 
 /// NATS servers know each other's free space only after this time. If NATS still reports too little then, retrying does not help.
-const SPACE_KNOWN_AFTER: Duration = Duration::from_secs(10);
+const SPACE_REPORT_DELAY: Duration = Duration::from_secs(10);
 
 /// The error for something that NATS refused to create or to show, with the remedy if there is a known one.
-pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::Error) -> Error {
+pub(crate) fn refusal(what: &str, settings: &Settings, error: &dyn std::error::Error) -> Error {
     let (replicas, history_bytes) = (settings.replicas, settings.history_bytes);
     let why = chain(error);
     let text = format!("{what}: NATS refuses it: {why}");
@@ -132,7 +132,7 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
         );
         // A server knows its own free space at once. It learns the free space of other servers later.
         return match is_no_peer {
-            true => Error::brief(text, SPACE_KNOWN_AFTER),
+            true => Error::brief(text, SPACE_REPORT_DELAY),
             false => Error::lasting(text),
         };
     }

@@ -23,7 +23,7 @@ use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
 use crate::bucket::Bucket;
-use crate::checkpoint::{Checkpoint, NewCheckpoint, name_of};
+use crate::checkpoint::{Checkpoint, NewCheckpoint, prefix_of};
 use crate::driver::Driver;
 use crate::error::{Error, chain};
 use crate::identity::ClusterIdentity;
@@ -32,7 +32,8 @@ use crate::streams::{self, Stream};
 use crate::transfer::{Batches, Download, PROGRESS_TIMEOUT, Upload};
 
 /// The age at which chunks that belong to no object are removed: by then their writer is dead.
-const ORPHAN_S: i64 = 600;
+const ORPHAN_AGE_S: i64 = 600;
+
 /// The checkpoints of a cluster, and the log that continues them. All calls block.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
@@ -62,16 +63,16 @@ impl Store {
         }))
     }
 
-    /// Waits for an answer of NATS. An error begins with `what`.
-    fn wait<T>(
+    /// Waits for an answer of NATS. An error begins with `subject`.
+    fn wait_for<T>(
         &self,
-        what: &str,
+        subject: &str,
         answer: impl Future<Output = Result<T, String>>,
     ) -> Result<T, Error> {
         let limited = async { timeout(PROGRESS_TIMEOUT, answer).await };
-        let answered = self.0.driver.block_on(limited);
-        let answered = answered.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
-        answered.map_err(|why| Error::transient(format!("{what}: {why}")))
+        let answer = self.0.driver.block_on(limited);
+        let answer = answer.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
+        answer.map_err(|why| Error::transient(format!("{subject}: {why}")))
     }
 
     fn stream(&self, partition: u16) -> &Stream {
@@ -90,8 +91,9 @@ impl Store {
         let order = |it: &Checkpoint| (it.partition, std::cmp::Reverse(it.sequence));
         all.sort_by(|a, b| order(a).cmp(&order(b)).then(a.name.cmp(&b.name)));
         for (number, partition) in (0..).zip(self.0.log.partitions()) {
-            let of = |it: &&Checkpoint| it.partition == number && it.epoch == self.0.identity.epoch;
-            let newest = all.iter().find(of);
+            let is_current =
+                |it: &&Checkpoint| it.partition == number && it.epoch == self.0.identity.epoch;
+            let newest = all.iter().find(is_current);
             let mut status = partition.status.lock().expect("no holder panics");
             let known = status
                 .checkpoint
@@ -115,7 +117,7 @@ impl Store {
     /// those that the list lacks.
     fn objects(&self) -> Result<Vec<ObjectInfo>, Error> {
         let bucket = &self.0.bucket;
-        self.wait("the list of checkpoints", async {
+        self.wait_for("the list of checkpoints", async {
             let list = bucket.objects.list().await;
             let mut list = list.map_err(|error| chain(&error))?;
             let mut listed = HashMap::new();
@@ -126,16 +128,16 @@ impl Store {
             let filter = format!("$O.{}.M.*", bucket.name);
             let subjects = bucket.stream.info_with_subjects(filter).await;
             let mut subjects = subjects.map_err(|error| chain(&error))?;
-            let mut found = Vec::new();
+            let mut objects = Vec::new();
             while let Some(subject) = subjects.next().await {
                 let (subject, _) = subject.map_err(|error| chain(&error))?;
                 let object = match listed.remove(&subject) {
                     None => self.object_at_leader(&subject).await?,
                     object => object,
                 };
-                found.extend(object);
+                objects.extend(object);
             }
-            Ok(found)
+            Ok(objects)
         })
     }
 
@@ -170,7 +172,7 @@ impl Store {
 
     fn state(&self, partition: u16) -> Result<State, Error> {
         let stream = self.stream(partition);
-        self.wait("the state of the log", async {
+        self.wait_for("the state of the log", async {
             let info = stream.get_info().await;
             info.map(|it| it.state).map_err(|error| chain(&error))
         })
@@ -189,35 +191,35 @@ impl Store {
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub fn why_unusable(&self, of: &Checkpoint) -> Result<Option<String>, Error> {
+    pub fn why_unusable(&self, checkpoint: &Checkpoint) -> Result<Option<String>, Error> {
         let State {
             first_sequence: first,
             last_sequence: last,
             ..
-        } = self.state(of.partition)?;
-        if of.sequence > last {
+        } = self.state(checkpoint.partition)?;
+        if checkpoint.sequence > last {
             return Ok(Some(format!("the log ends with batch {last}")));
         }
-        if of.sequence + 1 < first {
+        if checkpoint.sequence + 1 < first {
             let why = format!("the log begins with batch {first}, and what was between is gone");
             return Ok(Some(why));
         }
-        if of.sequence < first {
+        if checkpoint.sequence < first {
             // The checkpoint's last batch was purged, so it cannot be compared. The epoch changes when the log has lost batches, so in the
             // same epoch the log continues the checkpoint.
-            let is_other = of.epoch != self.0.identity.epoch;
+            let is_other = checkpoint.epoch != self.0.identity.epoch;
             let why = "the log has gone back since, and its last batch is gone";
             return Ok(is_other.then(|| why.to_string()));
         }
-        let stream = self.stream(of.partition);
-        let batch = self.wait("the last batch of a checkpoint", async {
-            match stream.get_raw_message(of.sequence).await {
-                Ok(message) => Ok(Some(name_of(&message.payload))),
+        let stream = self.stream(checkpoint.partition);
+        let batch_prefix = self.wait_for("the last batch of a checkpoint", async {
+            match stream.get_raw_message(checkpoint.sequence).await {
+                Ok(message) => Ok(Some(prefix_of(&message.payload))),
                 Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
                 Err(error) => Err(chain(&error)),
             }
         })?;
-        let is_same = batch.is_some_and(|it| it == of.batch);
+        let is_same = batch_prefix.is_some_and(|it| it == checkpoint.batch_prefix);
         Ok((!is_same)
             .then(|| "the log has gone back since: it has another batch there".to_string()))
     }
@@ -231,11 +233,11 @@ impl Store {
         let mut newest = self.list_and_update_status()?;
         newest.retain(|it| it.epoch == self.0.identity.epoch);
         newest.dedup_by_key(|it| it.partition);
-        for of in newest {
-            if of.sequence >= self.first_sequence(of.partition)?
-                && let Some(why) = self.why_unusable(&of)?
+        for checkpoint in newest {
+            if checkpoint.sequence >= self.first_sequence(checkpoint.partition)?
+                && let Some(why) = self.why_unusable(&checkpoint)?
             {
-                return Ok(Some(format!("{of} does not count: {why}")));
+                return Ok(Some(format!("{checkpoint} does not count: {why}")));
             }
         }
         Ok(None)
@@ -245,15 +247,15 @@ impl Store {
     ///
     /// # Errors
     /// If NATS does not return it; `InvalidData` if a part of it is missing.
-    pub fn read(&self, of: &Checkpoint) -> io::Result<Download> {
+    pub fn read(&self, checkpoint: &Checkpoint) -> io::Result<Download> {
         let failed = |error: Error| io::Error::other(error.to_string());
-        let object = self.wait("it cannot be read", async {
-            let object = self.0.bucket.objects.get(&of.name).await;
+        let object = self.wait_for("it cannot be read", async {
+            let object = self.0.bucket.objects.get(&checkpoint.name).await;
             object.map_err(|error| chain(&error))
         });
         let object = object.map_err(failed)?;
         let subject = format!("$O.{}.C.{}", self.0.bucket.name, object.info.nuid);
-        let count = self.wait("its chunks", async {
+        let chunk_count = self.wait_for("its chunks", async {
             let subjects = self.0.bucket.stream.info_with_subjects(&subject).await;
             let mut subjects = subjects.map_err(|error| chain(&error))?;
             match subjects.next().await {
@@ -262,9 +264,9 @@ impl Store {
                 None => Ok(0),
             }
         });
-        let (count, chunks) = (count.map_err(failed)?, object.info.chunks);
-        if count != chunks {
-            let why = format!("it has {count} of its {chunks} chunks");
+        let (stored_chunks, all_chunks) = (chunk_count.map_err(failed)?, object.info.chunks);
+        if stored_chunks != all_chunks {
+            let why = format!("it has {stored_chunks} of its {all_chunks} chunks");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         Ok(Download::new(self.0.driver.clone(), object))
@@ -272,35 +274,39 @@ impl Store {
 
     /// Writes a checkpoint.
     pub fn write(&self, new: &NewCheckpoint<'_>) -> Upload {
-        let of = new.metadata(self.0.identity.id, self.0.identity.epoch);
-        Upload::new(self.0.driver.clone(), self.0.bucket.objects.clone(), of)
+        let metadata = new.metadata(self.0.identity.id, self.0.identity.epoch);
+        Upload::new(
+            self.0.driver.clone(),
+            self.0.bucket.objects.clone(),
+            metadata,
+        )
     }
 
     /// Reads the batches of a partition with these sequences.
     ///
     /// # Errors
     /// If NATS does not return them.
-    pub fn batches(
+    pub fn read_batches(
         &self,
         partition: u16,
-        places: std::ops::RangeInclusive<u64>,
+        sequences: std::ops::RangeInclusive<u64>,
     ) -> Result<Batches, Error> {
-        let consumer = streams::consume(self.stream(partition), *places.start());
-        let messages = self.wait("the batches behind a checkpoint", consumer)?;
-        Ok(Batches::new(self.0.driver.clone(), messages, places))
+        let consumer = streams::consume(self.stream(partition), *sequences.start());
+        let messages = self.wait_for("the batches behind a checkpoint", consumer)?;
+        Ok(Batches::new(self.0.driver.clone(), messages, sequences))
     }
 
     /// How much of a partition this node has read: the sequence of the last batch, and the bytes of all batches.
     pub fn read_progress(&self, partition: u16) -> (u64, u64) {
-        let of = &self.0.log.partitions()[usize::from(partition)];
-        let read_bytes = of.read_bytes.load(Relaxed);
-        (of.next.load(Relaxed).saturating_sub(1), read_bytes)
+        let state = &self.0.log.partitions()[usize::from(partition)];
+        let read_bytes = state.read_bytes.load(Relaxed);
+        (state.next.load(Relaxed).saturating_sub(1), read_bytes)
     }
 
     /// Records that this node has made a checkpoint of a partition. `read_bytes` is what [`Store::read_progress`] returned before.
     pub fn record_checkpoint(&self, partition: u16, read_bytes: u64) {
-        let of = &self.0.log.partitions()[usize::from(partition)];
-        of.checkpoint_bytes.store(read_bytes, Relaxed);
+        let state = &self.0.log.partitions()[usize::from(partition)];
+        state.checkpoint_bytes.store(read_bytes, Relaxed);
     }
 
     /// Removes an object. The metadata is removed first, so that no node starts to read the object meanwhile.
@@ -312,28 +318,28 @@ impl Store {
 
     /// Purges all messages of a subject from the bucket's stream.
     fn purge_subject(&self, subject: &str) -> Result<(), Error> {
-        self.wait("an old checkpoint", async {
+        self.wait_for("an old checkpoint", async {
             let purged = self.0.bucket.stream.purge().filter(subject).await;
             purged.map(drop).map_err(|error| chain(&error))
         })
     }
 
-    /// Removes the checkpoints in `needless`, all checkpoints of an earlier cluster with the same name, and the chunks that dead writers
+    /// Removes the checkpoints in `unneeded`, all checkpoints of an earlier cluster with the same name, and the chunks that dead writers
     /// have left.
     ///
     /// # Errors
     /// If NATS does not remove them.
-    pub fn tidy(&self, needless: &[Checkpoint]) -> Result<(), Error> {
+    pub fn tidy(&self, unneeded: &[Checkpoint]) -> Result<(), Error> {
         let objects = self.objects()?;
-        let is_needless = |object: &&ObjectInfo| {
+        let is_unneeded = |object: &&ObjectInfo| {
             let is_ours = self.read_info(object).is_some();
-            !is_ours || needless.iter().any(|it| it.name == object.name)
+            !is_ours || unneeded.iter().any(|it| it.name == object.name)
         };
-        for object in objects.iter().filter(is_needless) {
+        for object in objects.iter().filter(is_unneeded) {
             self.remove_object(object)?;
         }
-        let what = "chunks without an object";
-        let subjects = self.wait(what, async {
+        let orphans = "chunks without an object";
+        let subjects = self.wait_for(orphans, async {
             let filter = format!("$O.{}.C.*", self.0.bucket.name);
             let subjects = self.0.bucket.stream.info_with_subjects(filter).await;
             let mut subjects = subjects.map_err(|error| chain(&error))?;
@@ -350,7 +356,7 @@ impl Store {
             known.any(|it| subject.ends_with(&format!(".{}", it.nuid)))
         };
         for subject in subjects.iter().filter(|it| !is_known(it)) {
-            let last = self.wait(what, async {
+            let last = self.wait_for(orphans, async {
                 let last = self
                     .0
                     .bucket
@@ -359,7 +365,7 @@ impl Store {
                     .await;
                 last.map_err(|error| chain(&error))
             })?;
-            if now.unix_timestamp() - last.time.unix_timestamp() > ORPHAN_S {
+            if now.unix_timestamp() - last.time.unix_timestamp() > ORPHAN_AGE_S {
                 self.purge_subject(subject)?;
             }
         }
@@ -371,7 +377,7 @@ impl Store {
     /// # Errors
     /// If NATS does not purge them.
     pub fn purge(&self, partition: u16, before: u64) -> Result<(), Error> {
-        self.wait("a purge", async {
+        self.wait_for("a purge", async {
             let purged = self.stream(partition).purge().sequence(before).await;
             purged.map(drop).map_err(|error| chain(&error))
         })
@@ -384,13 +390,13 @@ impl Store {
     pub fn first_sequence_since(&self, partition: u16, unix_s: u64) -> Result<u64, Error> {
         let state = self.state(partition)?;
         let stream = self.stream(partition);
-        let (mut from, mut to) = (state.first_sequence, state.last_sequence + 1);
+        let (mut low, mut high) = (state.first_sequence, state.last_sequence + 1);
         if state.first_timestamp.unix_timestamp() >= unix_s as i64 {
-            return Ok(from);
+            return Ok(low);
         }
-        while from < to {
-            let middle = from + (to - from) / 2;
-            let is_old = self.wait("the age of a batch", async {
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let is_old = self.wait_for("the age of a batch", async {
                 match stream.get_raw_message(middle).await {
                     Ok(message) => Ok(message.time.unix_timestamp() < unix_s as i64),
                     Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
@@ -400,11 +406,11 @@ impl Store {
                 }
             })?;
             match is_old {
-                true => from = middle + 1,
-                false => to = middle,
+                true => low = middle + 1,
+                false => high = middle,
             }
         }
-        Ok(from)
+        Ok(low)
     }
 
     /// The sequence from which a partition's log has at most `bytes_max` bytes to its end. This is an estimate, which assumes that all batches
@@ -418,8 +424,8 @@ impl Store {
         bytes_max: u64,
     ) -> Result<u64, Error> {
         let state = self.state(partition)?;
-        let each = (state.bytes / state.messages.max(1)).max(1);
-        let needless = state.bytes.saturating_sub(bytes_max) / each;
-        Ok(state.first_sequence + needless)
+        let batch_bytes = (state.bytes / state.messages.max(1)).max(1);
+        let excess_batches = state.bytes.saturating_sub(bytes_max) / batch_bytes;
+        Ok(state.first_sequence + excess_batches)
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::error::{Error, chain};
-use crate::identity::IDENTITY;
+use crate::identity::IDENTITY_KEY;
 
 /// The maximum number of rows, and the maximum size of a row in bytes. Limited, because everybody who may write to the bucket can add rows.
 const ROWS_MAX: usize = 200_000;
@@ -41,10 +41,10 @@ pub struct Table {
 /// This node's copy of the rows, with a notice of each change.
 struct WatchedCopy {
     copy: Mutex<LocalCopy>,
-    changed: Notify,
+    change_notice: Notify,
 }
 
-/// The rows after a change of the bucket.
+/// The rows, and the last change that they include.
 #[derive(Default)]
 struct LocalCopy {
     rows: Rows,
@@ -53,7 +53,7 @@ struct LocalCopy {
 }
 
 impl WatchedCopy {
-    fn copy(&self) -> MutexGuard<'_, LocalCopy> {
+    fn lock(&self) -> MutexGuard<'_, LocalCopy> {
         self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -64,23 +64,23 @@ impl Table {
         store: Store,
         name: &'static str,
     ) -> Result<(Table, impl Future<Output = ()> + use<>), Error> {
-        let (copy, watch) = read(&store, name).await?;
+        let (copy, watch) = read_rows(&store, name).await?;
         let local = Arc::new(WatchedCopy {
             copy: Mutex::new(copy),
-            changed: Notify::new(),
+            change_notice: Notify::new(),
         });
-        let follow = follow(store.clone(), name, Arc::clone(&local), watch);
+        let follow = follow_changes(store.clone(), name, Arc::clone(&local), watch);
         Ok((Table { store, name, local }, follow))
     }
 
     /// The rows, by key.
     pub fn rows(&self) -> BTreeMap<String, Bytes> {
-        self.local.copy().rows.clone()
+        self.local.lock().rows.clone()
     }
 
     /// Waits until rows have changed since the last call.
-    pub async fn changed(&self) {
-        self.local.changed.notified().await;
+    pub async fn wait_for_change(&self) {
+        self.local.change_notice.notified().await;
     }
 
     /// Writes a row. This node sees it at once, other nodes when NATS delivers the change.
@@ -88,17 +88,17 @@ impl Table {
     /// # Errors
     /// If NATS does not accept the row, or there are too many rows.
     pub async fn put(&self, key: &str, value: Vec<u8>) -> Result<(), Error> {
-        let full = self.local.copy().rows.len() >= ROWS_MAX;
-        if full || value.len() > ROW_BYTES_MAX {
+        let is_full = self.local.lock().rows.len() >= ROWS_MAX;
+        if is_full || value.len() > ROW_BYTES_MAX {
             return Err(Error::lasting(format!(
                 "a table of the cluster has at most {ROWS_MAX} rows of {ROW_BYTES_MAX} bytes"
             )));
         }
         let value = Bytes::from(value);
-        let put = self.store.put(self.key(key), value.clone());
+        let put = self.store.put(self.bucket_key(key), value.clone());
         let put = async { put.await.map_err(|error| chain(&error)) };
-        let revision = self.answered(put).await?;
-        let mut copy = self.local.copy();
+        let revision = self.await_answer(put).await?;
+        let mut copy = self.local.lock();
         // The watch may have brought a later change of the same row already.
         if revision > copy.revision {
             copy.rows.insert(key.to_string(), value);
@@ -111,32 +111,32 @@ impl Table {
     /// # Errors
     /// If NATS does not accept the removal.
     pub async fn remove(&self, key: &str) -> Result<(), Error> {
-        let purge = self.store.purge(self.key(key));
+        let purge = self.store.purge(self.bucket_key(key));
         let purge = async { purge.await.map_err(|error| chain(&error)) };
-        self.answered(purge).await
+        self.await_answer(purge).await
     }
 
-    fn key(&self, key: &str) -> String {
+    fn bucket_key(&self, key: &str) -> String {
         format!("{}.{key}", self.name)
     }
 
-    async fn answered<T>(
+    async fn await_answer<T>(
         &self,
         answer: impl Future<Output = Result<T, String>>,
     ) -> Result<T, Error> {
-        let answered = timeout(ANSWER_TIMEOUT, answer).await;
-        let answered = answered.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
-        answered.map_err(|why| Error::transient(format!("the table {}: {why}", self.name)))
+        let answer = timeout(ANSWER_TIMEOUT, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
+        answer.map_err(|why| Error::transient(format!("the table {}: {why}", self.name)))
     }
 }
 
 /// Reads all rows, and watches later changes.
-async fn read(store: &Store, name: &str) -> Result<(LocalCopy, Watch), Error> {
+async fn read_rows(store: &Store, name: &str) -> Result<(LocalCopy, Watch), Error> {
     let failed = |why: String| Error::transient(format!("the table {name}: {why}"));
-    let all = async {
+    let rows = async {
         // Also watches the key of the cluster's identity, which always exists. So the history has a last entry (`delta` 0) even if the table
         // is empty.
-        let keys = [IDENTITY.to_string(), format!("{name}.>")];
+        let keys = [IDENTITY_KEY.to_string(), format!("{name}.>")];
         let watch = store.watch_many_with_history(keys).await;
         let mut watch = watch.map_err(|error| failed(chain(&error)))?;
         let mut copy = LocalCopy::default();
@@ -150,11 +150,12 @@ async fn read(store: &Store, name: &str) -> Result<(LocalCopy, Watch), Error> {
             }
         }
     };
-    let read = timeout(ANSWER_TIMEOUT, all).await;
-    read.unwrap_or_else(|_| Err(failed("NATS does not answer".to_string())))
+    let result = timeout(ANSWER_TIMEOUT, rows).await;
+    result.unwrap_or_else(|_| Err(failed("NATS does not answer".to_string())))
 }
 
 impl LocalCopy {
+    /// Applies a change of the bucket, if it belongs to the table.
     fn apply(&mut self, name: &str, entry: &Entry) {
         self.revision = self.revision.max(entry.revision);
         let key = entry.key.strip_prefix(name);
@@ -170,17 +171,22 @@ impl LocalCopy {
 }
 
 /// Keeps the node's copy up to date.
-async fn follow(store: Store, name: &'static str, local: Arc<WatchedCopy>, mut watch: Watch) {
+async fn follow_changes(
+    store: Store,
+    name: &'static str,
+    local: Arc<WatchedCopy>,
+    mut watch: Watch,
+) {
     loop {
         while let Some(Ok(entry)) = watch.next().await {
-            local.copy().apply(name, &entry);
-            local.changed.notify_one();
+            local.lock().apply(name, &entry);
+            local.change_notice.notify_one();
         }
         watch = loop {
             sleep(RETRY_INTERVAL).await;
-            if let Ok((copy, watch)) = read(&store, name).await {
-                *local.copy() = copy;
-                local.changed.notify_one();
+            if let Ok((copy, watch)) = read_rows(&store, name).await {
+                *local.lock() = copy;
+                local.change_notice.notify_one();
                 break watch;
             }
         };

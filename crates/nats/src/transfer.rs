@@ -60,27 +60,28 @@ pub struct Upload {
     driver: Driver,
     chunk: Vec<u8>,
     pieces: mpsc::Sender<Piece>,
-    put: JoinHandle<Result<(), String>>,
+    /// The task that writes the object.
+    writer: JoinHandle<Result<(), String>>,
 }
 
 impl Upload {
-    pub(crate) fn new(driver: Driver, bucket: ObjectStore, of: ObjectMetadata) -> Upload {
-        let (pieces, come) = mpsc::channel(CHUNKS_AHEAD);
-        let mut pieces_in = PieceReader {
-            come,
+    pub(crate) fn new(driver: Driver, bucket: ObjectStore, metadata: ObjectMetadata) -> Upload {
+        let (pieces, receiver) = mpsc::channel(CHUNKS_AHEAD);
+        let mut piece_reader = PieceReader {
+            receiver,
             rest: Bytes::new(),
-            ended: false,
+            has_ended: false,
         };
-        let of = ObjectMetadata {
+        let metadata = ObjectMetadata {
             chunk_size: Some(CHUNK_BYTES),
-            ..of
+            ..metadata
         };
-        let put = async move {
-            let put = bucket.put(of, &mut pieces_in).await;
-            put.map(drop).map_err(|error| chain(&error))
+        let write = async move {
+            let result = bucket.put(metadata, &mut piece_reader).await;
+            result.map(drop).map_err(|error| chain(&error))
         };
         Upload {
-            put: driver.spawn(put),
+            writer: driver.spawn(write),
             driver,
             chunk: Vec::with_capacity(CHUNK_BYTES),
             pieces,
@@ -102,13 +103,14 @@ impl Upload {
         let Upload {
             driver,
             pieces,
-            put,
+            writer,
             ..
         } = self;
         drop(pieces);
-        let done = driver.block_on(put);
+        let result = driver.block_on(writer);
         let failed = |why: String| Error::transient(format!("a checkpoint: {why}"));
-        done.map_err(|error| failed(error.to_string()))?
+        result
+            .map_err(|error| failed(error.to_string()))?
             .map_err(failed)?;
         written.map_err(|error| failed(error.to_string()))
     }
@@ -117,12 +119,12 @@ impl Upload {
 impl Write for Upload {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = CHUNK_BYTES - self.chunk.len();
-        let some = &bytes[..bytes.len().min(room)];
-        self.chunk.extend_from_slice(some);
+        let accepted = &bytes[..bytes.len().min(room)];
+        self.chunk.extend_from_slice(accepted);
         if self.chunk.len() == CHUNK_BYTES {
             self.flush()?;
         }
-        Ok(some.len())
+        Ok(accepted.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -137,9 +139,9 @@ impl Write for Upload {
 
 /// Reads the pieces of an object as one stream of bytes.
 struct PieceReader {
-    come: mpsc::Receiver<Piece>,
+    receiver: mpsc::Receiver<Piece>,
     rest: Bytes,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl AsyncRead for PieceReader {
@@ -148,15 +150,15 @@ impl AsyncRead for PieceReader {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.rest.is_empty() && !self.ended {
-            match ready!(self.come.poll_recv(context)) {
+        if self.rest.is_empty() && !self.has_ended {
+            match ready!(self.receiver.poll_recv(context)) {
                 Some(Piece::Chunk(chunk)) => self.rest = chunk,
-                Some(Piece::End) => self.ended = true,
-                None => return Poll::Ready(Err(io::Error::other("it was given up"))),
+                Some(Piece::End) => self.has_ended = true,
+                None => return Poll::Ready(Err(io::Error::other("the upload was dropped"))),
             }
         }
-        let most = self.rest.len().min(into.remaining());
-        into.put_slice(&self.rest.split_to(most));
+        let count = self.rest.len().min(into.remaining());
+        into.put_slice(&self.rest.split_to(count));
         Poll::Ready(Ok(()))
     }
 }
@@ -165,8 +167,8 @@ impl AsyncRead for PieceReader {
 pub struct Batches {
     driver: Driver,
     messages: pull::Stream,
-    next: u64,
-    to: u64,
+    next_sequence: u64,
+    last_sequence: u64,
 }
 
 /// A batch in the log.
@@ -183,29 +185,29 @@ impl Batches {
     pub(crate) fn new(
         driver: Driver,
         messages: pull::Stream,
-        places: std::ops::RangeInclusive<u64>,
+        sequences: std::ops::RangeInclusive<u64>,
     ) -> Batches {
         Batches {
             driver,
             messages,
-            next: *places.start(),
-            to: *places.end(),
+            next_sequence: *sequences.start(),
+            last_sequence: *sequences.end(),
         }
     }
 
-    /// The next batch; none after the last one.
+    /// Reads the next batch; `None` after the last one.
     ///
     /// # Errors
     /// If the batch does not arrive.
     pub fn read(&mut self) -> Result<Option<StoredBatch>, Error> {
-        if self.next > self.to {
+        if self.next_sequence > self.last_sequence {
             return Ok(None);
         }
         let messages = &mut self.messages;
-        let come = async { timeout(PROGRESS_TIMEOUT, messages.next()).await };
-        let sequence = self.next;
+        let receive = async { timeout(PROGRESS_TIMEOUT, messages.next()).await };
+        let sequence = self.next_sequence;
         let failed = |why: &str| Error::transient(format!("batch {sequence} does not come: {why}"));
-        let message = match self.driver.block_on(come) {
+        let message = match self.driver.block_on(receive) {
             Ok(Some(Ok(message))) => message,
             Ok(Some(Err(error))) => return Err(failed(&chain(&error))),
             Ok(None) => return Err(failed("the consumer has ended")),
@@ -216,7 +218,7 @@ impl Batches {
             return Err(failed(&format!("batch {} comes", info.stream_sequence)));
         }
         let unix_s = u32::try_from(info.published.unix_timestamp()).unwrap_or(0);
-        self.next += 1;
+        self.next_sequence += 1;
         Ok(Some(StoredBatch {
             sequence,
             unix_s,

@@ -17,24 +17,24 @@ use crate::monitor;
 use crate::settings::Settings;
 use crate::streams::Stream;
 
-const EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of partitions that are queried at once.
-const TOGETHER: usize = 32;
+const QUERIES_AT_ONCE: usize = 32;
 /// If a reader lags and makes no progress in this many checks in a row, its consumer is replaced.
-const STILL_MAX: u32 = 3;
+const STUCK_CHECKS_MAX: u32 = 3;
 /// If in this many checks in a row a stream ends before the last batch read, the log has lost batches. Fewer such checks are allowed,
 /// because a newly elected leader does not know the end of the stream at once.
-const SHORT_MAX: u32 = 10;
+const SHORT_CHECKS_MAX: u32 = 10;
 
 /// How often the monitoring ports of NATS servers are asked.
-const MONITORED: Duration = Duration::from_secs(5);
+const MONITORING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Asks the NATS servers for ever whether they sync each batch.
-pub async fn monitor(urls: Vec<String>, log: Arc<LogState>) {
+pub async fn query_monitoring(urls: Vec<String>, log: Arc<LogState>) {
     while !urls.is_empty() {
-        sleep(MONITORED).await;
-        log.set_sync(monitor::all(&urls).await);
+        sleep(MONITORING_INTERVAL).await;
+        log.set_sync_intervals(monitor::query_all(&urls).await);
     }
 }
 
@@ -44,53 +44,55 @@ struct CheckProgress {
     /// The next sequence to read, before this check.
     next: u64,
     /// The value of `next` at the previous check.
-    before: u64,
+    previous_next: u64,
     /// Number of checks in a row without progress of the reader.
-    still: u32,
+    stuck_checks: u32,
     /// Number of checks in a row at which the stream was too short.
-    short: u32,
+    short_checks: u32,
 }
 
 /// Runs the checks for ever.
-pub async fn watch(
+pub async fn run_checks(
     context: Context,
     settings: Settings,
     streams: Vec<Stream>,
     log: Arc<LogState>,
     events: SharedListener,
 ) {
-    let mut found = vec![CheckProgress::default(); streams.len()];
+    let mut progress = vec![CheckProgress::default(); streams.len()];
     loop {
-        for first in (0..streams.len()).step_by(TOGETHER) {
-            let end = streams.len().min(first + TOGETHER);
-            for (at, found) in found[first..end].iter_mut().enumerate() {
+        for first in (0..streams.len()).step_by(QUERIES_AT_ONCE) {
+            let end = streams.len().min(first + QUERIES_AT_ONCE);
+            for (index, progress) in progress[first..end].iter_mut().enumerate() {
                 // Taken before the request, so that batches read while the request is in flight do not count as missing from the answer.
-                let next = log.partitions()[first + at].next.load(Relaxed);
-                (found.before, found.next) = (found.next, next);
+                let next = log.partitions()[first + index].next.load(Relaxed);
+                (progress.previous_next, progress.next) = (progress.next, next);
             }
-            let asked = streams[first..end]
+            let queries = streams[first..end]
                 .iter()
                 .map(|stream| timeout(ANSWER_TIMEOUT, stream.get_info()));
-            for (at, answer) in (first..).zip(join_all(asked).await) {
+            for (index, answer) in (first..).zip(join_all(queries).await) {
                 let Ok(Ok(info)) = answer else {
                     continue;
                 };
-                let reads = events.backlog_bytes() == 0;
-                if let Some(why) = check_partition(at, &info, &log, reads, &mut found[at]) {
+                let is_reading = events.backlog_bytes() == 0;
+                if let Some(why) =
+                    check_partition(index, &info, &log, is_reading, &mut progress[index])
+                {
                     begin_epoch(&context, &settings, &log, &events, why).await;
                 }
             }
-            log.look_for_room(&events);
-            sleep(EVERY).await;
+            log.report_fullness(&events);
+            sleep(CHECK_INTERVAL).await;
         }
-        let read = timeout(ANSWER_TIMEOUT, identity::current(&context, &settings)).await;
-        let Ok(Some(found)) = read else {
+        let identity = timeout(ANSWER_TIMEOUT, identity::read_current(&context, &settings)).await;
+        let Ok(Some(identity)) = identity else {
             continue;
         };
-        if let Some(why) = found.reason_not_to_join(log.format()) {
+        if let Some(why) = identity.reason_not_to_join(log.format()) {
             events.on_event(LogEvent::Ended { why });
         }
-        if found.epoch != log.epoch() {
+        if identity.epoch != log.epoch() {
             let why = "another node has found that the log went back";
             begin_epoch(&context, &settings, &log, &events, why.to_string()).await;
         }
@@ -100,15 +102,15 @@ pub async fn watch(
 /// Updates the status of a partition, and replaces the consumer if the reader is stuck. Returns the reason for a new epoch if the stream
 /// ends before the last batch read, or has another batch there.
 fn check_partition(
-    at: usize,
+    index: usize,
     info: &Info,
     log: &LogState,
-    reads: bool,
-    found: &mut CheckProgress,
+    is_reading: bool,
+    progress: &mut CheckProgress,
 ) -> Option<String> {
-    let partition = &log.partitions()[at];
-    let (last, next) = (info.state.last_sequence, found.next);
-    log.heard(at as u16);
+    let partition = &log.partitions()[index];
+    let (last, next) = (info.state.last_sequence, progress.next);
+    log.record_contact(index as u16);
     {
         let mut status = partition.status.lock().expect("no holder panics");
         (status.first, status.last) = (info.state.first_sequence, last);
@@ -120,15 +122,19 @@ fn check_partition(
         // Without a leader, the list of followers has all servers.
         let leaders = usize::from(cluster.is_none_or(|it| it.leader.is_some()));
         status.replicas = followers.len() + leaders;
-        let (current, away): (Vec<_>, Vec<_>) =
+        let (current, outdated): (Vec<_>, Vec<_>) =
             followers.iter().partition(|it| it.current && !it.offline);
         status.replicas_current = current.len() + leaders;
-        status.away = away.into_iter().map(|it| it.name.clone()).collect();
-        status.told_at = Some(Instant::now());
+        status.outdated_replicas = outdated.into_iter().map(|it| it.name.clone()).collect();
+        status.reported_at = Some(Instant::now());
         status.leader = cluster.and_then(|it| it.leader.clone()).unwrap_or_default();
     }
-    found.short = if last + 1 < next { found.short + 1 } else { 0 };
-    if found.short >= SHORT_MAX {
+    progress.short_checks = if last + 1 < next {
+        progress.short_checks + 1
+    } else {
+        0
+    };
+    if progress.short_checks >= SHORT_CHECKS_MAX {
         return Some(format!(
             "stream {} ends with {last}, and {} was read from it",
             info.config.name,
@@ -141,14 +147,18 @@ fn check_partition(
             info.config.name
         ));
     }
-    if found.short == 1 {
+    if progress.short_checks == 1 {
         // If the consumer survives the loss, it goes on when the stream has grown again. A new one begins only after a check.
         partition.restart.notify_one();
     }
-    let stands = last >= next && found.before == next && reads;
-    found.still = if stands { found.still + 1 } else { 0 };
-    if found.still >= STILL_MAX {
-        found.still = 0;
+    let is_stuck = last >= next && progress.previous_next == next && is_reading;
+    progress.stuck_checks = if is_stuck {
+        progress.stuck_checks + 1
+    } else {
+        0
+    };
+    if progress.stuck_checks >= STUCK_CHECKS_MAX {
+        progress.stuck_checks = 0;
         partition.restart.notify_one();
     }
     None
@@ -163,7 +173,7 @@ async fn begin_epoch(
     why: String,
 ) {
     if let Err(error) = identity::begin_epoch(context, settings, log.epoch()).await {
-        log.fail(&format!("the epoch cannot be changed: {error}"));
+        log.record_error(&format!("the epoch cannot be changed: {error}"));
         return;
     }
     events.on_event(LogEvent::Ended {

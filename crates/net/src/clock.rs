@@ -43,10 +43,10 @@ static CORRECTIONS: ClockCorrections = ClockCorrections::new();
 
 /// The count in seconds: the Unix time of the wall clock when the count began, plus the seconds since then, plus corrections.
 pub fn counted_s() -> u64 {
-    seconds(counted_ns())
+    ns_to_s(counted_ns())
 }
 
-fn seconds(ns: i64) -> u64 {
+fn ns_to_s(ns: i64) -> u64 {
     (ns / NS_PER_S as i64).max(0) as u64
 }
 
@@ -56,9 +56,9 @@ fn seconds(ns: i64) -> u64 {
 /// # Panics
 /// If the count has already begun.
 pub fn resume_count(counted_s: u64, unix_s: u64) {
-    let passed_ns = (wall_ns() - ns(unix_s)).max(0);
-    let begun = ORIGIN_NS.set(ns(counted_s) + passed_ns - boot_ns());
-    assert!(begun.is_ok(), "the count begins once");
+    let passed_ns = (wall_ns() - s_to_ns(unix_s)).max(0);
+    let first_call = ORIGIN_NS.set(s_to_ns(counted_s) + passed_ns - boot_ns());
+    assert!(first_call.is_ok(), "the count begins once");
 }
 
 /// Corrects the count by the clock of the log that all nodes of a cluster share. This process wrote a batch when the count was `written_s`.
@@ -69,56 +69,55 @@ pub fn resume_count(counted_s: u64, unix_s: u64) {
 /// passed. A difference of one second is not corrected, because both times are rounded down to seconds. Returns the correction in seconds.
 pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
     /// The threads that read partitions may call this function at the same time.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock();
-    CORRECTIONS.follow(begun_ns(), written_s, stored_s)
+    static FOLLOW_LOCK: Mutex<()> = Mutex::new(());
+    let _guard = FOLLOW_LOCK.lock();
+    CORRECTIONS.follow(uncorrected_ns(), written_s, stored_s)
 }
 
 /// The corrections of a count.
 struct ClockCorrections {
     /// The sum of all corrections, in nanoseconds.
     sum_ns: AtomicI64,
-    /// The count at the last time when it was found to be ahead. The count never shows less than this, so it stands still and does not go
-    /// back.
-    stood_ns: AtomicI64,
+    /// The count when it was last found to be ahead. The count never shows less than this, so it stands still and does not go back.
+    standstill_ns: AtomicI64,
 }
 
 impl ClockCorrections {
     const fn new() -> ClockCorrections {
         ClockCorrections {
             sum_ns: AtomicI64::new(0),
-            stood_ns: AtomicI64::new(0),
+            standstill_ns: AtomicI64::new(0),
         }
     }
 
-    /// The count. Without corrections it would be `begun_ns`.
-    fn count_ns(&self, begun_ns: i64) -> i64 {
-        let going_ns = begun_ns + self.sum_ns.load(Acquire);
-        going_ns.max(self.stood_ns.load(Relaxed))
+    /// The count. Without corrections it would be `uncorrected_ns`.
+    fn count_ns(&self, uncorrected_ns: i64) -> i64 {
+        let running_ns = uncorrected_ns + self.sum_ns.load(Acquire);
+        running_ns.max(self.standstill_ns.load(Relaxed))
     }
 
     /// See [`follow_log`]. `stored_s` proves the count wrong only if it is outside of the interval from `written_s` to now: the batch may
     /// have been delayed before or after the log stored it.
-    fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
+    fn follow(&self, uncorrected_ns: i64, written_s: u64, stored_s: u64) -> i64 {
         /// The uncertainty of a difference of the two clocks, because both are rounded down to seconds.
         const ROUNDING_S: i64 = 1;
-        let difference_s = |from: u64, to: u64| to as i64 - from as i64;
-        let now_ns = self.count_ns(begun_ns);
-        let now_s = seconds(now_ns);
+        let seconds_between = |from: u64, to: u64| to as i64 - from as i64;
+        let now_ns = self.count_ns(uncorrected_ns);
+        let now_s = ns_to_s(now_ns);
         if written_s > now_s {
             // This process has not yet counted that far, so another process wrote the batch, by its own count.
             return 0;
         }
-        let behind_s = difference_s(now_s, stored_s) - ROUNDING_S;
+        let behind_s = seconds_between(now_s, stored_s) - ROUNDING_S;
         if behind_s > 0 {
             let corrected_ns = now_ns + behind_s * NS_PER_S as i64;
-            self.sum_ns.store(corrected_ns - begun_ns, Release);
+            self.sum_ns.store(corrected_ns - uncorrected_ns, Release);
             return behind_s;
         }
-        let ahead_s = difference_s(stored_s, written_s) - ROUNDING_S;
+        let ahead_s = seconds_between(stored_s, written_s) - ROUNDING_S;
         // A batch that was written before the last correction shows the difference that this correction has already removed.
-        if ahead_s > 0 && written_s > seconds(self.stood_ns.load(Relaxed)) {
-            self.stood_ns.store(now_ns, Relaxed);
+        if ahead_s > 0 && written_s > ns_to_s(self.standstill_ns.load(Relaxed)) {
+            self.standstill_ns.store(now_ns, Relaxed);
             self.sum_ns.fetch_sub(ahead_s * NS_PER_S as i64, Release);
             return -ahead_s;
         }
@@ -140,11 +139,11 @@ pub fn wall_offset_s() -> i32 {
 }
 
 fn counted_ns() -> i64 {
-    CORRECTIONS.count_ns(begun_ns())
+    CORRECTIONS.count_ns(uncorrected_ns())
 }
 
 /// The count without its corrections.
-fn begun_ns() -> i64 {
+fn uncorrected_ns() -> i64 {
     boot_ns() + ORIGIN_NS.get_or_init(|| wall_ns() - boot_ns())
 }
 
@@ -158,7 +157,7 @@ fn wall_ns() -> i64 {
     since.map_or(0, |since| since.as_nanos() as i64)
 }
 
-fn ns(s: u64) -> i64 {
+fn s_to_ns(s: u64) -> i64 {
     i64::try_from(s.saturating_mul(NS_PER_S)).unwrap_or(i64::MAX / 2)
 }
 
@@ -172,7 +171,7 @@ pub struct ClockSync {
 }
 
 /// Asks the kernel how the wall clock is synchronized; `None` if the kernel does not answer (a sandbox without `adjtimex`).
-pub fn discipline() -> Option<ClockSync> {
+pub fn sync_state() -> Option<ClockSync> {
     // SAFETY: all zeroes is a valid `timex`, which only asks to read the state.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `timex` into `time`.
@@ -215,7 +214,7 @@ mod tests {
 
     #[test]
     fn count_is_corrected_only_where_what_the_log_stored_proves_it_wrong() {
-        for (written_s, now_s, stored_s, by_s) in [
+        for (written_s, now_s, stored_s, expected_s) in [
             (100, 100, 100, 0),
             (100, 101, 100, 0),
             // The batch was delayed for a minute, before or after the log stored it.
@@ -229,18 +228,18 @@ mod tests {
             (u32::MAX.into(), 102, 95, 0),
         ] {
             let corrections = ClockCorrections::new();
-            let told = corrections.follow(ns(now_s), written_s, stored_s);
-            assert_eq!(told, by_s, "{written_s} {now_s} {stored_s}");
+            let correction_s = corrections.follow(s_to_ns(now_s), written_s, stored_s);
+            assert_eq!(correction_s, expected_s, "{written_s} {now_s} {stored_s}");
         }
     }
 
     #[test]
     fn count_that_is_ahead_of_the_log_stands_still_and_one_that_is_behind_jumps() {
         let corrections = ClockCorrections::new();
-        let count_s = |begun_s| seconds(corrections.count_ns(ns(begun_s)));
-        let follow = |begun_s, written_s, stored_s| {
-            let by_s = corrections.follow(ns(begun_s), written_s, stored_s);
-            (by_s, count_s(begun_s))
+        let count_s = |uncorrected_s| ns_to_s(corrections.count_ns(s_to_ns(uncorrected_s)));
+        let follow = |uncorrected_s, written_s, stored_s| {
+            let correction_s = corrections.follow(s_to_ns(uncorrected_s), written_s, stored_s);
+            (correction_s, count_s(uncorrected_s))
         };
         // The count is ahead by 30 seconds. Two batches were in flight, and a third is written before the count continues.
         assert_eq!(follow(100, 100, 70), (-29, 100));

@@ -51,7 +51,7 @@ impl Form {
     }
 
     /// The command that converts a file of this form to PEM.
-    pub const fn command(self) -> &'static str {
+    pub const fn conversion_command(self) -> &'static str {
         match self {
             Form::Certificate => "openssl x509 -inform DER -in FILE -out FILE.pem",
             Form::PublicKey => "openssl pkey -pubin -inform DER -in FILE -out FILE.pem",
@@ -66,7 +66,7 @@ impl Form {
 }
 
 /// Reads one value: its tag, its content, and the bytes after it.
-fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+fn read_value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
@@ -85,28 +85,28 @@ fn value(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// The content of the first value in `bytes`, if it has this tag, and the bytes after it.
-fn within(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (found, content, rest) = value(bytes)?;
-    (found == tag).then_some((content, rest))
+/// Reads the first value in `bytes`, if it has this tag. Returns its content, and the bytes after it.
+fn read_content(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (found_tag, content, rest) = read_value(bytes)?;
+    (found_tag == tag).then_some((content, rest))
 }
 
-/// The form and the length of the key or certificate at the beginning of `bytes`.
-pub fn form(bytes: &[u8]) -> Option<(Form, usize)> {
+/// Reads the form and the length of the key or certificate at the beginning of `bytes`.
+pub fn read_form(bytes: &[u8]) -> Option<(Form, usize)> {
     // PKCS #12 may be in BER, with an indefinite length.
     if bytes.starts_with(&[SEQUENCE, 0x80, INTEGER, 1, 3]) {
         return Some((Form::Pkcs12, bytes.len()));
     }
-    let (content, behind) = within(bytes, SEQUENCE)?;
-    let length = bytes.len() - behind.len();
-    let (first, head, rest) = value(content)?;
-    let second = value(rest).map(|(tag, ..)| tag);
-    let inner = value(head).map(|(tag, ..)| tag);
-    let form = match (first, second, inner) {
-        (INTEGER, Some(SEQUENCE), _) if head == [3] => Form::Pkcs12,
+    let (content, after) = read_content(bytes, SEQUENCE)?;
+    let length = bytes.len() - after.len();
+    let (first_tag, first_content, rest) = read_value(content)?;
+    let second_tag = read_value(rest).map(|(tag, ..)| tag);
+    let inner_tag = read_value(first_content).map(|(tag, ..)| tag);
+    let form = match (first_tag, second_tag, inner_tag) {
+        (INTEGER, Some(SEQUENCE), _) if first_content == [3] => Form::Pkcs12,
         (INTEGER, Some(SEQUENCE), _) => Form::PrivateKey,
         (INTEGER, Some(OCTET_STRING), _) => Form::EcPrivateKey,
-        (INTEGER, Some(INTEGER), _) if head == [0] => Form::RsaPrivateKey,
+        (INTEGER, Some(INTEGER), _) if first_content == [0] => Form::RsaPrivateKey,
         (INTEGER, Some(INTEGER), _) => Form::RsaPublicKey,
         (OBJECT, Some(_), _) => Form::Pkcs7,
         (SEQUENCE, Some(BIT_STRING), Some(OBJECT)) => Form::PublicKey,
@@ -118,26 +118,26 @@ pub fn form(bytes: &[u8]) -> Option<(Form, usize)> {
 }
 
 /// The encoded names of a certificate's issuer and subject.
-pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (signed, _) = within(within(certificate, SEQUENCE)?.0, SEQUENCE)?;
-    let rest = match within(signed, VERSION) {
+pub fn issuer_and_subject(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (signed, _) = read_content(read_content(certificate, SEQUENCE)?.0, SEQUENCE)?;
+    let rest = match read_content(signed, VERSION) {
         Some((_, rest)) => rest,
         None => signed,
     };
-    let (_serial, rest) = within(rest, INTEGER)?;
-    let (_algorithm, rest) = within(rest, SEQUENCE)?;
-    let (issuer, rest) = within(rest, SEQUENCE)?;
-    let (_validity, rest) = within(rest, SEQUENCE)?;
-    let (subject, _) = within(rest, SEQUENCE)?;
+    let (_serial, rest) = read_content(rest, INTEGER)?;
+    let (_algorithm, rest) = read_content(rest, SEQUENCE)?;
+    let (issuer, rest) = read_content(rest, SEQUENCE)?;
+    let (_validity, rest) = read_content(rest, SEQUENCE)?;
+    let (subject, _) = read_content(rest, SEQUENCE)?;
     Some((issuer, subject))
 }
 
 /// The key inside a PKCS #8 structure (RFC 5208 section 5). An RSA key is in PKCS #1 there.
-pub fn within_pkcs8(private: &[u8]) -> Option<&[u8]> {
-    let (content, _) = within(private, SEQUENCE)?;
-    let (_version, rest) = within(content, INTEGER)?;
-    let (_algorithm, rest) = within(rest, SEQUENCE)?;
-    Some(within(rest, OCTET_STRING)?.0)
+pub fn pkcs8_key(private: &[u8]) -> Option<&[u8]> {
+    let (content, _) = read_content(private, SEQUENCE)?;
+    let (_version, rest) = read_content(content, INTEGER)?;
+    let (_algorithm, rest) = read_content(rest, SEQUENCE)?;
+    Some(read_content(rest, OCTET_STRING)?.0)
 }
 
 /// The object identifier of RSASSA-PSS (RFC 8017 appendix C). Such a key looks like an RSA key, but can only make PSS signatures, for
@@ -146,30 +146,30 @@ pub const RSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0
 
 /// The object identifier of the algorithm of a public key (X.509) or a private key (PKCS #8).
 pub fn algorithm(key: &[u8]) -> Option<&[u8]> {
-    let (content, _) = within(key, SEQUENCE)?;
-    let rest = match within(content, INTEGER) {
+    let (content, _) = read_content(key, SEQUENCE)?;
+    let rest = match read_content(content, INTEGER) {
         Some((_version, rest)) => rest,
         None => content,
     };
-    let (algorithm, _) = within(rest, SEQUENCE)?;
-    Some(within(algorithm, OBJECT)?.0)
+    let (algorithm, _) = read_content(rest, SEQUENCE)?;
+    Some(read_content(algorithm, OBJECT)?.0)
 }
 
 /// The number of bits of the modulus of an RSA public key, in either form.
 pub fn rsa_bits(public: &[u8]) -> Option<usize> {
-    let (content, _) = within(public, SEQUENCE)?;
-    let numbers = match within(content, SEQUENCE) {
+    let (content, _) = read_content(public, SEQUENCE)?;
+    let numbers = match read_content(content, SEQUENCE) {
         // SubjectPublicKeyInfo: a bit string begins with the number of its unused bits.
-        Some((_, rest)) => within(within(rest, BIT_STRING)?.0.get(1..)?, SEQUENCE)?.0,
+        Some((_, rest)) => read_content(read_content(rest, BIT_STRING)?.0.get(1..)?, SEQUENCE)?.0,
         None => content,
     };
-    Some(bits(within(numbers, INTEGER)?.0))
+    Some(bit_count(read_content(numbers, INTEGER)?.0))
 }
 
 /// The number of bits of a big-endian number.
-pub fn bits(number: &[u8]) -> usize {
-    let zeros = number.iter().take_while(|byte| **byte == 0).count();
-    let rest = &number[zeros..];
+pub fn bit_count(number: &[u8]) -> usize {
+    let zero_bytes = number.iter().take_while(|byte| **byte == 0).count();
+    let rest = &number[zero_bytes..];
     rest.first()
         .map_or(0, |first| rest.len() * 8 - first.leading_zeros() as usize)
 }

@@ -4,9 +4,9 @@
 //!
 //! ```ignore
 //! inbox.drain(&mut mail);                       // handle it, then:
-//! let timeout_ms = if inbox.sleep() { until_next_deadline } else { Some(0) };
+//! let timeout_ms = if inbox.announce_sleep() { until_next_deadline } else { Some(0) };
 //! transport.wait(timeout_ms)?;                  // mail ends it (Kernel::woken_by)
-//! inbox.awake();
+//! inbox.end_sleep();
 //! ```
 //!
 //! Invariants:
@@ -35,7 +35,7 @@ struct Shared<T> {
 struct State<T> {
     mail: Vec<T>,
     /// The reader is asleep or about to block, and no sender has woken it yet.
-    asleep: bool,
+    is_asleep: bool,
 }
 
 impl<T> Shared<T> {
@@ -46,13 +46,14 @@ impl<T> Shared<T> {
             .expect("no thread panics inside the mailbox")
     }
 
-    fn put(&self, put: impl FnOnce(&mut Vec<T>)) {
+    /// Adds mail by calling `add`, and wakes the reader if it sleeps.
+    fn add_and_wake(&self, add: impl FnOnce(&mut Vec<T>)) {
         let mut state = self.lock();
-        put(&mut state.mail);
-        let asleep = std::mem::take(&mut state.asleep);
+        add(&mut state.mail);
+        let is_asleep = std::mem::take(&mut state.is_asleep);
         // The reader is woken after the lock is released, so that it does not wait for the lock.
         drop(state);
-        if asleep {
+        if is_asleep {
             self.waker.ring();
         }
     }
@@ -74,13 +75,13 @@ impl<T> Clone for Sender<T> {
 impl<T: Send> Sender<T> {
     /// Posts one mail, and wakes the reader if it sleeps.
     pub fn post(&self, mail: T) {
-        self.shared.put(|inbox| inbox.push(mail));
+        self.shared.add_and_wake(|inbox| inbox.push(mail));
     }
 
     /// Posts all mail of a batch in order, and wakes the reader if it sleeps. `batch` is empty afterwards and keeps its memory.
     pub fn post_all(&self, batch: &mut Vec<T>) {
         if !batch.is_empty() {
-            self.shared.put(|inbox| inbox.append(batch));
+            self.shared.add_and_wake(|inbox| inbox.append(batch));
         }
     }
 }
@@ -89,7 +90,7 @@ impl<T: Send> Sender<T> {
 pub struct Inbox<T> {
     shared: Arc<Shared<T>>,
     /// This thread has announced a sleep and has not ended it.
-    announced: bool,
+    sleep_announced: bool,
 }
 
 impl<T: Send> Inbox<T> {
@@ -110,18 +111,19 @@ impl<T: Send> Inbox<T> {
     }
 
     /// Announces that this thread is about to block. If there is mail, announces nothing and returns false: the thread must not block then.
-    pub fn sleep(&mut self) -> bool {
+    pub fn announce_sleep(&mut self) -> bool {
         let mut state = self.shared.lock();
-        let sleeps = state.mail.is_empty();
-        state.asleep = sleeps;
-        self.announced = sleeps;
-        sleeps
+        let is_empty = state.mail.is_empty();
+        state.is_asleep = is_empty;
+        self.sleep_announced = is_empty;
+        is_empty
     }
 
-    /// Ends the sleep. Must be called after each wait, whatever woke the thread, and even if `sleep` returned false.
-    pub fn awake(&mut self) {
-        if std::mem::take(&mut self.announced) {
-            self.shared.lock().asleep = false;
+    /// Ends the sleep. Must be called after each wait, whatever woke the thread, and even if [`announce_sleep`](Inbox::announce_sleep)
+    /// returned false.
+    pub fn end_sleep(&mut self) {
+        if std::mem::take(&mut self.sleep_announced) {
+            self.shared.lock().is_asleep = false;
         }
     }
 
@@ -139,7 +141,7 @@ impl<T: Send> Inbox<T> {
 pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
     let state = Mutex::new(State {
         mail: Vec::new(),
-        asleep: false,
+        is_asleep: false,
     });
     let shared = Arc::new(Shared {
         state,
@@ -152,7 +154,7 @@ pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
         sender,
         Inbox {
             shared,
-            announced: false,
+            sleep_announced: false,
         },
     ))
 }
@@ -169,7 +171,7 @@ mod waker {
     use crate::sys::Fd;
 
     /// The only reason why a write to the eventfd can fail.
-    const GONE: &str = "this thread's table has no eventfd of the mailbox";
+    const NO_EVENTFD: &str = "this thread's table has no eventfd of the mailbox";
 
     pub(super) struct Waker {
         fd: Fd,
@@ -188,7 +190,7 @@ mod waker {
         /// Adds one to the counter.
         pub(super) fn ring(&self) {
             // Must not fail: without this wake-up the reader would sleep for ever.
-            retry_on_intr(|| write(self.fd.lend(), &1_u64.to_ne_bytes())).expect(GONE);
+            retry_on_intr(|| write(self.fd.lend(), &1_u64.to_ne_bytes())).expect(NO_EVENTFD);
         }
     }
 }
@@ -203,14 +205,14 @@ mod waker {
 
     pub(super) struct Waker {
         has_event: Mutex<bool>,
-        rung: Condvar,
+        event_added: Condvar,
     }
 
     impl Waker {
         pub(super) fn new() -> io::Result<Waker> {
             Ok(Waker {
                 has_event: Mutex::new(false),
-                rung: Condvar::new(),
+                event_added: Condvar::new(),
             })
         }
 
@@ -220,13 +222,13 @@ mod waker {
 
         pub(super) fn ring(&self) {
             *self.has_event.lock().unwrap() = true;
-            self.rung.notify_one();
+            self.event_added.notify_one();
         }
 
         pub(super) fn block(&self) {
             let mut has_event = self.has_event.lock().unwrap();
             while !std::mem::take(&mut *has_event) {
-                has_event = self.rung.wait(has_event).unwrap();
+                has_event = self.event_added.wait(has_event).unwrap();
             }
         }
     }

@@ -13,14 +13,17 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// The memory of the machine, in bytes.
 pub fn machine_bytes() -> u64 {
     // SAFETY: takes no pointers.
-    let (pages, page) = unsafe {
+    let (page_count, page_bytes) = unsafe {
         (
             libc::sysconf(libc::_SC_PHYS_PAGES),
             libc::sysconf(libc::_SC_PAGESIZE),
         )
     };
-    assert!(pages > 0 && page > 0, "Linux always knows its memory");
-    (pages as u64).saturating_mul(page as u64)
+    assert!(
+        page_count > 0 && page_bytes > 0,
+        "Linux always knows its memory"
+    );
+    (page_count as u64).saturating_mul(page_bytes as u64)
 }
 
 /// Returns freed memory to the kernel, even memory between live allocations. Meanwhile the allocator is locked, so this should be called

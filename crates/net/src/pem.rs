@@ -38,11 +38,12 @@ const LABELS: [(&str, Option<Form>); 10] = [
 ];
 
 /// The remedy for a key with a passphrase.
-const ENCRYPTED: &str = "has a passphrase; `openssl pkey -in FILE -out KEY.pem` writes it without";
+const ENCRYPTED_REMEDY: &str =
+    "has a passphrase; `openssl pkey -in FILE -out KEY.pem` writes it without";
 
 /// The refused labels, and the reason and remedy for each.
-const REFUSED: [(&str, &str); 9] = [
-    ("ENCRYPTED PRIVATE KEY", ENCRYPTED),
+const REFUSED_LABELS: [(&str, &str); 9] = [
+    ("ENCRYPTED PRIVATE KEY", ENCRYPTED_REMEDY),
     (
         "TRUSTED CERTIFICATE",
         "has conditions of OpenSSL's own, which are not read; `openssl x509 -in FILE -out CERT.pem` writes the certificate alone",
@@ -89,28 +90,28 @@ pub struct Block {
 }
 
 /// A block whose end has not been read yet.
-struct Open<'t> {
+struct OpenBlock<'t> {
     label: &'t str,
     line: usize,
     base64: String,
 }
 
-/// All blocks of a file, at least one.
+/// Parses all blocks of a file, at least one.
 ///
 /// # Errors
 /// If a block is wrong: the line, its content and the remedy. If the file has no blocks: the form of the file.
-pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
-    let text = text(file)?;
+pub fn parse_blocks(file: &[u8]) -> Result<Vec<Block>, String> {
+    let text = decode_text(file)?;
     // Lines may also end in CR alone.
     let line_end = if text.contains('\n') { '\n' } else { '\r' };
     let mut blocks = Vec::new();
-    let mut open: Option<Open<'_>> = None;
+    let mut open: Option<OpenBlock<'_>> = None;
     for (index, line) in text.split(line_end).enumerate() {
         let mut rest = line.trim();
         while !rest.is_empty() {
             rest = match open.take() {
-                None => read_outside(rest, index + 1, &mut open)?,
-                Some(begun) => read_in_block(begun, rest, index + 1, &mut open, &mut blocks)?,
+                None => read_line_outside(rest, index + 1, &mut open)?,
+                Some(block) => read_line_in_block(block, rest, index + 1, &mut open, &mut blocks)?,
             };
         }
     }
@@ -123,8 +124,8 @@ pub fn blocks(file: &[u8]) -> Result<Vec<Block>, String> {
     }
 }
 
-/// The file as text.
-fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
+/// Decodes the file as text.
+fn decode_text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
     let has_utf16_mark = file.starts_with(&[0xff, 0xfe]) || file.starts_with(&[0xfe, 0xff]);
     let is_utf16_without_mark = || {
         let without_zeros = file.iter().copied().filter(|byte| *byte != 0).collect();
@@ -141,16 +142,16 @@ fn text(file: &[u8]) -> Result<std::borrow::Cow<'_, str>, String> {
 }
 
 /// Reads a line outside of blocks. If a block begins there, returns the rest of the line.
-fn read_outside<'t>(
+fn read_line_outside<'t>(
     rest: &'t str,
     line: usize,
-    open: &mut Option<Open<'t>>,
+    open: &mut Option<OpenBlock<'t>>,
 ) -> Result<&'t str, String> {
     if let Some((label, rest)) = rest
         .strip_prefix(BEGIN)
         .and_then(|rest| rest.split_once(HYPHENS))
     {
-        *open = Some(Open {
+        *open = Some(OpenBlock {
             label,
             line,
             base64: String::new(),
@@ -161,13 +162,15 @@ fn read_outside<'t>(
     if rest.starts_with('#') || !is_boundary(rest) {
         return Ok("");
     }
-    let shown = shown(rest);
+    let escaped_line = escape(rest);
     Err(match rest.starts_with(END) {
         true => {
-            format!("line {line}: `{shown}` ends a block that has not begun; write the whole block")
+            format!(
+                "line {line}: `{escaped_line}` ends a block that has not begun; write the whole block"
+            )
         }
         false => format!(
-            "line {line}: `{shown}` is no beginning of a block; write -----BEGIN CERTIFICATE----- or the like, with five hyphens on each side and nothing before them"
+            "line {line}: `{escaped_line}` is no beginning of a block; write -----BEGIN CERTIFICATE----- or the like, with five hyphens on each side and nothing before them"
         ),
     })
 }
@@ -178,29 +181,29 @@ fn is_boundary(line: &str) -> bool {
         return true;
     }
     let upper = line.to_uppercase();
-    let has = |words: &[&str]| words.iter().any(|word| upper.contains(word));
+    let contains_any = |words: &[&str]| words.iter().any(|word| upper.contains(word));
     // Hyphens, and the dashes into which word processors change them.
     line.starts_with([
         '-', '\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2212}',
-    ]) && has(&["BEGIN ", "END "])
-        && has(&["CERTIFICATE", "KEY"])
+    ]) && contains_any(&["BEGIN ", "END "])
+        && contains_any(&["CERTIFICATE", "KEY"])
 }
 
 /// Reads a line within a block. If the block ends there, returns the rest of the line.
-fn read_in_block<'t>(
-    mut begun: Open<'t>,
+fn read_line_in_block<'t>(
+    mut block: OpenBlock<'t>,
     rest: &'t str,
     line: usize,
-    open: &mut Option<Open<'t>>,
+    open: &mut Option<OpenBlock<'t>>,
     blocks: &mut Vec<Block>,
 ) -> Result<&'t str, String> {
     let end = rest.find(HYPHENS).unwrap_or(rest.len());
     let (base64, boundary) = rest.split_at(end);
-    let label = shown(begun.label);
+    let label = escape(block.label);
     if let Some((name, _)) = base64.split_once(':') {
         // A header as in the format before RFC 7468. It nearly always means that the key has a passphrase.
         return Err(match matches!(name, "Proc-Type" | "DEK-Info") {
-            true => format!("line {line}: {label} {ENCRYPTED}"),
+            true => format!("line {line}: {label} {ENCRYPTED_REMEDY}"),
             false => {
                 format!("line {line}: {label} has a header, which no reader needs; take it out")
             }
@@ -210,44 +213,51 @@ fn read_in_block<'t>(
     let mut other_chars = base64
         .chars()
         .filter(|c| !c.is_whitespace() && !is_base64(*c));
-    if let Some(wrong) = other_chars.next() {
-        return Err(match wrong {
+    if let Some(wrong_char) = other_chars.next() {
+        return Err(match wrong_char {
             '\\' => format!("line {line}: {label} has a backslash; write line ends, not \\n"),
-            wrong => format!(
-                "line {line}: {label} has {wrong:?}, which is no base64; write the file anew"
+            wrong_char => format!(
+                "line {line}: {label} has {wrong_char:?}, which is no base64; write the file anew"
             ),
         });
     }
-    begun
+    block
         .base64
         .extend(base64.chars().filter(|c| !c.is_whitespace()));
     if boundary.is_empty() {
-        *open = Some(begun);
+        *open = Some(block);
         return Ok("");
     }
-    let ended = boundary
+    let end_label = boundary
         .strip_prefix(END)
         .and_then(|rest| rest.split_once(HYPHENS));
-    let Some((_, rest)) = ended.filter(|(label, _)| *label == begun.label) else {
-        return Err(unended_error(&begun));
+    let Some((_, rest)) = end_label.filter(|(label, _)| *label == block.label) else {
+        return Err(unended_error(&block));
     };
-    blocks.push(decode(&begun)?);
+    blocks.push(decode(&block)?);
     Ok(rest.trim_start())
 }
 
-fn unended_error(open: &Open<'_>) -> String {
-    let (line, label) = (open.line, shown(open.label));
+fn unended_error(open: &OpenBlock<'_>) -> String {
+    let (line, label) = (open.line, escape(open.label));
     format!("line {line}: {label} has no end -----END {label}-----; write the whole block")
 }
 
 /// Decodes a complete block.
-fn decode(open: &Open<'_>) -> Result<Block, String> {
-    let (line, label) = (open.line, shown(open.label));
-    let known = LABELS.iter().find(|(known, _)| *known == open.label);
-    let Some((_, form)) = known else {
-        let refused = REFUSED.iter().find(|(known, _)| *known == open.label);
-        let why = refused.map_or("is nothing that is read here; take it out", |(_, why)| why);
-        return Err(format!("line {line}: {label} {why}"));
+fn decode(open: &OpenBlock<'_>) -> Result<Block, String> {
+    let (line, label) = (open.line, escape(open.label));
+    let known_label = LABELS
+        .iter()
+        .find(|(known_label, _)| *known_label == open.label);
+    let Some((_, form)) = known_label else {
+        let refusal = REFUSED_LABELS
+            .iter()
+            .find(|(known_label, _)| *known_label == open.label);
+        let reason = refusal.map_or(
+            "is nothing that is read here; take it out",
+            |(_, reason)| reason,
+        );
+        return Err(format!("line {line}: {label} {reason}"));
     };
     // The decoder takes constant time only for private keys, so each block is decoded as if it was a private key.
     let as_private_key = format!(
@@ -257,13 +267,13 @@ fn decode(open: &Open<'_>) -> Result<Block, String> {
     let (_, der) = <(SectionKind, Vec<u8>)>::from_pem_slice(as_private_key.as_bytes())
         .map_err(|_| format!("line {line}: {label} is no base64; write the file anew"))?;
     if let Some(form) = form {
-        let found = der::form(&der);
-        if !found.is_some_and(|(found, length)| found == *form && length == der.len()) {
+        let content = der::read_form(&der);
+        if !content.is_some_and(|(found, length)| found == *form && length == der.len()) {
             let expected = form.name();
-            let found = found.map(|(found, _)| found.name());
+            let found_name = content.map(|(found, _)| found.name());
             return Err(format!(
                 "line {line}: {label} is cut off, or is not {expected}{}; write the file anew",
-                found.map_or(String::new(), |found| format!(" (it holds {found})"))
+                found_name.map_or(String::new(), |name| format!(" (it holds {name})"))
             ));
         }
     }
@@ -276,14 +286,16 @@ fn decode(open: &Open<'_>) -> Result<Block, String> {
 
 /// The error for a file without any block.
 fn no_block_error(file: &[u8]) -> String {
-    if let Some((form, _)) = der::form(file) {
-        let (name, command) = (form.name(), form.command());
-        return format!("is {name} in DER, and PEM is read here; `{command}` converts it");
+    if let Some((form, _)) = der::read_form(file) {
+        let (name, conversion_command) = (form.name(), form.conversion_command());
+        return format!(
+            "is {name} in DER, and PEM is read here; `{conversion_command}` converts it"
+        );
     }
     let text = String::from_utf8_lossy(file);
     let text = text.trim_start_matches('\u{feff}').trim();
-    let lacks = "has no line such as -----BEGIN CERTIFICATE-----";
-    let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=\r\n".contains(c);
+    let no_line_message = "has no line such as -----BEGIN CERTIFICATE-----";
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=\r\n".contains(c);
     match () {
         () if text.is_empty() => "is empty".to_string(),
         () if file.starts_with(&[0xfe, 0xed, 0xfe, 0xed]) => {
@@ -295,15 +307,15 @@ fn no_block_error(file: &[u8]) -> String {
         () if text.starts_with("PuTTY-") => {
             "line 1: is a key of PuTTY; `puttygen FILE -O private-openssh-new -o KEY` and `ssh-keygen -p -m PKCS8 -f KEY` convert it".to_string()
         }
-        () if text.len() >= BASE64_BYTES_MIN && text.chars().all(base64) => {
-            format!("{lacks}, only base64; write the lines -----BEGIN ...----- and -----END ...----- around it")
+        () if text.len() >= BASE64_BYTES_MIN && text.chars().all(is_base64) => {
+            format!("{no_line_message}, only base64; write the lines -----BEGIN ...----- and -----END ...----- around it")
         }
-        () => format!("{lacks}, and is no PEM"),
+        () => format!("{no_line_message}, and is no PEM"),
     }
 }
 
 /// The beginning of a text from the file, escaped for an error message.
-fn shown(text: &str) -> String {
+fn escape(text: &str) -> String {
     let text: String = text.chars().take(SHOWN_CHARS).collect();
     text.escape_debug().to_string()
 }
@@ -311,27 +323,27 @@ fn shown(text: &str) -> String {
 /// The certificates of a file, at least one.
 ///
 /// # Errors
-/// Those of [`blocks`]; a file without a certificate.
+/// Those of [`parse_blocks`]; a file without a certificate.
 pub fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let blocks = blocks(file)?;
-    let found = listed(&blocks);
-    let of_form = blocks
+    let blocks = parse_blocks(file)?;
+    let block_list = list_blocks(&blocks);
+    let certificates = blocks
         .into_iter()
         .filter(|block| block.form == Some(Form::Certificate));
-    let all: Vec<_> = of_form.map(|block| block.der.into()).collect();
-    match all.is_empty() {
-        true => Err(format!("has no certificate, only {found}")),
-        false => Ok(all),
+    let certificates: Vec<_> = certificates.map(|block| block.der.into()).collect();
+    match certificates.is_empty() {
+        true => Err(format!("has no certificate, only {block_list}")),
+        false => Ok(certificates),
     }
 }
 
 /// The private key of a file.
 ///
 /// # Errors
-/// Those of [`blocks`]; a file without a private key, or with several.
+/// Those of [`parse_blocks`]; a file without a private key, or with several.
 pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    let blocks = blocks(file)?;
-    let found = listed(&blocks);
+    let blocks = parse_blocks(file)?;
+    let block_list = list_blocks(&blocks);
     let is_private = |block: &Block| {
         let private = [Form::PrivateKey, Form::RsaPrivateKey, Form::EcPrivateKey];
         block.form.is_some_and(|form| private.contains(&form))
@@ -339,11 +351,11 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     let mut keys = blocks.into_iter().filter(is_private);
     let key = keys
         .next()
-        .ok_or_else(|| format!("has no private key, only {found}"))?;
+        .ok_or_else(|| format!("has no private key, only {block_list}"))?;
     if let Some(other) = keys.next() {
-        let (one, other) = (key.line, other.line);
+        let (first, second) = (key.line, other.line);
         return Err(format!(
-            "line {other}: is a second private key after that of line {one}; leave one"
+            "line {second}: is a second private key after that of line {first}; leave one"
         ));
     }
     Ok(match key.form {
@@ -354,14 +366,14 @@ pub fn private_key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
 }
 
 /// Lists the blocks of a file for an error message.
-pub fn listed(blocks: &[Block]) -> String {
-    let each = blocks.iter().map(|block| {
+pub fn list_blocks(blocks: &[Block]) -> String {
+    let names = blocks.iter().map(|block| {
         let name = block.form.map_or("parameters", Form::name);
         format!("{name} (line {})", block.line)
     });
-    let mut all: Vec<String> = each.take(4).collect();
-    if blocks.len() > all.len() {
-        all.push("others".to_string());
+    let mut list: Vec<String> = names.take(4).collect();
+    if blocks.len() > list.len() {
+        list.push("others".to_string());
     }
-    all.join(", ")
+    list.join(", ")
 }

@@ -37,8 +37,8 @@ impl From<OwnedFd> for Fd {
 ///
 /// # Errors
 /// The value of `errno`.
-pub fn check(answer: libc::c_int) -> io::Result<()> {
-    if answer == -1 {
+pub fn check(result: libc::c_int) -> io::Result<()> {
+    if result == -1 {
         Err(io::Error::last_os_error())
     } else {
         Ok(())
@@ -79,10 +79,10 @@ impl Drop for Owned {
 /// Closes a descriptor.
 pub fn close(fd: Fd) {
     // SAFETY: takes no pointers; the caller owned the descriptor. Linux closes it even if it returns `EINTR`, so there is no retry.
-    let answer = unsafe { libc::close(fd.raw()) };
+    let result = unsafe { libc::close(fd.raw()) };
     // A second close could close another socket that has got the same number meanwhile.
     assert!(
-        answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBADF),
+        result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBADF),
         "descriptor {} closed twice",
         fd.0
     );

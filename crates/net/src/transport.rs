@@ -23,7 +23,7 @@ pub enum Event {
     /// Something happened to a connection.
     Link(Readiness),
     /// A connection may wait at this listener.
-    AcceptResult(usize),
+    Listener(usize),
     /// Another thread has woken this one, because there is mail.
     Woken,
 }
@@ -31,7 +31,7 @@ pub enum Event {
 /// The readiness of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Readiness {
-    /// The token from [`Transport::open`] or from the last [`Transport::interest`].
+    /// The token from [`Transport::open`] or from the last [`Transport::set_interest`].
     pub token: u64,
     /// There are bytes to receive, or the end of the stream.
     pub readable: bool,
@@ -49,9 +49,9 @@ pub enum AcceptResult {
     /// There is no room (`errno`), so one connection was answered and closed. More may wait.
     Shed(i32),
     /// No connection waits, or accepting is paused.
-    Nobody,
+    NoConnection,
     /// There is no room (`errno`) even to answer and close a connection, so accepting is paused.
-    Stuck(i32),
+    CannotShed(i32),
     /// The waiting connection or the listener is broken (`errno`).
     Failed(i32),
 }
@@ -89,11 +89,11 @@ pub trait Transport {
     /// Only after a programming error.
     fn wait(&mut self, timeout_ms: Option<u32>) -> io::Result<usize>;
 
-    /// The event `n` of the last wait.
+    /// Event number `index` of the last wait.
     ///
     /// # Panics
     /// If the last wait found no such event.
-    fn event(&self, n: usize) -> Event;
+    fn event(&self, index: usize) -> Event;
 
     /// Accepts a connection from the listener. If there is no room, sends the client an answer instead and closes the connection: `answer`
     /// makes it from the bytes received so far.
@@ -115,11 +115,11 @@ pub trait Transport {
     ///
     /// # Errors
     /// If there is no room and new connections cannot be directed to other shards.
-    fn settle(&mut self, connections: u32, now_ms: u64) -> io::Result<()>;
+    fn adjust_accepting(&mut self, connections: u32, now_ms: u64) -> io::Result<()>;
 
     /// Lets no more connections into the accept queues, and returns the number of listeners. Queued connections can still be
     /// accepted, also during a pause.
-    fn block_new(&mut self) -> usize;
+    fn block_new_connections(&mut self) -> usize;
 
     /// Closes the listeners, which resets the connections in their queues.
     fn close_listeners(&mut self);
@@ -135,7 +135,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// If the connection is not open.
-    fn interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()>;
+    fn set_interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()>;
 
     /// Receives available bytes, up to the length of `buffer`.
     ///

@@ -23,10 +23,10 @@ fn read(inbox: &mut Inbox<(u8, u8)>, count: usize) -> Vec<(u8, u8)> {
         if all.len() == count {
             return all;
         }
-        if inbox.sleep() {
+        if inbox.announce_sleep() {
             inbox.block();
         }
-        inbox.awake();
+        inbox.end_sleep();
     }
 }
 
@@ -79,8 +79,8 @@ fn a_turn_ended_by_something_else_loses_no_wake() {
         let (sender, mut inbox) = mailbox().unwrap();
         let posting = thread::spawn(move || post(&sender, 0, 2));
         let mut all = Vec::new();
-        inbox.sleep();
-        inbox.awake();
+        inbox.announce_sleep();
+        inbox.end_sleep();
         inbox.drain(&mut all);
         let rest = 2 - all.len();
         all.append(&mut read(&mut inbox, rest));

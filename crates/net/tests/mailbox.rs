@@ -13,14 +13,18 @@ fn read(mut inbox: Inbox<(usize, usize)>, count: usize) -> Vec<(usize, usize)> {
     driver.add_wake(inbox.fd()).unwrap();
     let mut all = Vec::new();
     while all.len() < count {
-        let timeout_ms = if inbox.sleep() { Some(10_000) } else { Some(0) };
+        let timeout_ms = if inbox.announce_sleep() {
+            Some(10_000)
+        } else {
+            Some(0)
+        };
         let ready = driver.wait(timeout_ms).unwrap();
         assert!(
             ready > 0 || timeout_ms == Some(0),
             "a wake was lost: {} of {count} came",
             all.len()
         );
-        inbox.awake();
+        inbox.end_sleep();
         inbox.drain(&mut all);
     }
     all
@@ -81,10 +85,10 @@ fn rally(mut inbox: Inbox<usize>, other: &crore_net::Sender<usize>, rounds: usiz
     driver.add_wake(inbox.fd()).unwrap();
     let mut mail = Vec::new();
     loop {
-        if inbox.sleep() {
+        if inbox.announce_sleep() {
             assert!(driver.wait(Some(10_000)).unwrap() > 0, "a wake was lost");
         }
-        inbox.awake();
+        inbox.end_sleep();
         inbox.drain(&mut mail);
         for round in mail.drain(..) {
             other.post(round + 1);
@@ -108,23 +112,23 @@ fn only_a_sleeper_is_woken_and_once() {
         0,
         "a busy reader costs no system call"
     );
-    assert!(!inbox.sleep(), "mail is there: it must not block");
-    inbox.awake();
+    assert!(!inbox.announce_sleep(), "mail is there: it must not block");
+    inbox.end_sleep();
     inbox.drain(&mut mail);
 
-    assert!(inbox.sleep());
+    assert!(inbox.announce_sleep());
     assert_eq!(driver.wait(Some(0)).unwrap(), 0);
     sender.post(2);
     sender.post(3);
     assert_eq!(driver.wait(Some(0)).unwrap(), 1);
     assert_eq!(driver.event(0), Event::Woken);
-    inbox.awake();
+    inbox.end_sleep();
     assert_eq!(driver.wait(Some(0)).unwrap(), 0, "a ring is one event");
     inbox.drain(&mut mail);
     assert_eq!(mail, [1, 2, 3]);
 
-    assert!(inbox.sleep());
-    inbox.awake();
+    assert!(inbox.announce_sleep());
+    inbox.end_sleep();
     sender.post(4);
     assert_eq!(
         driver.wait(Some(0)).unwrap(),

@@ -27,12 +27,12 @@ fn paused_entrance_reports_no_arrival_until_the_pause_is_over() {
     // A shorter pause does not end a longer one.
     acceptor.pause(1_005);
     for now_ms in [1_000, 1_009] {
-        assert_eq!(acceptor.accept(0, now_ms, none), AcceptResult::Nobody);
-        acceptor.settle(&mut driver, 0, now_ms).unwrap();
+        assert_eq!(acceptor.accept(0, now_ms, none), AcceptResult::NoConnection);
+        acceptor.adjust_accepting(&mut driver, 0, now_ms).unwrap();
         assert_eq!(driver.wait(Some(0)).unwrap(), 0, "it spins");
         assert_eq!(acceptor.paused_until_ms(), Some(1_010));
     }
-    acceptor.settle(&mut driver, 0, 1_010).unwrap();
+    acceptor.adjust_accepting(&mut driver, 0, 1_010).unwrap();
     assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
     let AcceptResult::Connection(link, _) = acceptor.accept(0, 1_010, none) else {
         panic!("the connection that waited is lost");

@@ -60,12 +60,14 @@ fn a_full_table_answers_and_recovers() {
         let listener = Listener::bind(addr, 16, &SocketOptions::default()).unwrap();
         let mut reserve = SpareDescriptor::new().unwrap();
         let mut driver = Driver::new(1).unwrap();
-        driver.add(listener.fd(), driver::listener(0)).unwrap();
+        driver
+            .add(listener.fd(), driver::listener_token(0))
+            .unwrap();
         let mut filling: Vec<Driver> = std::iter::from_fn(|| Driver::new(1).ok()).collect();
         assert!(filling.len() > 32);
 
         let answer = |_: &[u8]| ANSWER.to_vec();
-        assert_eq!(reserve.shed(&listener, answer), ShedOutcome::Nobody);
+        assert_eq!(reserve.shed(&listener, answer), ShedOutcome::NoConnection);
         tell.send(listener.local_addr().unwrap()).unwrap();
         step.recv().unwrap();
         assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
@@ -74,13 +76,13 @@ fn a_full_table_answers_and_recovers() {
             assert!(request.iter().all(|byte| *byte == b'x') && request.len() > 1_000);
             ANSWER.to_vec()
         };
-        assert_eq!(reserve.shed(&listener, seen), ShedOutcome::Done);
+        assert_eq!(reserve.shed(&listener, seen), ShedOutcome::Shed);
         assert_eq!(
             reserve.shed(&listener, answer),
-            ShedOutcome::Done,
+            ShedOutcome::Shed,
             "the spare was taken back"
         );
-        assert_eq!(reserve.shed(&listener, answer), ShedOutcome::Nobody);
+        assert_eq!(reserve.shed(&listener, answer), ShedOutcome::NoConnection);
         assert!(Driver::new(1).is_err(), "the spare is not free for others");
 
         tell.send(listener.local_addr().unwrap()).unwrap();
@@ -140,27 +142,29 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
         assert_eq!(
             acceptor.accept(0, 1_000, never),
-            AcceptResult::Stuck(libc::EMFILE)
+            AcceptResult::CannotShed(libc::EMFILE)
         );
-        assert_eq!(acceptor.accept(0, 1_000, never), AcceptResult::Nobody);
-        acceptor.settle(&mut driver, 5, 1_000).unwrap();
+        assert_eq!(acceptor.accept(0, 1_000, never), AcceptResult::NoConnection);
+        acceptor.adjust_accepting(&mut driver, 5, 1_000).unwrap();
         assert_eq!(driver.wait(Some(50)).unwrap(), 0, "it spins");
         let later_ms = acceptor.paused_until_ms().unwrap();
         assert!((1_001..2_000).contains(&later_ms), "{later_ms}");
 
         // After that time the acceptor tries again, and goes on pausing.
-        acceptor.settle(&mut driver, 5, later_ms).unwrap();
+        acceptor.adjust_accepting(&mut driver, 5, later_ms).unwrap();
         assert_eq!(driver.wait(Some(50)).unwrap(), 1);
         assert_eq!(
             acceptor.accept(0, later_ms, never),
-            AcceptResult::Stuck(libc::EMFILE)
+            AcceptResult::CannotShed(libc::EMFILE)
         );
-        acceptor.settle(&mut driver, 5, later_ms).unwrap();
+        acceptor.adjust_accepting(&mut driver, 5, later_ms).unwrap();
         assert_eq!(driver.wait(Some(0)).unwrap(), 0);
 
         // The acceptor also tries again as soon as a connection has ended.
         set_limit(TABLE);
-        acceptor.settle(&mut driver, 4, later_ms + 1).unwrap();
+        acceptor
+            .adjust_accepting(&mut driver, 4, later_ms + 1)
+            .unwrap();
         assert_eq!(acceptor.paused_until_ms(), None);
         assert_eq!(driver.wait(Some(50)).unwrap(), 1);
         let AcceptResult::Connection(link, _) = acceptor.accept(0, later_ms + 1, never) else {
@@ -170,7 +174,9 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         socket::close(Fd(link.0));
         assert_eq!(read(&mut client), b"welcome");
         assert_eq!(acceptor.level(), Level::Full, "it has learned its room");
-        acceptor.settle(&mut driver, 0, later_ms + 2).unwrap();
+        acceptor
+            .adjust_accepting(&mut driver, 0, later_ms + 2)
+            .unwrap();
         assert_eq!(acceptor.level(), Level::Open);
     })
     .join()

@@ -50,7 +50,9 @@ impl Shard {
 
     /// Reports this many open connections. Returns the resulting level.
     fn say(&mut self, connections: u32) -> Level {
-        let told = self.acceptor.settle(&mut self.driver, connections, 1);
+        let told = self
+            .acceptor
+            .adjust_accepting(&mut self.driver, connections, 1);
         told.unwrap();
         self.acceptor.level()
     }
@@ -122,14 +124,14 @@ fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
     let (mut shards, addr) = shards(2);
     let near = ROOM - ROOM / 16;
     assert_eq!(shards[0].say(near - 1), Level::Open);
-    assert_eq!(shards[0].say(near), Level::Near);
+    assert_eq!(shards[0].say(near), Level::NearlyFull);
     let _clients = crowd(addr);
     assert_eq!(taken(&mut shards), [0, CROWD]);
-    assert_eq!(shards[1].say(near), Level::Near);
+    assert_eq!(shards[1].say(near), Level::NearlyFull);
     let _clients = crowd(addr);
     let got = taken(&mut shards);
     assert!(got.iter().all(|got| *got > 0), "{got:?}");
-    assert_eq!(shards[1].say(ROOM - ROOM / 32), Level::Last);
+    assert_eq!(shards[1].say(ROOM - ROOM / 32), Level::QueueOnly);
     let _clients = crowd(addr);
     assert_eq!(taken(&mut shards), [CROWD, 0]);
     assert_eq!(shards[1].say(ROOM), Level::Full);
@@ -137,7 +139,7 @@ fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
     assert_eq!(taken(&mut shards), [CROWD, 0]);
     // The level does not change at the first free place. Otherwise the group would be told of every change.
     assert_eq!(shards[1].say(ROOM - 1), Level::Full);
-    assert_eq!(shards[0].say(near - 1), Level::Near);
+    assert_eq!(shards[0].say(near - 1), Level::NearlyFull);
     assert_eq!(shards[0].say(near - ROOM / 16), Level::Open);
     for fd in shards.iter().flat_map(|shard| &shard.open) {
         socket::close(*fd);
@@ -149,7 +151,7 @@ fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
     let (mut shards, addr) = shards(1);
     let shard = &mut shards[0];
     let waiting = crowd(addr);
-    shard.acceptor.block_new();
+    shard.acceptor.block_new_connections();
     let late = std::thread::spawn(move || TcpStream::connect(addr).map(drop));
     // Only a timeout can show that no connection is accepted.
     let blocked = TcpStream::connect_timeout(&addr, Duration::from_millis(200));

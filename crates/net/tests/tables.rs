@@ -84,7 +84,9 @@ fn listeners_of_two_tables_share_the_connections_of_one_port() {
             let listener = Listener::bind(addr, 128, &SocketOptions::default()).unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
             let mut driver = Driver::new(4).unwrap();
-            driver.add(listener.fd(), driver::listener(1)).unwrap();
+            driver
+                .add(listener.fd(), driver::listener_token(1))
+                .unwrap();
             bound.wait();
             let mut mine = Vec::new();
             while taken.load(Ordering::SeqCst) < CONNECTIONS {
@@ -140,7 +142,7 @@ fn a_thread_that_ends_closes_its_own_table_only() {
         let made = Listener::bind(loopback(), 8, &SocketOptions::default()).unwrap();
         tell.send(made.local_addr().unwrap()).unwrap();
         let mut driver = Driver::new(1).unwrap();
-        driver.add(made.fd(), driver::listener(0)).unwrap();
+        driver.add(made.fd(), driver::listener_token(0)).unwrap();
         driver.wait(Some(5_000)).unwrap();
         // The connection is left open on purpose, to show that only the end of the thread closes it.
         assert!(matches!(made.accept(), Accepted::Connection(..)));
@@ -195,5 +197,5 @@ fn the_limit_is_the_hard_one() {
         .find(|line| line.starts_with("Max open files"))
         .unwrap();
     let hard = line.split_whitespace().nth(4).unwrap();
-    assert_eq!(fd_table::limit().to_string(), hard);
+    assert_eq!(fd_table::raise_limit().to_string(), hard);
 }

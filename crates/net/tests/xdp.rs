@@ -108,7 +108,7 @@ fn frames_pass_both_ways_and_every_frame_is_used_again() {
         }
     }
     for socket in [&left, &right] {
-        let dropped = socket.dropped().unwrap();
+        let dropped = socket.drop_statistics().unwrap();
         assert_eq!((dropped.rx_dropped, dropped.tx_invalid_descs), (0, 0));
     }
 }

@@ -261,7 +261,7 @@ fn begin_log(
         let (world, admission) = (&resumed.world, resumed.world.admission.clone());
         let room = move |room: crore_disk::LogSpace| {
             admission.set_disk_full(room.is_full);
-            admission.set_disk_room(room.free_bytes, room.all_bytes);
+            admission.set_disk_room(room.free_bytes, room.bytes_max);
         };
         start_disk(log, world.placement(), shards.to_vec(), room)
     };
@@ -291,7 +291,7 @@ fn spawn(
             let _ = ready.send(Ok(()));
             drop(ready);
             setup.may_serve.wait();
-            crore_shard_loop::run(shard);
+            crore_shard_loop::run_loop(shard);
         }
         Err(error) => {
             let _ = ready.send(Err(error));
@@ -336,7 +336,7 @@ fn open_shard(
     };
     let mut sockets = Kernel::open(&setup.listen, limits, &setup.group)?;
     sockets.woken_by(&start.inbox)?;
-    Ok(crore_shard_loop::begin(start, sockets))
+    Ok(crore_shard_loop::new_loop(start, sockets))
 }
 
 /// The addresses with their final ports. All shards listen on the same port. So for port 0 the kernel chooses a port here, once, and the port is
@@ -475,7 +475,7 @@ fn log_first_steps(listen: &[SocketAddr]) {
 
 /// Warns if the limit of file descriptors leaves room for few connections.
 fn warn_of_little_room(shards: u64, limits: &Limits) {
-    let by_descriptors = formula::room_by_descriptors(fd_table::limit(), shards);
+    let by_descriptors = formula::room_by_descriptors(fd_table::raise_limit(), shards);
     let by_shards = limits.connections_per_shard as u64 * shards;
     let by_settings = by_shards.min(limits.connections_max as u64);
     if by_descriptors < USUAL_CONNECTIONS.min(by_settings) {

@@ -1,6 +1,6 @@
 //! Bounds of several settings, with their reasons.
 
-/// The most rows of a table: they are linked by 32-bit indexes, and one value means none.
+/// The most rows of a table: 32-bit indexes link them, and one index value means "no row".
 pub const MAX_ROWS: usize = u32::MAX as usize - 1;
 
 /// The longest wait for a peer, a day: a peer that was silent for longer does not come back.
@@ -17,7 +17,7 @@ pub const MAX_TOPIC_BYTES: usize = 1_000;
 /// The most keys of a topic: a subscriber that reads a part of the latest values makes the server walk all of them.
 pub const MAX_KEYS: u32 = 1_000_000;
 
-/// The most members of a topic that are listed: each that leaves moves the numbers of those behind it.
+/// The most members of a topic that are listed: a member that leaves changes the numbers of all members after it.
 pub const MAX_MEMBERS: u32 = 100_000;
 
 /// The most bytes of one topic's log or of one connection's outbox, which are counted in 32 bits.

@@ -24,18 +24,18 @@ impl FromStr for ClientFilter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ClientFilter, String> {
-        let wrong =
+        let form_error =
             || format!("`{text}` names no clients; write user=NAME, address=IP or client=ID");
-        let (kind, value) = text.split_once('=').ok_or_else(wrong)?;
+        let (kind, value) = text.split_once('=').ok_or_else(form_error)?;
         match (kind, value) {
-            (_, "") => Err(wrong()),
+            (_, "") => Err(form_error()),
             ("user", user) => Ok(ClientFilter::User(user.to_string())),
             ("client", id) => Ok(ClientFilter::Client(id.to_string())),
             ("address", ip) => ip
                 .parse()
                 .map(|ip: IpAddr| ClientFilter::Address(ip.to_canonical()))
                 .map_err(|_| format!("`{ip}` is no IP address; write such as address=10.0.0.7")),
-            _ => Err(wrong()),
+            _ => Err(form_error()),
         }
     }
 }

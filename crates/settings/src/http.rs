@@ -89,25 +89,29 @@ mod networks {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    const FORM: &str = "a network, such as \"10.0.0.0/8\" or \"fd00::/8\"";
+    const EXPECTED_FORM: &str = "a network, such as \"10.0.0.0/8\" or \"fd00::/8\"";
 
     /// Parses `ADDRESS/PREFIX`. An address alone is a network with this one address.
     fn parse(text: &str) -> Result<(IpAddr, u8), String> {
-        let wrong = || format!("`{text}` is not {FORM}");
+        let form_error = || format!("`{text}` is not {EXPECTED_FORM}");
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(bits), str::parse).map_err(|_| wrong())?;
-        if prefix > bits {
-            return Err(format!("`{text}`: the prefix must be at most {bits}"));
+        let address: IpAddr = address.parse().map_err(|_| form_error())?;
+        let address_bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix
+            .map_or(Ok(address_bits), str::parse)
+            .map_err(|_| form_error())?;
+        if prefix > address_bits {
+            return Err(format!(
+                "`{text}`: the prefix must be at most {address_bits}"
+            ));
         }
-        let (address, prefix) = canonical(address, prefix).ok_or_else(|| {
+        let (address, prefix) = to_ipv4(address, prefix).ok_or_else(|| {
             format!("`{text}` has more than the IPv4 addresses mapped into IPv6; write IPv4 networks as \"10.0.0.0/8\"")
         })?;
-        let network = network_of(address, prefix);
+        let network = clear_host_bits(address, prefix);
         if network != address {
             return Err(format!(
                 "`{text}` has bits past its prefix; write \"{network}/{prefix}\""
@@ -118,14 +122,15 @@ mod networks {
 
     /// Converts a network of IPv4 addresses mapped into IPv6 (RFC 4291 section 2.5.5.2) to IPv4, since the server knows clients by their
     /// IPv4 addresses. `None` for a network that also contains other addresses.
-    fn canonical(address: IpAddr, prefix: u8) -> Option<(IpAddr, u8)> {
+    fn to_ipv4(address: IpAddr, prefix: u8) -> Option<(IpAddr, u8)> {
         match (address, address.to_canonical()) {
             (IpAddr::V6(_), v4 @ IpAddr::V4(_)) => Some((v4, prefix.checked_sub(96)?)),
             _ => Some((address, prefix)),
         }
     }
 
-    fn network_of(address: IpAddr, prefix: u8) -> IpAddr {
+    /// The address without the bits after the prefix.
+    fn clear_host_bits(address: IpAddr, prefix: u8) -> IpAddr {
         let prefix = u32::from(prefix);
         match address {
             IpAddr::V4(v4) => {

@@ -25,8 +25,8 @@ const MAX_SUBSCRIPTION_BYTES: usize = 4 << 20;
 /// Bytes of a subscription besides its name: its row, and its entries in the topic's member list and in the index.
 const SUBSCRIPTION_BYTES: usize = 64;
 
-/// The most bytes that a name in a query needs besides itself to be resumed: its position and separators.
-const RESUMED_BYTES: usize = 24;
+/// The most bytes that the position of a topic and its separators add to the topic's name in the query of a resumed subscription.
+const POSITION_BYTES_MAX: usize = 24;
 
 /// A smaller log could not keep one message of the default size limit.
 const MIN_LOG_BYTES: usize = 1 << 20;
@@ -37,14 +37,14 @@ const MIN_SEND_BUFFER_BYTES: usize = 4 << 10;
 /// This is above the kernel's own limit, `net.ipv4.tcp_wmem`.
 const MAX_SEND_BUFFER_BYTES: usize = 64 << 20;
 
-/// The kernel may take one piece more than the limit of unsent bytes.
-const KERNEL_BYTES_MORE: usize = 64 << 10;
+/// The kernel may take this much more than its limit of unsent bytes.
+const KERNEL_EXTRA_BYTES: usize = 64 << 10;
 
 /// The usual last number of `net.ipv4.tcp_wmem`.
-const KERNEL_BYTES_MOST: usize = 4 << 20;
+const KERNEL_BYTES_MAX: usize = 4 << 20;
 
-/// An address or user may always hold this part of `memory_bytes`, but no more than the largest message and its head.
-const LITTLE_PART: usize = 32;
+/// An address or user may always hold `memory_bytes` divided by this number, but no more than the largest message and its head.
+const GUARANTEED_DIVISOR: usize = 32;
 
 /// Hard limits.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
@@ -200,18 +200,18 @@ pub struct Limits {
 impl Limits {
     /// Bytes that one address or user may hold, however much the others hold.
     pub fn little_bytes(&self) -> usize {
-        (self.memory_bytes / LITTLE_PART).min(self.message_bytes + self.head_bytes)
+        (self.memory_bytes / GUARANTEED_DIVISOR).min(self.message_bytes + self.head_bytes)
     }
 
     /// The most topics and filters that one connection may subscribe to; the length of their names has a limit of its own.
     pub fn subscriptions_max(&self) -> usize {
         match self.topics_per_connection {
             0 => usize::MAX,
-            most => most,
+            max => max,
         }
     }
 
-    /// As many subscriptions as one connection can have, however short their names are.
+    /// The most subscriptions that one connection can have, even with the shortest names.
     pub fn subscriptions_with_room(&self) -> usize {
         let with_room = self.subscription_bytes / SUBSCRIPTION_BYTES;
         with_room.min(self.subscriptions_max())
@@ -227,14 +227,14 @@ impl Limits {
     pub fn may_resume_names(&self, count: usize, name_bytes: usize) -> bool {
         count == 1
             || self.topics_per_connection > 0
-            || name_bytes + count * RESUMED_BYTES <= self.head_bytes / 4 * 3
+            || name_bytes + count * POSITION_BYTES_MAX <= self.head_bytes / 4 * 3
     }
 
     /// The approximate number of bytes that the kernel holds for a connection that does not read.
     pub fn kernel_bytes(&self) -> usize {
         match self.send_buffer_bytes {
-            0 => KERNEL_BYTES_MOST,
-            own => own + KERNEL_BYTES_MORE,
+            0 => KERNEL_BYTES_MAX,
+            send_buffer_bytes => send_buffer_bytes + KERNEL_EXTRA_BYTES,
         }
     }
 
@@ -242,7 +242,7 @@ impl Limits {
     pub fn topics_per_home(&self, homes: usize) -> usize {
         match self.topics_max {
             0 => self.topics_per_shard,
-            most => self.topics_per_shard.min(most.div_ceil(homes)),
+            max => self.topics_per_shard.min(max.div_ceil(homes)),
         }
     }
 }

@@ -25,10 +25,10 @@ pub enum Keep {
     Latest,
 }
 
-/// The first messages of a subscriber without a position.
+/// Where a subscriber without a position begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Begin", into = "Begin")]
-pub enum First {
+#[serde(try_from = "StartText", into = "StartText")]
+pub enum StartPosition {
     /// Long-poll begins with the oldest message of the log, SSE and WebSocket with the next one. If only the newest message of each key is
     /// kept, all of them begin with the oldest.
     #[default]
@@ -41,28 +41,28 @@ pub enum First {
     Newest(u32),
 }
 
-/// [`First`] as it is written in a file.
+/// The text form of [`StartPosition`] in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Begin {
+enum StartText {
     Number(i64),
     Name(String),
 }
 
-impl TryFrom<Begin> for First {
+impl TryFrom<StartText> for StartPosition {
     type Error = String;
 
-    fn try_from(begin: Begin) -> Result<First, String> {
-        let (name, number) = match &begin {
-            Begin::Name(name) => (name.clone(), name.parse().ok()),
-            Begin::Number(number) => (number.to_string(), Some(*number)),
+    fn try_from(text: StartText) -> Result<StartPosition, String> {
+        let (name, number) = match &text {
+            StartText::Name(name) => (name.clone(), name.parse().ok()),
+            StartText::Number(number) => (number.to_string(), Some(*number)),
         };
         let newest = number.and_then(i64::checked_neg).map(u32::try_from);
         match (name.as_str(), newest) {
-            ("by-transport", _) => Ok(First::ByTransport),
-            ("oldest", _) => Ok(First::Oldest),
-            ("live", _) => Ok(First::Live),
-            (_, Some(Ok(newest))) if newest > 0 => Ok(First::Newest(newest)),
+            ("by-transport", _) => Ok(StartPosition::ByTransport),
+            ("oldest", _) => Ok(StartPosition::Oldest),
+            ("live", _) => Ok(StartPosition::Live),
+            (_, Some(Ok(newest))) if newest > 0 => Ok(StartPosition::Newest(newest)),
             _ => Err(format!(
                 "`{name}` is not offered; write \"by-transport\", \"oldest\", \"live\", or -N for the newest N (such as -5)"
             )),
@@ -70,13 +70,13 @@ impl TryFrom<Begin> for First {
     }
 }
 
-impl From<First> for Begin {
-    fn from(first: First) -> Begin {
-        match first {
-            First::ByTransport => Begin::Name("by-transport".into()),
-            First::Oldest => Begin::Name("oldest".into()),
-            First::Live => Begin::Name("live".into()),
-            First::Newest(newest) => Begin::Number(-i64::from(newest)),
+impl From<StartPosition> for StartText {
+    fn from(position: StartPosition) -> StartText {
+        match position {
+            StartPosition::ByTransport => StartText::Name("by-transport".into()),
+            StartPosition::Oldest => StartText::Name("oldest".into()),
+            StartPosition::Live => StartText::Name("live".into()),
+            StartPosition::Newest(newest) => StartText::Number(-i64::from(newest)),
         }
     }
 }
@@ -155,7 +155,7 @@ pub struct Rule {
     /// Where a subscriber without a position begins: `"oldest"`, `"live"`, `-N` for the newest N, or `"by-transport"` (long-poll at
     /// the oldest, SSE and WebSocket live; all at the oldest with `keep = "latest"`).
     #[schemars(with = "String", extend("type" = ["string", "integer"], "format" = "`oldest`, `live`, `-N`, `by-transport`"))]
-    pub first: First,
+    pub first: StartPosition,
     /// Several long-poll subscribers of one topic: `"broadcast"` serves all; `"first"` keeps the first and `"last"` the last, the
     /// others get 409.
     pub concurrency: Concurrency,

@@ -26,12 +26,18 @@ impl ClientLog {
         tracing::enabled!(target: TARGET, Level::DEBUG).then_some(ClientLog { shard, filters })
     }
 
+    /// Logs an event, if a filter selects its client.
     pub fn write(&self, event: &ClientEvent) {
         if let EventKind::Dropped(count) = event.what {
             tracing::debug!(target: TARGET, count, "events of clients were dropped: too many at once");
             return;
         }
-        if !self.filters.is_empty() && !self.filters.iter().any(|filter| matches(event, filter)) {
+        if !self.filters.is_empty()
+            && !self
+                .filters
+                .iter()
+                .any(|filter| matches_filter(event, filter))
+        {
             return;
         }
         let connection = event.conn.map(|conn| {
@@ -40,10 +46,10 @@ impl ClientLog {
         let address = event
             .address
             .map(|ip| tracing::field::display(ip.to_canonical()));
-        let text =
+        let non_empty =
             |text: &'_ str| (!text.is_empty()).then(|| tracing::field::display(text.to_string()));
-        let (user, client) = (text(&event.user), text(&event.client_id));
-        let detail = text(&event.detail);
+        let (user, client) = (non_empty(&event.user), non_empty(&event.client_id));
+        let detail = non_empty(&event.detail);
         match event.what {
             EventKind::Connected => {
                 tracing::debug!(target: TARGET, connection, address, "connected");
@@ -65,7 +71,7 @@ impl ClientLog {
     }
 }
 
-fn matches(event: &ClientEvent, filter: &ClientFilter) -> bool {
+fn matches_filter(event: &ClientEvent, filter: &ClientFilter) -> bool {
     match filter {
         ClientFilter::User(user) => **user == *event.user,
         ClientFilter::Address(ip) => event.address.is_some_and(|from| from.to_canonical() == *ip),
@@ -87,7 +93,7 @@ mod tests {
             client_id: "sensor-7".into(),
             detail: "news".into(),
         };
-        for (filter, is) in [
+        for (filter, is_match) in [
             ("user=ann", true),
             ("user=an", false),
             ("address=10.0.0.7", true),
@@ -96,7 +102,11 @@ mod tests {
             ("client=sensor-7", true),
             ("client=sensor", false),
         ] {
-            assert_eq!(matches(&event, &filter.parse().unwrap()), is, "{filter}");
+            assert_eq!(
+                matches_filter(&event, &filter.parse().unwrap()),
+                is_match,
+                "{filter}"
+            );
         }
     }
 }

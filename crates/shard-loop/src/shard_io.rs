@@ -33,7 +33,7 @@ pub struct ShardIo<T> {
     /// The log of clients, if it is on.
     pub client_log: Option<ClientLog>,
     /// Connections that failed in this round of the loop without an event from the poller. The loop ends them.
-    pub failed: Vec<ConnId>,
+    pub failed_connections: Vec<ConnId>,
 }
 
 /// Converts the broker's type of link to that of the transport.
@@ -46,10 +46,10 @@ impl<T: Transport> Io for ShardIo<T> {
         if let Err(error) = self.transport.open(transport_link(link), conn.token()) {
             // The poller will report no event of this connection, so the loop ends the connection.
             tracing::warn!(%error, "a connection could not be watched");
-            self.failed.push(conn);
+            self.failed_connections.push(conn);
         }
         if let Some(tls) = &mut self.tls {
-            tls.opened(transport_link(link));
+            tls.add_connection(transport_link(link));
         }
     }
 
@@ -75,12 +75,12 @@ impl<T: Transport> Io for ShardIo<T> {
     fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         let link = transport_link(link);
         let (read, write) = match &mut self.tls {
-            Some(tls) => tls.interest(link, read, write),
+            Some(tls) => tls.socket_interest(link, read, write),
             None => (read, write),
         };
-        let changed = self.transport.interest(link, conn.token(), read, write);
+        let changed = self.transport.set_interest(link, conn.token(), read, write);
         if changed.is_err() {
-            self.failed.push(conn);
+            self.failed_connections.push(conn);
         }
     }
 
@@ -88,7 +88,7 @@ impl<T: Transport> Io for ShardIo<T> {
         let (link, transport) = (transport_link(link), &mut self.transport);
         match (&mut self.tls, how) {
             (Some(tls), Close::Drain) => return tls.shutdown(transport, link),
-            (Some(tls), _) => tls.closing(transport, link, how == Close::Now),
+            (Some(tls), _) => tls.forget(transport, link, how == Close::Now),
             (None, _) => {}
         }
         match how {

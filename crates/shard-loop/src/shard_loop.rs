@@ -26,21 +26,21 @@ use fair_order::FairOrder;
 /// Size of the shard's only receive buffer. A read touches only the pages that it fills. A publisher's batch (60 kB) fits as a whole. With
 /// 64 KiB most batches took two reads, and 10% fewer messages were delivered per second.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// The sleep of a shard that waits for a condition that no event reports (`Shard::is_waiting`).
-const STALL_MS: u32 = 1;
-/// Most ticks in one turn. A shard that is late makes up for missed ticks.
+/// The sleep of a shard that waits for a condition of which no event tells (`Shard::is_waiting`).
+const CONDITION_POLL_MS: u32 = 1;
+/// The maximum number of ticks in one turn. A shard that is late makes up for missed ticks.
 const TICKS_PER_TURN: u32 = 8;
 /// A turn with more events than this handles them in [`FairOrder`], otherwise in the poller's order.
-const FEW_EVENTS: usize = 8;
+const UNSORTED_EVENTS_MAX: usize = 8;
 /// The time that a turn may spend on its events. The next wait reports the rest again.
-const EVENTS_NS: u64 = 400_000;
-/// The clock is read after this many events, or earlier when they have received and sent more than [`BYTES_TOGETHER`].
-const EVENTS_TOGETHER: usize = 8;
-const BYTES_TOGETHER: u64 = 64 << 10;
+const TURN_EVENTS_NS: u64 = 400_000;
+/// The clock is read after this many events, or earlier when they have received and sent more than [`BYTES_PER_CLOCK_READ`].
+const EVENTS_PER_CLOCK_READ: usize = 8;
+const BYTES_PER_CLOCK_READ: u64 = 64 << 10;
 /// Bytes of outboxes written in one turn. The writable sockets share this number, since hundreds may be ready at once.
-const WRITES_BYTES: usize = 4 << 20;
+const TURN_WRITE_BYTES: usize = 4 << 20;
 /// The least share of one socket (some 150 us of work). With 64 KiB instead, large messages took 33% more CPU.
-const WRITE_BYTES: usize = 256 << 10;
+const SOCKET_WRITE_BYTES_MIN: usize = 256 << 10;
 /// Offset between the ticks of two successive shards, in milliseconds. It is the golden section of a second, so that the ticks of any
 /// number of shards are spread evenly over the second.
 const TICK_OFFSET_MS: u64 = 618;
@@ -89,17 +89,17 @@ pub struct ShardLoop<T> {
 /// The schedule of a shard's ticks.
 struct TickSchedule {
     /// The start of the shard, minus the offset of the shard's ticks. The shard's seconds are counted from here.
-    began_ms: u64,
+    start_ms: u64,
     /// When the next tick is due.
-    tick_ms: u64,
+    next_tick_ms: u64,
     /// The second in which the wall clock was last read.
-    wall_read_s: u32,
+    wall_clock_read_s: u32,
 }
 
-/// Limits the log lines about refused connections. `turned_away` and `untrusted` count the connections that are logged already.
+/// Limits the log lines about refused connections. The two numbers are counts of connections that are logged already.
 struct RefusalLog {
-    turned_away: u64,
-    untrusted: u64,
+    logged_turned_away: u64,
+    logged_untrusted: u64,
     /// The next line may not be logged before this second.
     quiet_until_s: u32,
     tls_failures: Option<FailureLog>,
@@ -109,14 +109,14 @@ impl<T: Transport> ShardLoop<T> {
     /// The loop of a shard. Must be called in the thread that made the transport.
     pub fn new(start: ShardStart, transport: T) -> Self {
         let offset_ms = u64::from(start.id) * TICK_OFFSET_MS % 1000;
-        let began_ms = clock::monotonic_ms().saturating_sub(offset_ms);
+        let start_ms = clock::monotonic_ms().saturating_sub(offset_ms);
         let world = &start.world;
         let accepts_per_s = world.settings.limits.accepts_per_s;
         let accepts_per_s = accepts_per_s.div_ceil(u32::from(world.shards));
         let accept_queue = AcceptQueue::new(accepts_per_s, transport.room(), world.seed);
         let mut shard = start
             .restored
-            .unwrap_or_else(|| Shard::new(start.id, start.world, now(0)));
+            .unwrap_or_else(|| Shard::new(start.id, start.world, current_time(0)));
         shard.limit_connections(transport.room());
         let client_log = ClientLog::if_enabled(start.id, &start.logged_clients);
         if client_log.is_some() {
@@ -136,7 +136,7 @@ impl<T: Transport> ShardLoop<T> {
                 appender: start.appender,
                 meter,
                 client_log,
-                failed: Vec::new(),
+                failed_connections: Vec::new(),
             },
             inbox: start.inbox,
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
@@ -145,13 +145,13 @@ impl<T: Transport> ShardLoop<T> {
             accept_queue,
             first_unhandled: 0,
             schedule: TickSchedule {
-                began_ms,
-                tick_ms: began_ms,
-                wall_read_s: 0,
+                start_ms,
+                next_tick_ms: start_ms,
+                wall_clock_read_s: 0,
             },
             refusal_log: RefusalLog {
-                turned_away: 0,
-                untrusted: 0,
+                logged_turned_away: 0,
+                logged_untrusted: 0,
                 quiet_until_s: 0,
                 tls_failures: failures,
             },
@@ -160,14 +160,15 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Runs the loop until the process ends.
     pub fn run(mut self) -> ! {
-        let mut busy = false;
+        let mut has_work = false;
         loop {
-            busy = self.turn(busy);
+            has_work = self.run_turn(has_work);
         }
     }
 
-    fn turn(&mut self, busy: bool) -> bool {
-        let timeout_ms = if busy || !self.inbox.sleep() {
+    /// Runs one turn. `has_work` tells whether the previous turn left work. Returns whether this turn leaves work.
+    fn run_turn(&mut self, has_work: bool) -> bool {
+        let timeout_ms = if has_work || !self.inbox.announce_sleep() {
             Some(0)
         } else {
             self.sleep_ms()
@@ -176,22 +177,22 @@ impl<T: Transport> ShardLoop<T> {
             Ok(events) => events,
             Err(error) => panic!("the transport failed: {error}"),
         };
-        self.inbox.awake();
-        let began_ns = self.io.meter.begin_turn();
-        self.shard.set_turn_time(began_ns);
+        self.inbox.end_sleep();
+        let turn_start_ns = self.io.meter.begin_turn();
+        self.shard.set_turn_time(turn_start_ns);
         let now_ms = clock::monotonic_ms();
-        let now = now(now_ms - self.schedule.began_ms);
-        if now.unix_s != self.schedule.wall_read_s {
+        let now = current_time(now_ms - self.schedule.start_ms);
+        if now.unix_s != self.schedule.wall_clock_read_s {
             // Dates need the wall clock only once a second, so most turns do not read it.
-            self.schedule.wall_read_s = now.unix_s;
+            self.schedule.wall_clock_read_s = now.unix_s;
             self.shard.set_wall_clock_offset(clock::wall_offset_s());
         }
         self.tick(now_ms, now);
-        self.handle_events(events, began_ns + EVENTS_NS, now);
+        self.handle_events(events, turn_start_ns + TURN_EVENTS_NS, now);
         if !self.accept_queue.is_empty() {
-            self.accept(None, began_ns + EVENTS_NS, now);
+            self.accept(None, turn_start_ns + TURN_EVENTS_NS, now);
         }
-        let handshakes = self.continue_handshakes(now);
+        let has_handshakes = self.continue_handshakes(now);
         let mut letters = std::mem::take(&mut self.letters);
         self.inbox.drain(&mut letters);
         for letter in letters.drain(..) {
@@ -199,8 +200,8 @@ impl<T: Transport> ShardLoop<T> {
                 Letter::Mail(mail) => Input::Mail(mail),
                 Letter::Control(ticket, control) => Input::Control(ticket, control),
                 Letter::Verdict(conn, verdict) => Input::Verdict(conn, verdict),
-                Letter::Counted(to, elsewhere) => Input::Counted(to, elsewhere),
-                Letter::Committed(of) => Input::Committed(of),
+                Letter::Counted(reply_to, subscribers) => Input::Counted(reply_to, subscribers),
+                Letter::Committed(committed) => Input::Committed(committed),
             };
             self.shard.handle(input, now, &mut self.io);
         }
@@ -208,61 +209,62 @@ impl<T: Transport> ShardLoop<T> {
         if self.shard.drains() {
             self.close_listeners(now);
         }
-        let busy = self.shard.flush(now, &mut self.io) | handshakes;
+        let has_work = self.shard.flush(now, &mut self.io) | has_handshakes;
         if let Some(appender) = &mut self.io.appender {
             appender.flush();
         }
-        while let Some(conn) = self.io.failed.pop() {
+        while let Some(conn) = self.io.failed_connections.pop() {
             self.shard.handle(Input::Closed(conn), now, &mut self.io);
         }
         let connections = self.shard.connections() + self.accept_queue.len() as u32;
         let now_ms = clock::monotonic_ms();
-        if let Err(error) = self.io.transport.settle(connections, now_ms) {
+        if let Err(error) = self.io.transport.adjust_accepting(connections, now_ms) {
             tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
         }
         self.log_tls_failures(now);
         let tls = self.io.tls.as_deref();
         self.io.meter.end_turn(&self.shard, tls, now_ms);
-        busy
+        has_work
     }
 
     /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, with the same numbers.
-    /// The next turn begins with the remaining events: the earlier ones may be ready at every wait, and would delay them again.
+    /// The next turn begins with them. Otherwise the earlier events, which may be ready at every wait, would delay them again.
     fn handle_events(&mut self, events: usize, until_ns: u64, now: Now) {
-        let from = std::mem::take(&mut self.first_unhandled);
-        let many = events > FEW_EVENTS;
+        let first = std::mem::take(&mut self.first_unhandled);
+        let is_sorted = events > UNSORTED_EVENTS_MAX;
         let mut writable = 0;
-        if many {
+        if is_sorted {
             let (shard, transport) = (&self.shard, &self.io.transport);
             self.order
-                .arrange(events, from, |n| match transport.event(n) {
+                .sort_fairly(events, first, |event| match transport.event(event) {
                     Event::Link(ready) => {
                         writable += usize::from(ready.writable);
                         shard.party_of(ConnId::from_token(ready.token))
                     }
-                    Event::AcceptResult(_) | Event::Woken => 0,
+                    Event::Listener(_) | Event::Woken => 0,
                 });
         }
-        let write_bytes = (WRITES_BYTES / writable.max(1)).max(WRITE_BYTES);
-        let (mut looked_at, mut moved_bytes) = (0, self.moved_bytes());
-        for place in 0..events {
-            let moved = self.moved_bytes() - moved_bytes;
-            let looks = place - looked_at >= EVENTS_TOGETHER || moved > BYTES_TOGETHER;
-            if looks {
-                (looked_at, moved_bytes) = (place, self.moved_bytes());
+        let write_bytes = (TURN_WRITE_BYTES / writable.max(1)).max(SOCKET_WRITE_BYTES_MIN);
+        let (mut clock_read_position, mut counted_bytes) = (0, self.moved_bytes());
+        for position in 0..events {
+            let new_bytes = self.moved_bytes() - counted_bytes;
+            let reads_clock = position - clock_read_position >= EVENTS_PER_CLOCK_READ
+                || new_bytes > BYTES_PER_CLOCK_READ;
+            if reads_clock {
+                (clock_read_position, counted_bytes) = (position, self.moved_bytes());
             }
-            let late = looks && clock::monotonic_ns() > until_ns;
-            let n = match many {
-                true => self.order.event_at(place),
-                false => (from + place) % events,
+            let is_late = reads_clock && clock::monotonic_ns() > until_ns;
+            let event = match is_sorted {
+                true => self.order.event_at(position),
+                false => (first + position) % events,
             };
-            if late || self.shard.is_spent() {
-                self.first_unhandled = n;
+            if is_late || self.shard.is_spent() {
+                self.first_unhandled = event;
                 return;
             }
-            match self.io.transport.event(n) {
+            match self.io.transport.event(event) {
                 Event::Link(ready) => self.handle_connection_event(ready, write_bytes, now),
-                Event::AcceptResult(listener) => self.accept(Some(listener), until_ns, now),
+                Event::Listener(listener) => self.accept(Some(listener), until_ns, now),
                 Event::Woken => {}
             }
         }
@@ -277,15 +279,15 @@ impl<T: Transport> ShardLoop<T> {
     /// Ticks the shard at the beginning of each second, and more often if the shard requires it (`Shard::tick_in_ms`).
     fn tick(&mut self, now_ms: u64, now: Now) {
         for _ in 0..TICKS_PER_TURN {
-            if now_ms < self.schedule.tick_ms {
+            if now_ms < self.schedule.next_tick_ms {
                 return;
             }
             self.shard.handle(Input::Tick, now, &mut self.io);
-            self.schedule.tick_ms = match self.shard.tick_in_ms() {
-                Some(ms) => self.schedule.tick_ms + u64::from(ms),
+            self.schedule.next_tick_ms = match self.shard.tick_in_ms() {
+                Some(ms) => self.schedule.next_tick_ms + u64::from(ms),
                 None => {
                     self.log_turned_away(now);
-                    now_ms + 1000 - (now_ms - self.schedule.began_ms) % 1000
+                    now_ms + 1000 - (now_ms - self.schedule.start_ms) % 1000
                 }
             };
         }
@@ -295,25 +297,25 @@ impl<T: Transport> ShardLoop<T> {
     /// admit the next connection, or until the shard has news to tell. `None` is a wait without end.
     fn sleep_ms(&self) -> Option<u32> {
         if self.shard.is_waiting() {
-            return Some(STALL_MS);
+            return Some(CONDITION_POLL_MS);
         }
         let now_ms = clock::monotonic_ms();
-        let ticks = !self.shard.is_idle();
-        let tick = ticks.then(|| self.schedule.tick_ms.saturating_sub(now_ms) as u32);
-        let publish = self.io.meter.sleep_ms(now_ms);
-        let waits = !self.accept_queue.is_empty();
+        let needs_tick = !self.shard.is_idle();
+        let tick_ms = needs_tick.then(|| self.schedule.next_tick_ms.saturating_sub(now_ms) as u32);
+        let publish_ms = self.io.meter.sleep_ms(now_ms);
+        let has_waiting = !self.accept_queue.is_empty();
         let paused_ms =
-            waits.then(|| self.accept_queue.paused_until_ms().saturating_sub(now_ms) as u32);
+            has_waiting.then(|| self.accept_queue.paused_until_ms().saturating_sub(now_ms) as u32);
         let now_ns = clock::monotonic_ns();
-        let in_ms = |at_ns: u64| at_ns.saturating_sub(now_ns).div_ceil(1_000_000) as u32;
-        let wakes_ms = self.shard.wakes_at_ns().map(in_ms);
-        let sooner = tick.into_iter().chain(publish).chain(paused_ms);
-        sooner.chain(wakes_ms).min()
+        let from_now_ms = |at_ns: u64| at_ns.saturating_sub(now_ns).div_ceil(1_000_000) as u32;
+        let news_ms = self.shard.wakes_at_ns().map(from_now_ms);
+        let known_ms = tick_ms.into_iter().chain(publish_ms).chain(paused_ms);
+        known_ms.chain(news_ms).min()
     }
 }
 
 /// The current time, for a shard whose seconds began `elapsed_ms` ago.
-fn now(elapsed_ms: u64) -> Now {
+fn current_time(elapsed_ms: u64) -> Now {
     Now {
         s: u32::try_from(elapsed_ms / 1000 + 1).unwrap_or(u32::MAX),
         unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),

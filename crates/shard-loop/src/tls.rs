@@ -32,8 +32,8 @@ struct FailureCount {
 /// Logs why TLS connections of a shard ended. The shards share the time of the last log line for each reason.
 pub struct FailureLog {
     counts: Arc<FailureCounts>,
-    /// The connections that this shard has already added, by reason.
-    counted: [u64; TlsFailure::COUNT],
+    /// By reason, how many ended connections of this shard are in `counts`.
+    logged_counts: [u64; TlsFailure::COUNT],
 }
 
 impl FailureLog {
@@ -41,41 +41,41 @@ impl FailureLog {
     pub fn new(counts: Arc<FailureCounts>) -> FailureLog {
         FailureLog {
             counts,
-            counted: [0; TlsFailure::COUNT],
+            logged_counts: [0; TlsFailure::COUNT],
         }
     }
 
     /// Logs new failures with their remedy, each reason at most once in [`LOG_EVERY_S`].
     pub(crate) fn log(&mut self, tls: &mut TlsStreams, now_s: u32) {
         let stats = tls.stats();
-        for (trouble, what) in tls.take_troubles() {
-            let reason = &self.counts.0[trouble as usize];
-            let counted = &mut self.counted[trouble as usize];
-            let new = stats.of(trouble) - *counted;
-            *counted += new;
-            let since_start = reason.count.fetch_add(new, Relaxed) + new;
+        for (failure, detail) in tls.take_failures() {
+            let reason = &self.counts.0[failure as usize];
+            let logged_count = &mut self.logged_counts[failure as usize];
+            let new_count = stats.count_of(failure) - *logged_count;
+            *logged_count += new_count;
+            let since_start = reason.count.fetch_add(new_count, Relaxed) + new_count;
             let until_s = reason.quiet_until_s.load(Relaxed);
             let next_s = now_s + LOG_EVERY_S;
             // If several shards come here at the same time, only one of them logs.
-            let mine = || {
+            let claim_line = || {
                 let quiet = &reason.quiet_until_s;
                 quiet.compare_exchange(until_s, next_s, Relaxed, Relaxed)
             };
-            if now_s < until_s || mine().is_err() {
+            if now_s < until_s || claim_line().is_err() {
                 continue;
             }
-            let (reason, remedy) = (trouble.name(), remedy(trouble));
+            let (reason, remedy) = (failure.name(), remedy(failure));
             tracing::warn!(
                 reason,
                 since_start,
-                "TLS: a connection was ended: {what}; {remedy}"
+                "TLS: a connection was ended: {detail}; {remedy}"
             );
         }
     }
 }
 
-fn remedy(trouble: TlsFailure) -> &'static str {
-    match trouble {
+fn remedy(failure: TlsFailure) -> &'static str {
+    match failure {
         TlsFailure::Garbage => "see who speaks something else than TLS to this port",
         TlsFailure::Incompatible => {
             "clients need TLS 1.2 with ECDHE, or 1.3 (tls.min_version), and http/1.1 or mqtt if they use ALPN"

@@ -6,8 +6,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 pub use crore_settings::{
-    Centrifugo, Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt,
-    Presence, Publishing, Rule, Slow, Timeouts,
+    Centrifugo, Concurrency, Deflate, Drain, Heartbeat, Http, Interest, Keep, Limits, Mqtt,
+    Presence, Publishing, Rule, Slow, StartPosition, Timeouts,
 };
 
 use crate::base::access::{Digest, Grants, Revoked};

@@ -14,7 +14,7 @@ use super::topic_row::{CREATED, DELETED, HAS_RETAINED, REQUESTED, WANTS_DEFLATE}
 use crate::base::ids::ShardId;
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
-use crate::base::settings::{Concurrency, First, Keep, Rule};
+use crate::base::settings::{Concurrency, Keep, Rule, StartPosition};
 use crate::base::work::page_visits;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachOutcome, Page, Tell};
@@ -257,10 +257,10 @@ fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
 /// The beginning of the subscription: the position in the request, or the rule's default.
 pub(super) fn first_position(ask: &Attach, rule: &Rule) -> Since {
     let first_position = match (rule.first, ask.poll) {
-        (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,
-        (First::ByTransport, false) if rule.keep == Keep::Latest => Since::Oldest,
-        (First::ByTransport, false) | (First::Live, _) => Since::Live,
-        (First::Newest(n), _) => Since::Newest(n),
+        (StartPosition::ByTransport, true) | (StartPosition::Oldest, _) => Since::Oldest,
+        (StartPosition::ByTransport, false) if rule.keep == Keep::Latest => Since::Oldest,
+        (StartPosition::ByTransport, false) | (StartPosition::Live, _) => Since::Live,
+        (StartPosition::Newest(n), _) => Since::Newest(n),
     };
     match ask.since {
         Since::Default => first_position,

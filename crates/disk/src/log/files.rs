@@ -52,8 +52,8 @@ pub enum CommitError {
 #[derive(Clone, Copy, Default)]
 pub struct Reserve {
     pub bytes: u64,
-    /// The value of [`Files::written`] when `bytes` was computed. All bytes written since then are added to `bytes`.
-    pub from: u64,
+    /// The value of [`Files::written_bytes`] when `bytes` was computed. All bytes written since then are added to `bytes`.
+    pub since_written: u64,
 }
 
 pub struct Files<S: Storage> {
@@ -61,7 +61,8 @@ pub struct Files<S: Storage> {
     pub options: Options,
     /// The spare files, of `segment_bytes` each, with their names.
     pub spares: Vec<(String, S::File)>,
-    pub spares_made: u64,
+    /// The number in the name of the newest spare file.
+    pub last_spare: u64,
     /// Bytes of all files.
     pub bytes: u64,
     /// Bytes of other files that count towards `bytes_max`.
@@ -69,30 +70,33 @@ pub struct Files<S: Storage> {
     /// Bytes of the file system that the log keeps free for a checkpoint.
     pub reserve: Reserve,
     /// Bytes of groups written since the log was opened.
-    pub written: u64,
-    /// Free bytes of the file system at the last call of `prepare`.
+    pub written_bytes: u64,
+    /// Free bytes of the file system at the last call of `make_spares`.
     pub free_bytes: u64,
     /// The spare files were removed for the final checkpoint, so no new ones may be made.
-    pub released: bool,
+    pub spares_removed: bool,
 }
 
 impl<S: Storage> Files<S> {
-    pub fn is_prepared(&self) -> bool {
-        self.spares.len() >= SPARES || self.released
+    pub fn has_spares(&self) -> bool {
+        self.spares.len() >= SPARES || self.spares_removed
     }
 
     /// Free bytes of the file system beyond the reserve.
-    pub fn beyond_reserve(&self) -> u64 {
+    pub fn free_beyond_reserve(&self) -> u64 {
         self.free_bytes.saturating_sub(self.reserve_bytes())
     }
 
     fn reserve_bytes(&self) -> u64 {
-        let Reserve { bytes, from } = self.reserve;
-        bytes.saturating_add(self.written.saturating_sub(from))
+        let Reserve {
+            bytes,
+            since_written,
+        } = self.reserve;
+        bytes.saturating_add(self.written_bytes.saturating_sub(since_written))
     }
 
-    pub fn release(&mut self) -> io::Result<()> {
-        self.released = true;
+    pub fn remove_spares(&mut self) -> io::Result<()> {
+        self.spares_removed = true;
         for (name, _) in self.spares.drain(..) {
             self.storage.remove(&name)?;
             self.bytes -= self.options.segment_bytes;
@@ -100,9 +104,9 @@ impl<S: Storage> Files<S> {
         Ok(())
     }
 
-    pub fn prepare(&mut self) -> io::Result<bool> {
+    pub fn make_spares(&mut self) -> io::Result<bool> {
         let mut has_room = true;
-        while has_room && !self.is_prepared() {
+        while has_room && !self.has_spares() {
             let made = self.make_file(self.options.segment_bytes)?;
             has_room = made.is_some();
             self.spares.extend(made);
@@ -111,14 +115,19 @@ impl<S: Storage> Files<S> {
         Ok(has_room && self.free_bytes >= self.reserve_bytes())
     }
 
-    pub fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
-        let taken = self.bytes.saturating_add(self.other_bytes);
-        if taken.saturating_add(bytes) > self.options.bytes_max {
+    /// Bytes that count towards `bytes_max`.
+    pub fn used_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.other_bytes)
+    }
+
+    /// Makes a file that has the name of a spare file; `None` if there is no space.
+    fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
+        if self.used_bytes().saturating_add(bytes) > self.options.bytes_max {
             return Ok(None);
         }
         loop {
-            self.spares_made += 1;
-            let name = spare_name(self.spares_made);
+            self.last_spare += 1;
+            let name = spare_name(self.last_spare);
             match self.storage.create(&name, bytes) {
                 Ok(file) => {
                     self.bytes += bytes;
@@ -132,10 +141,10 @@ impl<S: Storage> Files<S> {
         }
     }
 
-    /// A spare file, or a new file if the group does not fit a spare file. Returned with its name and length.
-    pub fn blank(&mut self, least: u64) -> Result<(String, S::File, u64), CommitError> {
-        let bytes = least.max(self.options.segment_bytes);
-        let spare = match least <= self.options.segment_bytes {
+    /// Takes a spare file, or makes a file if a spare one is shorter than `bytes_min`. Returns its name, the file and its length.
+    pub fn take_file(&mut self, bytes_min: u64) -> Result<(String, S::File, u64), CommitError> {
+        let bytes = bytes_min.max(self.options.segment_bytes);
+        let spare = match bytes_min <= self.options.segment_bytes {
             true => self.spares.pop(),
             false => None,
         };

@@ -36,7 +36,7 @@ fn number_of(batch: &[u8]) -> u32 {
 }
 
 /// Collects the numbers of the batches in a log, and counts its losses.
-fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(ScanEvent<'_>) {
+fn record_events(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(ScanEvent<'_>) {
     |it| match it {
         ScanEvent::Batch(_, batch) => found.push(number_of(batch)),
         ScanEvent::Damage(_) => *losses += 1,
@@ -44,37 +44,43 @@ fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(ScanEvent<'_>) {
 }
 
 /// Checks the batches that came back: all known ones, and of the group that was not acknowledged either all or none.
-fn compare(known: &[(u32, u64)], unanswered: &[u32], found: &[(u32, u64)]) -> Result<(), String> {
-    let answered = known.iter().map(|(number, _)| *number);
-    let whole = answered.clone().chain(unanswered.iter().copied());
+fn check_recovered(
+    acknowledged: &[(u32, u64)],
+    unacknowledged: &[u32],
+    found: &[(u32, u64)],
+) -> Result<(), String> {
+    let acknowledged_numbers = acknowledged.iter().map(|(number, _)| *number);
+    let complete_numbers = acknowledged_numbers
+        .clone()
+        .chain(unacknowledged.iter().copied());
     let numbers = found.iter().map(|(number, _)| *number);
-    match numbers.clone().eq(answered) || numbers.eq(whole) {
+    match numbers.clone().eq(acknowledged_numbers) || numbers.eq(complete_numbers) {
         true => Ok(()),
         false => Err(format!(
-            "{known:?} and perhaps {unanswered:?} became {found:?}"
+            "{acknowledged:?} and perhaps {unacknowledged:?} became {found:?}"
         )),
     }
 }
 
-/// Simulates one disk whose power fails and returns several times. With `forgets`, each start has forgotten which segment of the log is the
-/// first.
-fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
+/// Simulates one disk whose power fails and returns several times. With `forgets_first_segment`, each start has forgotten which segment of
+/// the log is the first.
+fn run_power_cuts(seed: u64, fault: Fault, forgets_first_segment: bool) -> Result<(), String> {
     let disk = Disk::new(seed, fault);
     let mut rng = Rng::new(seed ^ 0xc0ffee);
     // The batches that must be in the log, with their segments: the acknowledged ones, and those that came back.
-    let mut known: Vec<(u32, u64)> = Vec::new();
+    let mut acknowledged: Vec<(u32, u64)> = Vec::new();
     // The batches of the group that was being committed when the power failed.
-    let mut unanswered: Vec<u32> = Vec::new();
+    let mut unacknowledged: Vec<u32> = Vec::new();
     let mut next = 0;
     let mut options = OPTIONS;
     for _ in 0..6 {
         let (mut found, mut losses) = (Vec::new(), 0);
-        disk.power_goes_after(if rng.chance(10) {
+        disk.cut_power_after(if rng.chance(10) {
             rng.below(20)
         } else {
             usize::MAX
         });
-        if forgets {
+        if forgets_first_segment {
             options = OPTIONS;
         }
         let opened = Log::open(disk.clone(), options, IDENTITY, |it| match it {
@@ -83,19 +89,19 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
         });
         let Ok((mut log, recovered)) = opened else {
             // The power failed while the log was read.
-            disk.power_returns();
+            disk.restore_power();
             continue;
         };
         if losses > 0 || !recovered.damages.is_empty() {
             return Err(format!("a loss is told: {:?}", recovered.damages));
         }
-        compare(&known, &unanswered, &found)?;
-        if log.figures().bytes != disk.bytes() {
-            return Err(format!("{:?} of {}", log.figures(), disk.bytes()));
+        check_recovered(&acknowledged, &unacknowledged, &found)?;
+        if log.usage().bytes != disk.bytes() {
+            return Err(format!("{:?} of {}", log.usage(), disk.bytes()));
         }
-        known = found;
-        unanswered.clear();
-        disk.power_goes_after(rng.below(160));
+        acknowledged = found;
+        unacknowledged.clear();
+        disk.cut_power_after(rng.below(160));
         for _ in 0..60 {
             let group: Vec<u32> = (0..=rng.below(5) as u32).map(|n| next + n).collect();
             next += group.len() as u32;
@@ -103,26 +109,26 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
             match log.commit(bytes.iter().map(Vec::as_slice)) {
                 Ok(()) => {
                     let segment = log.end().segment;
-                    known.extend(group.iter().map(|number| (*number, segment)));
+                    acknowledged.extend(group.iter().map(|number| (*number, segment)));
                 }
                 Err(CommitError::Full) => {}
                 Err(CommitError::Failed(_)) => {
-                    unanswered = group;
+                    unacknowledged = group;
                     break;
                 }
             }
             if rng.chance(3) {
                 // Pretends that a checkpoint contains the batches of these segments.
                 options.first_segment += rng.below(4) as u64;
-                options.first_segment = options.first_segment.min(log.figures().sealed + 1);
-                known.retain(|(_, segment)| *segment >= options.first_segment);
+                options.first_segment = options.first_segment.min(log.usage().last_sealed + 1);
+                acknowledged.retain(|(_, segment)| *segment >= options.first_segment);
                 let _ = log.remove_before(options.first_segment);
             }
         }
         drop(log);
         match rng.chance(40) {
-            true => disk.process_restarts(),
-            false => disk.power_returns(),
+            true => disk.restart_process(),
+            false => disk.restore_power(),
         }
     }
     Ok(())
@@ -131,7 +137,7 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
 #[test]
 fn answered_batches_survive_any_kill_and_any_power_cut() {
     for seed in 0..1500 {
-        if let Err(why) = live(seed, Fault::None, false) {
+        if let Err(why) = run_power_cuts(seed, Fault::None, false) {
             panic!("seed {seed}: {why}");
         }
     }
@@ -140,7 +146,7 @@ fn answered_batches_survive_any_kill_and_any_power_cut() {
 #[test]
 fn a_missing_sync_is_found() {
     for fault in [Fault::FileNotSynced, Fault::NamesNotSynced] {
-        let found = (0..200).find(|seed| live(*seed, fault, false).is_err());
+        let found = (0..200).find(|seed| run_power_cuts(*seed, fault, false).is_err());
         assert!(found.is_some(), "{fault:?} was not found");
     }
 }
@@ -148,13 +154,13 @@ fn a_missing_sync_is_found() {
 /// If the number of the first segment is forgotten, a removed segment counts again, or is reported as missing.
 #[test]
 fn a_forgotten_first_segment_is_found() {
-    let found = (0..200).find(|seed| live(*seed, Fault::None, true).is_err());
+    let found = (0..200).find(|seed| run_power_cuts(*seed, Fault::None, true).is_err());
     assert!(found.is_some());
 }
 
 #[test]
 fn removed_segments_give_room_to_a_full_log() {
-    let disk = filled(60);
+    let disk = log_with_groups(60);
     let options = Options {
         bytes_max: 5 * OPTIONS.segment_bytes,
         ..OPTIONS
@@ -163,21 +169,21 @@ fn removed_segments_give_room_to_a_full_log() {
     let (mut log, _) = opened.expect("a log");
     let batch = [0; 300];
     while log.commit([&batch[..]]).is_ok() {}
-    assert_eq!((log.end().segment, log.is_prepared()), (5, false));
-    assert!(matches!(log.prepare(), Ok(false)));
+    assert_eq!((log.end().segment, log.has_spares()), (5, false));
+    assert!(matches!(log.make_spares(), Ok(false)));
     log.remove_before(3).expect("they are there");
-    let figures = log.figures();
-    assert_eq!(figures.bytes, 3 * OPTIONS.segment_bytes);
+    let usage = log.usage();
+    assert_eq!(usage.bytes, 3 * OPTIONS.segment_bytes);
     assert_eq!(
-        (figures.sealed, figures.sealed_bytes),
+        (usage.last_sealed, usage.sealed_bytes),
         (4, 2 * OPTIONS.segment_bytes)
     );
-    assert!(matches!(log.prepare(), Ok(true)));
+    assert!(matches!(log.make_spares(), Ok(true)));
     // The size of the caller's other files counts towards the limit.
     log.remove_before(4).expect("it is there");
     log.set_other_bytes(OPTIONS.segment_bytes + 1);
     log.commit([&batch[..]]).expect("there is room");
-    assert!(matches!(log.prepare(), Ok(false)));
+    assert!(matches!(log.make_spares(), Ok(false)));
     // The open segment is not removed.
     log.remove_before(u64::MAX).expect("they are there");
     log.commit([&batch[..]]).expect("there is room");
@@ -188,7 +194,12 @@ fn removed_segments_give_room_to_a_full_log() {
         first_segment,
         ..OPTIONS
     };
-    let opened = Log::open(disk, options, IDENTITY, read(&mut found, &mut losses));
+    let opened = Log::open(
+        disk,
+        options,
+        IDENTITY,
+        record_events(&mut found, &mut losses),
+    );
     assert!(opened.is_ok());
     assert_eq!((found.len(), losses), (2, 0));
 }
@@ -198,7 +209,7 @@ fn removed_segments_give_room_to_a_full_log() {
 #[test]
 fn a_log_begins_with_its_first_segment() {
     for first_segment in 1..=4 {
-        let disk = filled(60);
+        let disk = log_with_groups(60);
         let options = Options {
             first_segment,
             ..OPTIONS
@@ -208,7 +219,7 @@ fn a_log_begins_with_its_first_segment() {
             disk.clone(),
             options,
             IDENTITY,
-            read(&mut found, &mut losses),
+            record_events(&mut found, &mut losses),
         );
         let (log, _) = opened.expect("a log");
         let left = 60 - 18 * (first_segment as usize - 1);
@@ -216,7 +227,7 @@ fn a_log_begins_with_its_first_segment() {
         // The segments before the first one were removed.
         let spares = 2 * OPTIONS.segment_bytes;
         let segments = (5 - first_segment) * OPTIONS.segment_bytes;
-        assert_eq!(log.figures().bytes, segments + spares);
+        assert_eq!(log.usage().bytes, segments + spares);
         assert_eq!(disk.bytes(), segments + spares);
         drop(log);
         let (mut found, mut losses) = (Vec::new(), 0);
@@ -224,7 +235,12 @@ fn a_log_begins_with_its_first_segment() {
             first_segment: 1,
             ..OPTIONS
         };
-        let opened = Log::open(disk, earlier, IDENTITY, read(&mut found, &mut losses));
+        let opened = Log::open(
+            disk,
+            earlier,
+            IDENTITY,
+            record_events(&mut found, &mut losses),
+        );
         assert!(opened.is_ok());
         let missing = usize::from(first_segment > 1);
         assert_eq!((found.len(), losses), (left, missing));
@@ -251,7 +267,7 @@ fn a_log_without_segments_begins_with_the_first_that_counts() {
 
 #[test]
 fn sealed_segments_are_read_while_the_log_goes_on() {
-    let disk = filled(60);
+    let disk = log_with_groups(60);
     let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
     let (mut log, _) = opened.expect("a log");
     // The fourth segment has six groups. The scan does not read them.
@@ -266,10 +282,12 @@ fn sealed_segments_are_read_while_the_log_goes_on() {
     assert!(numbers.eq(18..54));
     let mut reader = Reader::new(disk.clone());
     for (place, batch) in places.iter().rev().chain(&places) {
-        let read = reader.batch(place.of_batch()).expect("a batch");
+        let read = reader
+            .read_batch(place.segment_and_offset())
+            .expect("a batch");
         assert_eq!(read, batch);
     }
-    assert!(reader.batch((3, 1 << 40)).is_err());
+    assert!(reader.read_batch((3, 1 << 40)).is_err());
     // The last group of segment 3 is damaged, which the header of segment 4 reveals.
     assert!(disk.damage("segment-0000000003.log", 4096 + 17 * 336 + 100));
     let found = scan(&disk, (Some(2), Some(3)), |_| ()).expect("a log");
@@ -277,11 +295,11 @@ fn sealed_segments_are_read_while_the_log_goes_on() {
 }
 
 /// A log of this many groups of one batch each.
-fn filled(groups: u32) -> Disk {
-    filled_with(0..groups)
+fn log_with_groups(groups: u32) -> Disk {
+    log_with_batches(0..groups)
 }
 
-fn filled_with(numbers: impl IntoIterator<Item = u32>) -> Disk {
+fn log_with_batches(numbers: impl IntoIterator<Item = u32>) -> Disk {
     let disk = Disk::new(1, Fault::None);
     let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
     let (mut log, _) = opened.expect("an empty disk");
@@ -298,30 +316,34 @@ fn damage_is_told_in_its_place_and_the_rest_comes_back() {
     // 18 groups of 336 bytes fit in a segment.
     for segment in 1..=3 {
         for at in (0..64).chain((4096..4096 + 18 * 336).step_by(7)) {
-            let disk = filled(60);
+            let disk = log_with_groups(60);
             assert!(disk.damage(&format!("segment-{segment:010}.log"), at));
             let (mut found, mut losses) = (Vec::new(), 0);
-            let read = read(&mut found, &mut losses);
-            let opened = Log::open(disk, OPTIONS, IDENTITY, read);
+            let on_event = record_events(&mut found, &mut losses);
+            let opened = Log::open(disk, OPTIONS, IDENTITY, on_event);
             let (_, recovered) = opened.expect("damage is no reason to refuse");
             let lost = (0..60).filter(|n| !found.contains(n)).count();
             assert!(found.is_sorted(), "in order");
             let expected = if at < 64 { (18, 1) } else { (1, 1) };
             assert_eq!((lost, losses), expected, "byte {at} of segment {segment}");
-            let told: Vec<_> = recovered.damages.iter().map(|it| it.batches).collect();
-            assert_eq!(told, [Some(lost as u64)], "what is lost is counted");
+            let reported_batches: Vec<_> = recovered.damages.iter().map(|it| it.batches).collect();
+            assert_eq!(
+                reported_batches,
+                [Some(lost as u64)],
+                "what is lost is counted"
+            );
         }
     }
 }
 
 #[test]
 fn a_log_goes_on_behind_damage_and_tells_it_again() {
-    let disk = filled(60);
+    let disk = log_with_groups(60);
     assert!(disk.damage("segment-0000000002.log", 5000));
     for round in 0..3 {
         let (mut found, mut losses) = (Vec::new(), 0);
-        let read = read(&mut found, &mut losses);
-        let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, read);
+        let on_event = record_events(&mut found, &mut losses);
+        let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, on_event);
         let (mut log, _) = opened.expect("damage is no reason to refuse");
         assert_eq!((found.len(), losses), (59 + round, 1));
         log.commit([&[0; 4][..]]).expect("there is room");
@@ -331,12 +353,15 @@ fn a_log_goes_on_behind_damage_and_tells_it_again() {
 /// A segment from another history of the same log (for example from a backup) is reported.
 #[test]
 fn a_segment_of_another_history_is_told() {
-    let (disk, other) = (filled(60), filled_with((0..17).chain(1000..1043)));
+    let (disk, other) = (
+        log_with_groups(60),
+        log_with_batches((0..17).chain(1000..1043)),
+    );
     for segment in 2..=3 {
         disk.copy_from(&other, &format!("segment-{segment:010}.log"));
         let (mut found, mut losses) = (Vec::new(), 0);
-        let read = read(&mut found, &mut losses);
-        assert!(Log::open(disk.clone(), OPTIONS, IDENTITY, read).is_ok());
+        let on_event = record_events(&mut found, &mut losses);
+        assert!(Log::open(disk.clone(), OPTIONS, IDENTITY, on_event).is_ok());
         // One loss where the other history begins, and one where it ends.
         assert_eq!((found.len(), losses), (60, 2));
     }
@@ -346,29 +371,39 @@ fn a_segment_of_another_history_is_told() {
 fn a_missing_or_empty_segment_is_told() {
     for (number, lost) in [(1, 18), (2, 18), (3, 18)] {
         let name = format!("segment-{number:010}.log");
-        let disk = filled(60);
+        let disk = log_with_groups(60);
         disk.truncate(&name, 0);
         let (mut found, mut losses) = (Vec::new(), 0);
-        let opened = Log::open(disk, OPTIONS, IDENTITY, read(&mut found, &mut losses));
+        let opened = Log::open(
+            disk,
+            OPTIONS,
+            IDENTITY,
+            record_events(&mut found, &mut losses),
+        );
         assert!(opened.is_ok());
         assert_eq!((found.len(), losses), (60 - lost, 1));
-        let disk = filled(60);
+        let disk = log_with_groups(60);
         crore_disk::Storage::remove(&disk, &name).expect("it is there");
         let (mut found, mut losses) = (Vec::new(), 0);
-        let opened = Log::open(disk, OPTIONS, IDENTITY, read(&mut found, &mut losses));
+        let opened = Log::open(
+            disk,
+            OPTIONS,
+            IDENTITY,
+            record_events(&mut found, &mut losses),
+        );
         assert!(opened.is_ok());
         assert_eq!((found.len(), losses), (60 - lost, 1));
     }
 }
 
 /// The numbers of the batches that are found, and where batches are lost.
-fn found_in(disk: &Disk) -> (Vec<u32>, Vec<(DamageKind, u64, u64)>) {
+fn recover(disk: &Disk) -> (Vec<u32>, Vec<(DamageKind, u64, u64)>) {
     let (mut found, mut losses) = (Vec::new(), 0);
     let opened = Log::open(
         disk.clone(),
         OPTIONS,
         IDENTITY,
-        read(&mut found, &mut losses),
+        record_events(&mut found, &mut losses),
     );
     let (_, recovered) = opened.expect("a lost end is no reason to refuse");
     let damages = recovered.damages.iter();
@@ -381,36 +416,35 @@ fn found_in(disk: &Disk) -> (Vec<u32>, Vec<(DamageKind, u64, u64)>) {
 #[test]
 fn lost_newest_segments_are_told() {
     for left in (0..4).rev() {
-        let disk = filled(60);
+        let disk = log_with_groups(60);
         for number in left + 1..=4 {
             let name = format!("segment-{number:010}.log");
             crore_disk::Storage::remove(&disk, &name).expect("it is there");
         }
-        let (found, losses) = found_in(&disk);
+        let (found, losses) = recover(&disk);
         assert!(found.iter().copied().eq(0..18 * left));
         let offset = if left == 0 { 0 } else { 4096 + 18 * 336 };
         let lost = (DamageKind::End, u64::from(left), offset);
         assert_eq!(losses, [lost], "{left} are left");
         // A second start reports the same loss, because nothing was written since.
-        assert_eq!(
-            found_in(&disk).1,
-            [lost],
-            "it is told until the log goes on"
-        );
+        assert_eq!(recover(&disk).1, [lost], "it is told until the log goes on");
     }
 }
 
 #[test]
 fn a_cut_newest_segment_is_told_wherever_it_is_cut() {
     for bytes in (0..4096 + 6100).step_by(251) {
-        let disk = filled(60);
+        let disk = log_with_groups(60);
         disk.truncate("segment-0000000004.log", bytes);
-        let whole = (bytes.saturating_sub(4096) / 336).min(6) as u32;
-        let (found, losses) = found_in(&disk);
-        assert!(found.iter().copied().eq(0..54 + whole), "{bytes} bytes");
+        let whole_groups = (bytes.saturating_sub(4096) / 336).min(6) as u32;
+        let (found, losses) = recover(&disk);
+        assert!(
+            found.iter().copied().eq(0..54 + whole_groups),
+            "{bytes} bytes"
+        );
         let lost = match bytes < 64 {
             true => (DamageKind::Header, 4, 0),
-            false => (DamageKind::End, 4, 4096 + u64::from(whole) * 336),
+            false => (DamageKind::End, 4, 4096 + u64::from(whole_groups) * 336),
         };
         assert_eq!(losses, [lost], "{bytes} bytes");
     }
@@ -420,12 +454,12 @@ fn a_cut_newest_segment_is_told_wherever_it_is_cut() {
 /// noticed.
 #[test]
 fn groups_of_before_the_last_start_are_missed() {
-    let disk = filled(60);
-    drop(found_in(&disk));
+    let disk = log_with_groups(60);
+    drop(recover(&disk));
     for at in 0..32 {
         assert!(disk.damage("segment-0000000004.log", 4096 + 5 * 336 + at));
     }
-    let (found, losses) = found_in(&disk);
+    let (found, losses) = recover(&disk);
     assert!(found.into_iter().eq(0..59));
     assert_eq!(losses, [(DamageKind::End, 4, 4096 + 5 * 336)]);
 }
@@ -434,7 +468,7 @@ fn groups_of_before_the_last_start_are_missed() {
 #[test]
 fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
     for is_cut in [false, true] {
-        let disk = filled(60);
+        let disk = log_with_groups(60);
         let newest = "segment-0000000004.log";
         match is_cut {
             true => disk.truncate(newest, 4096),
@@ -445,7 +479,7 @@ fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
             let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
             let (mut log, found) = opened.expect("a log");
             assert_eq!(found.damages.len(), 1, "before {number}");
-            let before = log.figures().sealed;
+            let before = log.usage().last_sealed;
             log.begin_segment().expect("there is room");
             assert_eq!(log.end().segment, before + 1, "never behind a lost end");
             log.commit([&number.to_le_bytes()[..]])
@@ -456,7 +490,7 @@ fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
         let (mut log, _) = opened.expect("a log");
         log.remove_before(1).expect("nothing to remove");
         drop(log);
-        assert_eq!(found_in(&disk), (expected, vec![]));
+        assert_eq!(recover(&disk), (expected, vec![]));
     }
 }
 
@@ -464,7 +498,7 @@ fn a_lost_end_is_told_until_what_is_left_is_kept_elsewhere() {
 #[test]
 fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
     for is_removed in [false, true] {
-        let disk = filled(60);
+        let disk = log_with_groups(60);
         disk.truncate("segment-0000000004.log", 4096);
         let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
         let (mut log, _) = opened.expect("a log");
@@ -504,26 +538,26 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
 /// A mark of another log, or a damaged one, proves nothing, so no loss is reported because of it.
 #[test]
 fn a_mark_that_is_none_of_the_log_proves_nothing() {
-    let (disk, other) = (filled(17), Disk::new(1, Fault::None));
+    let (disk, other) = (log_with_groups(17), Disk::new(1, Fault::None));
     let opened = Log::open(other.clone(), OPTIONS, Identity { log: 9, seed: 8 }, |_| ());
     let (mut log, _) = opened.expect("an empty disk");
     while log.end().segment < 3 {
         log.commit([&[0; 300][..]]).expect("there is room");
     }
     disk.copy_from(&other, "end");
-    assert_eq!(found_in(&disk).1, []);
-    let disk = filled(60);
+    assert_eq!(recover(&disk).1, []);
+    let disk = log_with_groups(60);
     crore_disk::Storage::remove(&disk, "segment-0000000004.log").expect("it is there");
     for place in [0, 4096] {
         assert!(disk.damage("end", place));
     }
-    assert_eq!(found_in(&disk).1, []);
+    assert_eq!(recover(&disk).1, []);
 }
 
 #[test]
 fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
     let disk = Disk::new(1, Fault::None);
-    disk.set_room((4 * OPTIONS.segment_bytes + MARK_BYTES) as usize);
+    disk.set_capacity((4 * OPTIONS.segment_bytes + MARK_BYTES) as usize);
     let opened = Log::open(disk.clone(), OPTIONS, IDENTITY, |_| ());
     let (mut log, _) = opened.expect("an empty disk");
     let mut number: u32 = 0;
@@ -531,7 +565,7 @@ fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
     loop {
         bytes[..4].copy_from_slice(&number.to_le_bytes());
         bytes[4..].fill(number as u8);
-        let room = log.room_bytes();
+        let room = log.guaranteed_bytes();
         match log.commit([&bytes[..]]) {
             Ok(()) => number += 1,
             Err(CommitError::Full) => {
@@ -542,10 +576,15 @@ fn a_full_disk_loses_nothing_and_goes_on_when_there_is_room() {
         }
     }
     assert_eq!(number, 4 * 18);
-    disk.set_room(usize::MAX);
+    disk.set_capacity(usize::MAX);
     log.commit([&bytes[..]]).expect("there is room again");
     let (mut found, mut losses) = (Vec::new(), 0);
-    let opened = Log::open(disk, OPTIONS, IDENTITY, read(&mut found, &mut losses));
+    let opened = Log::open(
+        disk,
+        OPTIONS,
+        IDENTITY,
+        record_events(&mut found, &mut losses),
+    );
     assert!(opened.is_ok());
     assert_eq!((found, losses), ((0..=number).collect(), 0));
 }

@@ -60,14 +60,14 @@ fn purged_batches_are_told_as_lost() {
     };
     let node = Node::start(&servers);
     node.write(1, 1..=20);
-    let last = node.places(2).last().copied().expect("a batch");
+    let last = node.sequences(2).last().copied().expect("a batch");
     JetStream::of(&servers).purge(2, last);
     let late = Node::start(&servers);
     late.await_caught_up();
     let log = late.log();
     assert_eq!(log.lost, [(2, 1, last - 1)]);
     assert_eq!(log.batches[&2].len(), 1);
-    assert_eq!(log.batches[&1].len(), node.of(1).len());
+    assert_eq!(log.batches[&1].len(), node.batches(1).len());
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
     until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
     let identity = connected
-        .identity(crate::node::identity())
+        .read_or_create_identity(crate::node::identity())
         .expect("identity");
     assert_ne!(identity.epoch, 1);
     assert_eq!(identity.partitions, PARTITIONS);
@@ -100,11 +100,11 @@ fn a_log_that_has_gone_back_and_grown_again_begins_a_new_epoch_before_a_batch_is
         let node = Node::start(&servers);
         node.write(1, 1..=20);
         let numbers = jetstream.get("numbers");
-        let before = node.of(0);
+        let before = node.batches(0);
         jetstream.make_anew(jetstream.config(0));
         jetstream.fill(1, 200, 10);
         until("the news", || node.log().ended.is_some());
-        assert_eq!(node.of(0), before);
+        assert_eq!(node.batches(0), before);
         epochs.push(jetstream.get("numbers")["epoch"].as_u64());
         drop(node);
         // A backup has the numbers of before.

@@ -13,7 +13,7 @@ mod secured;
 mod servers;
 mod store;
 
-use node::{Node, PARTITIONS, begin, identity, settings};
+use node::{Node, PARTITIONS, identity, settings, start_node};
 use servers::{Servers, until};
 
 /// Waits until both nodes have read up to the same batch, and compares what they have read.
@@ -22,10 +22,10 @@ fn assert_same(one: &Node, other: &Node) {
         until("the same batches at both nodes", || {
             one.apply();
             other.apply();
-            one.places(partition).last() == other.places(partition).last()
+            one.sequences(partition).last() == other.sequences(partition).last()
         });
-        assert_eq!(one.places(partition), other.places(partition));
-        assert_eq!(one.of(partition), other.of(partition));
+        assert_eq!(one.sequences(partition), other.sequences(partition));
+        assert_eq!(one.batches(partition), other.batches(partition));
     }
 }
 
@@ -41,15 +41,15 @@ fn all_nodes_read_the_batches_of_all_writers_in_one_order() {
     });
     assert_same(&one, &other);
     for partition in 0..PARTITIONS {
-        let places = one.places(partition);
-        let expected: Vec<u64> = (1..=places.len() as u64).collect();
-        assert_eq!(places, expected, "no place is missing");
+        let sequences = one.sequences(partition);
+        let expected: Vec<u64> = (1..=sequences.len() as u64).collect();
+        assert_eq!(sequences, expected, "no sequence is missing");
     }
     let late = Node::start(&servers);
     late.await_caught_up();
     assert_same(&one, &late);
     let status = late.cluster.status();
-    assert!(late.cluster.is_ready() && status.connected, "{status:?}");
+    assert!(late.cluster.is_ready() && status.is_connected, "{status:?}");
     until("the state of all replicas", || {
         let status = late.cluster.status();
         let is_whole = |it: &crore_nats::PartitionStatus| {
@@ -82,12 +82,12 @@ fn nothing_is_read_while_too_much_is_not_applied() {
         backlog_bytes_max: 100,
         ..settings(&servers)
     };
-    let slow = begin(small, identity()).expect("it begins");
+    let slow = start_node(small, identity()).expect("it begins");
     until("the first batches", || slow.backlog_bytes() > 100);
     std::thread::sleep(std::time::Duration::from_millis(300));
     let bytes = slow.backlog_bytes();
     assert!(bytes < 200, "{bytes} bytes were read ahead");
-    assert!(!slow.cluster.status().caught_up);
+    assert!(!slow.cluster.status().has_caught_up);
     slow.await_caught_up();
     assert_same(&writer, &slow);
 }

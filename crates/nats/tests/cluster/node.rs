@@ -93,12 +93,12 @@ pub fn identity() -> ClusterIdentity {
     }
 }
 
-pub fn begin(settings: Settings, identity: ClusterIdentity) -> Result<Node, Error> {
+pub fn start_node(settings: Settings, identity: ClusterIdentity) -> Result<Node, Error> {
     let connected = connect(settings)?;
-    let identity = connected.identity(identity)?;
-    let streams = connected.streams(identity)?;
+    let identity = connected.read_or_create_identity(identity)?;
+    let streams = connected.open_streams(identity)?;
     let recorder = Arc::new(Recorder::default());
-    let store = connected.store(&streams, identity)?;
+    let store = connected.open_store(&streams, identity)?;
     let after = vec![0; streams.len()];
     let cluster = connected.start(streams, &after, RecordingListener(recorder.clone()))?;
     Ok(Node {
@@ -110,7 +110,7 @@ pub fn begin(settings: Settings, identity: ClusterIdentity) -> Result<Node, Erro
 
 /// Why a node refuses to start.
 pub fn refusal(settings: Settings, identity: ClusterIdentity) -> String {
-    match begin(settings, identity) {
+    match start_node(settings, identity) {
         Ok(_) => panic!("it begins"),
         Err(error) => error.to_string(),
     }
@@ -118,7 +118,7 @@ pub fn refusal(settings: Settings, identity: ClusterIdentity) -> String {
 
 impl Node {
     pub fn start(servers: &Servers) -> Node {
-        begin(settings(servers), identity()).expect("it begins")
+        start_node(settings(servers), identity()).expect("it begins")
     }
 
     /// Counts all delivered batches as applied.
@@ -135,7 +135,7 @@ impl Node {
     }
 
     /// The bytes of all batches of a partition, in order.
-    pub fn of(&self, partition: u16) -> Vec<Vec<u8>> {
+    pub fn batches(&self, partition: u16) -> Vec<Vec<u8>> {
         let log = self.log();
         let all = log.batches.get(&partition);
         all.into_iter()
@@ -148,16 +148,19 @@ impl Node {
         self.log().batches.get(&partition).map_or(0, Vec::len)
     }
 
-    pub fn places(&self, partition: u16) -> Vec<u64> {
+    pub fn sequences(&self, partition: u16) -> Vec<u64> {
         let log = self.log();
         let all = log.batches.get(&partition);
-        all.into_iter().flatten().map(|(place, _)| *place).collect()
+        all.into_iter()
+            .flatten()
+            .map(|(sequence, _)| *sequence)
+            .collect()
     }
 
     pub fn await_caught_up(&self) {
         until("the end of the log", || {
             self.apply();
-            self.cluster.status().caught_up
+            self.cluster.status().has_caught_up
         });
     }
 
@@ -166,17 +169,17 @@ impl Node {
         let bytes =
             |number: u64| -> Arc<[u8]> { Arc::from(format!("{writer} {number}").as_bytes()) };
         let missing = |partition: u16| {
-            let there = self.of(partition);
+            let stored = self.batches(partition);
             numbers
                 .clone()
-                .find(|number| !there.iter().any(|it| **it == *bytes(*number)))
+                .find(|number| !stored.iter().any(|it| **it == *bytes(*number)))
         };
-        let mut handed_over: Option<Instant> = None;
+        let mut appended_at: Option<Instant> = None;
         until("all batches", || {
             self.apply();
             let first: Vec<_> = (0..PARTITIONS).map(missing).collect();
-            if handed_over.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
-                handed_over = Some(Instant::now());
+            if appended_at.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
+                appended_at = Some(Instant::now());
                 for (partition, first) in (0..).zip(&first) {
                     let rest = first.map_or(0..0, |first| first..numbers.end() + 1);
                     let batches = rest.map(|number| Append {

@@ -6,7 +6,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use crore_nats::{ClusterIdentity, Credentials, Settings};
 
 use crate::jetstream::JetStream;
-use crate::node::{Node, PARTITIONS, begin, identity, refusal, settings};
+use crate::node::{Node, PARTITIONS, identity, refusal, settings, start_node};
 use crate::servers::{self, Servers, until};
 
 /// Settings with a short timeout for servers that are starting.
@@ -50,7 +50,7 @@ fn wrong_credentials_are_refused() {
         &refusal(with(missing), identity()),
         &["cluster.credentials", "/nonexistent/a.creds"],
     );
-    begin(with(user("secret")), identity()).expect("the right password is taken");
+    start_node(with(user("secret")), identity()).expect("the right password is taken");
 }
 
 #[test]
@@ -152,7 +152,10 @@ fn another_count_of_partitions_is_refused() {
         ..identity()
     };
     let node = crore_nats::connect(settings(&servers)).expect("a connection");
-    assert_eq!(node.identity(any).expect("identity"), identity());
+    assert_eq!(
+        node.read_or_create_identity(any).expect("identity"),
+        identity()
+    );
     let old = ClusterIdentity {
         format: 0,
         ..identity()
@@ -180,7 +183,7 @@ fn a_node_ends_when_the_format_becomes_one_that_it_does_not_read() {
         format: 2,
         ..identity()
     };
-    let node = begin(settings(&servers), newer).expect("it begins");
+    let node = start_node(settings(&servers), newer).expect("it begins");
     node.write(0, 1..=20);
     jetstream.make_anew(jetstream.config(0));
     until("another epoch", || jetstream.get("numbers")["epoch"] != 1);
@@ -193,7 +196,10 @@ fn nodes_share_the_identity_of_the_first_node() {
         return;
     };
     let first = crore_nats::connect(settings(&servers)).expect("a connection");
-    assert_eq!(first.identity(identity()).expect("identity"), identity());
+    assert_eq!(
+        first.read_or_create_identity(identity()).expect("identity"),
+        identity()
+    );
     let other = ClusterIdentity {
         id: 8,
         epoch: 9,
@@ -201,7 +207,10 @@ fn nodes_share_the_identity_of_the_first_node() {
         ..identity()
     };
     let second = crore_nats::connect(settings(&servers)).expect("a connection");
-    assert_eq!(second.identity(other).expect("identity"), identity());
+    assert_eq!(
+        second.read_or_create_identity(other).expect("identity"),
+        identity()
+    );
 }
 
 #[test]
@@ -249,7 +258,7 @@ fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
         history_bytes: 64 << 20,
         ..settings(&servers)
     };
-    drop(begin(limited.clone(), identity()).expect("it begins"));
+    drop(start_node(limited.clone(), identity()).expect("it begins"));
     let jetstream = JetStream::of(&servers);
     let made = jetstream.config(1);
     assert_eq!(
@@ -262,7 +271,7 @@ fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
     before.max_age = Duration::from_secs(3600);
     before.max_bytes = 1000;
     jetstream.edit(before);
-    drop(begin(limited, identity()).expect("it begins"));
+    drop(start_node(limited, identity()).expect("it begins"));
     let changed = jetstream.config(1);
     assert_eq!(changed.discard, DiscardPolicy::New);
     assert!(changed.max_age.is_zero());
@@ -280,7 +289,7 @@ fn partition_that_is_full_is_told_and_keeps_what_it_has() {
         backlog_bytes_max: usize::MAX,
         ..settings(&servers)
     };
-    let node = begin(limited, identity()).expect("it begins");
+    let node = start_node(limited, identity()).expect("it begins");
     let jetstream = JetStream::of(&servers);
     assert_eq!(jetstream.fill(1, 20, 1_000_000), 20);
     until("all of them", || {
@@ -306,9 +315,9 @@ fn the_sync_interval_is_read_where_a_server_tells_it() {
             monitoring: servers.monitoring(),
             ..settings(&servers)
         };
-        let node = begin(monitored, identity()).expect("it begins");
-        let found = node.cluster.status().sync;
+        let node = start_node(monitored, identity()).expect("it begins");
+        let found = node.cluster.status().sync_intervals;
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].always, Ok(always));
+        assert_eq!(found[0].is_always, Ok(always));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crore_nats::{Credentials, NewCheckpoint, Settings};
 
-use crate::node::{begin, identity, refusal, settings};
+use crate::node::{identity, refusal, settings, start_node};
 use crate::servers::Servers;
 
 /// The permissions of `docs/CLUSTER.md`, for a cluster named `test`.
@@ -39,7 +39,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
     let Some((_servers, settings)) = with_rights(&PUBLISH, &SUBSCRIBE) else {
         return;
     };
-    let node = begin(settings.clone(), identity()).expect("it begins");
+    let node = start_node(settings.clone(), identity()).expect("it begins");
     node.write(1, 1..=3);
     assert_eq!(node.count(0), 3);
     // More bytes than NATS sends before it needs a flow control message of the reader.
@@ -55,7 +55,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
     });
     upload.write_all(&bytes).expect("it is taken");
     upload.end().expect("it is there");
-    let late = begin(settings, identity()).expect("it begins");
+    let late = start_node(settings, identity()).expect("it begins");
     let all = late.store.list_and_update_status().expect("checkpoints");
     let mut read = Vec::new();
     let mut from = late.store.read(&all[0]).expect("it is there");

@@ -11,7 +11,7 @@ use nkeys::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa};
 use serde_json::{Value, json};
 
-use crate::node::{begin, identity, refusal, settings};
+use crate::node::{identity, refusal, settings, start_node};
 use crate::servers::Servers;
 
 const PAYLOAD: &str = "max_payload: 2MB";
@@ -42,7 +42,7 @@ impl Drop for Directory {
 
 /// Checks that a node with these settings can start, write batches and read them.
 fn takes_part(settings: Settings) {
-    let node = begin(settings, identity()).expect("it begins");
+    let node = start_node(settings, identity()).expect("it begins");
     node.write(1, 1..=3);
     assert_eq!(node.count(0), 3);
 }

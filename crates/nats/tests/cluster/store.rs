@@ -55,12 +55,12 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
     assert_eq!(bytes(&node.store, &all[0]).expect("its bytes"), text);
     assert_eq!(node.store.why_unusable(&all[0]).expect("an answer"), None);
     let sequence = all[0].sequence;
-    let last = *node.places(2).last().expect("a batch");
+    let last = *node.sequences(2).last().expect("a batch");
     let mut behind = Vec::new();
     // On a busy machine a follower may not answer for a moment, so the reading may have to be repeated.
     until("the batches", || {
         behind.clear();
-        let Ok(mut batches) = node.store.batches(2, sequence + 1..=last) else {
+        let Ok(mut batches) = node.store.read_batches(2, sequence + 1..=last) else {
             return false;
         };
         loop {
@@ -119,9 +119,11 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     jetstream.make_anew(jetstream.config(0));
     until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
-    let renewed = connected.identity(identity).expect("identity");
-    let streams = connected.streams(renewed).expect("streams");
-    let store = connected.store(&streams, renewed).expect("a store");
+    let renewed = connected
+        .read_or_create_identity(identity)
+        .expect("identity");
+    let streams = connected.open_streams(renewed).expect("streams");
+    let store = connected.open_store(&streams, renewed).expect("a store");
     assert_eq!(store.list_and_update_status().expect("checkpoints"), all);
     let why_unusable = |at: usize| store.why_unusable(&all[at]).expect("an answer");
     assert!(
@@ -148,7 +150,7 @@ fn list_of_a_replica_that_lags_does_not_count() {
     };
     let node = Node::start(&servers);
     node.write(1, 1..=60);
-    let each = node.places(0).len() / 3;
+    let each = node.sequences(0).len() / 3;
     for killed in 0..3 {
         servers.kill(killed);
         let made = (killed + 1) * each;

@@ -16,25 +16,25 @@ use crate::sys::{Fd, OfThisTable, Owned, check};
 use crate::transport::{Event, Readiness};
 
 /// Tokens with this bit are not for connections.
-const SPECIAL: u64 = 1 << 63;
+const SPECIAL_BIT: u64 = 1 << 63;
 /// The token of the eventfd that wakes the thread.
-const WAKE: u64 = SPECIAL | 1 << 62;
+const WAKE_TOKEN: u64 = SPECIAL_BIT | 1 << 62;
 
 /// The token of a listener.
-pub const fn listener(n: usize) -> u64 {
-    SPECIAL | n as u64
+pub const fn listener_token(index: usize) -> u64 {
+    SPECIAL_BIT | index as u64
 }
 
 /// An epoll instance, and the memory for the events of one wait (12 bytes each).
 pub struct Driver {
     epoll: Owned,
     events: Box<[libc::epoll_event]>,
-    ready: usize,
+    event_count: usize,
     _table: OfThisTable,
 }
 
 impl Driver {
-    /// A driver that reports at most `events_max` events in each [`wait`](Driver::wait), and further events in the next one.
+    /// A driver that reports at most `events_max` events in each [`wait`](Driver::wait), and the others in the next one.
     ///
     /// # Errors
     /// If the table is full or the kernel has no memory.
@@ -48,7 +48,7 @@ impl Driver {
         Ok(Driver {
             epoll,
             events,
-            ready: 0,
+            event_count: 0,
             _table: PhantomData,
         })
     }
@@ -61,9 +61,9 @@ impl Driver {
     pub fn wait(&mut self, timeout_ms: Option<u32>) -> io::Result<usize> {
         let timeout = timeout_ms.map_or(-1, |ms| i32::try_from(ms).unwrap_or(i32::MAX));
         let room = i32::try_from(self.events.len()).unwrap_or(i32::MAX);
-        self.ready = 0;
+        self.event_count = 0;
         // SAFETY: `events` has room for `room` events and is borrowed mutably through the call.
-        let answer = unsafe {
+        let result = unsafe {
             libc::epoll_wait(
                 self.epoll.fd().raw(),
                 self.events.as_mut_ptr(),
@@ -71,8 +71,8 @@ impl Driver {
                 timeout,
             )
         };
-        match usize::try_from(answer) {
-            Ok(ready) => self.ready = ready,
+        match usize::try_from(result) {
+            Ok(event_count) => self.event_count = event_count,
             Err(_) => {
                 let error = io::Error::last_os_error();
                 if error.kind() != io::ErrorKind::Interrupted {
@@ -80,19 +80,19 @@ impl Driver {
                 }
             }
         }
-        Ok(self.ready)
+        Ok(self.event_count)
     }
 
-    /// The event `i` of the last [`wait`](Driver::wait).
+    /// The event `index` of the last [`wait`](Driver::wait).
     ///
     /// # Panics
     /// If the last wait found no such event.
     #[inline]
-    pub fn event(&self, i: usize) -> Event {
-        let event = self.events[..self.ready][i];
+    pub fn event(&self, index: usize) -> Event {
+        let event = self.events[..self.event_count][index];
         let (token, flags) = (event.u64, event.events);
-        if token & SPECIAL == 0 {
-            let has = |any: libc::c_int| flags & any as u32 != 0;
+        if token & SPECIAL_BIT == 0 {
+            let has = |any_of: libc::c_int| flags & any_of as u32 != 0;
             return Event::Link(Readiness {
                 token,
                 readable: has(libc::EPOLLIN),
@@ -101,8 +101,8 @@ impl Driver {
             });
         }
         match token {
-            WAKE => Event::Woken,
-            listener => Event::AcceptResult((listener & !SPECIAL) as usize),
+            WAKE_TOKEN => Event::Woken,
+            listener => Event::Listener((listener & !SPECIAL_BIT) as usize),
         }
     }
 
@@ -111,7 +111,7 @@ impl Driver {
     /// # Errors
     /// `EEXIST` if it is already registered, `ENOMEM`, `ENOSPC` (`fs.epoll.max_user_watches`).
     pub fn add(&mut self, fd: Fd, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, token, interest(true, false))
+        self.control(libc::EPOLL_CTL_ADD, fd, token, interest_flags(true, false))
     }
 
     /// Registers the eventfd that wakes the thread. Each write to the eventfd is one event. The registration is edge-triggered, so nobody
@@ -120,7 +120,12 @@ impl Driver {
     /// # Errors
     /// Those of [`add`](Driver::add).
     pub fn add_wake(&mut self, fd: Fd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, WAKE, libc::EPOLLIN | libc::EPOLLET)
+        self.control(
+            libc::EPOLL_CTL_ADD,
+            fd,
+            WAKE_TOKEN,
+            libc::EPOLLIN | libc::EPOLLET,
+        )
     }
 
     /// Replaces the token and the interest of a registered descriptor.
@@ -128,20 +133,28 @@ impl Driver {
     /// # Errors
     /// `ENOENT` if it is not registered.
     pub fn modify(&mut self, fd: Fd, token: u64, read: bool, write: bool) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, token, interest(read, write))
+        self.control(libc::EPOLL_CTL_MOD, fd, token, interest_flags(read, write))
     }
 
-    fn control(&mut self, what: i32, fd: Fd, token: u64, flags: libc::c_int) -> io::Result<()> {
+    fn control(
+        &mut self,
+        operation: i32,
+        fd: Fd,
+        token: u64,
+        flags: libc::c_int,
+    ) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: flags as u32,
             u64: token,
         };
         // SAFETY: `event` lives longer than the call, which keeps no pointer to it.
-        check(unsafe { libc::epoll_ctl(self.epoll.fd().raw(), what, fd.raw(), &raw mut event) })
+        check(unsafe {
+            libc::epoll_ctl(self.epoll.fd().raw(), operation, fd.raw(), &raw mut event)
+        })
     }
 }
 
-fn interest(read: bool, write: bool) -> libc::c_int {
+fn interest_flags(read: bool, write: bool) -> libc::c_int {
     let readable = libc::EPOLLIN | libc::EPOLLRDHUP;
     (if read { readable } else { 0 }) | (if write { libc::EPOLLOUT } else { 0 })
 }

@@ -45,11 +45,11 @@ pub enum Accepted {
 }
 
 /// The flags of every socket.
-const SOCKET: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// A TCP socket for the family of this address.
-fn open(addr: SocketAddr) -> io::Result<Owned> {
-    Ok(socket_with(family(addr), SocketType::STREAM, SOCKET, None)?.into())
+/// Opens a TCP socket for the family of this address.
+fn open_socket(addr: SocketAddr) -> io::Result<Owned> {
+    Ok(socket_with(family(addr), SocketType::STREAM, SOCKET_FLAGS, None)?.into())
 }
 
 fn family(addr: SocketAddr) -> AddressFamily {
@@ -61,7 +61,8 @@ fn family(addr: SocketAddr) -> AddressFamily {
 }
 
 fn local_addr(socket: impl AsFd) -> io::Result<SocketAddr> {
-    socket::address(net::getsockname(socket)?).ok_or_else(|| io::ErrorKind::Unsupported.into())
+    socket::canonical_address(net::getsockname(socket)?)
+        .ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
 /// Reserves a port until this is dropped: the kernel chooses the port for no other socket, neither for a bind to port 0 nor for a connect.
@@ -78,7 +79,7 @@ impl HeldPort {
     /// # Errors
     /// Those of `socket`, `bind`, `getsockname` and `setsockopt`.
     pub fn choose(addr: SocketAddr) -> io::Result<HeldPort> {
-        let socket = socket_with(family(addr), SocketType::STREAM, SOCKET, None)?;
+        let socket = socket_with(family(addr), SocketType::STREAM, SOCKET_FLAGS, None)?;
         net::bind(&socket, &addr)?;
         // Set after the bind, because otherwise the kernel might choose the port of another group of the same user.
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -109,7 +110,7 @@ impl Listener {
     /// # Errors
     /// Those of `socket`, `setsockopt`, `bind` and `listen`.
     pub fn bind(addr: SocketAddr, backlog: u32, options: &SocketOptions) -> io::Result<Listener> {
-        let socket = open(addr)?;
+        let socket = open_socket(addr)?;
         let fd = socket.fd().lend();
         sockopt::set_socket_reuseaddr(fd, true)?;
         sockopt::set_socket_reuseport(fd, true)?;
@@ -145,9 +146,9 @@ impl Listener {
     ///
     /// # Errors
     /// Those of `SO_ATTACH_FILTER` (socket(7)).
-    pub fn block_new(&self) -> io::Result<()> {
+    pub fn block_new_connections(&self) -> io::Result<()> {
         // One instruction, which keeps 0 bytes of each packet.
-        let mut nothing = [libc::sock_filter {
+        let mut drop_all = [libc::sock_filter {
             code: (libc::BPF_RET | libc::BPF_K) as u16,
             jt: 0,
             jf: 0,
@@ -156,7 +157,7 @@ impl Listener {
         let program = libc::sock_fprog {
             len: 1,
             // The kernel copies the instruction within the call.
-            filter: nothing.as_mut_ptr(),
+            filter: drop_all.as_mut_ptr(),
         };
         set_option(self.fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
     }
@@ -164,10 +165,10 @@ impl Listener {
     /// Accepts one waiting connection.
     pub fn accept(&self) -> Accepted {
         loop {
-            return match acceptfrom_with(self.fd().lend(), SOCKET) {
+            return match acceptfrom_with(self.fd().lend(), SOCKET_FLAGS) {
                 Ok((fd, peer)) => {
                     let fd = Fd::from(fd);
-                    let Some(peer) = peer.and_then(socket::address) else {
+                    let Some(peer) = peer.and_then(socket::canonical_address) else {
                         // Cannot happen: a TCP listener has no peers of another family.
                         socket::close(fd);
                         return Accepted::Failed(libc::EAFNOSUPPORT);
@@ -188,7 +189,7 @@ impl Listener {
 
 /// The maximum number of bytes of a refused request that are discarded before the close: several times the largest head that a server
 /// accepts.
-const DISCARD_MAX: usize = 64 * 1024;
+const DISCARDED_BYTES_MAX: usize = 64 * 1024;
 
 /// The maximum number of bytes of a refused request that are read: enough to reach the `Accept` field of a browser.
 const SHED_HEAD_BYTES: usize = 2048;
@@ -197,11 +198,11 @@ const SHED_HEAD_BYTES: usize = 2048;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShedOutcome {
     /// One connection was answered and closed.
-    Done,
+    Shed,
     /// No connection waits.
-    Nobody,
+    NoConnection,
     /// There was no descriptor; the caller should pause accepting.
-    Unable,
+    NoDescriptor,
 }
 
 /// A spare descriptor. With it, a waiting connection can be refused with an answer when the table is full.
@@ -219,7 +220,7 @@ impl SpareDescriptor {
     /// If the table is already full.
     pub fn new() -> io::Result<SpareDescriptor> {
         Ok(SpareDescriptor {
-            spare: Some(spare()?),
+            spare: Some(open_spare()?),
         })
     }
 
@@ -234,7 +235,7 @@ impl SpareDescriptor {
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> ShedOutcome {
         self.spare = None;
-        let shed = match listener.accept() {
+        let outcome = match listener.accept() {
             Accepted::Connection(fd, _) => {
                 let mut head = [0; SHED_HEAD_BYTES];
                 let read = match socket::recv(fd, &mut head) {
@@ -243,31 +244,31 @@ impl SpareDescriptor {
                 };
                 socket::send(fd, &answer(&head[..read]));
                 socket::shutdown_write(fd);
-                discard(fd);
+                discard_received(fd);
                 socket::close(fd);
-                ShedOutcome::Done
+                ShedOutcome::Shed
             }
-            Accepted::Again => ShedOutcome::Nobody,
-            Accepted::Full(_) | Accepted::Failed(_) => ShedOutcome::Unable,
+            Accepted::Again => ShedOutcome::NoConnection,
+            Accepted::Full(_) | Accepted::Failed(_) => ShedOutcome::NoDescriptor,
         };
         // This fails only if the machine is out of descriptors or memory. Then the next call tries again.
-        self.spare = spare().ok();
-        shed
+        self.spare = open_spare().ok();
+        outcome
     }
 }
 
-fn spare() -> io::Result<Owned> {
+fn open_spare() -> io::Result<Owned> {
     // An eventfd is the cheapest descriptor, and needs no file system.
     Ok(eventfd(0, EventfdFlags::CLOEXEC)?.into())
 }
 
-fn discard(fd: Fd) {
+fn discard_received(fd: Fd) {
     // SAFETY: with `MSG_TRUNC` TCP drops the bytes and writes nothing, so that no buffer is needed (tcp(7)).
     unsafe {
         libc::recv(
             fd.raw(),
             std::ptr::null_mut(),
-            DISCARD_MAX,
+            DISCARDED_BYTES_MAX,
             libc::MSG_DONTWAIT | libc::MSG_TRUNC,
         )
     };

@@ -78,8 +78,8 @@ impl Transport for Kernel {
     }
 
     #[inline]
-    fn event(&self, n: usize) -> Event {
-        self.driver.event(n)
+    fn event(&self, index: usize) -> Event {
+        self.driver.event(index)
     }
 
     fn accept(
@@ -99,12 +99,13 @@ impl Transport for Kernel {
         self.acceptor.room()
     }
 
-    fn settle(&mut self, connections: u32, now_ms: u64) -> io::Result<()> {
-        self.acceptor.settle(&mut self.driver, connections, now_ms)
+    fn adjust_accepting(&mut self, connections: u32, now_ms: u64) -> io::Result<()> {
+        self.acceptor
+            .adjust_accepting(&mut self.driver, connections, now_ms)
     }
 
-    fn block_new(&mut self) -> usize {
-        self.acceptor.block_new();
+    fn block_new_connections(&mut self) -> usize {
+        self.acceptor.block_new_connections();
         self.acceptor.listeners().len()
     }
 
@@ -116,7 +117,7 @@ impl Transport for Kernel {
         self.driver.add(fd(link), token)
     }
 
-    fn interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()> {
+    fn set_interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()> {
         self.driver.modify(fd(link), token, read, write)
     }
 

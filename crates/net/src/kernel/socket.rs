@@ -43,7 +43,7 @@ const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 /// Sends as much of `buf` as the socket takes.
 #[inline]
 pub fn send(fd: Fd, buf: &[u8]) -> Sent {
-    sent(|| net::send(fd.lend(), buf, SEND_FLAGS))
+    send_result(|| net::send(fd.lend(), buf, SEND_FLAGS))
 }
 
 /// Sends the parts in order, as many bytes as the socket takes; at most the first [`PARTS_MAX`] parts.
@@ -51,11 +51,11 @@ pub fn send(fd: Fd, buf: &[u8]) -> Sent {
 pub fn send_vectored(fd: Fd, parts: &[IoSlice<'_>]) -> Sent {
     let parts = &parts[..parts.len().min(PARTS_MAX)];
     let mut control = SendAncillaryBuffer::default();
-    sent(|| net::sendmsg(fd.lend(), parts, &mut control, SEND_FLAGS))
+    send_result(|| net::sendmsg(fd.lend(), parts, &mut control, SEND_FLAGS))
 }
 
 #[inline]
-fn sent(call: impl FnMut() -> rustix::io::Result<usize>) -> Sent {
+fn send_result(call: impl FnMut() -> rustix::io::Result<usize>) -> Sent {
     match retry_on_intr(call) {
         Ok(count) => Sent::Bytes(count),
         Err(Errno::AGAIN) => Sent::Again,
@@ -79,12 +79,12 @@ pub fn reset(fd: Fd) {
 
 /// The peer's address; `None` if the socket is no longer connected.
 pub fn peer(fd: Fd) -> Option<SocketAddr> {
-    address(net::getpeername(fd.lend()).ok()??)
+    canonical_address(net::getpeername(fd.lend()).ok()??)
 }
 
 /// Converts an address; `None` if it is not an IP address. An IPv4 client of a dual-stack listener has an address `::ffff:a.b.c.d`. This
-/// becomes an IPv4 address, so that limits by address count the client as the same one.
-pub(super) fn address(any: SocketAddrAny) -> Option<SocketAddr> {
+/// becomes `a.b.c.d`, so that limits by address count the client under one address.
+pub(super) fn canonical_address(any: SocketAddrAny) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(any).ok()?;
     Some(match address.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
@@ -105,14 +105,14 @@ mod tests {
 
     #[test]
     fn a_mapped_address_is_the_ipv4_address() {
-        for (kernels, ours) in [
+        for (kernel_form, canonical_form) in [
             ("127.0.0.1:8800", "127.0.0.1:8800"),
             ("[2001:db8::7]:1", "[2001:db8::7]:1"),
             ("[fe80::1%3]:2", "[fe80::1%3]:2"),
             ("[::ffff:10.1.2.3]:80", "10.1.2.3:80"),
         ] {
-            let any = SocketAddrAny::from(kernels.parse::<SocketAddr>().unwrap());
-            assert_eq!(address(any).unwrap().to_string(), ours);
+            let any = SocketAddrAny::from(kernel_form.parse::<SocketAddr>().unwrap());
+            assert_eq!(canonical_address(any).unwrap().to_string(), canonical_form);
         }
     }
 }

@@ -29,23 +29,23 @@ pub enum Level {
     /// Enough room.
     Open = 0,
     /// Little room: the shard gets no new connections while enough other shards are `Open`.
-    Near = 1,
-    /// Room only for the connections in its accept queue: the shard gets no new ones while another shard is `Open` or `Near`.
-    Last = 2,
+    NearlyFull = 1,
+    /// Room only for the connections in its accept queue: the shard gets no new ones while another shard is `Open` or `NearlyFull`.
+    QueueOnly = 2,
     /// No room.
     Full = 3,
 }
 
-/// If at least a quarter of the shards are open, they take all new connections. If fewer are open, nearly full shards take a share too.
-/// Otherwise the last open shards would get more connections than they have room for, before the kernel learns that they are full.
-const RECEIVERS_PART: usize = 4;
+/// If at least a quarter of the shards are open, they take all new connections. If fewer are open, nearly full shards take a share too:
+/// otherwise the few open shards would get more connections than they have room for, before the kernel learns that they are full.
+const OPEN_QUORUM_DIVISOR: usize = 4;
 
 /// The levels of all shards of a process, as they have reported them.
 #[derive(Debug)]
 pub struct Group {
     levels: [AtomicU8; MEMBERS_MAX],
     /// The number of members.
-    joined: Mutex<u32>,
+    member_count: Mutex<u32>,
 }
 
 impl Group {
@@ -53,7 +53,7 @@ impl Group {
     pub fn new() -> Arc<Group> {
         Arc::new(Group {
             levels: [const { AtomicU8::new(Level::Open as u8) }; MEMBERS_MAX],
-            joined: Mutex::new(0),
+            member_count: Mutex::new(0),
         })
     }
 
@@ -68,11 +68,14 @@ impl Group {
         self: &Arc<Group>,
         listen: impl FnOnce() -> io::Result<Vec<Listener>>,
     ) -> io::Result<(Member, Vec<Listener>)> {
-        let mut joined = self.joined.lock().expect("nobody panics while listening");
+        let mut member_count = self
+            .member_count
+            .lock()
+            .expect("nobody panics while listening");
         let listeners = listen()?;
-        assert!((*joined as usize) < MEMBERS_MAX, "too many shards");
-        let index = *joined;
-        *joined += 1;
+        assert!((*member_count as usize) < MEMBERS_MAX, "too many shards");
+        let index = *member_count;
+        *member_count += 1;
         let group = Arc::clone(self);
         let member = Member {
             group,
@@ -113,44 +116,49 @@ impl Member {
         self.level = level;
         let group = &self.group;
         group.levels[self.index as usize].store(level as u8, SeqCst);
-        let members = *group.joined.lock().expect("nobody panics while listening") as usize;
+        let members = *group
+            .member_count
+            .lock()
+            .expect("nobody panics while listening") as usize;
         let mut levels = group.levels(members);
         loop {
-            let program = program(&levels);
+            let program = build_program(&levels);
             for listener in listeners {
                 attach(listener, &program)?;
             }
             // Meanwhile another shard may have attached a program that does not take the new level into account.
-            let seen = group.levels(members);
-            if seen == levels {
+            let latest = group.levels(members);
+            if latest == levels {
                 return Ok(());
             }
-            levels = seen;
+            levels = latest;
         }
     }
 }
 
 /// The indexes of the members that get new connections.
 fn receivers(levels: &[u8]) -> Vec<u32> {
-    let up_to = |fullest: Level| {
+    let indexes_up_to = |fullest: Level| {
         let members = (0..)
             .zip(levels)
             .filter(move |(_, level)| **level <= fullest as u8);
         members.map(|(index, _)| index).collect::<Vec<u32>>()
     };
-    let open = up_to(Level::Open);
-    if open.len() * RECEIVERS_PART >= levels.len() {
+    let open = indexes_up_to(Level::Open);
+    if open.len() * OPEN_QUORUM_DIVISOR >= levels.len() {
         return open;
     }
-    let fuller = [Level::Near, Level::Last].into_iter().map(up_to);
-    fuller
+    let less_open = [Level::NearlyFull, Level::QueueOnly]
+        .into_iter()
+        .map(indexes_up_to);
+    less_open
         .into_iter()
         .find(|indexes| !indexes.is_empty())
-        .unwrap_or_else(|| up_to(Level::Full))
+        .unwrap_or_else(|| indexes_up_to(Level::Full))
 }
 
-/// The program, which returns the index of a random receiver. Empty if all members are receivers.
-fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
+/// Builds the program, which returns the index of a random receiver. It is empty if all members are receivers.
+fn build_program(levels: &[u8]) -> Vec<libc::sock_filter> {
     let open = receivers(levels);
     if open.len() == levels.len() {
         return Vec::new();
@@ -178,11 +186,11 @@ fn program(levels: &[u8]) -> Vec<libc::sock_filter> {
     program
 }
 
-fn instruction(code: u32, skip_unless: u8, k: u32) -> libc::sock_filter {
+fn instruction(code: u32, skip_if_unequal: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter {
         code: code as u16,
         jt: 0,
-        jf: skip_unless,
+        jf: skip_if_unequal,
         k,
     }
 }
@@ -211,22 +219,22 @@ mod tests {
 
     #[test]
     fn shard_with_most_room_gets_new_connections_unless_too_few_have_it() {
-        let [open, near, last, full] = [0, 1, 2, 3];
-        let takes = |counts: [usize; 4]| {
-            let levels: Vec<u8> = [open, near, last, full]
+        let [open, nearly_full, queue_only, full] = [0, 1, 2, 3];
+        let receiver_count = |counts: [usize; 4]| {
+            let levels: Vec<u8> = [open, nearly_full, queue_only, full]
                 .into_iter()
                 .zip(counts)
                 .flat_map(|(level, count)| std::iter::repeat_n(level, count))
                 .collect();
             receivers(&levels).len()
         };
-        assert_eq!(takes([54, 0, 0, 0]), 54);
-        assert_eq!(takes([14, 20, 10, 10]), 14);
-        assert_eq!(takes([13, 21, 10, 10]), 34);
-        assert_eq!(takes([1, 3, 0, 0]), 1);
-        assert_eq!(takes([0, 1, 43, 10]), 1);
-        assert_eq!(takes([0, 0, 2, 52]), 2);
-        assert_eq!(takes([0, 0, 0, 54]), 54);
-        assert_eq!(receivers(&[full, near, open, last]), [2]);
+        assert_eq!(receiver_count([54, 0, 0, 0]), 54);
+        assert_eq!(receiver_count([14, 20, 10, 10]), 14);
+        assert_eq!(receiver_count([13, 21, 10, 10]), 34);
+        assert_eq!(receiver_count([1, 3, 0, 0]), 1);
+        assert_eq!(receiver_count([0, 1, 43, 10]), 1);
+        assert_eq!(receiver_count([0, 0, 2, 52]), 2);
+        assert_eq!(receiver_count([0, 0, 0, 54]), 54);
+        assert_eq!(receivers(&[full, nearly_full, open, queue_only]), [2]);
     }
 }

@@ -27,16 +27,17 @@ impl Cache {
     /// The expanded key for the connection at `place`, whose secret is `secret`.
     pub fn get(&mut self, place: KeyPlace, secret: &[u8]) -> &ExpandedKey {
         let slot = &mut self.slots[place.row as usize % SLOTS];
-        if slot.as_ref().is_none_or(|(of, _)| *of != place) {
+        if slot.as_ref().is_none_or(|(cached, _)| *cached != place) {
             *slot = Some((place, place.cipher.expand_key(secret)));
         }
-        let (_, key) = slot.as_ref().expect("it was just put there");
+        let (_, key) = slot.as_ref().expect("the key was just put there");
         key
     }
 
+    /// Removes the key of a connection, if it is cached.
     pub fn forget(&mut self, place: KeyPlace) {
         let slot = &mut self.slots[place.row as usize % SLOTS];
-        if slot.as_ref().is_some_and(|(of, _)| *of == place) {
+        if slot.as_ref().is_some_and(|(cached, _)| *cached == place) {
             *slot = None;
         }
     }

@@ -26,7 +26,7 @@ pub const TAG_BYTES: usize = 16;
 /// The longest secret in bytes: the traffic secret with SHA-384. (A 256-bit key and an IV take 44.)
 pub const SECRET_MAX: usize = 48;
 /// Bytes of the nonce that TLS 1.2 sends in each AES-GCM record.
-const EXPLICIT_BYTES: usize = 8;
+const EXPLICIT_NONCE_BYTES: usize = 8;
 /// The longest key.
 const KEY_MAX: usize = 32;
 
@@ -36,7 +36,7 @@ const RECORDS_MAX: u64 = 1 << 23;
 /// The type of a record's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, strum::FromRepr)]
 #[repr(u8)]
-pub enum Content {
+pub enum ContentType {
     /// `alert`.
     Alert = 21,
     /// `handshake`.
@@ -110,9 +110,9 @@ pub struct ExpandedKey {
 }
 
 /// The length of a key to derive, for the library.
-struct Length(usize);
+struct KeyLength(usize);
 
-impl hkdf::KeyType for Length {
+impl hkdf::KeyType for KeyLength {
     fn len(&self) -> usize {
         self.0
     }
@@ -171,9 +171,9 @@ impl Cipher {
         }
     }
 
-    fn explicit_bytes(self) -> usize {
+    fn explicit_nonce_bytes(self) -> usize {
         match self {
-            Cipher::Tls12Aes128 | Cipher::Tls12Aes256 => EXPLICIT_BYTES,
+            Cipher::Tls12Aes128 | Cipher::Tls12Aes256 => EXPLICIT_NONCE_BYTES,
             _ => 0,
         }
     }
@@ -200,10 +200,10 @@ impl Cipher {
     }
 
     /// Replaces a secret of TLS 1.3 with the next one, for a key update (RFC 8446 section 7.2).
-    pub fn update(self, secret: &mut [u8]) {
+    pub fn update_secret(self, secret: &mut [u8]) {
         assert!(self.is_13(), "TLS 1.2 has no key updates");
-        let next = hkdf::Prk::new_less_safe(self.hash(), secret);
-        expand(&next, b"traffic upd", secret);
+        let current = hkdf::Prk::new_less_safe(self.hash(), secret);
+        expand(&current, b"traffic upd", secret);
     }
 
     /// Appends a sealed record to `out`. `write` appends the content of the record.
@@ -214,32 +214,36 @@ impl Cipher {
         self,
         key: &ExpandedKey,
         seq: u64,
-        content: Content,
+        content_type: ContentType,
         out: &mut Vec<u8>,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
-        let begin = out.len();
+        let record_start = out.len();
         let nonce = key.nonce(seq);
-        let outer = if self.is_13() { Content::Data } else { content };
+        let outer = if self.is_13() {
+            ContentType::Data
+        } else {
+            content_type
+        };
         out.extend_from_slice(&[outer as u8, 3, 3, 0, 0]);
-        out.extend_from_slice(&nonce[NONCE_LEN - self.explicit_bytes()..]);
-        let body = out.len();
+        out.extend_from_slice(&nonce[NONCE_LEN - self.explicit_nonce_bytes()..]);
+        let content_start = out.len();
         write(out);
-        let plain = out.len() - body;
-        assert!(plain <= PLAIN_MAX, "a record of {plain} bytes");
+        let plain_bytes = out.len() - content_start;
+        assert!(plain_bytes <= PLAIN_MAX, "a record of {plain_bytes} bytes");
         if self.is_13() {
-            out.push(content as u8);
+            out.push(content_type as u8);
         }
-        let sealed = u16::try_from(out.len() + TAG_BYTES - begin - HEADER_BYTES);
-        let sealed = sealed.expect("a record's length has 16 bits");
-        out[begin + 3..begin + 5].copy_from_slice(&sealed.to_be_bytes());
-        let header = header_of(&out[begin..]);
-        let aad = self.aad(seq, header, plain);
+        let body_bytes = u16::try_from(out.len() + TAG_BYTES - record_start - HEADER_BYTES);
+        let body_bytes = body_bytes.expect("a record's length has 16 bits");
+        out[record_start + 3..record_start + 5].copy_from_slice(&body_bytes.to_be_bytes());
+        let header = header_of(&out[record_start..]);
+        let aad = self.aad(seq, header, plain_bytes);
         let nonce = Nonce::assume_unique_for_key(nonce);
         let aad = Aad::from(aad.bytes());
         let tag = key
             .aead
-            .seal_in_place_separate_tag(nonce, aad, &mut out[body..]);
+            .seal_in_place_separate_tag(nonce, aad, &mut out[content_start..]);
         out.extend_from_slice(tag.expect("a record is short").as_ref());
     }
 
@@ -254,50 +258,54 @@ impl Cipher {
         record: &mut [u8],
     ) -> Result<(u8, core::ops::Range<usize>), Unspecified> {
         let header = header_of(record);
-        let begin = HEADER_BYTES + self.explicit_bytes();
-        let plain = record.len().checked_sub(begin + TAG_BYTES);
-        let plain = plain.ok_or(Unspecified)?;
+        let content_start = HEADER_BYTES + self.explicit_nonce_bytes();
+        let plain_bytes = record.len().checked_sub(content_start + TAG_BYTES);
+        let plain_bytes = plain_bytes.ok_or(Unspecified)?;
         let mut nonce = key.nonce(seq);
         // The peer may choose this part of the nonce.
-        nonce[NONCE_LEN - self.explicit_bytes()..].copy_from_slice(&record[HEADER_BYTES..begin]);
-        let aad = self.aad(seq, header, plain);
+        nonce[NONCE_LEN - self.explicit_nonce_bytes()..]
+            .copy_from_slice(&record[HEADER_BYTES..content_start]);
+        let aad = self.aad(seq, header, plain_bytes);
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let body = &mut record[begin..];
+        let body = &mut record[content_start..];
         let opened = key
             .aead
             .open_in_place(nonce, Aad::from(aad.bytes()), body)?;
         if !self.is_13() {
-            return Ok((header[0], begin..begin + plain));
+            return Ok((header[0], content_start..content_start + plain_bytes));
         }
         // The type follows the content, and padding zeros follow the type.
-        let content = opened.iter().rposition(|byte| *byte != 0);
-        let content = content.ok_or(Unspecified)?;
-        Ok((opened[content], begin..begin + content))
+        let type_offset = opened.iter().rposition(|byte| *byte != 0);
+        let type_offset = type_offset.ok_or(Unspecified)?;
+        Ok((
+            opened[type_offset],
+            content_start..content_start + type_offset,
+        ))
     }
 
-    fn aad(self, seq: u64, header: [u8; HEADER_BYTES], plain: usize) -> Authenticated {
+    fn aad(self, seq: u64, header: [u8; HEADER_BYTES], plain_bytes: usize) -> AdditionalData {
         let mut bytes = [0; 13];
         if self.is_13() {
             bytes[..HEADER_BYTES].copy_from_slice(&header);
-            return Authenticated {
+            return AdditionalData {
                 bytes,
                 len: HEADER_BYTES,
             };
         }
         bytes[..8].copy_from_slice(&seq.to_be_bytes());
         bytes[8..11].copy_from_slice(&header[..3]);
-        bytes[11..].copy_from_slice(&(plain as u16).to_be_bytes());
-        Authenticated { bytes, len: 13 }
+        bytes[11..].copy_from_slice(&(plain_bytes as u16).to_be_bytes());
+        AdditionalData { bytes, len: 13 }
     }
 }
 
 /// The additional data that a record's tag authenticates besides the content.
-struct Authenticated {
+struct AdditionalData {
     bytes: [u8; 13],
     len: usize,
 }
 
-impl Authenticated {
+impl AdditionalData {
     fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -306,8 +314,8 @@ impl Authenticated {
 impl ExpandedKey {
     fn nonce(&self, seq: u64) -> [u8; NONCE_LEN] {
         let mut nonce = self.iv;
-        for (byte, seq) in nonce[NONCE_LEN - 8..].iter_mut().zip(seq.to_be_bytes()) {
-            *byte ^= seq;
+        for (byte, seq_byte) in nonce[NONCE_LEN - 8..].iter_mut().zip(seq.to_be_bytes()) {
+            *byte ^= seq_byte;
         }
         nonce
     }
@@ -323,7 +331,7 @@ fn expand(secret: &hkdf::Prk, label: &[u8], out: &mut [u8]) {
     let label_length = [b"tls13 ".len() as u8 + label.len() as u8];
     let info: [&[u8]; 5] = [&length, &label_length, b"tls13 ", label, &[0]];
     secret
-        .expand(&info, Length(out.len()))
+        .expand(&info, KeyLength(out.len()))
         .and_then(|expanded| expanded.fill(out))
         .expect("a few dozen bytes can be derived");
 }

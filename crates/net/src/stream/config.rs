@@ -18,11 +18,11 @@ use super::messages::message;
 use crate::pem;
 
 /// The protocols that are offered by ALPN. Whatever is negotiated, the first bytes decide which protocol the client speaks.
-const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
+const ALPN_PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
 /// The protocol that comes first if the server speaks it.
-const HTTP2: &[u8] = b"h2";
+const HTTP2_PROTOCOL: &[u8] = b"h2";
 /// Number of tickets that a TLS 1.3 client gets. One ticket resumes one connection, and the resumed connection gets the next ticket.
-const TICKETS: usize = 1;
+const TICKETS_PER_HANDSHAKE: usize = 1;
 
 /// Whether clients present certificates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,22 +78,24 @@ struct HandshakeSettings {
 /// The current settings for the handshakes of all shards.
 #[derive(Debug)]
 pub struct Handle {
-    loaded: Mutex<HandshakeSettings>,
+    current: Mutex<HandshakeSettings>,
     /// Counts how often the settings were replaced.
-    serial: AtomicU64,
+    version: AtomicU64,
 }
 
 impl Handle {
+    /// Makes the settings from the texts.
+    ///
     /// # Errors
     /// If the texts do not parse or do not fit together.
     pub fn new(source: Source) -> Result<Arc<Handle>, Error> {
         let tickets = aws_lc_rs::Ticketer::new();
         let tickets =
             tickets.map_err(|error| Error::Other(format!("no tickets: {}", message(&error))))?;
-        let config = Arc::new(config(&source, tickets)?);
+        let config = Arc::new(build_config(&source, tickets)?);
         Ok(Arc::new(Handle {
-            loaded: Mutex::new(HandshakeSettings { source, config }),
-            serial: AtomicU64::new(0),
+            current: Mutex::new(HandshakeSettings { source, config }),
+            version: AtomicU64::new(0),
         }))
     }
 
@@ -103,30 +105,30 @@ impl Handle {
     /// # Errors
     /// Those of [`Handle::new`]; then nothing changes.
     pub fn replace(&self, source: Source) -> Result<(), Error> {
-        let mut loaded = self.lock();
-        let tickets = if loaded.source.clients == source.clients {
-            loaded.config.ticketer.clone()
+        let mut current = self.lock();
+        let tickets = if current.source.clients == source.clients {
+            current.config.ticketer.clone()
         } else {
             let tickets = aws_lc_rs::Ticketer::new();
             tickets.map_err(|error| Error::Other(format!("no tickets: {}", message(&error))))?
         };
-        let config = Arc::new(config(&source, tickets)?);
-        *loaded = HandshakeSettings { source, config };
-        self.serial.fetch_add(1, Ordering::Release);
+        let config = Arc::new(build_config(&source, tickets)?);
+        *current = HandshakeSettings { source, config };
+        self.version.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
     /// The server's own certificate.
     pub fn certificate(&self) -> CertificateDer<'static> {
         let chain = pem::certificates(&self.lock().source.certificate);
-        chain.expect("loaded texts have parsed").swap_remove(0)
+        chain.expect("the current texts have parsed").swap_remove(0)
     }
 
-    fn get(&self) -> HandshakeConfig {
-        let loaded = self.lock();
+    fn handshake_config(&self) -> HandshakeConfig {
+        let current = self.lock();
         HandshakeConfig {
-            config: loaded.config.clone(),
-            incoming_max: match loaded.source.clients {
+            config: current.config.clone(),
+            incoming_max: match current.source.clients {
                 Some(_) => INCOMING_MAX,
                 None => RECORD_MAX,
             },
@@ -134,7 +136,7 @@ impl Handle {
     }
 
     fn lock(&self) -> MutexGuard<'_, HandshakeSettings> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -142,23 +144,23 @@ impl Handle {
 pub struct ShardSettings {
     handle: Arc<Handle>,
     config: HandshakeConfig,
-    serial: u64,
+    version: u64,
 }
 
 impl ShardSettings {
     pub fn new(handle: Arc<Handle>) -> ShardSettings {
         ShardSettings {
-            serial: handle.serial.load(Ordering::Acquire),
-            config: handle.get(),
+            version: handle.version.load(Ordering::Acquire),
+            config: handle.handshake_config(),
             handle,
         }
     }
 
     /// The settings for a new handshake.
     pub fn get(&mut self) -> HandshakeConfig {
-        let serial = self.handle.serial.load(Ordering::Acquire);
-        if serial != self.serial {
-            (self.serial, self.config) = (serial, self.handle.get());
+        let version = self.handle.version.load(Ordering::Acquire);
+        if version != self.version {
+            (self.version, self.config) = (version, self.handle.handshake_config());
         }
         self.config.clone()
     }
@@ -166,7 +168,7 @@ impl ShardSettings {
 
 /// The ciphers, in the server's order of preference. AES-128 comes before AES-256, because its secrets are shorter, and secrets take nearly
 /// all of the memory of an idle connection. ChaCha20 comes last.
-fn provider() -> CryptoProvider {
+fn crypto_provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::*;
     CryptoProvider {
         cipher_suites: vec![
@@ -184,7 +186,7 @@ fn provider() -> CryptoProvider {
     }
 }
 
-fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerConfig, Error> {
+fn build_config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerConfig, Error> {
     let chain = pem::certificates(&source.certificate).map_err(Error::Certificate)?;
     let key = pem::private_key(&source.key).map_err(Error::Key)?;
     let versions: &[&SupportedProtocolVersion] = if source.only_13 {
@@ -192,7 +194,7 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     } else {
         &[&version::TLS13, &version::TLS12]
     };
-    let provider = Arc::new(provider());
+    let provider = Arc::new(crypto_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)
         .map_err(|error| Error::Other(message(&error)))?;
@@ -219,12 +221,12 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|error| Error::Pair(message(&error)))?;
-    let first = source.h2.then_some(HTTP2);
-    let protocols = first.into_iter().chain(PROTOCOLS);
+    let http2 = source.h2.then_some(HTTP2_PROTOCOL);
+    let protocols = http2.into_iter().chain(ALPN_PROTOCOLS);
     config.alpn_protocols = protocols.map(<[u8]>::to_vec).collect();
     config.ignore_client_order = true;
     config.ticketer = tickets;
-    config.send_tls13_tickets = TICKETS;
+    config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(SecretLog);

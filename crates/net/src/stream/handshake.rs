@@ -29,7 +29,7 @@ const RECORDS_MAX: u32 = 256;
 pub const HELD_BYTES: usize = 8 << 10;
 
 /// The first byte of every version of TLS.
-const MAJOR: u8 = 3;
+const MAJOR_VERSION: u8 = 3;
 
 thread_local! {
     static SECRETS: RefCell<TrafficSecrets> = const { RefCell::new(TrafficSecrets { client: None, server: None }) };
@@ -64,11 +64,11 @@ impl KeyLog for SecretLog {
 pub struct Established {
     pub cipher: Cipher,
     /// The secret and sequence number with which sending starts after the handshake.
-    pub to: DirectionStart,
+    pub sending: DirectionStart,
     /// The secret and sequence number with which receiving starts after the handshake.
-    pub from: DirectionStart,
+    pub receiving: DirectionStart,
     /// Whether the handshake resumed an earlier session.
-    pub resumed: bool,
+    pub is_resumed: bool,
 }
 
 /// The settings of one handshake.
@@ -85,7 +85,7 @@ pub struct Handshake {
     incoming: Vec<u8>,
     incoming_max: usize,
     /// Number of incoming bytes that `tls` has seen.
-    shown: usize,
+    shown_bytes: usize,
     /// Number of records that the peer may still send.
     records_left: u32,
     /// Bytes to be sent.
@@ -104,7 +104,7 @@ impl Handshake {
             tls: UnbufferedServerConnection::new(settings.config)?,
             incoming: Vec::new(),
             incoming_max: settings.incoming_max,
-            shown: 0,
+            shown_bytes: 0,
             records_left: RECORDS_MAX,
             outgoing: Vec::new(),
             secrets: TrafficSecrets::default(),
@@ -126,11 +126,11 @@ impl Handshake {
         self.records_left == 0
     }
 
-    /// Takes received bytes.
+    /// Adds received bytes.
     ///
     /// # Panics
     /// If there are more bytes than [`room`](Handshake::room) says.
-    pub fn take(&mut self, bytes: &[u8]) {
+    pub fn add_received(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.room(), "no more is received than fits");
         self.incoming.extend_from_slice(bytes);
     }
@@ -145,19 +145,19 @@ impl Handshake {
             return Ok(false);
         }
         SECRETS.with_borrow_mut(|secrets| *secrets = mem::take(&mut self.secrets));
-        let over = self.process();
+        let result = self.process();
         SECRETS.with_borrow_mut(|secrets| self.secrets = mem::take(secrets));
-        if over.is_err() {
+        if result.is_err() {
             self.append_alert();
         }
-        over
+        result
     }
 
     fn process(&mut self) -> Result<bool, Error> {
         loop {
-            let shown = &mut self.incoming[..self.shown];
+            let shown = &mut self.incoming[..self.shown_bytes];
             let UnbufferedStatus { discard, state } = self.tls.process_tls_records(shown);
-            let mut waits = false;
+            let mut is_blocked = false;
             let state = match state {
                 Ok(state) => state,
                 Err(error) => {
@@ -171,12 +171,12 @@ impl Handshake {
                 // `rustls` lets a server write before the client has finished, so `WriteTraffic` does not mean that the handshake is
                 // finished.
                 ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => {
-                    waits = true;
+                    is_blocked = true;
                 }
                 _ => return Err(Error::HandshakeNotComplete),
             }
             self.discard(discard);
-            if !waits {
+            if !is_blocked {
                 continue;
             }
             if !self.tls.is_handshaking() {
@@ -192,7 +192,7 @@ impl Handshake {
     /// alert `rustls` must not be called again: it would process these bytes a second time.
     fn append_alert(&mut self) {
         while self.tls.wants_write() {
-            let shown = &mut self.incoming[..self.shown];
+            let shown = &mut self.incoming[..self.shown_bytes];
             let UnbufferedStatus { discard, state } = self.tls.process_tls_records(shown);
             let Ok(ConnectionState::EncodeTlsData(encode)) = state else {
                 return;
@@ -202,9 +202,10 @@ impl Handshake {
         }
     }
 
+    /// Removes bytes that `rustls` has processed.
     fn discard(&mut self, bytes: usize) {
         self.incoming.drain(..bytes);
-        self.shown -= bytes;
+        self.shown_bytes -= bytes;
     }
 
     /// Gives `rustls` one more record. Returns false if the next record is incomplete, or if there were too many.
@@ -212,18 +213,18 @@ impl Handshake {
         if self.has_too_many_records() {
             return false;
         }
-        let hidden = &self.incoming[self.shown..];
-        let Some(header) = hidden.first_chunk::<HEADER_BYTES>() else {
+        let unshown = &self.incoming[self.shown_bytes..];
+        let Some(header) = unshown.first_chunk::<HEADER_BYTES>() else {
             return false;
         };
-        let sealed = usize::from(u16::from_be_bytes([header[3], header[4]]));
-        let length = HEADER_BYTES + sealed;
-        let is_record = header[1] == MAJOR && sealed <= SEALED_MAX;
-        if hidden.len() < length && is_record {
+        let body_bytes = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let length = HEADER_BYTES + body_bytes;
+        let is_record = header[1] == MAJOR_VERSION && body_bytes <= SEALED_MAX;
+        if unshown.len() < length && is_record {
             return false;
         }
         // If the bytes are no record, `rustls` gets them and refuses their header.
-        self.shown += length.min(hidden.len());
+        self.shown_bytes += length.min(unshown.len());
         self.records_left = self.records_left.saturating_sub(1);
         true
     }
@@ -233,7 +234,7 @@ impl Handshake {
     /// # Errors
     /// If the handshake is not finished, or a secret is missing.
     pub fn establish(mut self) -> Result<(Established, Vec<u8>), Error> {
-        let resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
+        let is_resumed = self.tls.handshake_kind() == Some(HandshakeKind::Resumed);
         let (secrets, connection) = self.tls.dangerous_into_kernel_connection()?;
         let suite = connection.negotiated_cipher_suite().suite();
         let cipher = Cipher::of(suite, &secrets.tx.1).ok_or(Error::HandshakeNotComplete)?;
@@ -244,23 +245,23 @@ impl Handshake {
                 key_and_iv(traffic)
             }
         };
-        let to = secret(self.secrets.server.take(), &secrets.tx.1);
-        let from = secret(self.secrets.client.take(), &secrets.rx.1);
-        let (Some(to), Some(from)) = (to, from) else {
+        let send_secret = secret(self.secrets.server.take(), &secrets.tx.1);
+        let receive_secret = secret(self.secrets.client.take(), &secrets.rx.1);
+        let (Some(send_secret), Some(receive_secret)) = (send_secret, receive_secret) else {
             return Err(Error::HandshakeNotComplete);
         };
-        self.incoming.drain(..self.shown);
+        self.incoming.drain(..self.shown_bytes);
         let established = Established {
             cipher,
-            to: DirectionStart {
-                secret: to,
+            sending: DirectionStart {
+                secret: send_secret,
                 seq: secrets.tx.0,
             },
-            from: DirectionStart {
-                secret: from,
+            receiving: DirectionStart {
+                secret: receive_secret,
                 seq: secrets.rx.0,
             },
-            resumed,
+            is_resumed,
         };
         Ok((established, self.incoming))
     }
@@ -278,10 +279,10 @@ fn key_and_iv(traffic: &ConnectionTrafficSecrets) -> Option<Secret> {
 }
 
 fn append<Data>(mut encode: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) {
-    let begin = out.len();
+    let start = out.len();
     if let Err(EncodeError::InsufficientSize(size)) = encode.encode(&mut []) {
-        out.resize(begin + size.required_size, 0);
-        let written = encode.encode(&mut out[begin..]);
+        out.resize(start + size.required_size, 0);
+        let written = encode.encode(&mut out[start..]);
         assert!(written.is_ok(), "there is the room that was asked for");
     }
 }

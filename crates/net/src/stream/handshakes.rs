@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::handshake::Handshake;
 use super::messages::message;
+use super::ready::QueuedLink;
 use super::state::{PlainReceived, StreamState, TlsStreams, UnfinishedHandshake};
 use super::stats::TlsFailure;
 use super::table::Entry;
@@ -23,215 +24,238 @@ const TURN_NS: u64 = 300_000;
 const TOO_LONG: &str = "its handshake is too long";
 /// The message when a client disconnects.
 const DISCONNECTED: &str = "it ended before its handshake";
-/// When `ready` or `begun` has more than `2 * (handshakes_max + STALE)` entries, finished handshakes are removed from it.
-const STALE: usize = 64;
+/// When `ready` or `start_order` has more than `2 * (handshakes_max + STALE_ENTRIES_MAX)` entries, finished handshakes are removed from it.
+const STALE_ENTRIES_MAX: usize = 64;
 /// With this many simultaneous handshakes, the memory that they free amounts to megabytes. It is returned to the kernel when the last
 /// handshake has ended.
-const TRIM_AFTER: usize = 128;
+const TRIM_HANDSHAKES_MIN: usize = 128;
 /// The address of a peer that has disconnected.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl TlsStreams {
     /// Begins a handshake with its first bytes.
-    pub(super) fn begin<T: Transport>(
+    pub(super) fn begin_handshake<T: Transport>(
         &mut self,
         transport: &T,
         link: Link,
         token: u64,
         bytes: &[u8],
     ) {
-        let mut early = UnfinishedHandshake {
+        let mut unfinished = UnfinishedHandshake {
             token,
             // If the peer has disconnected, it has no address; the first step notices that.
             peer: transport.peer(link).unwrap_or(NO_ADDRESS),
             handshake: None,
-            held: 0,
-            queued: false,
-            parked: false,
+            held_bytes: 0,
+            is_queued: false,
+            is_paused: false,
         };
-        match Handshake::new(self.current.get()) {
+        match Handshake::new(self.settings.get()) {
             Ok(mut handshake) if bytes.len() <= handshake.room() => {
-                handshake.take(bytes);
-                early.handshake = Some(Box::new(handshake));
+                handshake.add_received(bytes);
+                unfinished.handshake = Some(Box::new(handshake));
             }
             // No client sends this much before it gets an answer.
-            Ok(_) => self.refuse_early(token, TlsFailure::TooLong, TOO_LONG),
-            Err(error) => self.refuse_early(token, TlsFailure::Internal, &message(&error)),
+            Ok(_) => self.report_refusal(token, TlsFailure::TooLong, TOO_LONG),
+            Err(error) => self.report_refusal(token, TlsFailure::Internal, &message(&error)),
         }
         self.table.set(link.0, Entry::UnfinishedHandshake);
-        if early.handshake.is_some() {
+        if unfinished.handshake.is_some() {
             self.make_room();
-            self.handshakes.under_way += 1;
-            self.handshakes.begun.push_back((link.0, token));
+            self.handshakes.unfinished_count += 1;
+            self.handshakes.start_order.push_back(QueuedLink {
+                link: link.0,
+                token,
+            });
         }
-        self.handshakes.early.insert(link.0, early);
-        self.update_held(link);
-        self.queue(link);
+        self.handshakes.by_link.insert(link.0, unfinished);
+        self.update_held_bytes(link);
+        self.queue_step(link);
     }
 
     /// Updates the number of bytes that a handshake holds.
-    fn update_held(&mut self, link: Link) {
-        let Some(early) = self.handshakes.early.get_mut(&link.0) else {
+    fn update_held_bytes(&mut self, link: Link) {
+        let Some(unfinished) = self.handshakes.by_link.get_mut(&link.0) else {
             return;
         };
-        let handshake = early.handshake.as_ref();
-        let held = handshake.map_or(0, |handshake| handshake.held_bytes());
-        self.handshakes.early_bytes = self.handshakes.early_bytes - early.held + held;
-        early.held = held;
+        let handshake = unfinished.handshake.as_ref();
+        let held_bytes = handshake.map_or(0, |handshake| handshake.held_bytes());
+        self.handshakes.held_bytes =
+            self.handshakes.held_bytes - unfinished.held_bytes + held_bytes;
+        unfinished.held_bytes = held_bytes;
     }
 
     /// Removes a connection that is established or closed.
-    pub(super) fn forget_early(&mut self, link: Link) {
-        if let Some(early) = self.handshakes.early.remove(&link.0) {
-            self.handshakes.early_bytes -= early.held;
+    pub(super) fn remove_handshake(&mut self, link: Link) {
+        if let Some(unfinished) = self.handshakes.by_link.remove(&link.0) {
+            self.handshakes.held_bytes -= unfinished.held_bytes;
         }
     }
 
     /// Ends the oldest handshakes while there are too many. An honest handshake is soon finished; an old one that still waits for its
     /// client may be an attack.
     fn make_room(&mut self) {
-        if self.handshakes.ready.len() > 2 * (self.limits.handshakes_max + STALE) {
-            let early = &self.handshakes.early;
-            let alive = |(link, token): &(u32, u64)| {
-                early.get(link).is_some_and(|e| e.is_unfinished(*token))
+        if self.handshakes.ready.len() > 2 * (self.limits.handshakes_max + STALE_ENTRIES_MAX) {
+            let unfinished = &self.handshakes.by_link;
+            let is_unfinished = |queued: &QueuedLink| {
+                let handshake = unfinished.get(&queued.link);
+                handshake.is_some_and(|it| it.is_unfinished(queued.token))
             };
-            self.handshakes.ready.retain(alive);
+            self.handshakes.ready.retain(is_unfinished);
         }
-        if self.handshakes.begun.len() > 2 * (self.limits.handshakes_max + STALE) {
-            let early = &self.handshakes.early;
-            let alive = |(link, token): &(u32, u64)| {
-                early.get(link).is_some_and(|e| e.is_unfinished(*token))
+        if self.handshakes.start_order.len() > 2 * (self.limits.handshakes_max + STALE_ENTRIES_MAX)
+        {
+            let unfinished = &self.handshakes.by_link;
+            let is_unfinished = |queued: &QueuedLink| {
+                let handshake = unfinished.get(&queued.link);
+                handshake.is_some_and(|it| it.is_unfinished(queued.token))
             };
-            self.handshakes.begun.retain(alive);
+            self.handshakes.start_order.retain(is_unfinished);
         }
-        while let Some(&(link, token)) = self.handshakes.begun.front() {
-            let alive = self
+        while let Some(&QueuedLink { link, token }) = self.handshakes.start_order.front() {
+            let is_unfinished = self
                 .handshakes
-                .early
+                .by_link
                 .get(&link)
-                .is_some_and(|early| early.is_unfinished(token));
-            if alive && self.handshakes.under_way < self.limits.handshakes_max {
+                .is_some_and(|unfinished| unfinished.is_unfinished(token));
+            if is_unfinished && self.handshakes.unfinished_count < self.limits.handshakes_max {
                 return;
             }
-            self.handshakes.begun.pop_front();
-            if alive {
-                self.count_trouble(
+            self.handshakes.start_order.pop_front();
+            if is_unfinished {
+                self.count_failure(
                     TlsFailure::Evicted,
                     "tls.handshakes_max is reached, and this is the oldest",
                 );
                 self.give_up(Link(link));
-                self.ended.push(token);
+                self.ended_tokens.push(token);
             }
         }
     }
 
     /// Ends an unfinished handshake. Returns whether there was one. The connection itself remains until the caller closes it.
     pub(super) fn give_up(&mut self, link: Link) -> bool {
-        let early = self.handshakes.early.get_mut(&link.0);
-        let alive = early.is_some_and(|early| early.handshake.take().is_some());
-        self.handshakes.under_way -= usize::from(alive);
-        self.update_held(link);
-        alive
+        let unfinished = self.handshakes.by_link.get_mut(&link.0);
+        let was_unfinished =
+            unfinished.is_some_and(|unfinished| unfinished.handshake.take().is_some());
+        self.handshakes.unfinished_count -= usize::from(was_unfinished);
+        self.update_held_bytes(link);
+        was_unfinished
     }
 
     /// Ends an unfinished handshake because its deadline has passed or the server stops, and counts it as slow.
-    pub(super) fn abandon(&mut self, link: Link) {
+    pub(super) fn end_as_slow(&mut self, link: Link) {
         if self.give_up(link) {
-            self.count_trouble(TlsFailure::Slow, "its handshake was not over in time");
+            self.count_failure(TlsFailure::Slow, "its handshake was not over in time");
         }
     }
 
     /// Reports a connection as ended because of its handshake.
-    fn refuse_early(&mut self, token: u64, trouble: TlsFailure, why: &str) {
-        self.count_trouble(trouble, why);
-        self.ended.push(token);
+    fn report_refusal(&mut self, token: u64, failure: TlsFailure, message: &str) {
+        self.count_failure(failure, message);
+        self.ended_tokens.push(token);
     }
 
     /// Queues the next step of a handshake.
-    fn queue(&mut self, link: Link) {
-        let early = self.handshakes.early.get_mut(&link.0).expect("it is early");
-        if early.handshake.is_some() && !early.queued {
-            early.queued = true;
-            self.handshakes
-                .ready
-                .push(early.peer, (link.0, early.token));
+    fn queue_step(&mut self, link: Link) {
+        let unfinished = self
+            .handshakes
+            .by_link
+            .get_mut(&link.0)
+            .expect("its handshake is not finished");
+        if unfinished.handshake.is_some() && !unfinished.is_queued {
+            unfinished.is_queued = true;
+            self.handshakes.ready.push(
+                unfinished.peer,
+                QueuedLink {
+                    link: link.0,
+                    token: unfinished.token,
+                },
+            );
         }
     }
 
     /// Receives bytes of a handshake, and queues its next step.
-    pub(super) fn receive_early<T: Transport>(
+    pub(super) fn receive_handshake<T: Transport>(
         &mut self,
         transport: &mut T,
         link: Link,
         token: u64,
         buffer: &mut [u8],
     ) -> PlainReceived {
-        let early = self.handshakes.early.get(&link.0).expect("it is early");
-        debug_assert_eq!(early.token, token, "an entry is that of its connection");
-        let handshake = early.handshake.as_ref();
+        let unfinished = self
+            .handshakes
+            .by_link
+            .get(&link.0)
+            .expect("its handshake is not finished");
+        debug_assert_eq!(
+            unfinished.token, token,
+            "an entry is that of its connection"
+        );
+        let handshake = unfinished.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
         if room == 0 {
-            // If a step is queued, it will make room. If none is queued, the last step has seen all these bytes, and the next message of
-            // the client is longer than the room.
-            if early.queued {
+            // A queued step will make room. If no step is queued, the last step has seen all these bytes, and the next message of the
+            // client is longer than the room.
+            if unfinished.is_queued {
                 return PlainReceived::NOTHING;
             }
             self.give_up(link);
-            self.count_trouble(TlsFailure::TooLong, TOO_LONG);
+            self.count_failure(TlsFailure::TooLong, TOO_LONG);
             return PlainReceived::CLOSED;
         }
         let received = transport.receive(link, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
             if received != Received::Again && self.give_up(link) {
-                self.count_trouble(TlsFailure::Gone, DISCONNECTED);
+                self.count_failure(TlsFailure::Gone, DISCONNECTED);
             }
-            return PlainReceived::of(received);
+            return PlainReceived::from_transport(received);
         };
-        if let Some(handshake) = &mut self.early_mut(link).handshake {
-            handshake.take(&buffer[..len]);
-            self.update_held(link);
-            self.queue(link);
+        if let Some(handshake) = &mut self.unfinished_mut(link).handshake {
+            handshake.add_received(&buffer[..len]);
+            self.update_held_bytes(link);
+            self.queue_step(link);
         }
         PlainReceived::NOTHING
     }
 
-    /// Continues handshakes until this turn's time for them is used up, or until one has a result. The result is the token of the
-    /// connection, and either its first plain bytes, at the beginning of `buffer`, or its end.
+    /// Continues handshakes until this turn's time for them is used up, or until one has something for the caller. Returns the token of
+    /// that connection, and either its first plain bytes, which are at the beginning of `buffer`, or its end.
     pub fn next_handshake<T: Transport>(
         &mut self,
         transport: &mut T,
         buffer: &mut [u8],
     ) -> Option<(u64, PlainReceived)> {
         while self.handshakes.turn_ns < TURN_NS {
-            let (link, token) = self.handshakes.ready.pop()?;
-            let early = self.handshakes.early.get_mut(&link);
-            let Some(early) = early.filter(|early| early.token == token) else {
+            let QueuedLink { link, token } = self.handshakes.ready.pop()?;
+            let unfinished = self.handshakes.by_link.get_mut(&link);
+            let Some(unfinished) = unfinished.filter(|unfinished| unfinished.token == token) else {
                 continue;
             };
-            early.queued = false;
-            let Some(handshake) = early.handshake.take() else {
+            unfinished.is_queued = false;
+            let Some(handshake) = unfinished.handshake.take() else {
                 continue;
             };
-            let parked = std::mem::take(&mut early.parked);
-            let began_ns = clock::monotonic_ns();
-            let taken = self.step(transport, Link(link), token, handshake, buffer);
-            self.update_held(Link(link));
-            self.handshakes.turn_ns += clock::monotonic_ns() - began_ns;
-            if parked
-                && taken.state == StreamState::Open
-                && self.read_again(transport, Link(link), token).is_err()
+            let is_paused = std::mem::take(&mut unfinished.is_paused);
+            let start_ns = clock::monotonic_ns();
+            let received = self.run_step(transport, Link(link), token, handshake, buffer);
+            self.update_held_bytes(Link(link));
+            self.handshakes.turn_ns += clock::monotonic_ns() - start_ns;
+            if is_paused
+                && received.state == StreamState::Open
+                && self.resume_reading(transport, Link(link), token).is_err()
             {
                 return Some((token, PlainReceived::CLOSED));
             }
-            if taken != PlainReceived::NOTHING {
-                return Some((token, taken));
+            if received != PlainReceived::NOTHING {
+                return Some((token, received));
             }
         }
         None
     }
 
-    /// Does one step of a handshake. The caller has taken the handshake out of its `early` entry.
-    fn step<T: Transport>(
+    /// Does one step of a handshake. The caller has taken the handshake out of its entry in `by_link`.
+    fn run_step<T: Transport>(
         &mut self,
         transport: &mut T,
         link: Link,
@@ -239,41 +263,44 @@ impl TlsStreams {
         mut handshake: Box<Handshake>,
         buffer: &mut [u8],
     ) -> PlainReceived {
-        let finished = handshake.advance();
+        let is_finished = handshake.advance();
         let is_open = send(transport, link, &mut handshake.outgoing);
-        match finished {
+        match is_finished {
             Ok(false) if handshake.has_too_many_records() => {
-                self.handshakes.under_way -= 1;
-                self.count_trouble(TlsFailure::TooLong, TOO_LONG);
+                self.handshakes.unfinished_count -= 1;
+                self.count_failure(TlsFailure::TooLong, TOO_LONG);
                 PlainReceived::CLOSED
             }
             Ok(false) if is_open => {
-                let waits = !handshake.outgoing.is_empty();
-                self.early_mut(link).handshake = Some(handshake);
-                if waits && transport.interest(link, token, true, true).is_err() {
+                let wants_write = !handshake.outgoing.is_empty();
+                self.unfinished_mut(link).handshake = Some(handshake);
+                if wants_write && transport.set_interest(link, token, true, true).is_err() {
                     return PlainReceived::CLOSED;
                 }
                 PlainReceived::NOTHING
             }
             Ok(true) if is_open => {
-                self.handshakes.under_way -= 1;
+                self.handshakes.unfinished_count -= 1;
                 self.establish(transport, link, token, *handshake, buffer)
             }
             Ok(_) => {
-                self.handshakes.under_way -= 1;
-                self.count_trouble(TlsFailure::Gone, DISCONNECTED);
+                self.handshakes.unfinished_count -= 1;
+                self.count_failure(TlsFailure::Gone, DISCONNECTED);
                 PlainReceived::CLOSED
             }
             Err(error) => {
-                self.handshakes.under_way -= 1;
-                self.count_trouble(TlsFailure::of(&error), &message(&error));
+                self.handshakes.unfinished_count -= 1;
+                self.count_failure(TlsFailure::from_error(&error), &message(&error));
                 PlainReceived::CLOSED
             }
         }
     }
 
-    fn early_mut(&mut self, link: Link) -> &mut UnfinishedHandshake {
-        self.handshakes.early.get_mut(&link.0).expect("it is early")
+    fn unfinished_mut(&mut self, link: Link) -> &mut UnfinishedHandshake {
+        self.handshakes
+            .by_link
+            .get_mut(&link.0)
+            .expect("its handshake is not finished")
     }
 
     /// Completes a finished handshake: stores its keys, and opens the records that arrived after it.
@@ -289,20 +316,23 @@ impl TlsStreams {
         let (keys, rest) = match handshake.establish() {
             Ok(established) => established,
             Err(error) => {
-                self.count_trouble(TlsFailure::Internal, &message(&error));
+                self.count_failure(TlsFailure::Internal, &message(&error));
                 return PlainReceived::CLOSED;
             }
         };
-        match keys.resumed {
-            true => self.ends.stats.resumed += 1,
-            false => self.ends.stats.handshakes += 1,
+        match keys.is_resumed {
+            true => self.failures.stats.resumed += 1,
+            false => self.failures.stats.handshakes += 1,
         }
-        let place = self.crypt.keys.insert(keys.cipher, &keys.to, &keys.from);
+        let place = self
+            .crypto
+            .keys
+            .insert(keys.cipher, &keys.sending, &keys.receiving);
         self.table.set(link.0, Entry::Sealed(place));
-        self.forget_early(link);
+        self.remove_handshake(link);
         if !unsent.is_empty() {
-            self.keep(link, place, unsent);
-            if transport.interest(link, token, true, true).is_err() {
+            self.keep_sealed(link, place, unsent);
+            if transport.set_interest(link, token, true, true).is_err() {
                 return PlainReceived::CLOSED;
             }
         }
@@ -311,43 +341,48 @@ impl TlsStreams {
         }
         let bytes = &mut buffer[..rest.len()];
         bytes.copy_from_slice(&rest);
-        self.open(transport, link, place, bytes)
+        self.open_records(transport, link, place, bytes)
     }
 
     /// Restores the interest in reading after a pause.
-    fn read_again<T: Transport>(
+    fn resume_reading<T: Transport>(
         &mut self,
         transport: &mut T,
         link: Link,
         token: u64,
     ) -> std::io::Result<()> {
-        let waits = match self.table.get(link.0) {
+        let wants_write = match self.table.get(link.0) {
             Entry::Sealed(_) => self
                 .records
                 .by_link
                 .get(&link.0)
-                .is_some_and(|busy| !busy.sealed.is_empty()),
+                .is_some_and(|records| !records.sealed.is_empty()),
             _ => self
                 .handshakes
-                .early
+                .by_link
                 .get(&link.0)
-                .and_then(|early| early.handshake.as_ref())
+                .and_then(|unfinished| unfinished.handshake.as_ref())
                 .is_some_and(|handshake| !handshake.outgoing.is_empty()),
         };
-        transport.interest(link, token, true, waits)
+        transport.set_interest(link, token, true, wants_write)
     }
 
     /// Sends outgoing bytes of the handshake that the socket did not take before.
-    pub(super) fn flush_early<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) {
-        let Some(early) = self.handshakes.early.get_mut(&link.0) else {
+    pub(super) fn send_outgoing<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        link: Link,
+        token: u64,
+    ) {
+        let Some(unfinished) = self.handshakes.by_link.get_mut(&link.0) else {
             return;
         };
-        let Some(handshake) = &mut early.handshake else {
+        let Some(handshake) = &mut unfinished.handshake else {
             return;
         };
         send(transport, link, &mut handshake.outgoing);
-        if handshake.outgoing.is_empty() && !early.parked {
-            let _ = transport.interest(link, token, true, false);
+        if handshake.outgoing.is_empty() && !unfinished.is_paused {
+            let _ = transport.set_interest(link, token, true, false);
         }
     }
 
@@ -355,22 +390,27 @@ impl TlsStreams {
     /// whether any connections are queued.
     pub fn end_turn<T: Transport>(&mut self, transport: &mut T) -> bool {
         self.handshakes.turn_ns = 0;
-        self.handshakes.under_way_max =
-            self.handshakes.under_way_max.max(self.handshakes.under_way);
-        if self.handshakes.under_way_max >= TRIM_AFTER && self.handshakes.under_way == 0 {
-            self.handshakes.under_way_max = 0;
+        self.handshakes.unfinished_count_max = self
+            .handshakes
+            .unfinished_count_max
+            .max(self.handshakes.unfinished_count);
+        if self.handshakes.unfinished_count_max >= TRIM_HANDSHAKES_MIN
+            && self.handshakes.unfinished_count == 0
+        {
+            self.handshakes.unfinished_count_max = 0;
             memory::trim();
         }
-        for (link, token) in self.handshakes.ready.take_fresh() {
-            let early = self.handshakes.early.get_mut(&link);
-            let waits = early.filter(|early| early.token == token && early.queued);
-            let Some(early) = waits.filter(|early| !early.parked) else {
+        for QueuedLink { link, token } in self.handshakes.ready.take_newly_queued() {
+            let unfinished = self.handshakes.by_link.get_mut(&link);
+            let queued =
+                unfinished.filter(|unfinished| unfinished.token == token && unfinished.is_queued);
+            let Some(unfinished) = queued.filter(|unfinished| !unfinished.is_paused) else {
                 continue;
             };
-            early.parked = true;
-            if early.handshake.is_some() {
+            unfinished.is_paused = true;
+            if unfinished.handshake.is_some() {
                 // Without interest in reading, the poller does not report the end of the peer's stream. It is read after the step.
-                let _ = transport.interest(Link(link), token, false, false);
+                let _ = transport.set_interest(Link(link), token, false, false);
             }
         }
         !self.handshakes.ready.is_empty()

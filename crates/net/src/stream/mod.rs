@@ -18,8 +18,9 @@
 mod cache;
 mod cipher;
 mod config;
-mod early;
+
 mod handshake;
+mod handshakes;
 mod keys;
 mod messages;
 mod proxy_header;

@@ -10,9 +10,9 @@ const FIXED_BYTES: usize = 16;
 #[derive(Clone, Copy, Default)]
 pub struct ProxyHeader {
     /// Number of bytes of the header that have arrived.
-    seen: usize,
+    seen_bytes: usize,
     /// The length of the rest of the header, read from the fixed part.
-    rest: u16,
+    rest_bytes: u16,
 }
 
 /// What a piece of the stream contains of the header.
@@ -23,37 +23,37 @@ pub enum HeaderPart {
     /// The header ends after this many bytes of the piece.
     End(usize),
     /// The bytes are not a PROXY header.
-    Other,
+    NoHeader,
 }
 
 impl ProxyHeader {
-    /// Takes the next received bytes.
-    pub fn take(&mut self, bytes: &[u8]) -> HeaderPart {
+    /// Reads the next received bytes.
+    pub fn read(&mut self, bytes: &[u8]) -> HeaderPart {
         for (n, byte) in bytes.iter().enumerate() {
-            if self.seen >= FIXED_BYTES {
-                let left = self.left();
-                if left <= bytes.len() - n {
-                    self.seen += left;
-                    return HeaderPart::End(n + left);
+            if self.seen_bytes >= FIXED_BYTES {
+                let missing_bytes = self.missing_bytes();
+                if missing_bytes <= bytes.len() - n {
+                    self.seen_bytes += missing_bytes;
+                    return HeaderPart::End(n + missing_bytes);
                 }
-                self.seen += bytes.len() - n;
+                self.seen_bytes += bytes.len() - n;
                 return HeaderPart::Header;
             }
-            match self.seen {
-                at @ 0..12 if SIGNATURE[at] != *byte => return HeaderPart::Other,
-                14 | 15 => self.rest = self.rest << 8 | u16::from(*byte),
+            match self.seen_bytes {
+                at @ 0..12 if SIGNATURE[at] != *byte => return HeaderPart::NoHeader,
+                14 | 15 => self.rest_bytes = self.rest_bytes << 8 | u16::from(*byte),
                 _ => {}
             }
-            self.seen += 1;
+            self.seen_bytes += 1;
         }
-        match self.seen >= FIXED_BYTES && self.left() == 0 {
+        match self.seen_bytes >= FIXED_BYTES && self.missing_bytes() == 0 {
             true => HeaderPart::End(bytes.len()),
             false => HeaderPart::Header,
         }
     }
 
-    fn left(&self) -> usize {
-        FIXED_BYTES + usize::from(self.rest) - self.seen
+    fn missing_bytes(&self) -> usize {
+        FIXED_BYTES + usize::from(self.rest_bytes) - self.seen_bytes
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn however_it_is_cut_the_header_ends_where_it_ends() {
+    fn header_ends_at_the_same_byte_however_it_is_cut() {
         for rest in [0, 12, 300] {
             let header = header(rest);
             let bytes = [&header[..], b"\x16\x03\x01"].concat();
@@ -81,23 +81,29 @@ mod tests {
                 let (mut preface, mut at) = (ProxyHeader::default(), 0);
                 let end = loop {
                     let piece = &bytes[at..bytes.len().min(at + cut)];
-                    match preface.take(piece) {
+                    match preface.read(piece) {
                         HeaderPart::Header => at += piece.len(),
                         HeaderPart::End(count) => break at + count,
-                        HeaderPart::Other => panic!("{rest} {cut}"),
+                        HeaderPart::NoHeader => panic!("{rest} {cut}"),
                     }
                 };
                 assert_eq!(end, header.len(), "{rest} {cut}");
                 // The bytes after the end do not belong to the header.
-                assert_eq!(preface.take(b"\x16"), HeaderPart::End(0));
+                assert_eq!(preface.read(b"\x16"), HeaderPart::End(0));
             }
         }
     }
 
     #[test]
     fn invalid_header_is_recognized_by_its_first_wrong_byte() {
-        assert_eq!(ProxyHeader::default().take(b"\x16\x03"), HeaderPart::Other);
-        assert_eq!(ProxyHeader::default().take(b"\r\n\r\nG"), HeaderPart::Other);
-        assert_eq!(ProxyHeader::default().take(b""), HeaderPart::Header);
+        assert_eq!(
+            ProxyHeader::default().read(b"\x16\x03"),
+            HeaderPart::NoHeader
+        );
+        assert_eq!(
+            ProxyHeader::default().read(b"\r\n\r\nG"),
+            HeaderPart::NoHeader
+        );
+        assert_eq!(ProxyHeader::default().read(b""), HeaderPart::Header);
     }
 }

@@ -12,86 +12,97 @@ const FEW_STEPS: u16 = 8;
 /// Steps are counted in intervals of this many steps. The current and the previous interval count as recent.
 const INTERVAL_STEPS: u32 = 256;
 /// One in this many steps goes to an address with many recent steps, even while addresses with few wait.
-const BUSY_TURN: u32 = 4;
+const BUSY_TURN_INTERVAL: u32 = 4;
 
-/// A queued connection: its link and its token.
-pub type QueuedLink = (u32, u64);
+/// A queued connection.
+#[derive(Clone, Copy)]
+pub struct QueuedLink {
+    pub link: u32,
+    pub token: u64,
+}
 
 /// The handshakes that can continue, by address.
 #[derive(Default)]
 pub struct ReadyHandshakes {
     /// The queued handshakes of each address.
     by_address: HashMap<IpAddr, VecDeque<QueuedLink>>,
-    /// The addresses whose handshakes come next, in order: those with few recent steps (`quiet`), and the others (`busy`).
-    quiet: VecDeque<IpAddr>,
-    busy: VecDeque<IpAddr>,
+    /// The addresses whose handshakes come next, in order: those with few recent steps (`quiet_addresses`), and the others.
+    quiet_addresses: VecDeque<IpAddr>,
+    busy_addresses: VecDeque<IpAddr>,
     /// Number of steps of each address in the current interval, and in the previous one.
-    steps_now: HashMap<IpAddr, u16>,
-    steps_before: HashMap<IpAddr, u16>,
-    /// The sum of `steps_now`.
+    current_steps: HashMap<IpAddr, u16>,
+    previous_steps: HashMap<IpAddr, u16>,
+    /// The sum of `current_steps`.
     interval_steps: u32,
-    /// The connections queued since the last `take_fresh`.
-    fresh: Vec<QueuedLink>,
+    /// The connections queued since the last `take_newly_queued`.
+    newly_queued: Vec<QueuedLink>,
     len: usize,
 }
 
 impl ReadyHandshakes {
     /// Adds a connection from the address `peer`.
     pub fn push(&mut self, peer: IpAddr, queued: QueuedLink) {
-        let peer = network(peer);
-        let of_peer = self.by_address.entry(peer).or_default();
-        of_peer.push_back(queued);
-        if of_peer.len() == 1 {
-            self.queue_address(peer);
+        let address = counted_address(peer);
+        let queue = self.by_address.entry(address).or_default();
+        queue.push_back(queued);
+        if queue.len() == 1 {
+            self.queue_address(address);
         }
-        self.fresh.push(queued);
+        self.newly_queued.push(queued);
         self.len += 1;
     }
 
     /// Takes the next connection.
     pub fn pop(&mut self) -> Option<QueuedLink> {
         if self.interval_steps >= INTERVAL_STEPS {
-            self.steps_before = std::mem::take(&mut self.steps_now);
+            self.previous_steps = std::mem::take(&mut self.current_steps);
             self.interval_steps = 0;
         }
         self.interval_steps += 1;
-        let peer = match self.interval_steps % BUSY_TURN {
-            0 => self.busy.pop_front().or_else(|| self.quiet.pop_front()),
-            _ => self.quiet.pop_front().or_else(|| self.busy.pop_front()),
+        let address = match self.interval_steps % BUSY_TURN_INTERVAL {
+            0 => self
+                .busy_addresses
+                .pop_front()
+                .or_else(|| self.quiet_addresses.pop_front()),
+            _ => self
+                .quiet_addresses
+                .pop_front()
+                .or_else(|| self.busy_addresses.pop_front()),
         }?;
-        *self.steps_now.entry(peer).or_default() += 1;
-        let of_peer = self.by_address.get_mut(&peer)?;
-        let next = of_peer.pop_front();
-        match of_peer.is_empty() {
-            true => drop(self.by_address.remove(&peer)),
-            false => self.queue_address(peer),
+        *self.current_steps.entry(address).or_default() += 1;
+        let queue = self.by_address.get_mut(&address)?;
+        let next = queue.pop_front();
+        match queue.is_empty() {
+            true => drop(self.by_address.remove(&address)),
+            false => self.queue_address(address),
         }
         self.len -= 1;
         if self.len == 0 {
-            for turns in [&mut self.quiet, &mut self.busy] {
-                turns.shrink_to(KEPT_ADDRESSES);
+            for addresses in [&mut self.quiet_addresses, &mut self.busy_addresses] {
+                addresses.shrink_to(KEPT_ADDRESSES);
             }
             self.by_address.shrink_to(KEPT_ADDRESSES);
         }
         next
     }
 
-    fn queue_address(&mut self, peer: IpAddr) {
-        let done = [&self.steps_now, &self.steps_before].map(|done| done.get(&peer).copied());
-        match done.into_iter().flatten().sum::<u16>() < FEW_STEPS {
-            true => self.quiet.push_back(peer),
-            false => self.busy.push_back(peer),
+    fn queue_address(&mut self, address: IpAddr) {
+        let recent_steps =
+            [&self.current_steps, &self.previous_steps].map(|steps| steps.get(&address).copied());
+        match recent_steps.into_iter().flatten().sum::<u16>() < FEW_STEPS {
+            true => self.quiet_addresses.push_back(address),
+            false => self.busy_addresses.push_back(address),
         }
     }
 
     /// Removes the connections for which `is_alive` is false.
     pub fn retain(&mut self, is_alive: impl Fn(&QueuedLink) -> bool) {
-        self.by_address.retain(|_, of_peer| {
-            of_peer.retain(&is_alive);
-            !of_peer.is_empty()
+        self.by_address.retain(|_, queue| {
+            queue.retain(&is_alive);
+            !queue.is_empty()
         });
-        for turns in [&mut self.quiet, &mut self.busy] {
-            turns.retain(|peer| self.by_address.contains_key(peer));
+        for addresses in [&mut self.quiet_addresses, &mut self.busy_addresses] {
+            addresses.retain(|address| self.by_address.contains_key(address));
         }
         self.len = self.by_address.values().map(VecDeque::len).sum();
     }
@@ -102,8 +113,8 @@ impl ReadyHandshakes {
     }
 
     /// The connections added since the last call, even if they have been taken since.
-    pub fn take_fresh(&mut self) -> Vec<QueuedLink> {
-        std::mem::take(&mut self.fresh)
+    pub fn take_newly_queued(&mut self) -> Vec<QueuedLink> {
+        std::mem::take(&mut self.newly_queued)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -113,21 +124,22 @@ impl ReadyHandshakes {
     /// The approximate number of bytes that the queue occupies.
     pub fn bytes(&self) -> usize {
         self.by_address.capacity() * size_of::<(IpAddr, VecDeque<QueuedLink>)>()
-            + (self.steps_now.capacity() + self.steps_before.capacity())
+            + (self.current_steps.capacity() + self.previous_steps.capacity())
                 * size_of::<(IpAddr, u16)>()
-            + (self.quiet.capacity() + self.busy.capacity()) * size_of::<IpAddr>()
-            + (self.len + self.fresh.capacity()) * size_of::<QueuedLink>()
+            + (self.quiet_addresses.capacity() + self.busy_addresses.capacity())
+                * size_of::<IpAddr>()
+            + (self.len + self.newly_queued.capacity()) * size_of::<QueuedLink>()
     }
 }
 
 /// The address by which a client is counted. Of an IPv6 address only the first 64 bits count, because a client has all addresses of its
 /// /64.
-fn network(peer: IpAddr) -> IpAddr {
+fn counted_address(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => {
-            let half = u128::from(address) >> 64 << 64;
-            IpAddr::V6(Ipv6Addr::from(half))
+            let prefix = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(prefix))
         }
     }
 }
@@ -140,41 +152,45 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn order(due: &mut ReadyHandshakes) -> Vec<u32> {
-        std::iter::from_fn(|| due.pop())
-            .map(|(link, _)| link)
+    fn queued(link: u32) -> QueuedLink {
+        QueuedLink { link, token: 0 }
+    }
+
+    fn order(ready: &mut ReadyHandshakes) -> Vec<u32> {
+        std::iter::from_fn(|| ready.pop())
+            .map(|queued| queued.link)
             .collect()
     }
 
     #[test]
     fn a_crowd_of_one_address_holds_up_no_other() {
-        let mut due = ReadyHandshakes::default();
+        let mut ready = ReadyHandshakes::default();
         for link in 0..200 {
-            due.push(peer("2001:db8::1:0:0:7"), (link, 0));
+            ready.push(peer("2001:db8::1:0:0:7"), queued(link));
         }
-        due.push(peer("2001:db8::2:0:0:7"), (200, 0));
-        due.push(peer("192.0.2.1"), (300, 0));
-        due.push(peer("::ffff:192.0.2.1"), (301, 0));
-        let order = order(&mut due);
+        ready.push(peer("2001:db8::2:0:0:7"), queued(200));
+        ready.push(peer("192.0.2.1"), queued(300));
+        ready.push(peer("::ffff:192.0.2.1"), queued(301));
+        let order = order(&mut ready);
         assert_eq!(order[..4], [0, 300, 1, 301]);
         assert_eq!(order[4..], (2..=200).collect::<Vec<u32>>());
-        assert!(due.is_empty());
+        assert!(ready.is_empty());
     }
 
     #[test]
     fn an_address_with_few_handshakes_comes_before_those_with_many() {
-        let mut due = ReadyHandshakes::default();
+        let mut ready = ReadyHandshakes::default();
         for link in 0..200 {
-            due.push(peer("192.0.2.1"), (link, 0));
-            due.push(peer("192.0.2.2"), (1_000 + link, 0));
+            ready.push(peer("192.0.2.1"), queued(link));
+            ready.push(peer("192.0.2.2"), queued(1_000 + link));
         }
         for _ in 0..100 {
-            due.pop();
+            ready.pop();
         }
         for link in 0..3 {
-            due.push(peer("198.51.100.7"), (2_000 + link, 0));
+            ready.push(peer("198.51.100.7"), queued(2_000 + link));
         }
-        let order = order(&mut due);
+        let order = order(&mut ready);
         let first = order[..5].iter().filter(|link| **link >= 2_000);
         assert_eq!(first.count(), 3);
         assert_eq!(order.len(), 303);
@@ -182,54 +198,57 @@ mod tests {
 
     #[test]
     fn a_proxy_with_many_handshakes_has_its_turns_among_countless_addresses_with_few() {
-        let mut due = ReadyHandshakes::default();
+        let mut ready = ReadyHandshakes::default();
         for link in 0..400 {
-            due.push(peer("192.0.2.1"), (link, 0));
+            ready.push(peer("192.0.2.1"), queued(link));
         }
         for _ in 0..10 {
-            due.pop();
+            ready.pop();
         }
-        let mut of_proxy = 0;
+        let mut proxy_turns = 0;
         for number in 0..1_000_u32 {
             for each in 0..3 {
                 let address = 0x0A00_0000 | (3 * number + each);
-                due.push(IpAddr::from(address.to_be_bytes()), (1_000 + number, 0));
+                ready.push(IpAddr::from(address.to_be_bytes()), queued(1_000 + number));
             }
-            let (link, _) = due.pop().expect("some are queued");
-            of_proxy += u32::from(link < 400);
+            let QueuedLink { link, .. } = ready.pop().expect("some are queued");
+            proxy_turns += u32::from(link < 400);
         }
-        assert!(of_proxy >= 240, "{of_proxy} of 1000");
+        assert!(proxy_turns >= 240, "{proxy_turns} of 1000");
     }
 
     #[test]
     fn connections_that_are_gone_are_dropped() {
-        let mut due = ReadyHandshakes::default();
+        let mut ready = ReadyHandshakes::default();
         for link in 0..1_000 {
-            due.push(
+            ready.push(
                 peer(if link % 2 == 0 {
                     "192.0.2.1"
                 } else {
                     "192.0.2.2"
                 }),
-                (link, 0),
+                queued(link),
             );
         }
-        due.retain(|(link, _)| *link % 100 == 0);
-        assert_eq!(due.len(), 10);
+        ready.retain(|queued| queued.link % 100 == 0);
+        assert_eq!(ready.len(), 10);
         assert_eq!(
-            order(&mut due),
+            order(&mut ready),
             (0..10).map(|n| n * 100).collect::<Vec<_>>()
         );
     }
 
     #[test]
-    fn it_keeps_little_when_it_is_empty() {
-        let mut due = ReadyHandshakes::default();
+    fn empty_queue_keeps_little_memory() {
+        let mut ready = ReadyHandshakes::default();
         for link in 0..10_000_u32 {
-            due.push(IpAddr::from((link | 0x0A00_0000).to_be_bytes()), (link, 0));
+            ready.push(
+                IpAddr::from((link | 0x0A00_0000).to_be_bytes()),
+                queued(link),
+            );
         }
-        assert_eq!(order(&mut due).len(), 10_000);
-        assert_eq!(due.take_fresh().len(), 10_000);
-        assert!(due.bytes() < 48 << 10, "{} bytes", due.bytes());
+        assert_eq!(order(&mut ready).len(), 10_000);
+        assert_eq!(ready.take_newly_queued().len(), 10_000);
+        assert!(ready.bytes() < 48 << 10, "{} bytes", ready.bytes());
     }
 }

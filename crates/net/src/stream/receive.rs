@@ -6,7 +6,7 @@ use super::keys::{DIRECTION_CLOSED, HAS_PARTIAL, KeyPlace};
 use super::messages::spell_out;
 use super::proxy_header::{HeaderPart, ProxyHeader};
 use super::record::{self, AfterOpen, Alert};
-use super::state::{PlainReceived, StreamState, TlsStreams, partial_records};
+use super::state::{PlainReceived, StreamState, TlsStreams, records_of};
 use super::stats::TlsFailure;
 use super::table::Entry;
 use crate::transport::{Link, Received, Transport};
@@ -20,15 +20,15 @@ pub const BUFFER_MIN: usize = INCOMING_MAX;
 const _: () = assert!(BUFFER_MIN >= 2 * (HEADER_BYTES + SEALED_MAX));
 
 /// The table of incomplete PROXY headers keeps memory for this many entries.
-const PREFACES: usize = 64;
+const KEPT_PROXY_HEADERS: usize = 64;
 
 /// The answer to a plain HTTP client on a port that is only for TLS.
 const PLAIN_REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\r\nthis port speaks TLS only: use https:// or wss://.\n";
 
 impl TlsStreams {
-    /// Must be called for each accepted connection. The first bytes will show whether it uses TLS.
-    pub fn opened(&mut self, link: Link) {
-        self.fresh.set(link.0);
+    /// Adds an accepted connection. Its first bytes will show whether it uses TLS.
+    pub fn add_connection(&mut self, link: Link) {
+        self.silent_links.set(link.0);
     }
 
     /// Receives available bytes, and puts the plain bytes at the beginning of `buffer`.
@@ -46,19 +46,19 @@ impl TlsStreams {
         match self.table.get(link.0) {
             Entry::Plain => {
                 let received = transport.receive(link, buffer);
-                if self.fresh.take(link.0) {
-                    self.first(transport, link, token, received, buffer)
+                if self.silent_links.take(link.0) {
+                    self.receive_first(transport, link, token, received, buffer)
                 } else {
-                    PlainReceived::of(received)
+                    PlainReceived::from_transport(received)
                 }
             }
-            Entry::UnfinishedHandshake => self.receive_early(transport, link, token, buffer),
+            Entry::UnfinishedHandshake => self.receive_handshake(transport, link, token, buffer),
             Entry::Sealed(place) => self.receive_sealed(transport, link, place, buffer),
         }
     }
 
     /// Handles the first receive of a connection.
-    fn first<T: Transport>(
+    fn receive_first<T: Transport>(
         &mut self,
         transport: &mut T,
         link: Link,
@@ -68,71 +68,71 @@ impl TlsStreams {
     ) -> PlainReceived {
         match received {
             Received::Bytes(len) if self.limits.proxied => {
-                self.preface(transport, link, token, &buffer[..len])
+                self.receive_proxy_header(transport, link, token, &buffer[..len])
             }
             Received::Bytes(len) => self.sniff(transport, link, token, &buffer[..len], 0),
             Received::Again => {
-                self.fresh.set(link.0);
+                self.silent_links.set(link.0);
                 PlainReceived::NOTHING
             }
-            _ => PlainReceived::of(received),
+            _ => PlainReceived::from_transport(received),
         }
     }
 
     /// Passes a PROXY header to the caller, and handles the first bytes after it.
-    fn preface<T: Transport>(
+    fn receive_proxy_header<T: Transport>(
         &mut self,
         transport: &mut T,
         link: Link,
         token: u64,
         bytes: &[u8],
     ) -> PlainReceived {
-        let mut preface = self.take_preface(link);
-        match preface.take(bytes) {
+        let mut proxy_header = self.take_proxy_header(link);
+        match proxy_header.read(bytes) {
             HeaderPart::End(count) if count < bytes.len() => {
                 self.sniff(transport, link, token, bytes, count)
             }
             // The bytes are no header: the caller gets them and refuses the connection.
-            HeaderPart::Other => PlainReceived::of(Received::Bytes(bytes.len())),
+            HeaderPart::NoHeader => PlainReceived::from_transport(Received::Bytes(bytes.len())),
             HeaderPart::Header | HeaderPart::End(_) => {
-                self.prefaces.insert(link.0, preface);
-                self.fresh.set(link.0);
-                PlainReceived::of(Received::Bytes(bytes.len()))
+                self.proxy_headers.insert(link.0, proxy_header);
+                self.silent_links.set(link.0);
+                PlainReceived::from_transport(Received::Bytes(bytes.len()))
             }
         }
     }
 
-    pub(super) fn take_preface(&mut self, link: Link) -> ProxyHeader {
-        let preface = self.prefaces.remove(&link.0).unwrap_or_default();
-        if self.prefaces.is_empty() {
+    pub(super) fn take_proxy_header(&mut self, link: Link) -> ProxyHeader {
+        let proxy_header = self.proxy_headers.remove(&link.0).unwrap_or_default();
+        if self.proxy_headers.is_empty() {
             // Releases the memory of a table that was large.
-            self.prefaces.shrink_to(PREFACES);
+            self.proxy_headers.shrink_to(KEPT_PROXY_HEADERS);
         }
-        preface
+        proxy_header
     }
 
-    /// Recognises TLS by the first byte after a header of `before` bytes.
+    /// Recognises TLS by the first byte after a header of `header_bytes` bytes.
     fn sniff<T: Transport>(
         &mut self,
         transport: &mut T,
         link: Link,
         token: u64,
         bytes: &[u8],
-        before: usize,
+        header_bytes: usize,
     ) -> PlainReceived {
-        let begin = &bytes[before..];
-        if begin[0] == HANDSHAKE {
-            self.begin(transport, link, token, begin);
+        let first_bytes = &bytes[header_bytes..];
+        if first_bytes[0] == HANDSHAKE {
+            self.begin_handshake(transport, link, token, first_bytes);
             return PlainReceived {
-                plain: before,
+                plain_bytes: header_bytes,
                 ..PlainReceived::NOTHING
             };
         }
         if !self.limits.required {
-            return PlainReceived::of(Received::Bytes(bytes.len()));
+            return PlainReceived::from_transport(Received::Bytes(bytes.len()));
         }
-        self.count_trouble(TlsFailure::Plain, "it does not begin with TLS");
-        if begin[0].is_ascii_uppercase() {
+        self.count_failure(TlsFailure::Plain, "it does not begin with TLS");
+        if first_bytes[0].is_ascii_uppercase() {
             let _ = transport.send(link, &[PLAIN_REFUSED]);
         }
         PlainReceived::CLOSED
@@ -145,78 +145,78 @@ impl TlsStreams {
         place: KeyPlace,
         buffer: &mut [u8],
     ) -> PlainReceived {
-        let direction = self.crypt.keys.from(place);
+        let direction = self.crypto.keys.receiving(place);
         if direction.has(DIRECTION_CLOSED) {
             // Bytes after the peer's last record are ignored; only the end of the stream matters.
             return PlainReceived {
-                plain: 0,
-                ..PlainReceived::of(transport.receive(link, buffer))
+                plain_bytes: 0,
+                ..PlainReceived::from_transport(transport.receive(link, buffer))
             };
         }
-        let kept = if direction.has(HAS_PARTIAL) {
+        let partial_bytes = if direction.has(HAS_PARTIAL) {
             self.records.by_link[&link.0].partial.len()
         } else {
             0
         };
-        match transport.receive(link, &mut buffer[kept..]) {
-            Received::Bytes(len) if kept > 0 => {
-                let bytes = &mut buffer[..kept + len];
-                if let Some(fits) = self.grow_partial(link, &bytes[kept..]) {
-                    return if fits {
+        match transport.receive(link, &mut buffer[partial_bytes..]) {
+            Received::Bytes(len) if partial_bytes > 0 => {
+                let bytes = &mut buffer[..partial_bytes + len];
+                if let Some(has_room) = self.grow_partial(link, &bytes[partial_bytes..]) {
+                    return if has_room {
                         PlainReceived::NOTHING
                     } else {
-                        self.no_room()
+                        self.refuse_for_room()
                     };
                 }
-                bytes[..kept].copy_from_slice(&self.records.by_link[&link.0].partial);
-                self.open(transport, link, place, bytes)
+                bytes[..partial_bytes].copy_from_slice(&self.records.by_link[&link.0].partial);
+                self.open_records(transport, link, place, bytes)
             }
-            Received::Bytes(len) => self.open(transport, link, place, &mut buffer[..len]),
-            other => PlainReceived::of(other),
+            Received::Bytes(len) => self.open_records(transport, link, place, &mut buffer[..len]),
+            other => PlainReceived::from_transport(other),
         }
     }
 
     /// Opens the records in `bytes`, and keeps the partial record at their end. `bytes` begins with the partial record that was kept
     /// before.
-    pub(super) fn open<T: Transport>(
+    pub(super) fn open_records<T: Transport>(
         &mut self,
         transport: &mut T,
         link: Link,
         place: KeyPlace,
         bytes: &mut [u8],
     ) -> PlainReceived {
-        let opened = self.crypt.open(place, bytes);
+        let opened = self.crypto.open(place, bytes);
         let rest = match opened.after {
-            AfterOpen::Open => &bytes[opened.rest..],
+            AfterOpen::Open => &bytes[opened.rest_offset..],
             _ => &[],
         };
-        let fits = self.keep_partial(link, place, rest);
+        let has_room = self.keep_partial(link, place, rest);
         let state = match opened.after {
-            AfterOpen::Open if fits => StreamState::Open,
-            AfterOpen::Open => self.no_room().state,
+            AfterOpen::Open if has_room => StreamState::Open,
+            AfterOpen::Open => self.refuse_for_room().state,
             AfterOpen::End => StreamState::End,
             AfterOpen::Aborted => StreamState::Closed,
             AfterOpen::Violation(alert) => {
-                let trouble = match alert {
+                let failure = match alert {
                     Alert::NoRenegotiation => TlsFailure::Renegotiation,
                     _ => TlsFailure::Record,
                 };
-                self.count_trouble(
-                    trouble,
+                self.count_failure(
+                    failure,
                     &format!("the peer is told of a fault: {}", spell_out(&alert)),
                 );
-                self.alert(transport, link, place, alert);
+                self.send_alert(transport, link, place, alert);
                 StreamState::Closed
             }
         };
         PlainReceived {
-            plain: opened.plain,
+            plain_bytes: opened.plain_bytes,
             state,
         }
     }
 
-    fn no_room(&mut self) -> PlainReceived {
-        self.count_trouble(
+    fn refuse_for_room(&mut self) -> PlainReceived {
+        self.count_failure(
             TlsFailure::Room,
             "there is no room for more partial records",
         );
@@ -226,34 +226,34 @@ impl TlsStreams {
     /// Appends these bytes to the kept partial record. Returns whether there was room, or `None` without appending if the bytes may
     /// complete the record. A record may arrive in sixteen thousand pieces, so the kept bytes must not be copied for each piece.
     fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
-        let records = partial_records(&mut self.records.by_link, link);
+        let records = records_of(&mut self.records.by_link, link);
         let partial = &mut records.partial;
-        let before = partial.capacity();
-        let record_len = record::length(partial)?;
+        let old_capacity = partial.capacity();
+        let record_len = record::record_length(partial)?;
         let needed = partial.len() + bytes.len();
         if needed >= record_len {
             return None;
         }
-        if needed > before {
-            partial.reserve_exact((2 * before).clamp(needed, record_len) - partial.len());
+        if needed > old_capacity {
+            partial.reserve_exact((2 * old_capacity).clamp(needed, record_len) - partial.len());
         }
         partial.extend_from_slice(bytes);
-        self.records.partial_bytes += partial.capacity() - before;
+        self.records.partial_bytes += partial.capacity() - old_capacity;
         Some(self.records.partial_bytes <= self.limits.receive_bytes_max)
     }
 
     /// Keeps a partial record instead of the previous one; returns false if there is no room.
     fn keep_partial(&mut self, link: Link, place: KeyPlace, rest: &[u8]) -> bool {
-        let mut direction = self.crypt.keys.from(place);
+        let mut direction = self.crypto.keys.receiving(place);
         if direction.has(HAS_PARTIAL) {
-            let records = partial_records(&mut self.records.by_link, link);
+            let records = records_of(&mut self.records.by_link, link);
             self.records.partial_bytes -= records.partial.capacity();
             records.partial = Vec::new();
         }
         if rest.is_empty() {
             if direction.has(HAS_PARTIAL) {
                 direction.clear(HAS_PARTIAL);
-                self.forget_idle(link);
+                self.remove_if_complete(link);
             }
             return true;
         }

@@ -8,7 +8,7 @@
 //! sends mostly key updates is refused. So is a peer that sends many empty data records, or alerts without effect, with no data between them.
 
 use super::cache::Cache;
-use super::cipher::{Cipher, Content, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
+use super::cipher::{Cipher, ContentType, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
 use super::keys::{DIRECTION_CLOSED, Direction, KEY_UPDATE_DUE, KeyPlace, Keys};
 
 /// The description of an alert (RFC 8446 section 6).
@@ -46,50 +46,50 @@ pub enum AfterOpen {
     Violation(Alert),
 }
 
-/// The result of [`RecordCrypto::open`]: the first `plain` bytes of the buffer are content, and a partial record begins at `rest`.
+/// The result of [`RecordCrypto::open`]: the first `plain_bytes` of the buffer are content, and a partial record begins at `rest_offset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedRecords {
-    pub plain: usize,
-    pub rest: usize,
+    pub plain_bytes: usize,
+    pub rest_offset: usize,
     pub after: AfterOpen,
 }
 
 /// The keys of all connections, and the caches of expanded keys for both directions.
 pub struct RecordCrypto {
     pub keys: Keys,
-    pub to: Cache,
-    pub from: Cache,
+    pub sending_cache: Cache,
+    pub receiving_cache: Cache,
 }
 
 impl RecordCrypto {
     pub fn new() -> RecordCrypto {
         RecordCrypto {
             keys: Keys::new(),
-            to: Cache::new(),
-            from: Cache::new(),
+            sending_cache: Cache::new(),
+            receiving_cache: Cache::new(),
         }
     }
 
     pub fn remove(&mut self, place: KeyPlace) {
-        self.to.forget(place);
-        self.from.forget(place);
+        self.sending_cache.forget(place);
+        self.receiving_cache.forget(place);
         self.keys.remove(place);
     }
 
     /// Opens all whole records of `bytes`, in place.
     pub fn open(&mut self, place: KeyPlace, bytes: &mut [u8]) -> OpenedRecords {
-        let (mut plain, mut rest) = (0, 0);
+        let (mut plain_bytes, mut rest_offset) = (0, 0);
         let after = loop {
-            let length = match length_of(place.cipher, &bytes[rest..]) {
+            let length = match checked_record_length(place.cipher, &bytes[rest_offset..]) {
                 Ok(Some(length)) => length,
                 Ok(None) => break AfterOpen::Open,
                 Err(alert) => break AfterOpen::Violation(alert),
             };
-            let Some(record) = bytes.get_mut(rest..rest + length) else {
+            let Some(record) = bytes.get_mut(rest_offset..rest_offset + length) else {
                 break AfterOpen::Open;
             };
-            let mut direction = self.keys.from(place);
-            let key = self.from.get(place, direction.secret);
+            let mut direction = self.keys.receiving(place);
+            let key = self.receiving_cache.get(place, direction.secret);
             let Ok((content, range)) = place.cipher.open(key, direction.seq(), record) else {
                 break AfterOpen::Violation(Alert::BadRecordMac);
             };
@@ -97,60 +97,64 @@ impl RecordCrypto {
             if range.len() > PLAIN_MAX {
                 break AfterOpen::Violation(Alert::RecordOverflow);
             }
-            let is_data = content == Content::Data as u8;
+            let is_data = content == ContentType::Data as u8;
             if is_data && direction.count_content(range.len()) {
                 break AfterOpen::Violation(Alert::UnexpectedMessage);
             }
-            let range = rest + range.start..rest + range.end;
-            rest += length;
+            let range = rest_offset + range.start..rest_offset + range.end;
+            rest_offset += length;
             if is_data {
-                plain += range.len();
-                let to = plain - range.len();
-                bytes.copy_within(range, to);
+                let target = plain_bytes;
+                plain_bytes += range.len();
+                bytes.copy_within(range, target);
                 continue;
             }
             let after = self.handle_other(place, content, &bytes[range]);
             if after == AfterOpen::End {
-                self.keys.from(place).set(DIRECTION_CLOSED);
+                self.keys.receiving(place).set(DIRECTION_CLOSED);
             }
             if after != AfterOpen::Open {
                 break after;
             }
         };
-        OpenedRecords { plain, rest, after }
+        OpenedRecords {
+            plain_bytes,
+            rest_offset,
+            after,
+        }
     }
 
     /// Handles a record that is not data.
     fn handle_other(&mut self, place: KeyPlace, content: u8, bytes: &[u8]) -> AfterOpen {
-        match (Content::from_repr(content), bytes) {
-            (Some(Content::Alert), &[level, description]) => match description {
+        match (ContentType::from_repr(content), bytes) {
+            (Some(ContentType::Alert), &[level, description]) => match description {
                 0 => AfterOpen::End,
                 _ if description == USER_CANCELED || level == WARNING && !place.cipher.is_13() => {
-                    let mut direction = self.keys.from(place);
+                    let mut direction = self.keys.receiving(place);
                     violation_if(direction.count_content(0))
                 }
                 _ => AfterOpen::Aborted,
             },
-            (Some(Content::Alert), _) => AfterOpen::Violation(Alert::DecodeError),
-            (Some(Content::Handshake), _) if !place.cipher.is_13() => {
+            (Some(ContentType::Alert), _) => AfterOpen::Violation(Alert::DecodeError),
+            (Some(ContentType::Handshake), _) if !place.cipher.is_13() => {
                 AfterOpen::Violation(Alert::NoRenegotiation)
             }
-            (Some(Content::Handshake), [head @ .., must_update @ (0 | 1)])
+            (Some(ContentType::Handshake), [head @ .., must_update @ (0 | 1)])
                 if *head == KEY_UPDATE =>
             {
                 // The sequence number counts the records of the current key, including this one.
-                let mut direction = self.keys.from(place);
-                let others = direction.seq() - 1;
-                let after = violation_if(direction.count_update(others));
+                let mut direction = self.keys.receiving(place);
+                let other_records = direction.seq() - 1;
+                let after = violation_if(direction.count_update(other_records));
                 if after != AfterOpen::Open {
                     return after;
                 }
-                let mut direction = self.keys.from(place);
-                place.cipher.update(direction.secret);
-                direction.restart();
-                self.from.forget(place);
+                let mut direction = self.keys.receiving(place);
+                place.cipher.update_secret(direction.secret);
+                direction.reset_seq();
+                self.receiving_cache.forget(place);
                 if *must_update == 1 {
-                    self.keys.to(place).set(KEY_UPDATE_DUE);
+                    self.keys.sending(place).set(KEY_UPDATE_DUE);
                 }
                 AfterOpen::Open
             }
@@ -167,29 +171,29 @@ impl RecordCrypto {
         write: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
         let cipher = place.cipher;
-        let direction = self.keys.to(place);
-        let spent = direction.seq() >= cipher.records_max();
-        if spent && !cipher.is_13() {
+        let direction = self.keys.sending(place);
+        let is_used_up = direction.seq() >= cipher.records_max();
+        if is_used_up && !cipher.is_13() {
             return false;
         }
-        if spent || direction.has(KEY_UPDATE_DUE) {
-            self.update(place, out);
+        if is_used_up || direction.has(KEY_UPDATE_DUE) {
+            self.seal_key_update(place, out);
         }
-        self.seal(place, Content::Data, out, write);
+        self.seal(place, ContentType::Data, out, write);
         true
     }
 
     /// Appends a key update to `out`, and replaces the sending key.
-    fn update(&mut self, place: KeyPlace, out: &mut Vec<u8>) {
-        self.seal(place, Content::Handshake, out, |out| {
+    fn seal_key_update(&mut self, place: KeyPlace, out: &mut Vec<u8>) {
+        self.seal(place, ContentType::Handshake, out, |out| {
             out.extend_from_slice(&KEY_UPDATE);
             out.push(0);
         });
-        let mut direction = self.keys.to(place);
-        place.cipher.update(direction.secret);
-        direction.restart();
+        let mut direction = self.keys.sending(place);
+        place.cipher.update_secret(direction.secret);
+        direction.reset_seq();
         direction.clear(KEY_UPDATE_DUE);
-        self.to.forget(place);
+        self.sending_cache.forget(place);
     }
 
     /// Appends an alert to `out`.
@@ -198,21 +202,21 @@ impl RecordCrypto {
             Alert::CloseNotify => WARNING,
             _ => FATAL,
         };
-        self.seal(place, Content::Alert, out, |out| {
+        self.seal(place, ContentType::Alert, out, |out| {
             out.extend_from_slice(&[level, alert as u8]);
         });
-        self.keys.to(place).set(DIRECTION_CLOSED);
+        self.keys.sending(place).set(DIRECTION_CLOSED);
     }
 
     fn seal(
         &mut self,
         place: KeyPlace,
-        content: Content,
+        content: ContentType,
         out: &mut Vec<u8>,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
-        let mut direction: Direction<'_> = self.keys.to(place);
-        let key = self.to.get(place, direction.secret);
+        let mut direction: Direction<'_> = self.keys.sending(place);
+        let key = self.sending_cache.get(place, direction.secret);
         place.cipher.seal(key, direction.seq(), content, out, write);
         direction.advance();
     }
@@ -227,23 +231,23 @@ fn violation_if(too_many: bool) -> AfterOpen {
 }
 
 /// The length of the record at the beginning of `bytes`, including its header; `None` while the header is incomplete.
-fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
+fn checked_record_length(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     let Some(&[content, major, _, high, low]) = bytes.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
     };
-    let content = Content::from_repr(content);
-    if content.is_none() || major != 3 || (cipher.is_13() && content != Some(Content::Data)) {
+    let content = ContentType::from_repr(content);
+    if content.is_none() || major != 3 || (cipher.is_13() && content != Some(ContentType::Data)) {
         return Err(Alert::UnexpectedMessage);
     }
-    let sealed = usize::from(u16::from_be_bytes([high, low]));
-    if sealed > SEALED_MAX {
+    let body_bytes = usize::from(u16::from_be_bytes([high, low]));
+    if body_bytes > SEALED_MAX {
         return Err(Alert::RecordOverflow);
     }
-    Ok(Some(HEADER_BYTES + sealed))
+    Ok(Some(HEADER_BYTES + body_bytes))
 }
 
 /// The length of a partial record, including its header, which [`RecordCrypto::open`] has checked; `None` while the header is incomplete.
-pub fn length(bytes: &[u8]) -> Option<usize> {
+pub fn record_length(bytes: &[u8]) -> Option<usize> {
     let [.., high, low] = bytes.first_chunk::<HEADER_BYTES>()?;
     Some(HEADER_BYTES + usize::from(u16::from_be_bytes([*high, *low])))
 }
@@ -264,17 +268,20 @@ mod tests {
     ];
 
     /// A connection with itself: it opens the records that it seals.
-    struct Echo(RecordCrypto, KeyPlace);
+    struct Echo {
+        crypto: RecordCrypto,
+        place: KeyPlace,
+    }
 
     impl Echo {
         fn new(cipher: Cipher) -> Echo {
-            let mut crypt = RecordCrypto::new();
+            let mut crypto = RecordCrypto::new();
             let start = DirectionStart {
                 secret: Secret::of(&[&[7; 48][..cipher.secret_bytes()]]),
                 seq: 0,
             };
-            let place = crypt.keys.insert(cipher, &start, &start);
-            Echo(crypt, place)
+            let place = crypto.keys.insert(cipher, &start, &start);
+            Echo { crypto, place }
         }
 
         /// Seals each item as a data record and opens all records. Returns the number of content bytes and the state.
@@ -282,38 +289,42 @@ mod tests {
             let mut out = Vec::new();
             for data in records {
                 let write = |out: &mut Vec<u8>| out.extend_from_slice(data);
-                assert!(self.0.seal_data(self.1, &mut out, write));
+                assert!(self.crypto.seal_data(self.place, &mut out, write));
             }
-            let opened = self.0.open(self.1, &mut out);
-            (opened.plain, opened.after)
+            let opened = self.crypto.open(self.place, &mut out);
+            (opened.plain_bytes, opened.after)
         }
     }
 
     #[test]
     fn data_without_bytes_ends_the_connection_unless_some_come_between() {
-        const MOST: usize = IDLE_RECORDS_MAX as usize;
-        let wrong = AfterOpen::Violation(Alert::UnexpectedMessage);
+        const MAX: usize = IDLE_RECORDS_MAX as usize;
+        let violation = AfterOpen::Violation(Alert::UnexpectedMessage);
         for cipher in CIPHERS {
             let mut echo = Echo::new(cipher);
             for _ in 0..10 {
                 assert_eq!(
-                    echo.echo(&[&b""[..]; MOST]),
+                    echo.echo(&[&b""[..]; MAX]),
                     (0, AfterOpen::Open),
                     "{cipher:?}"
                 );
                 assert_eq!(echo.echo(&[b"x"]), (1, AfterOpen::Open), "{cipher:?}");
             }
-            assert_eq!(echo.echo(&[&b""[..]; MOST + 1]), (0, wrong), "{cipher:?}");
+            assert_eq!(
+                echo.echo(&[&b""[..]; MAX + 1]),
+                (0, violation),
+                "{cipher:?}"
+            );
             // The same if the records arrive one by one.
             let mut echo = Echo::new(cipher);
-            let ended = (1..100).find(|_| echo.echo(&[b""]).1 == wrong);
-            assert_eq!(ended, Some(MOST + 1), "{cipher:?}");
+            let ended = (1..100).find(|_| echo.echo(&[b""]).1 == violation);
+            assert_eq!(ended, Some(MAX + 1), "{cipher:?}");
         }
     }
 
     #[test]
     fn alerts_without_effect_end_the_connection_unless_data_comes_between() {
-        const MOST: usize = IDLE_RECORDS_MAX as usize;
+        const MAX: usize = IDLE_RECORDS_MAX as usize;
         // RFC 5246 section 7.2.2: a client that does not want to negotiate again says so with a warning.
         let warning = [WARNING, Alert::NoRenegotiation as u8];
         for cipher in CIPHERS {
@@ -325,25 +336,26 @@ mod tests {
                 let mut out = Vec::new();
                 for _ in 0..count {
                     let write = |out: &mut Vec<u8>| out.extend_from_slice(&alert);
-                    echo.0.seal(echo.1, Content::Alert, &mut out, write);
+                    echo.crypto
+                        .seal(echo.place, ContentType::Alert, &mut out, write);
                 }
-                echo.0.open(echo.1, &mut out).after
+                echo.crypto.open(echo.place, &mut out).after
             };
             let mut echo = Echo::new(cipher);
             for _ in 0..10 {
-                assert_eq!(alerts(&mut echo, MOST), AfterOpen::Open, "{cipher:?}");
+                assert_eq!(alerts(&mut echo, MAX), AfterOpen::Open, "{cipher:?}");
                 assert_eq!(echo.echo(&[b"x"]), (1, AfterOpen::Open), "{cipher:?}");
             }
-            let wrong = AfterOpen::Violation(Alert::UnexpectedMessage);
-            assert_eq!(alerts(&mut echo, MOST + 1), wrong, "{cipher:?}");
+            let violation = AfterOpen::Violation(Alert::UnexpectedMessage);
+            assert_eq!(alerts(&mut echo, MAX + 1), violation, "{cipher:?}");
         }
     }
 
     #[test]
-    fn a_new_key_is_no_byte_of_data() {
+    fn key_update_does_not_count_as_data() {
         let mut echo = Echo::new(Cipher::Aes128);
         let ended = (1..100).find(|_| {
-            echo.0.keys.to(echo.1).set(KEY_UPDATE_DUE);
+            echo.crypto.keys.sending(echo.place).set(KEY_UPDATE_DUE);
             echo.echo(&[b"", b""]).1 != AfterOpen::Open
         });
         assert_eq!(ended, Some(IDLE_RECORDS_MAX / 2 + 1));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::config::{Handle, ShardSettings};
 use super::handshake::Handshake;
 use super::proxy_header::ProxyHeader;
-use super::ready::ReadyHandshakes;
+use super::ready::{QueuedLink, ReadyHandshakes};
 use super::record::RecordCrypto;
 use super::stats::{Stats, TlsFailure, Usage};
 use super::table::{Entry, SilentLinks, Table};
@@ -20,7 +20,7 @@ pub struct Limits {
     pub handshakes_max: usize,
     /// The maximum size of all partial received records, in bytes.
     pub receive_bytes_max: usize,
-    /// A threshold for the sealed bytes that wait for sockets. Above it records are small, so that only a few more bytes can wait.
+    /// While more sealed bytes than this wait for sockets, records are small, so that only a few more bytes can wait.
     pub send_bytes_max: usize,
     /// Whether connections without TLS are refused.
     pub required: bool,
@@ -32,7 +32,7 @@ pub struct Limits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlainReceived {
     /// Plain bytes for the caller, at the beginning of the buffer.
-    pub plain: usize,
+    pub plain_bytes: usize,
     /// The state of the connection after those bytes.
     pub state: StreamState,
 }
@@ -50,22 +50,22 @@ pub enum StreamState {
 
 impl PlainReceived {
     pub(super) const NOTHING: PlainReceived = PlainReceived {
-        plain: 0,
+        plain_bytes: 0,
         state: StreamState::Open,
     };
     pub(super) const CLOSED: PlainReceived = PlainReceived {
-        plain: 0,
+        plain_bytes: 0,
         state: StreamState::Closed,
     };
 
-    pub(super) fn of(received: Received) -> PlainReceived {
-        let (plain, state) = match received {
-            Received::Bytes(plain) => (plain, StreamState::Open),
+    pub(super) fn from_transport(received: Received) -> PlainReceived {
+        let (plain_bytes, state) = match received {
+            Received::Bytes(count) => (count, StreamState::Open),
             Received::Again => (0, StreamState::Open),
             Received::End => (0, StreamState::End),
             Received::Failed(_) => (0, StreamState::Closed),
         };
-        PlainReceived { plain, state }
+        PlainReceived { plain_bytes, state }
     }
 }
 
@@ -74,12 +74,12 @@ impl PlainReceived {
 pub struct PartialRecords {
     /// A partial received record.
     pub partial: Vec<u8>,
-    /// Sealed bytes, of which the first `sent` are sent.
+    /// Sealed bytes, of which the first `sent_bytes` are sent.
     pub sealed: Vec<u8>,
-    pub sent: usize,
-    /// The interest that the broker wanted last: `unread` means not to read, `waits` means to write.
-    pub unread: bool,
-    pub waits: bool,
+    pub sent_bytes: usize,
+    /// The interest that the broker wanted last: `reading_paused` means not to read, `wants_write` means to write.
+    pub reading_paused: bool,
+    pub wants_write: bool,
 }
 
 /// A connection whose handshake is not finished.
@@ -89,12 +89,12 @@ pub struct UnfinishedHandshake {
     pub peer: IpAddr,
     /// `None` if the handshake has failed or was ended. Then received bytes are ignored.
     pub handshake: Option<Box<Handshake>>,
-    /// The part of `early_bytes` that belongs to this connection.
-    pub held: usize,
+    /// The part of `held_bytes` that belongs to this connection.
+    pub held_bytes: usize,
     /// Whether the next step of the handshake is queued.
-    pub queued: bool,
+    pub is_queued: bool,
     /// Whether reading is paused until that step is done.
-    pub parked: bool,
+    pub is_paused: bool,
 }
 
 impl UnfinishedHandshake {
@@ -107,20 +107,20 @@ impl UnfinishedHandshake {
 /// The connections whose handshakes are not finished.
 #[derive(Default)]
 pub(super) struct Handshakes {
-    /// The connections by link.
-    pub early: HashMap<u32, UnfinishedHandshake>,
+    /// The connections, by link.
+    pub by_link: HashMap<u32, UnfinishedHandshake>,
     /// Handshakes that can continue.
     pub ready: ReadyHandshakes,
-    /// Link and token of the handshakes in the order in which they began. Some of them may be finished.
-    pub begun: VecDeque<(u32, u64)>,
+    /// The connections in the order in which their handshakes began. Some handshakes may be finished.
+    pub start_order: VecDeque<QueuedLink>,
     /// Number of unfinished handshakes.
-    pub under_way: usize,
-    /// The largest `under_way` since freed memory was returned to the kernel.
-    pub under_way_max: usize,
+    pub unfinished_count: usize,
+    /// The largest `unfinished_count` since freed memory was returned to the kernel.
+    pub unfinished_count_max: usize,
     /// The time spent on handshakes in this round of the shard's loop.
     pub turn_ns: u64,
     /// Bytes allocated for handshakes.
-    pub early_bytes: usize,
+    pub held_bytes: usize,
 }
 
 /// The partial records of established connections.
@@ -134,54 +134,55 @@ pub(super) struct Records {
 }
 
 /// The partial records of a connection that has some.
-pub(super) fn partial_records(
+pub(super) fn records_of(
     all: &mut HashMap<u32, PartialRecords>,
     link: Link,
 ) -> &mut PartialRecords {
-    all.get_mut(&link.0).expect("what is busy has an entry")
+    all.get_mut(&link.0)
+        .expect("a connection with partial records has an entry")
 }
 
 /// Why connections were ended.
 #[derive(Default)]
-pub(super) struct Ends {
+pub(super) struct FailureRecords {
     pub stats: Stats,
-    /// The first message for each reason since the last [`take_troubles`](TlsStreams::take_troubles).
+    /// The first message for each reason since the last [`take_failures`](TlsStreams::take_failures).
     messages: [Option<String>; TlsFailure::COUNT],
-    troubled: bool,
+    has_messages: bool,
 }
 
 /// The TLS state of all connections of a shard.
 pub struct TlsStreams {
-    pub(super) current: ShardSettings,
+    pub(super) settings: ShardSettings,
     pub(super) limits: Limits,
     pub(super) table: Table,
-    pub(super) fresh: SilentLinks,
+    pub(super) silent_links: SilentLinks,
     /// New connections that have sent only a part of their PROXY header, or the whole header and nothing after it.
-    pub(super) prefaces: HashMap<u32, ProxyHeader>,
+    pub(super) proxy_headers: HashMap<u32, ProxyHeader>,
     pub(super) handshakes: Handshakes,
-    pub(super) crypt: RecordCrypto,
+    pub(super) crypto: RecordCrypto,
     pub(super) records: Records,
     pub(super) scratch: Vec<u8>,
     /// Tokens of connections that ended while no call for them was running.
-    pub(super) ended: Vec<u64>,
-    pub(super) ends: Ends,
+    pub(super) ended_tokens: Vec<u64>,
+    pub(super) failures: FailureRecords,
 }
 
 impl TlsStreams {
     /// The state of a shard whose handshakes use the settings of `handle`.
     pub fn new(handle: Arc<Handle>, limits: Limits) -> TlsStreams {
         TlsStreams {
-            current: ShardSettings::new(handle),
+            settings: ShardSettings::new(handle),
             limits,
             table: Table::new(),
-            fresh: SilentLinks::new(),
-            prefaces: HashMap::new(),
+            silent_links: SilentLinks::new(),
+            proxy_headers: HashMap::new(),
             handshakes: Handshakes::default(),
-            crypt: RecordCrypto::new(),
+            crypto: RecordCrypto::new(),
             records: Records::default(),
             scratch: Vec::new(),
-            ended: Vec::new(),
-            ends: Ends::default(),
+            ended_tokens: Vec::new(),
+            failures: FailureRecords::default(),
         }
     }
 
@@ -192,15 +193,15 @@ impl TlsStreams {
 
     /// Counts since the shard started.
     pub fn stats(&self) -> Stats {
-        self.ends.stats
+        self.failures.stats
     }
 
     /// The current sizes.
     pub fn usage(&self) -> Usage {
         Usage {
-            connections: self.crypt.keys.len(),
-            under_way: self.handshakes.under_way as u32,
-            key_bytes: self.crypt.keys.bytes(),
+            connections: self.crypto.keys.len(),
+            unfinished_handshakes: self.handshakes.unfinished_count as u32,
+            key_bytes: self.crypto.keys.bytes(),
             descriptor_bytes: self.table.bytes(),
             record_bytes: self.records.partial_bytes + self.records.sealed_bytes,
         }
@@ -212,43 +213,46 @@ impl TlsStreams {
     /// The bytes of one connection are limited:
     /// * During the handshake to `HELD_BYTES`, the bytes that its peer may send before an answer (a record, or 64 KiB if clients send
     ///   certificates; `Handshake::room`), and our outgoing bytes.
-    /// * Afterwards to one partial record (`record::length_of` refuses longer ones), and the rest of one sealed record or of the
+    /// * Afterwards to one partial record (`record::checked_record_length` refuses longer ones), and the rest of one sealed record or of the
     ///   handshake's outgoing bytes, because nothing is sealed before that rest is sent.
     pub fn held_bytes(&self) -> usize {
         self.records.partial_bytes
             + self.records.sealed_bytes
-            + self.handshakes.early_bytes
+            + self.handshakes.held_bytes
             + self.records.by_link.capacity() * size_of::<(u32, PartialRecords)>()
-            + self.handshakes.early.capacity() * size_of::<(u32, UnfinishedHandshake)>()
-            + self.prefaces.capacity() * size_of::<(u32, ProxyHeader)>()
-            + self.handshakes.begun.capacity() * size_of::<(u32, u64)>()
+            + self.handshakes.by_link.capacity() * size_of::<(u32, UnfinishedHandshake)>()
+            + self.proxy_headers.capacity() * size_of::<(u32, ProxyHeader)>()
+            + self.handshakes.start_order.capacity() * size_of::<QueuedLink>()
             + self.handshakes.ready.bytes()
     }
 
     /// The reasons why connections were ended since the last call, each with its first message.
-    pub fn take_troubles(&mut self) -> impl Iterator<Item = (TlsFailure, String)> {
-        let messages = match std::mem::take(&mut self.ends.troubled) {
-            true => std::mem::replace(&mut self.ends.messages, [const { None }; TlsFailure::COUNT]),
+    pub fn take_failures(&mut self) -> impl Iterator<Item = (TlsFailure, String)> {
+        let messages = match std::mem::take(&mut self.failures.has_messages) {
+            true => std::mem::replace(
+                &mut self.failures.messages,
+                [const { None }; TlsFailure::COUNT],
+            ),
             false => [const { None }; TlsFailure::COUNT],
         };
-        let by_trouble = TlsFailure::ALL.iter().copied().zip(messages);
-        by_trouble.filter_map(|(trouble, message)| Some((trouble, message?)))
+        let by_failure = TlsFailure::ALL.iter().copied().zip(messages);
+        by_failure.filter_map(|(failure, message)| Some((failure, message?)))
     }
 
     /// The token of a connection that ended while no call for it was running, if there is one.
     pub fn take_ended(&mut self) -> Option<u64> {
-        self.ended.pop()
+        self.ended_tokens.pop()
     }
 
     /// Counts an ended connection. Keeps the message if it is the first one with this reason.
-    pub(super) fn count_trouble(&mut self, trouble: TlsFailure, what: &str) {
-        self.ends.stats.troubles[trouble as usize] += 1;
-        self.ends.messages[trouble as usize].get_or_insert_with(|| what.to_string());
-        self.ends.troubled = true;
+    pub(super) fn count_failure(&mut self, failure: TlsFailure, message: &str) {
+        self.failures.stats.failures[failure as usize] += 1;
+        self.failures.messages[failure as usize].get_or_insert_with(|| message.to_string());
+        self.failures.has_messages = true;
     }
 
     /// Removes the entry of a connection if it has no partial records any more.
-    pub(super) fn forget_idle(&mut self, link: Link) {
+    pub(super) fn remove_if_complete(&mut self, link: Link) {
         let records = &self.records.by_link[&link.0];
         if records.partial.is_empty() && records.sealed.is_empty() {
             self.records.by_link.remove(&link.0);

@@ -51,7 +51,7 @@ impl TlsFailure {
     }
 
     /// The reason for the failure of a handshake.
-    pub(super) fn of(error: &Error) -> TlsFailure {
+    pub(super) fn from_error(error: &Error) -> TlsFailure {
         match error {
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => TlsFailure::Incompatible,
             Error::NoCertificatesPresented | Error::InvalidCertificate(_) => {
@@ -77,13 +77,13 @@ pub struct Stats {
     /// Handshakes that resumed an earlier session.
     pub resumed: u64,
     /// The number of ended connections for each [`TlsFailure`], in the order of [`TlsFailure::ALL`].
-    pub troubles: [u64; TlsFailure::COUNT],
+    pub failures: [u64; TlsFailure::COUNT],
 }
 
 impl Stats {
     /// The number of connections that were ended for this reason.
-    pub fn of(&self, trouble: TlsFailure) -> u64 {
-        self.troubles[trouble as usize]
+    pub fn count_of(&self, failure: TlsFailure) -> u64 {
+        self.failures[failure as usize]
     }
 }
 
@@ -93,7 +93,7 @@ pub struct Usage {
     /// Connections whose handshake is finished.
     pub connections: u32,
     /// Unfinished handshakes.
-    pub under_way: u32,
+    pub unfinished_handshakes: u32,
     /// Bytes of the tables with the keys of connections.
     pub key_bytes: usize,
     /// Bytes of the table that has an entry for each link (file descriptor).
@@ -107,13 +107,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_number_and_a_word_of_its_own() {
-        for (n, trouble) in TlsFailure::ALL.iter().enumerate() {
-            assert_eq!(*trouble as usize, n);
+    fn each_failure_has_its_number_and_its_own_name() {
+        for (n, failure) in TlsFailure::ALL.iter().enumerate() {
+            assert_eq!(*failure as usize, n);
             let same = TlsFailure::ALL
                 .iter()
-                .filter(|other| other.name() == trouble.name());
-            assert_eq!(same.count(), 1, "{trouble:?}");
+                .filter(|other| other.name() == failure.name());
+            assert_eq!(same.count(), 1, "{failure:?}");
         }
     }
 }

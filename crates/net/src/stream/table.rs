@@ -7,10 +7,10 @@ use super::cipher::Cipher;
 use super::keys::KeyPlace;
 
 /// Number of links of a chunk, which is one page of memory.
-const CHUNK: usize = 1024;
-/// The lower bits of an entry are the row of the keys, and the upper bits are the cipher or [`EARLY`].
+const CHUNK_LINKS: usize = 1024;
+/// The lower bits of an entry are the row of the keys, and the upper bits are the cipher or [`UNFINISHED`].
 const ROW_BITS: u32 = 29;
-const EARLY: u32 = 7;
+const UNFINISHED: u32 = 7;
 
 /// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub enum Entry {
 
 /// Entries by link.
 pub struct Table {
-    chunks: Vec<Option<Box<[u32; CHUNK]>>>,
+    chunks: Vec<Option<Box<[u32; CHUNK_LINKS]>>>,
 }
 
 impl Table {
@@ -35,17 +35,18 @@ impl Table {
 
     /// Bytes that the table occupies.
     pub fn bytes(&self) -> usize {
-        let full = self.chunks.iter().flatten().count();
-        full * size_of::<[u32; CHUNK]>() + self.chunks.capacity() * size_of::<Option<Box<()>>>()
+        let allocated = self.chunks.iter().flatten().count();
+        allocated * size_of::<[u32; CHUNK_LINKS]>()
+            + self.chunks.capacity() * size_of::<Option<Box<()>>>()
     }
 
     #[inline]
     pub fn get(&self, link: u32) -> Entry {
         let chunk = self
             .chunks
-            .get(link as usize / CHUNK)
+            .get(link as usize / CHUNK_LINKS)
             .and_then(Option::as_ref);
-        let bits = chunk.map_or(0, |chunk| chunk[link as usize % CHUNK]);
+        let bits = chunk.map_or(0, |chunk| chunk[link as usize % CHUNK_LINKS]);
         if bits == 0 {
             return Entry::Plain;
         }
@@ -59,24 +60,24 @@ impl Table {
     pub fn set(&mut self, link: u32, entry: Entry) {
         let bits = match entry {
             Entry::Plain => 0,
-            Entry::UnfinishedHandshake => EARLY << ROW_BITS,
+            Entry::UnfinishedHandshake => UNFINISHED << ROW_BITS,
             Entry::Sealed(place) => {
                 assert!(place.row < 1 << ROW_BITS, "more connections than links");
                 u32::from(place.cipher as u8) << ROW_BITS | place.row
             }
         };
-        let n = link as usize / CHUNK;
-        if n >= self.chunks.len() {
+        let chunk_index = link as usize / CHUNK_LINKS;
+        if chunk_index >= self.chunks.len() {
             if bits == 0 {
                 return;
             }
-            self.chunks.resize_with(n + 1, || None);
+            self.chunks.resize_with(chunk_index + 1, || None);
         }
-        if self.chunks[n].is_none() && bits == 0 {
+        if self.chunks[chunk_index].is_none() && bits == 0 {
             return;
         }
-        let chunk = self.chunks[n].get_or_insert_with(|| Box::new([0; CHUNK]));
-        chunk[link as usize % CHUNK] = bits;
+        let chunk = self.chunks[chunk_index].get_or_insert_with(|| Box::new([0; CHUNK_LINKS]));
+        chunk[link as usize % CHUNK_LINKS] = bits;
     }
 }
 
@@ -91,11 +92,11 @@ impl SilentLinks {
     }
 
     pub fn set(&mut self, link: u32) {
-        let n = link as usize / 64;
-        if n >= self.words.len() {
-            self.words.resize(n + 1, 0);
+        let word_index = link as usize / 64;
+        if word_index >= self.words.len() {
+            self.words.resize(word_index + 1, 0);
         }
-        self.words[n] |= 1 << (link % 64);
+        self.words[word_index] |= 1 << (link % 64);
     }
 
     /// Clears the bit; returns whether it was set.
@@ -103,8 +104,8 @@ impl SilentLinks {
         let Some(word) = self.words.get_mut(link as usize / 64) else {
             return false;
         };
-        let was = *word >> (link % 64) & 1 == 1;
+        let was_set = *word >> (link % 64) & 1 == 1;
         *word &= !(1 << (link % 64));
-        was
+        was_set
     }
 }

@@ -20,15 +20,15 @@ mod command {
 const MAP_TYPE: u32 = 17;
 /// `BPF_PROG_TYPE_XDP`, and `BPF_XDP`, where such a program is attached.
 const PROGRAM_TYPE: u32 = 6;
-const ATTACHED_TO: u32 = 37;
+const ATTACH_TYPE: u32 = 37;
 /// `XDP_FLAGS_SKB_MODE`: the kernel runs the program, whatever the driver is able to do.
-const BY_KERNEL: u32 = 2;
+const SKB_MODE_FLAG: u32 = 2;
 /// The verdict for a frame of a queue without socket: the kernel handles it.
-const PASS: i32 = 2;
+const PASS_VERDICT: i32 = 2;
 /// `bpf_redirect_map`.
-const REDIRECT: i32 = 51;
-/// Where `struct xdp_md` has the number of the queue.
-const QUEUE_AT: i16 = 16;
+const REDIRECT_MAP_HELPER: i32 = 51;
+/// The offset of the queue's number in `struct xdp_md`.
+const QUEUE_OFFSET: i16 = 16;
 
 /// Sends all frames of some queues of an interface to sockets. The other queues stay the kernel's.
 pub struct Redirect {
@@ -45,15 +45,15 @@ impl Redirect {
     /// If this process may not (`CAP_NET_ADMIN` and `CAP_BPF`), or if the interface has another program.
     pub fn attach(interface: u32, queues: u32) -> io::Result<Redirect> {
         let map = create_map(queues)?;
-        let program = load(&program(&map))?;
+        let program = load(&build_program(&map))?;
         // Program, interface, kind and flags.
-        let link = [
+        let attributes = [
             program.as_raw_fd() as u32,
             interface,
-            ATTACHED_TO,
-            BY_KERNEL,
+            ATTACH_TYPE,
+            SKB_MODE_FLAG,
         ];
-        let link = descriptor(command::LINK_CREATE, &link)?;
+        let link = open_descriptor(command::LINK_CREATE, &attributes)?;
         Ok(Redirect {
             map,
             queues,
@@ -70,7 +70,7 @@ impl Redirect {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let value = socket.as_fd().as_raw_fd() as u32;
-        // The map; the places of key and value; no flags.
+        // The map; the addresses of key and value; no flags.
         let (key, value) = (&raw const queue as u64, &raw const value as u64);
         let map = self.map.as_raw_fd() as u64;
         // SAFETY: key and value are of the sizes that the map was made with, and live until the call is over.
@@ -80,32 +80,32 @@ impl Redirect {
 
 fn create_map(queues: u32) -> io::Result<OwnedFd> {
     let bytes = size_of::<u32>() as u32;
-    descriptor(command::MAP_CREATE, &[MAP_TYPE, bytes, bytes, queues])
+    open_descriptor(command::MAP_CREATE, &[MAP_TYPE, bytes, bytes, queues])
 }
 
-/// An instruction: the operation, the registers `to` and `from`, an offset, and a number.
-fn instruction(operation: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
+/// An instruction: the operation, the registers `destination` and `source`, an offset, and a number.
+fn instruction(operation: u8, destination: u8, source: u8, offset: i16, number: i32) -> u64 {
     let [o1, o2] = offset.to_ne_bytes();
     let [n1, n2, n3, n4] = number.to_ne_bytes();
-    u64::from_ne_bytes([operation, from << 4 | to, o1, o2, n1, n2, n3, n4])
+    u64::from_ne_bytes([operation, source << 4 | destination, o1, o2, n1, n2, n3, n4])
 }
 
 /// `return bpf_redirect_map(map, context->rx_queue_index, XDP_PASS)`.
-fn program(map: &OwnedFd) -> [u64; 6] {
+fn build_program(map: &OwnedFd) -> [u64; 6] {
     const LOAD_WORD: u8 = 0x61;
     const LOAD_LONG: u8 = 0x18;
     const MOVE: u8 = 0xb7;
     const CALL: u8 = 0x85;
     const EXIT: u8 = 0x95;
     /// In place of a register: the number is a descriptor of a map.
-    const OF_MAP: u8 = 1;
+    const MAP_DESCRIPTOR: u8 = 1;
     [
-        instruction(LOAD_WORD, 2, 1, QUEUE_AT, 0),
+        instruction(LOAD_WORD, 2, 1, QUEUE_OFFSET, 0),
         // This one is as long as two.
-        instruction(LOAD_LONG, 1, OF_MAP, 0, map.as_raw_fd()),
+        instruction(LOAD_LONG, 1, MAP_DESCRIPTOR, 0, map.as_raw_fd()),
         0,
-        instruction(MOVE, 3, 0, 0, PASS),
-        instruction(CALL, 0, 0, 0, REDIRECT),
+        instruction(MOVE, 3, 0, 0, PASS_VERDICT),
+        instruction(CALL, 0, 0, 0, REDIRECT_MAP_HELPER),
         instruction(EXIT, 0, 0, 0, 0),
     ]
 }
@@ -118,9 +118,10 @@ fn load(program: &[u64]) -> io::Result<OwnedFd> {
         program.as_ptr() as u64,
         license.as_ptr() as u64,
     ];
-    // SAFETY: the places are those of the program, with its number of instructions, and of a text with an end. Both live until the call is over.
-    let answer = unsafe { bpf(command::PROG_LOAD, &attributes) };
-    owned(answer)
+    // SAFETY: the addresses are those of the program, whose number of instructions is given, and of a text that ends with a zero. Both live
+    // until the call is over.
+    let result = unsafe { bpf(command::PROG_LOAD, &attributes) };
+    into_descriptor(result)
 }
 
 /// Two numbers that follow one another in memory.
@@ -129,26 +130,27 @@ fn pair([first, second]: [u32; 2]) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// A call whose attributes are four numbers, and that returns a descriptor.
-fn descriptor(command: libc::c_int, attributes: &[u32; 4]) -> io::Result<OwnedFd> {
+/// Makes a call whose attributes are four numbers, and that opens a descriptor.
+fn open_descriptor(command: libc::c_int, attributes: &[u32; 4]) -> io::Result<OwnedFd> {
     let [a, b, c, d] = *attributes;
     // SAFETY: these commands take numbers only.
-    let answer = unsafe { bpf(command, &[pair([a, b]), pair([c, d])]) };
-    owned(answer)
+    let result = unsafe { bpf(command, &[pair([a, b]), pair([c, d])]) };
+    into_descriptor(result)
 }
 
-fn owned(answer: libc::c_int) -> io::Result<OwnedFd> {
-    check(answer)?;
-    // SAFETY: the kernel has just opened it for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(answer) })
+/// The descriptor that a call has returned.
+fn into_descriptor(result: libc::c_int) -> io::Result<OwnedFd> {
+    check(result)?;
+    // SAFETY: the kernel has just opened this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
 /// The system call.
 ///
 /// # Safety
-/// Places among the attributes must be right for the command.
+/// Addresses among the attributes must be right for the command.
 unsafe fn bpf(command: libc::c_int, attributes: &[u64]) -> libc::c_int {
     let bytes = size_of_val(attributes);
-    // SAFETY: the attributes live until the call is over, and their size is given. The caller vouches for places in them.
+    // SAFETY: the attributes live until the call is over, and their size is given. The caller vouches for the addresses in them.
     unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), bytes) as libc::c_int }
 }

@@ -23,17 +23,22 @@ struct Ring<T> {
 }
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring of `size` entries that the socket has at this place of its file.
-    fn map(fd: BorrowedFd<'_>, place: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
+    /// Maps the ring of `size` entries that the socket has at this offset of its file.
+    fn map(
+        fd: BorrowedFd<'_>,
+        file_offset: u64,
+        offsets: XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Self> {
         let bytes = offsets.desc as usize + size as usize * size_of::<T>();
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: the kernel chooses the place in our memory, so nothing that exists is replaced.
         let start = unsafe {
             let flags = flags | MapFlags::POPULATE;
-            mmap(ptr::null_mut(), bytes, access, flags, fd, place)
+            mmap(ptr::null_mut(), bytes, access, flags, fd, file_offset)
         }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the entries lie within the mapping, whose size was computed from their place.
+        // SAFETY: the entries lie within the mapping, whose size was computed from their offset.
         let entries = unsafe { start.byte_add(offsets.desc as usize) }.cast();
         Ok(Ring {
             start,
@@ -44,6 +49,7 @@ impl<T: Copy> Ring<T> {
         })
     }
 
+    /// The counter at this offset of the mapping.
     fn counter(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: the kernel puts an aligned 32-bit number there, which both sides change only by atomic operations. The mapping lives as
         // long as `self`.
@@ -74,37 +80,40 @@ impl<T> Drop for Ring<T> {
 /// Our side of a ring whose entries the kernel consumes.
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// Entries that were written, of which the kernel may not know the last ones yet.
-    written: u32,
+    /// The count of written entries. The kernel may not know the last ones yet.
+    written_count: u32,
 }
 
 impl<T: Copy> Producer<T> {
     pub(super) fn map(
         fd: BorrowedFd<'_>,
-        place: u64,
+        file_offset: u64,
         offsets: XdpRingOffset,
         size: u32,
     ) -> io::Result<Self> {
-        let ring = Ring::map(fd, place, offsets, size)?;
-        let written = ring.producer().load(Relaxed);
-        Ok(Producer { ring, written })
+        let ring = Ring::map(fd, file_offset, offsets, size)?;
+        let written_count = ring.producer().load(Relaxed);
+        Ok(Producer {
+            ring,
+            written_count,
+        })
     }
 
     /// Writes an entry; `false` if the ring is full.
     pub(super) fn push(&mut self, entry: T) -> bool {
         let consumed = self.ring.consumer().load(Acquire);
-        if self.written.wrapping_sub(consumed) >= self.ring.size {
+        if self.written_count.wrapping_sub(consumed) >= self.ring.size {
             return false;
         }
         // SAFETY: the entry is ours until it is published.
-        unsafe { self.ring.entry(self.written).write(entry) };
-        self.written = self.written.wrapping_add(1);
+        unsafe { self.ring.entry(self.written_count).write(entry) };
+        self.written_count = self.written_count.wrapping_add(1);
         true
     }
 
-    /// Gives the kernel what was written.
+    /// Gives the kernel the entries that were written.
     pub(super) fn publish(&mut self) {
-        self.ring.producer().store(self.written, Release);
+        self.ring.producer().store(self.written_count, Release);
     }
 
     /// Whether the kernel waits for a call before it looks at the ring.
@@ -119,30 +128,30 @@ impl<T: Copy> Producer<T> {
 /// Our side of a ring whose entries the kernel produces.
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
-    taken: u32,
+    taken_count: u32,
 }
 
 impl<T: Copy> Consumer<T> {
     pub(super) fn map(
         fd: BorrowedFd<'_>,
-        place: u64,
+        file_offset: u64,
         offsets: XdpRingOffset,
         size: u32,
     ) -> io::Result<Self> {
-        let ring = Ring::map(fd, place, offsets, size)?;
-        let taken = ring.consumer().load(Relaxed);
-        Ok(Consumer { ring, taken })
+        let ring = Ring::map(fd, file_offset, offsets, size)?;
+        let taken_count = ring.consumer().load(Relaxed);
+        Ok(Consumer { ring, taken_count })
     }
 
-    /// Takes the next entry, whose place the kernel may use again at once.
+    /// Takes the next entry. The kernel may use its place in the ring again at once.
     pub(super) fn pop(&mut self) -> Option<T> {
-        if self.ring.producer().load(Acquire) == self.taken {
+        if self.ring.producer().load(Acquire) == self.taken_count {
             return None;
         }
         // SAFETY: the kernel has published this entry, and does not write there before it sees that it was consumed.
-        let entry = unsafe { self.ring.entry(self.taken).read() };
-        self.taken = self.taken.wrapping_add(1);
-        self.ring.consumer().store(self.taken, Release);
+        let entry = unsafe { self.ring.entry(self.taken_count).read() };
+        self.taken_count = self.taken_count.wrapping_add(1);
+        self.ring.consumer().store(self.taken_count, Release);
         Some(entry)
     }
 }

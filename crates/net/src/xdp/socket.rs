@@ -25,7 +25,7 @@ use super::umem::Umem;
 /// The settings of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Frames that wait to be filled by the kernel or to be read, and as many that wait to be transmitted. A power of two.
+    /// The number of frames for receiving, and also of frames for transmitting. A power of two.
     pub frames: u32,
     /// Bytes of a frame: 2,048, or the size of a page. The kernel keeps 256 of them for itself when it receives. The rest limits the MTU.
     pub frame_bytes: u32,
@@ -44,17 +44,19 @@ impl Default for Settings {
 pub struct XdpSocket {
     fd: OwnedFd,
     umem: Umem,
-    fill: Producer<u64>,
-    completion: Consumer<u64>,
-    received: Consumer<XdpDesc>,
-    to_transmit: Producer<XdpDesc>,
-    /// Frames to transmit with, and their number if none is under way.
-    free: Vec<u64>,
-    frames: usize,
+    fill_ring: Producer<u64>,
+    completion_ring: Consumer<u64>,
+    receive_ring: Consumer<XdpDesc>,
+    transmit_ring: Producer<XdpDesc>,
+    /// The addresses of the free frames among those for transmitting.
+    free_frames: Vec<u64>,
+    /// Number of frames for transmitting.
+    transmit_frames: usize,
 }
 
 impl XdpSocket {
-    /// A socket of a queue. It receives what a program of the interface sends to it, and transmits at once. The interface must be up.
+    /// Opens the socket of a queue. It receives the frames that a program of the interface sends to it, and can transmit at once. The
+    /// interface must be up.
     ///
     /// # Errors
     /// If the kernel, the driver or the rights of this process do not allow it (`CAP_NET_RAW`), or if the queue has a socket.
@@ -69,46 +71,47 @@ impl XdpSocket {
         sockopt::set_xdp_tx_ring_size(&fd, count)?;
         let offsets = sockopt::xdp_mmap_offsets(&fd)?;
         let borrowed = fd.as_fd();
-        let (fill, completion) = (XDP_UMEM_PGOFF_FILL_RING, XDP_UMEM_PGOFF_COMPLETION_RING);
+        let (fill_offset, completion_offset) =
+            (XDP_UMEM_PGOFF_FILL_RING, XDP_UMEM_PGOFF_COMPLETION_RING);
         let mut socket = XdpSocket {
-            fill: Producer::map(borrowed, fill, offsets.fr, count)?,
-            completion: Consumer::map(borrowed, completion, offsets.cr, count)?,
-            received: Consumer::map(borrowed, XDP_PGOFF_RX_RING, offsets.rx, count)?,
-            to_transmit: Producer::map(borrowed, XDP_PGOFF_TX_RING, offsets.tx, count)?,
-            free: (count..2 * count)
+            fill_ring: Producer::map(borrowed, fill_offset, offsets.fr, count)?,
+            completion_ring: Consumer::map(borrowed, completion_offset, offsets.cr, count)?,
+            receive_ring: Consumer::map(borrowed, XDP_PGOFF_RX_RING, offsets.rx, count)?,
+            transmit_ring: Producer::map(borrowed, XDP_PGOFF_TX_RING, offsets.tx, count)?,
+            free_frames: (count..2 * count)
                 .map(|frame| umem.address(frame))
                 .collect(),
-            frames: count as usize,
+            transmit_frames: count as usize,
             umem,
             fd,
         };
         for frame in 0..count {
-            socket.fill.push(socket.umem.address(frame));
+            socket.fill_ring.push(socket.umem.address(frame));
         }
-        socket.fill.publish();
+        socket.fill_ring.publish();
         let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         bind(&socket.fd, &SocketAddrXdp::new(flags, interface, queue))?;
         Ok(socket)
     }
 
-    /// Calls `packet` with each frame that has arrived, at most `most` of them. Returns their number.
-    pub fn receive(&mut self, most: usize, mut packet: impl FnMut(&[u8])) -> usize {
+    /// Calls `handle_frame` with each frame that has arrived, at most `frames_max` of them. Returns their number.
+    pub fn receive(&mut self, frames_max: usize, mut handle_frame: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
-        while count < most
-            && let Some(frame) = self.received.pop()
+        while count < frames_max
+            && let Some(frame) = self.receive_ring.pop()
         {
             count += 1;
             if let Some(bytes) = self.umem.read(frame.addr, frame.len) {
-                packet(bytes);
+                handle_frame(bytes);
             }
             // The ring has room for all frames that receive.
-            self.fill.push(frame.addr);
+            self.fill_ring.push(frame.addr);
         }
         if count > 0 {
-            self.fill.publish();
+            self.fill_ring.publish();
         }
-        if self.fill.needs_wakeup() {
-            // What there is to receive is in the ring, and no data comes with this call.
+        if self.fill_ring.needs_wakeup() {
+            // This call only wakes the kernel: received frames are in the ring, and the call itself returns none.
             let _ = recv(&self.fd, &mut [0; 0][..], RecvFlags::DONTWAIT);
         }
         count
@@ -117,17 +120,17 @@ impl XdpSocket {
     /// Writes a frame of `bytes` bytes, which [`XdpSocket::flush`] transmits. `false` if there is no room for it.
     pub fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         self.reclaim();
-        let Some(address) = self.free.pop() else {
+        let Some(address) = self.free_frames.pop() else {
             return false;
         };
         let length = bytes as u32;
-        let Some(out) = self.umem.write(address, length) else {
-            self.free.push(address);
+        let Some(frame) = self.umem.write(address, length) else {
+            self.free_frames.push(address);
             return false;
         };
-        fill(out);
+        fill(frame);
         // The ring has room for all frames that transmit.
-        self.to_transmit.push(XdpDesc {
+        self.transmit_ring.push(XdpDesc {
             addr: address,
             len: length,
             options: XdpDescOptions::empty(),
@@ -139,8 +142,8 @@ impl XdpSocket {
     /// # Errors
     /// If the interface is down or gone. If the kernel only has no room now, the rest leaves with a later call.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.to_transmit.publish();
-        if self.is_idle() || !self.to_transmit.needs_wakeup() {
+        self.transmit_ring.publish();
+        if self.is_idle() || !self.transmit_ring.needs_wakeup() {
             return Ok(());
         }
         match send(&self.fd, &[], SendFlags::DONTWAIT) {
@@ -151,32 +154,32 @@ impl XdpSocket {
 
     /// Takes back the frames that were transmitted.
     fn reclaim(&mut self) {
-        while let Some(address) = self.completion.pop() {
-            self.free.push(address);
+        while let Some(address) = self.completion_ring.pop() {
+            self.free_frames.push(address);
         }
     }
 
     /// Whether all frames to transmit with are free.
     fn is_idle(&mut self) -> bool {
         self.reclaim();
-        self.free.len() == self.frames
+        self.free_frames.len() == self.transmit_frames
     }
 
-    /// Waits for a frame, at most `longest`. Returns whether there is one.
-    pub fn wait(&self, longest: Duration) -> bool {
-        let longest = Timespec {
-            tv_sec: longest.as_secs() as i64,
-            tv_nsec: longest.subsec_nanos().into(),
+    /// Waits for a frame, at most `timeout`. Returns whether there is one.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
         };
-        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&longest))
+        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout))
             .is_ok_and(|ready| ready > 0)
     }
 
-    /// What the kernel has dropped, since the socket was made.
+    /// The kernel's counts of dropped frames since the socket was made.
     ///
     /// # Errors
     /// None that is known.
-    pub fn dropped(&self) -> io::Result<XdpStatistics> {
+    pub fn drop_statistics(&self) -> io::Result<XdpStatistics> {
         Ok(sockopt::xdp_statistics(&self.fd)?)
     }
 }

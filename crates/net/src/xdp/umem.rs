@@ -33,7 +33,7 @@ impl Umem {
         self.frames as usize * self.frame_bytes as usize
     }
 
-    /// What the kernel is told of the memory.
+    /// The description of the memory for the kernel.
     pub(super) fn registration(&self) -> XdpUmemReg {
         XdpUmemReg {
             addr: self.start.as_ptr() as u64,
@@ -50,28 +50,28 @@ impl Umem {
         u64::from(frame) * u64::from(self.frame_bytes)
     }
 
-    /// The first byte at this address, if so many bytes from there on are within one frame.
-    fn at(&self, address: u64, bytes: u32) -> Option<*mut u8> {
-        let within = address % u64::from(self.frame_bytes);
+    /// A pointer to the byte at this address, if `bytes` bytes from there on are within one frame.
+    fn pointer_at(&self, address: u64, bytes: u32) -> Option<*mut u8> {
+        let frame_offset = address % u64::from(self.frame_bytes);
         let is_inside = address < self.bytes() as u64
-            && within + u64::from(bytes) <= u64::from(self.frame_bytes);
+            && frame_offset + u64::from(bytes) <= u64::from(self.frame_bytes);
         // SAFETY: the address is inside the memory.
         is_inside.then(|| unsafe { self.start.as_ptr().cast::<u8>().add(address as usize) })
     }
 
     /// Bytes of a frame that belongs to us; `None` if they are not within one frame.
     pub(super) fn read(&self, address: u64, bytes: u32) -> Option<&[u8]> {
-        let first = self.at(address, bytes)?;
+        let start = self.pointer_at(address, bytes)?;
         // SAFETY: the bytes are inside the memory, which is initialised with zeroes. The caller owns the frame, so that the kernel does not
         // write there, and `&self` keeps `write` away.
-        Some(unsafe { std::slice::from_raw_parts(first, bytes as usize) })
+        Some(unsafe { std::slice::from_raw_parts(start, bytes as usize) })
     }
 
     /// Bytes of a frame that belongs to us, to write; `None` if they are not within one frame.
     pub(super) fn write(&mut self, address: u64, bytes: u32) -> Option<&mut [u8]> {
-        let first = self.at(address, bytes)?;
+        let start = self.pointer_at(address, bytes)?;
         // SAFETY: as in `read`. `&mut self` keeps every other use of the memory away.
-        Some(unsafe { std::slice::from_raw_parts_mut(first, bytes as usize) })
+        Some(unsafe { std::slice::from_raw_parts_mut(start, bytes as usize) })
     }
 }
 

@@ -21,7 +21,7 @@ const OFF_BYTES: i64 = 4 << 10;
 /// The growth of the counted memory and of the heap after the server received these bytes in pieces of `cut`.
 fn brought(pair: &mut Pair, bytes: &[u8], cut: usize) -> (i64, i64) {
     let before = pair.streams.held_bytes() as i64;
-    let grown = grown_bytes(|| pair.bring(bytes, &[cut]));
+    let grown = grown_bytes(|| pair.deliver(bytes, &[cut]));
     (pair.streams.held_bytes() as i64 - before, grown)
 }
 
@@ -33,7 +33,7 @@ fn bytes_of_a_handshake_are_counted() {
         Handle::new(source.clone()).unwrap(),
         client(&source, suites()[0]),
     );
-    first.shake(&[1000]);
+    first.complete_handshake(&[1000]);
     let asks = Source {
         clients: Some((source.certificate.clone(), Clients::Optional)),
         ..source.clone()
@@ -52,7 +52,7 @@ fn bytes_of_a_handshake_are_counted() {
                 );
             }
             assert!(pair.streams.held_bytes() > 8 << 10);
-            pair.shake(&[1000]);
+            pair.complete_handshake(&[1000]);
             assert!(!pair.client.is_handshaking(), "{suite:?}");
             let rows = pair.streams.held_bytes();
             assert!(
@@ -70,11 +70,11 @@ fn a_handshake_that_ends_otherwise_is_counted_no_longer() {
     for how in 0..3 {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         let hello = pair.outgoing();
-        pair.bring(&hello[..40], &[40]);
+        pair.deliver(&hello[..40], &[40]);
         assert!(pair.streams.held_bytes() > 8 << 10);
         match how {
             0 => pair.hang_up(),
-            1 => pair.bring(&[0xff; 5000], &[5000]),
+            1 => pair.deliver(&[0xff; 5000], &[5000]),
             _ => pair.closing(false),
         }
         let rows = pair.streams.held_bytes();
@@ -87,13 +87,13 @@ fn a_record_in_pieces_is_not_copied_for_each_of_them_and_takes_its_length_at_mos
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
-        pair.shake(&[1000]);
+        pair.complete_handshake(&[1000]);
         pair.client.writer().write_all(&[7; 16_000]).unwrap();
         let record = pair.outgoing();
         let mut most = 0;
         let count = allocations(|| {
             for byte in &record[..record.len() - 1] {
-                pair.bring(&[*byte], &[1]);
+                pair.deliver(&[*byte], &[1]);
                 most = most.max(pair.streams.usage().record_bytes);
             }
         });
@@ -103,8 +103,11 @@ fn a_record_in_pieces_is_not_copied_for_each_of_them_and_takes_its_length_at_mos
             record.len()
         );
         assert!(most <= record.len(), "{suite:?}: {most} bytes are held");
-        pair.bring(&record[record.len() - 1..], &[1]);
-        assert_eq!((pair.state, pair.served.len()), (StreamState::Open, 16_000));
+        pair.deliver(&record[record.len() - 1..], &[1]);
+        assert_eq!(
+            (pair.state, pair.server_received.len()),
+            (StreamState::Open, 16_000)
+        );
         assert_eq!(pair.streams.usage().record_bytes, 0);
     }
 }

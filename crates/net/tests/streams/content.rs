@@ -18,7 +18,7 @@ fn send_all(pair: &mut Pair, bytes: &[u8], sip: usize) {
         let taken = pair.send(&parts).expect("it has TLS");
         sent += taken;
         while sent < bytes.len() {
-            pair.sip(sip);
+            pair.read_at_most(sip);
             if pair.writable() {
                 break;
             }
@@ -40,7 +40,7 @@ proptest! {
         let source = source();
         let suite = suites()[suite];
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
-        pair.shake(&cuts);
+        pair.complete_handshake(&cuts);
         prop_assert!(!pair.client.is_handshaking());
         let (mut said, mut answered) = (Vec::new(), Vec::new());
         for len in lengths {
@@ -49,7 +49,7 @@ proptest! {
                 use std::io::Write;
                 pair.client.writer().write_all(piece).unwrap();
                 let out = pair.outgoing();
-                pair.bring(&out, &cuts);
+                pair.deliver(&out, &cuts);
             }
             if updates && suite.tls13().is_some() {
                 // The client asks for a key update of the server too, which the server's next record brings.
@@ -59,11 +59,11 @@ proptest! {
             send_all(&mut pair, &text, sip);
             answered.extend_from_slice(&text);
         }
-        pair.shake(&cuts);
+        pair.complete_handshake(&cuts);
         prop_assert_eq!(&pair.error, &None);
         prop_assert_eq!(pair.state, StreamState::Open);
-        prop_assert!(pair.served == said, "{} bytes of {}", pair.served.len(), said.len());
-        prop_assert!(pair.got == answered, "{} bytes of {}", pair.got.len(), answered.len());
+        prop_assert!(pair.server_received == said, "{} bytes of {}", pair.server_received.len(), said.len());
+        prop_assert!(pair.client_received == answered, "{} bytes of {}", pair.client_received.len(), answered.len());
     }
 }
 
@@ -77,15 +77,15 @@ fn bytes_right_behind_a_handshake_are_no_part_of_it() {
             pair.client.set_buffer_limit(None);
             let text = text(900_000);
             pair.client.writer().write_all(&text).unwrap();
-            pair.shake(&[piece]);
+            pair.complete_handshake(&[piece]);
             for _ in 0..40 {
                 pair.serve();
             }
             assert_eq!(pair.state, StreamState::Open, "{suite:?}");
             assert!(
-                pair.served == text,
+                pair.server_received == text,
                 "{suite:?}: {} bytes",
-                pair.served.len()
+                pair.server_received.len()
             );
         }
     }
@@ -96,19 +96,19 @@ fn a_connection_that_waits_holds_nothing_but_its_keys() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
-        pair.shake(&[1000]);
+        pair.complete_handshake(&[1000]);
         let waiting = pair.streams.usage().record_bytes;
         assert_eq!(waiting, 0);
         use std::io::Write;
         pair.client.writer().write_all(&text(5000)).unwrap();
         let out = pair.outgoing();
-        pair.bring(&out[..3000], &[3000]);
+        pair.deliver(&out[..3000], &[3000]);
         assert_eq!(
             pair.streams.usage().record_bytes,
             waiting + 3000,
             "a record in part is held"
         );
-        pair.bring(&out[3000..], &[3000]);
+        pair.deliver(&out[3000..], &[3000]);
         assert_eq!(pair.streams.usage().record_bytes, waiting, "{suite:?}");
         assert_eq!(pair.streams.usage().connections, 1);
         pair.closing(false);
@@ -121,16 +121,23 @@ fn a_refused_record_goes_out_whole_before_the_next_and_its_sender_is_told() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
-        pair.shake(&[1000]);
+        pair.complete_handshake(&[1000]);
         let text = text(2_000_000);
         let taken = pair.send(&[&text]).unwrap();
         assert!(taken < text.len(), "a socket does not take two megabytes");
-        assert_eq!(pair.streams.interest(pair.link, true, false), (true, true));
+        assert_eq!(
+            pair.streams.socket_interest(pair.link, true, false),
+            (true, true)
+        );
         assert!(!pair.writable(), "nobody has read");
         assert_eq!(pair.send(&[&text[taken..]]), Some(0));
         send_all(&mut pair, &text[taken..], 3000);
         pair.read();
-        assert!(pair.got == text, "{suite:?}: {} bytes", pair.got.len());
+        assert!(
+            pair.client_received == text,
+            "{suite:?}: {} bytes",
+            pair.client_received.len()
+        );
     }
 }
 
@@ -139,14 +146,17 @@ fn a_changed_byte_ends_the_connection_with_an_alert() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
-        pair.shake(&[1000]);
+        pair.complete_handshake(&[1000]);
         use std::io::Write;
         pair.client.writer().write_all(b"hello").unwrap();
         let mut out = pair.outgoing();
         *out.last_mut().unwrap() ^= 1;
-        pair.bring(&out, &[1000]);
-        assert_eq!((pair.state, pair.served.len()), (StreamState::Closed, 0));
-        assert_eq!(pair.streams.stats().of(TlsFailure::Record), 1);
+        pair.deliver(&out, &[1000]);
+        assert_eq!(
+            (pair.state, pair.server_received.len()),
+            (StreamState::Closed, 0)
+        );
+        assert_eq!(pair.streams.stats().count_of(TlsFailure::Record), 1);
         pair.read();
         let told = pair.error.clone().expect("an alert");
         let wanted = rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac);
@@ -167,8 +177,8 @@ fn records_that_no_peer_sends_are_refused() {
     for bytes in wrong {
         for suite in suites() {
             let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
-            pair.shake(&[1000]);
-            pair.bring(bytes, &[1]);
+            pair.complete_handshake(&[1000]);
+            pair.deliver(bytes, &[1]);
             assert_eq!(pair.state, StreamState::Closed, "{bytes:?} {suite:?}");
         }
     }
@@ -179,17 +189,17 @@ fn a_farewell_ends_the_hearing_and_is_answered_when_we_close() {
     let source = source();
     for suite in suites() {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client(&source, suite));
-        pair.shake(&[1000]);
+        pair.complete_handshake(&[1000]);
         pair.client.send_close_notify();
         let out = pair.outgoing();
-        pair.bring(&out, &[5]);
+        pair.deliver(&out, &[5]);
         assert_eq!(pair.state, StreamState::End);
         // After a peer has sent `close_notify`, it can still receive.
         assert_eq!(pair.send(&[b"bye"]), Some(3));
         pair.streams.shutdown(&mut pair.sockets, pair.link);
         pair.read();
-        assert_eq!(pair.got, b"bye");
-        assert!(pair.ended);
+        assert_eq!(pair.client_received, b"bye");
+        assert!(pair.server_has_ended);
         let state = pair.client.process_new_packets().unwrap();
         assert!(
             state.peer_has_closed(),

@@ -9,21 +9,21 @@ use rustls::HandshakeKind;
 use crate::pair::{LIMITS, Pair, client, source, suites};
 
 fn under_way(pair: &Pair) -> usize {
-    pair.streams.usage().under_way as usize
+    pair.streams.usage().unfinished_handshakes as usize
 }
 
 /// The reasons reported for ended connections. Also checks that each was counted.
 fn troubles(pair: &mut Pair) -> Vec<TlsFailure> {
     let told: Vec<_> = pair
         .streams
-        .take_troubles()
+        .take_failures()
         .map(|(trouble, _)| trouble)
         .collect();
     let stats = pair.streams.stats();
     let counted = TlsFailure::ALL
         .iter()
         .copied()
-        .filter(|trouble| stats.of(*trouble) > 0);
+        .filter(|trouble| stats.count_of(*trouble) > 0);
     assert_eq!(told, counted.collect::<Vec<_>>());
     told
 }
@@ -36,7 +36,7 @@ fn a_ticket_is_good_on_every_shard_and_after_the_certificate_was_replaced() {
         let config = client(&source, suite);
         let kind_on_a_new_shard = || {
             let mut pair = Pair::new(handle.clone(), config.clone());
-            pair.shake(&[500]);
+            pair.complete_handshake(&[500]);
             assert!(!pair.client.is_handshaking());
             let stats = pair.streams.stats();
             (
@@ -57,16 +57,16 @@ fn a_replaced_certificate_is_shown_from_the_next_handshake_on_and_connections_st
     let (old, new) = (source(), source());
     let handle = Handle::new(old.clone()).unwrap();
     let mut first = Pair::new(handle.clone(), client(&old, suites()[0]));
-    first.shake(&[500]);
+    first.complete_handshake(&[500]);
     handle.replace(new.clone()).unwrap();
     let mut second = Pair::new(handle.clone(), client(&new, suites()[0]));
-    second.shake(&[500]);
+    second.complete_handshake(&[500]);
     assert!(!second.client.is_handshaking());
     first.send(&[b"still here"]);
     first.read();
-    assert_eq!(first.got, b"still here");
+    assert_eq!(first.client_received, b"still here");
     let mut third = Pair::new(handle, client(&old, suites()[0]));
-    third.shake(&[500]);
+    third.complete_handshake(&[500]);
     assert!(
         third.error.is_some(),
         "who trusts the old one alone is not content"
@@ -107,7 +107,7 @@ fn unusable_certificate_changes_nothing() {
     });
     assert!(matches!(pair, Err(ConfigError::Pair(_))));
     let mut pair = Pair::new(handle, client(&good, suites()[0]));
-    pair.shake(&[500]);
+    pair.complete_handshake(&[500]);
     assert!(!pair.client.is_handshaking());
 }
 
@@ -116,17 +116,20 @@ fn plain_bytes_pass_unless_tls_is_required() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
     let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
-    pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[1]);
-    assert_eq!(pair.served, b"GET / HTTP/1.1\r\n\r\n");
+    pair.deliver(b"GET / HTTP/1.1\r\n\r\n", &[1]);
+    assert_eq!(pair.server_received, b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(pair.send(&[b"plain"]), None, "the caller writes itself");
     let required = Limits {
         required: true,
         ..LIMITS
     };
     let mut pair = Pair::with(handle, client(&source, suites()[0]), required);
-    pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[100]);
-    assert_eq!((pair.state, pair.served.len()), (StreamState::Closed, 0));
-    assert_eq!(pair.streams.stats().of(TlsFailure::Plain), 1);
+    pair.deliver(b"GET / HTTP/1.1\r\n\r\n", &[100]);
+    assert_eq!(
+        (pair.state, pair.server_received.len()),
+        (StreamState::Closed, 0)
+    );
+    assert_eq!(pair.streams.stats().count_of(TlsFailure::Plain), 1);
 }
 
 #[test]
@@ -141,35 +144,42 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
     for cut in [1, 16, 27, 28, 29, 1000] {
         let mut pair = Pair::with(handle.clone(), client(&source, suites()[0]), proxied);
         let hello = pair.outgoing();
-        pair.bring(&[&header[..], &hello].concat(), &[cut]);
+        pair.deliver(&[&header[..], &hello].concat(), &[cut]);
         pair.read();
-        pair.shake(&[cut]);
+        pair.complete_handshake(&[cut]);
         use std::io::Write;
         pair.client.writer().write_all(b"hello").unwrap();
         let out = pair.outgoing();
-        pair.bring(&out, &[cut]);
-        assert_eq!(pair.served, [&header[..], b"hello"].concat(), "{cut}");
+        pair.deliver(&out, &[cut]);
+        assert_eq!(
+            pair.server_received,
+            [&header[..], b"hello"].concat(),
+            "{cut}"
+        );
         assert_eq!(pair.streams.stats().handshakes, 1);
 
         let mut plain = Pair::with(handle.clone(), client(&source, suites()[0]), proxied);
         let request = [&header[..], b"GET / HTTP/1.1\r\n\r\n"].concat();
-        plain.bring(&request, &[cut]);
-        assert_eq!(plain.served, request, "{cut}");
+        plain.deliver(&request, &[cut]);
+        assert_eq!(plain.server_received, request, "{cut}");
 
         let required = Limits {
             required: true,
             ..proxied
         };
         let mut refused = Pair::with(handle.clone(), client(&source, suites()[0]), required);
-        refused.bring(&request, &[cut]);
+        refused.deliver(&request, &[cut]);
         assert_eq!(refused.state, StreamState::Closed, "{cut}");
         assert_eq!(troubles(&mut refused), [TlsFailure::Plain]);
     }
     // Without the PROXY header the bytes do not count as TLS, and the caller refuses them.
     let mut pair = Pair::with(handle, client(&source, suites()[0]), proxied);
     let hello = pair.outgoing();
-    pair.bring(&hello, &[1000]);
-    assert_eq!((pair.served.len(), under_way(&pair)), (hello.len(), 0));
+    pair.deliver(&hello, &[1000]);
+    assert_eq!(
+        (pair.server_received.len(), under_way(&pair)),
+        (hello.len(), 0)
+    );
 }
 
 #[test]
@@ -183,9 +193,9 @@ fn garbage_is_refused_with_an_alert() {
     ];
     for bytes in garbage {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
-        pair.bring(bytes, &[1]);
+        pair.deliver(bytes, &[1]);
         assert_eq!(pair.state, StreamState::Closed, "{bytes:?}");
-        assert_eq!(pair.streams.stats().of(TlsFailure::Garbage), 1);
+        assert_eq!(pair.streams.stats().count_of(TlsFailure::Garbage), 1);
         assert_eq!(under_way(&pair), 0);
         assert_eq!(troubles(&mut pair), [TlsFailure::Garbage]);
     }
@@ -213,11 +223,11 @@ fn a_handshake_that_fails_is_counted_by_its_reason() {
     ];
     for (source, client, trouble) in cases {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client);
-        pair.shake(&[500]);
+        pair.complete_handshake(&[500]);
         assert_eq!(troubles(&mut pair), [trouble]);
         assert_eq!((under_way(&pair), pair.state), (0, StreamState::Closed));
         let stats = pair.streams.stats();
-        assert_eq!((stats.handshakes, stats.of(trouble)), (0, 1));
+        assert_eq!((stats.handshakes, stats.count_of(trouble)), (0, 1));
     }
 }
 
@@ -228,7 +238,7 @@ fn client_that_leaves_a_handshake_is_gone_and_one_that_is_ended_was_slow() {
     let begun = || {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         let hello = pair.outgoing();
-        pair.bring(&hello[..40], &[40]);
+        pair.deliver(&hello[..40], &[40]);
         assert_eq!(under_way(&pair), 1);
         pair
     };
@@ -238,7 +248,7 @@ fn client_that_leaves_a_handshake_is_gone_and_one_that_is_ended_was_slow() {
     assert_eq!(under_way(&left), 0);
     left.closing(true);
     assert_eq!(
-        left.streams.stats().of(TlsFailure::Slow),
+        left.streams.stats().count_of(TlsFailure::Slow),
         0,
         "it is counted once"
     );
@@ -262,7 +272,7 @@ fn a_flight_without_end_is_refused() {
     // In one piece the message is longer than anything that a client sends before an answer.
     for (cut, trouble) in [(100_000, TlsFailure::TooLong), (5_000, TlsFailure::Garbage)] {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
-        pair.bring(&record.repeat(8), &[cut]);
+        pair.deliver(&record.repeat(8), &[cut]);
         let ended = pair.streams.take_ended().is_some();
         assert!(ended || pair.state == StreamState::Closed, "{cut}");
         assert_eq!(troubles(&mut pair), [trouble], "{cut}");
@@ -278,14 +288,14 @@ fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
     let handle = Handle::new(source.clone()).unwrap();
     let mut pair = Pair::new(handle, client(&source, suites()[0]));
     let hello = pair.outgoing();
-    pair.bring(&hello[..40], &[40]);
+    pair.deliver(&hello[..40], &[40]);
     let mut others = Vec::new();
     for n in 0..LIMITS.handshakes_max {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         std::io::Write::write_all(&mut theirs, &hello[..40]).unwrap();
         let link = Link(ours.into_raw_fd() as u32);
-        pair.streams.opened(link);
+        pair.streams.add_connection(link);
         let mut buffer = vec![0; crore_net::stream::BUFFER_MIN];
         let token = 100 + n as u64;
         pair.streams
@@ -295,9 +305,9 @@ fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
     assert_eq!(pair.streams.take_ended(), Some(crate::pair::TOKEN));
     assert_eq!(pair.streams.take_ended(), None);
     assert_eq!(under_way(&pair), LIMITS.handshakes_max);
-    assert_eq!(pair.streams.stats().of(TlsFailure::Evicted), 1);
+    assert_eq!(pair.streams.stats().count_of(TlsFailure::Evicted), 1);
     for (link, _theirs) in others {
-        pair.streams.closing(&mut pair.sockets, link, false);
+        pair.streams.forget(&mut pair.sockets, link, false);
         pair.sockets.close(link);
     }
     assert_eq!(under_way(&pair), 0);
@@ -333,7 +343,7 @@ proptest! {
                     out[0] = 22;
                 }
             }
-            pair.bring(&out, &cuts);
+            pair.deliver(&out, &cuts);
             pair.read();
             if pair.state != StreamState::Open || pair.error.is_some() {
                 break;

@@ -15,7 +15,7 @@ fn established(suite: usize) -> Pair {
         Handle::new(source.clone()).unwrap(),
         client(&source, suites()[suite]),
     );
-    pair.shake(&[1000]);
+    pair.complete_handshake(&[1000]);
     assert!(!pair.client.is_handshaking());
     pair
 }
@@ -27,11 +27,11 @@ fn updates(pair: &mut Pair, most: usize, records: usize) -> usize {
         for _ in 0..records {
             pair.client.writer().write_all(b"x").unwrap();
             let out = pair.outgoing();
-            pair.bring(&out, &[1000]);
+            pair.deliver(&out, &[1000]);
         }
         pair.client.refresh_traffic_keys().unwrap();
         let out = pair.outgoing();
-        pair.bring(&out, &[1000]);
+        pair.deliver(&out, &[1000]);
         if pair.state != StreamState::Open {
             return n;
         }
@@ -46,7 +46,7 @@ fn keys_that_are_changed_for_nothing_end_the_connection() {
             let mut pair = established(suite);
             assert_eq!(updates(&mut pair, 200, records), most, "{suite} {records}");
             assert_eq!(pair.state, StreamState::Closed);
-            assert_eq!(pair.streams.stats().of(TlsFailure::Record), 1);
+            assert_eq!(pair.streams.stats().count_of(TlsFailure::Record), 1);
             pair.read();
             let told = Error::AlertReceived(AlertDescription::UnexpectedMessage);
             assert_eq!(pair.error, Some(told), "{suite} {records}");
@@ -58,12 +58,15 @@ fn keys_that_are_changed_for_nothing_end_the_connection() {
 fn keys_may_be_changed_for_ever_by_whoever_says_something() {
     let mut pair = established(0);
     assert_eq!(updates(&mut pair, 300, 16), 300);
-    assert_eq!(pair.served.len(), 300 * 16);
+    assert_eq!(pair.server_received.len(), 300 * 16);
     // Each update asked the server for a new key of its own, which the server's next record brings.
     let sent = pair.send(&[b"answer"]);
     assert_eq!(sent, Some(6));
     pair.read();
-    assert_eq!((pair.got.as_slice(), &pair.error), (&b"answer"[..], &None));
+    assert_eq!(
+        (pair.client_received.as_slice(), &pair.error),
+        (&b"answer"[..], &None)
+    );
 }
 
 /// The bytes of a flight, in records with this many bytes of content.
@@ -90,9 +93,9 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
         for cut in [1, 7, 40_000] {
             let mut pair = Pair::new(handle.clone(), client(&source, suite));
             let hello = pair.outgoing();
-            pair.bring(&crumbs(&hello, 32), &[cut]);
+            pair.deliver(&crumbs(&hello, 32), &[cut]);
             pair.read();
-            pair.shake(&[cut]);
+            pair.complete_handshake(&[cut]);
             assert!(!pair.client.is_handshaking(), "{suite:?} {cut}");
 
             // A ClientHello of more than 600 bytes, with padding in an unknown extension.
@@ -102,16 +105,16 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
             hello[3..5].copy_from_slice(&(4 + 0x1000_u16).to_be_bytes());
             let hello = crumbs(&hello, 1);
             // This many records are accepted, and not one more.
-            pair.bring(&hello[..6 * 255], &[cut]);
+            pair.deliver(&hello[..6 * 255], &[cut]);
             assert_eq!(pair.state, StreamState::Open, "{suite:?} {cut}");
-            pair.bring(&hello[6 * 255..], &[cut]);
+            pair.deliver(&hello[6 * 255..], &[cut]);
             let ended = pair.streams.take_ended().is_some();
             assert!(
                 ended || pair.state == StreamState::Closed,
                 "{suite:?} {cut}"
             );
-            assert_eq!(pair.streams.stats().of(TlsFailure::TooLong), 1);
-            assert_eq!(pair.streams.usage().under_way, 0);
+            assert_eq!(pair.streams.stats().count_of(TlsFailure::TooLong), 1);
+            assert_eq!(pair.streams.usage().unfinished_handshakes, 0);
         }
     }
 }
@@ -131,14 +134,14 @@ fn client_without_certificate_may_send_one_record_before_an_answer() {
     .concat();
     let mut most = 0;
     for piece in record.repeat(8).chunks(700) {
-        pair.bring(piece, &[700]);
+        pair.deliver(piece, &[700]);
         most = most.max(pair.streams.held_bytes() - before);
         if pair.state != StreamState::Open {
             break;
         }
     }
     assert_eq!(pair.state, StreamState::Closed);
-    assert_eq!(pair.streams.stats().of(TlsFailure::TooLong), 1);
+    assert_eq!(pair.streams.stats().count_of(TlsFailure::TooLong), 1);
     // Twice a record (since vectors grow by doubling), and the handshake itself.
     assert!(most < 48 << 10, "{most} bytes");
 }
@@ -156,17 +159,17 @@ fn client_that_ended_its_side_during_a_waiting_handshake_is_not_reported_as_clos
         client(&source, suites()[0]),
     );
     let hello = pair.outgoing();
-    pair.put(&hello);
+    pair.write_to_socket(&hello);
     pair.receive();
     // The server's turn (one run of its event loop) ends before the handshake was continued.
     pair.streams.end_turn(&mut pair.sockets);
-    pair.finish();
+    pair.end_client_stream();
     assert!(
         !reported(&mut pair),
         "it is over for whoever looks, and unread"
     );
     // In the next turn the client gets its answer, and the server reads the client's end.
-    pair.go_on();
+    pair.run_handshakes();
     pair.read();
     assert!(reported(&mut pair));
     pair.receive();

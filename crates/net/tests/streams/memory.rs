@@ -42,23 +42,23 @@ impl Transport for Memory {
         })
     }
     fn accept(&mut self, _: usize, _: u64, _: impl FnOnce(&[u8]) -> Vec<u8>) -> AcceptResult {
-        AcceptResult::Nobody
+        AcceptResult::NoConnection
     }
     fn pause(&mut self, _: u64) {}
     fn room(&self) -> u32 {
         1
     }
-    fn settle(&mut self, _: u32, _: u64) -> io::Result<()> {
+    fn adjust_accepting(&mut self, _: u32, _: u64) -> io::Result<()> {
         Ok(())
     }
-    fn block_new(&mut self) -> usize {
+    fn block_new_connections(&mut self) -> usize {
         0
     }
     fn close_listeners(&mut self) {}
     fn open(&mut self, link: Link, token: u64) -> io::Result<()> {
-        self.interest(link, token, true, false)
+        self.set_interest(link, token, true, false)
     }
-    fn interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()> {
+    fn set_interest(&mut self, link: Link, token: u64, read: bool, write: bool) -> io::Result<()> {
         assert_eq!(link, LINK);
         (self.token, self.read, self.write) = (token, read, write);
         Ok(())
@@ -104,7 +104,7 @@ fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
     let name = ServerName::try_from("localhost").unwrap();
     let mut peer = ClientConnection::new(client(&source, suites()[0]), name).unwrap();
     memory.open(LINK, 7).unwrap();
-    streams.opened(LINK);
+    streams.add_connection(LINK);
     let text: Vec<u8> = (0..100_000).map(|n| (n % 251) as u8).collect();
     let (mut buffer, mut sent, mut got) = (vec![0; BUFFER_MIN], 0, Vec::new());
     // The window opens a little in each round, so flights and records are sent in pieces.
@@ -115,7 +115,7 @@ fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
             && let Event::Link(ready) = memory.event(0)
         {
             if ready.writable {
-                streams.writable(&mut memory, LINK, ready.token);
+                streams.handle_writable(&mut memory, LINK, ready.token);
             }
             if ready.readable {
                 let taken = streams.receive(&mut memory, LINK, ready.token, &mut buffer);
@@ -143,6 +143,6 @@ fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
     memory.window = 700;
     streams.shutdown(&mut memory, LINK);
     assert!(memory.ended && memory.to_peer.len() > 5);
-    streams.closing(&mut memory, LINK, true);
+    streams.forget(&mut memory, LINK, true);
     assert_eq!(streams.usage().connections, 0);
 }

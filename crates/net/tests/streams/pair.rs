@@ -80,14 +80,14 @@ pub struct Pair {
     wire: UnixStream,
     buffer: Vec<u8>,
     /// Bytes received by the server's side.
-    pub served: Vec<u8>,
+    pub server_received: Vec<u8>,
     pub state: StreamState,
     /// Bytes received by the client.
-    pub got: Vec<u8>,
+    pub client_received: Vec<u8>,
     /// The error that ended the client's session.
     pub error: Option<rustls::Error>,
-    /// Whether the server has seen the end of the client's stream.
-    pub ended: bool,
+    /// Whether the client has read the end of the server's stream.
+    pub server_has_ended: bool,
 }
 
 impl Pair {
@@ -101,11 +101,11 @@ impl Pair {
             end.set_nonblocking(true).expect("non-blocking");
         }
         let link = Link(ours.into_raw_fd() as u32);
-        let nobody = acceptor::Limits::default();
-        let mut sockets = Kernel::open(&[], nobody, &Group::new()).expect("a poller");
+        let no_limits = acceptor::Limits::default();
+        let mut sockets = Kernel::open(&[], no_limits, &Group::new()).expect("a poller");
         sockets.open(link, TOKEN).expect("a registration");
         let mut streams = TlsStreams::new(handle, limits);
-        streams.opened(link);
+        streams.add_connection(link);
         let name = ServerName::try_from("localhost").expect("a name");
         Pair {
             streams,
@@ -114,11 +114,11 @@ impl Pair {
             sockets,
             wire,
             buffer: vec![0; BUFFER_MIN],
-            served: Vec::new(),
+            server_received: Vec::new(),
             state: StreamState::Open,
-            got: Vec::new(),
+            client_received: Vec::new(),
             error: None,
-            ended: false,
+            server_has_ended: false,
         }
     }
 
@@ -132,7 +132,7 @@ impl Pair {
     }
 
     /// Delivers bytes to the server in pieces of these lengths, which repeat.
-    pub fn bring(&mut self, mut bytes: &[u8], cuts: &[usize]) {
+    pub fn deliver(&mut self, mut bytes: &[u8], cuts: &[usize]) {
         for cut in cuts.iter().cycle() {
             if bytes.is_empty() {
                 return;
@@ -154,12 +154,12 @@ impl Pair {
     }
 
     /// Writes bytes to the socket, which accepts all of them.
-    pub fn put(&mut self, bytes: &[u8]) {
+    pub fn write_to_socket(&mut self, bytes: &[u8]) {
         self.wire.write_all(bytes).expect("a socket with room");
     }
 
     /// The client closes its sending side.
-    pub fn finish(&mut self) {
+    pub fn end_client_stream(&mut self) {
         let end = self.wire.shutdown(std::net::Shutdown::Write);
         end.expect("a socket that is open");
     }
@@ -167,33 +167,35 @@ impl Pair {
     /// The server reads.
     pub fn receive(&mut self) {
         let (sockets, buffer) = (&mut self.sockets, &mut self.buffer);
-        let taken = self.streams.receive(sockets, self.link, TOKEN, buffer);
-        self.take(taken);
+        let received = self.streams.receive(sockets, self.link, TOKEN, buffer);
+        self.record_received(received);
     }
 
     /// Runs one turn (one run of the event loop) of the server.
     pub fn serve(&mut self) {
         self.receive();
-        self.go_on();
+        self.run_handshakes();
     }
 
     /// Runs only the handshake work of a turn.
-    pub fn go_on(&mut self) {
+    pub fn run_handshakes(&mut self) {
         let (sockets, buffer) = (&mut self.sockets, &mut self.buffer);
-        while let Some((token, taken)) = self.streams.next_handshake(sockets, buffer) {
+        while let Some((token, received)) = self.streams.next_handshake(sockets, buffer) {
             assert_eq!(token, TOKEN);
-            self.served.extend_from_slice(&buffer[..taken.plain]);
-            if taken.state != StreamState::Open {
-                self.state = taken.state;
+            self.server_received
+                .extend_from_slice(&buffer[..received.plain_bytes]);
+            if received.state != StreamState::Open {
+                self.state = received.state;
             }
         }
         self.streams.end_turn(sockets);
     }
 
-    fn take(&mut self, taken: PlainReceived) {
-        self.served.extend_from_slice(&self.buffer[..taken.plain]);
-        if taken.state != StreamState::Open {
-            self.state = taken.state;
+    fn record_received(&mut self, received: PlainReceived) {
+        self.server_received
+            .extend_from_slice(&self.buffer[..received.plain_bytes]);
+        if received.state != StreamState::Open {
+            self.state = received.state;
         }
     }
 
@@ -210,31 +212,35 @@ impl Pair {
         loop {
             match self.wire.read(&mut bytes) {
                 Ok(0) => {
-                    self.ended = true;
+                    self.server_has_ended = true;
                     return;
                 }
-                Ok(count) => self.hear(&bytes[..count]),
+                Ok(count) => self.process_received(&bytes[..count]),
                 Err(_) => return,
             }
         }
     }
 
-    /// The client reads at most `most` bytes.
-    pub fn sip(&mut self, most: usize) {
-        let mut bytes = vec![0; most];
+    /// The client reads at most `bytes_max` bytes.
+    pub fn read_at_most(&mut self, bytes_max: usize) {
+        let mut bytes = vec![0; bytes_max];
         if let Ok(count) = self.wire.read(&mut bytes) {
-            self.hear(&bytes[..count]);
+            self.process_received(&bytes[..count]);
         }
     }
 
-    fn hear(&mut self, mut bytes: &[u8]) {
+    fn process_received(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.error.is_none() {
             self.client.read_tls(&mut bytes).expect("a slice");
             match self.client.process_new_packets() {
                 Ok(state) => {
-                    let from = self.got.len();
-                    self.got.resize(from + state.plaintext_bytes_to_read(), 0);
-                    let read = self.client.reader().read_exact(&mut self.got[from..]);
+                    let from = self.client_received.len();
+                    self.client_received
+                        .resize(from + state.plaintext_bytes_to_read(), 0);
+                    let read = self
+                        .client
+                        .reader()
+                        .read_exact(&mut self.client_received[from..]);
                     read.expect("so much is there");
                 }
                 Err(error) => self.error = Some(error),
@@ -243,16 +249,17 @@ impl Pair {
     }
 
     /// Exchanges bytes until the handshake is over and nothing more is sent.
-    pub fn shake(&mut self, cuts: &[usize]) {
+    pub fn complete_handshake(&mut self, cuts: &[usize]) {
         for _ in 0..6 {
             let out = self.outgoing();
-            self.bring(&out, cuts);
+            self.deliver(&out, cuts);
             self.read();
         }
     }
 
     pub fn writable(&mut self) -> bool {
-        self.streams.writable(&mut self.sockets, self.link, TOKEN)
+        self.streams
+            .handle_writable(&mut self.sockets, self.link, TOKEN)
     }
 
     /// The server sends. Returns how many bytes were accepted, if the connection has TLS.
@@ -262,7 +269,7 @@ impl Pair {
 
     /// The server drops its state of the connection.
     pub fn closing(&mut self, orderly: bool) {
-        self.streams.closing(&mut self.sockets, self.link, orderly);
+        self.streams.forget(&mut self.sockets, self.link, orderly);
     }
 }
 

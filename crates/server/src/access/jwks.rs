@@ -205,7 +205,7 @@ fn coordinate(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
 fn rsa_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     let n = without_leading_zeros(jwk, "n")?;
     let e = without_leading_zeros(jwk, "e")?;
-    let bits = der::bits(&n);
+    let bits = der::bit_count(&n);
     if !public::RSA_BITS.contains(&bits) {
         let (least, most) = (public::RSA_BITS.start(), public::RSA_BITS.end());
         return Err(format!(

@@ -23,7 +23,7 @@ pub const RSA_PSS_MESSAGE: &str = "is an RSA-PSS key (1.2.840.113549.1.1.10), an
 /// # Errors
 /// The fault, with its line and the remedy if there is one.
 pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> {
-    let blocks = pem::blocks(file)?;
+    let blocks = pem::parse_blocks(file)?;
     let blocks_of = |forms: &[Form]| -> Vec<&Block> {
         let has_form = |block: &&Block| block.form.is_some_and(|form| forms.contains(&form));
         blocks.iter().filter(has_form).collect()
@@ -37,7 +37,10 @@ pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String
     }
     let public = blocks_of(&[Form::PublicKey, Form::RsaPublicKey, Form::Certificate]);
     let Some((first, others)) = public.split_first() else {
-        return Err(format!("has no public key, only {}", pem::listed(&blocks)));
+        return Err(format!(
+            "has no public key, only {}",
+            pem::list_blocks(&blocks)
+        ));
     };
     let mut previous = first;
     for block in others {
@@ -60,7 +63,10 @@ pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String
 /// Whether both blocks are certificates, and the second one belongs to the issuer of the first.
 fn is_issued_by(certificate: &Block, issuer: &Block) -> bool {
     let certificates = [certificate, issuer].map(|block| block.form == Some(Form::Certificate));
-    let names = (der::names(&certificate.der), der::names(&issuer.der));
+    let names = (
+        der::issuer_and_subject(&certificate.der),
+        der::issuer_and_subject(&issuer.der),
+    );
     certificates == [true, true]
         && matches!(names, (Some((issuer, _)), Some((_, subject))) if issuer == subject)
 }

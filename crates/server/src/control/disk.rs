@@ -10,7 +10,7 @@ use super::samples::{per_s, round};
 use crate::lifecycle::Lifecycle;
 
 /// The histogram of the durations of fsyncs.
-pub fn sync_histogram(log: &crore_disk::State) -> MetricHistogram {
+pub fn sync_histogram(log: &crore_disk::EngineState) -> MetricHistogram {
     let (most, classes) = log.sync_counts.split_last().expect("there are classes");
     let bounds = (0..).map(|bits| f64::from(1_u32 << bits) / 1e6);
     let mut buckets: Vec<_> = bounds.zip(classes.iter().copied()).collect();
@@ -47,8 +47,8 @@ impl DiskStats {
     /// The statistics of the interval between the states `before` and `now`. `passed` is its length in seconds.
     pub fn of(
         lifecycle: &Lifecycle,
-        before: Option<crore_disk::State>,
-        now: Option<crore_disk::State>,
+        before: Option<crore_disk::EngineState>,
+        now: Option<crore_disk::EngineState>,
         passed: f64,
     ) -> Option<DiskStats> {
         let (before, now) = (before?, now?);
@@ -66,7 +66,7 @@ impl DiskStats {
             batches_per_sync: each((now.batches - before.batches) as f64),
             sync_us_mean: each(took.as_secs_f64() * 1e6),
             sync_us_p99: class.map(|bits| 1 << bits),
-            log_bytes: now.figures.bytes,
+            log_bytes: now.usage.bytes,
             base_bytes: lifecycle.checkpoints().base_bytes.load(Relaxed),
             full: now.is_full,
             recovery_s: round(lifecycle.recovery().as_secs_f64()),

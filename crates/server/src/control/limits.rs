@@ -144,7 +144,7 @@ pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u6
         together(
             "tls.handshakes_max",
             "handshakes",
-            |s| u64::from(s.tls_usage.under_way),
+            |s| u64::from(s.tls_usage.unfinished_handshakes),
             match settings.tls.is_on() {
                 true => u64::from(settings.tls.handshakes_max),
                 false => 0,

@@ -154,7 +154,7 @@ struct Scrape {
     limits: Vec<Limit>,
     tables: Vec<Table>,
     latency: LatencyHistogram,
-    log: crore_disk::State,
+    log: crore_disk::EngineState,
     cluster: ClusterMetrics,
 }
 

@@ -187,7 +187,7 @@ impl PeerNodes {
             .collect();
         let mut found = Vec::new();
         if !missing.is_empty()
-            && let Some(answers) = self.peers()?.ask(question).await
+            && let Some(answers) = self.peers()?.ask_all(question).await
         {
             let mut answers = std::pin::pin!(answers);
             let collect = async {

@@ -17,7 +17,7 @@ pub struct CounterSample {
     pub taken_at: Instant,
     pub shards: Vec<ShardCounters>,
     /// The log on disk, if the state is durable.
-    pub log: Option<crore_disk::State>,
+    pub log: Option<crore_disk::EngineState>,
 }
 
 /// The last two samples. Rates are computed from their difference.

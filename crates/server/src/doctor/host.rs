@@ -85,7 +85,7 @@ impl Host {
                 .text("proc/net/netstat")
                 .as_deref()
                 .and_then(listen_overflows),
-            clock: (root == Path::new("/")).then(clock::discipline).flatten(),
+            clock: (root == Path::new("/")).then(clock::sync_state).flatten(),
         }
     }
 

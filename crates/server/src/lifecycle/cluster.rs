@@ -73,9 +73,9 @@ pub fn join(
     let connected = crore_nats::connect(settings.nats())?;
     check_message_bytes(&connected, file.limits.message_bytes)?;
     let (identity, streams, store) = loop {
-        let identity = connected.identity(new_identity(file.partitions))?;
-        let streams = connected.streams(identity)?;
-        let store = connected.store(&streams, identity)?;
+        let identity = connected.read_or_create_identity(new_identity(file.partitions))?;
+        let streams = connected.open_streams(identity)?;
+        let store = connected.open_store(&streams, identity)?;
         let Some(why) = why_gone_back(&store)? else {
             break (identity, streams, store);
         };
@@ -93,7 +93,7 @@ pub fn join(
         partitions: identity.partitions,
     });
     follow_clock(&connected)?;
-    let revoked = connected.table("revoked")?;
+    let revoked = connected.open_table("revoked")?;
     let now = Now {
         s: 1,
         unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
@@ -381,7 +381,7 @@ fn progress(status: &Status) -> String {
         status.partitions.iter().map(of).sum()
     };
     let (read, last) = (sum(|it| it.read), sum(|it| it.last));
-    let why = match status.fresh {
+    let why = match status.is_fresh {
         true => "",
         false => "; NATS does not answer for all partitions",
     };

@@ -154,7 +154,7 @@ impl Lifecycle {
     }
 
     /// The state of the log on disk, if there is one.
-    pub fn log_state(&self) -> Option<crore_disk::State> {
+    pub fn log_state(&self) -> Option<crore_disk::EngineState> {
         self.disk().map(|log| log.state())
     }
 
@@ -279,7 +279,7 @@ impl Lifecycle {
         let log_end = || {
             let log = self.disk()?;
             // Removes the spare segment files of the log: on a full disk the saved state needs their space.
-            log.release();
+            log.remove_spares();
             Some(log.end())
         };
         stop::save_state(shards, &self.effective().file.state, &self.world(), log_end).await

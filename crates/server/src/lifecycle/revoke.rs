@@ -171,7 +171,7 @@ impl Lifecycle {
                 if let Err(why) = lifecycle.apply_revocations().await {
                     tracing::error!("revocations of the cluster do not count yet: {why:?}");
                 }
-                table.changed().await;
+                table.wait_for_change().await;
                 tokio::time::sleep(COALESCE_DELAY).await;
             }
         });

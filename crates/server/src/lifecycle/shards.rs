@@ -170,9 +170,9 @@ pub async fn forward_reports(
                 }
             }
         }
-        if inbox.sleep() {
+        if inbox.announce_sleep() {
             wakeup.readable().await?.clear_ready();
         }
-        inbox.awake();
+        inbox.end_sleep();
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crore_broker::settings::Drain;
 use crore_broker::{Control, World};
-use crore_disk::End;
+use crore_disk::LogEnd;
 
 use super::shards::Shards;
 use super::{state, supervisor};
@@ -71,7 +71,7 @@ pub async fn save_state(
     shards: &Shards,
     settings: &State,
     world: &World,
-    log_end: impl FnOnce() -> Option<End>,
+    log_end: impl FnOnce() -> Option<LogEnd>,
 ) -> anyhow::Result<()> {
     let Some(directory) = settings.directory() else {
         return Ok(());

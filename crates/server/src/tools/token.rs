@@ -228,7 +228,7 @@ type ReadKey = fn(&PrivateKeyDer<'_>) -> Option<EncodingKey>;
 fn rsa_key(key: &PrivateKeyDer<'_>) -> Option<EncodingKey> {
     let pkcs1 = match key {
         PrivateKeyDer::Pkcs1(key) => key.secret_pkcs1_der(),
-        PrivateKeyDer::Pkcs8(key) => der::within_pkcs8(key.secret_pkcs8_der())?,
+        PrivateKeyDer::Pkcs8(key) => der::pkcs8_key(key.secret_pkcs8_der())?,
         _ => return None,
     };
     RsaKeyPair::from_der(pkcs1).ok()?;

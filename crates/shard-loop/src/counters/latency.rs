@@ -6,20 +6,20 @@ const SUB_BUCKET_BITS: u32 = 3;
 /// The number of buckets for each power of two.
 const SUB_BUCKETS: usize = 1 << SUB_BUCKET_BITS;
 /// Longer latencies are in the last bucket: 2^26 us are 67 s.
-const TOP_BITS: u32 = 26;
+const HIGHEST_BIT_MAX: u32 = 26;
 /// The number of buckets.
-pub const BUCKETS: usize = (TOP_BITS - SUB_BUCKET_BITS + 1) as usize * SUB_BUCKETS;
+pub const BUCKETS: usize = (HIGHEST_BIT_MAX - SUB_BUCKET_BITS + 1) as usize * SUB_BUCKETS;
 
 /// The bucket of a value.
 fn bucket_of(us: u64) -> usize {
     if us < SUB_BUCKETS as u64 {
         return us as usize;
     }
-    let top = us.ilog2();
-    if top >= TOP_BITS {
+    let highest_bit = us.ilog2();
+    if highest_bit >= HIGHEST_BIT_MAX {
         return BUCKETS - 1;
     }
-    let shift = top - SUB_BUCKET_BITS;
+    let shift = highest_bit - SUB_BUCKET_BITS;
     (shift as usize + 1) * SUB_BUCKETS + ((us >> shift) as usize & (SUB_BUCKETS - 1))
 }
 
@@ -69,8 +69,8 @@ impl LatencyHistogram {
 
     /// Adds the values of another histogram.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        for (sum, more) in self.counts.iter_mut().zip(&other.counts) {
-            *sum += more;
+        for (sum, added) in self.counts.iter_mut().zip(&other.counts) {
+            *sum += added;
         }
         self.sum_us += other.sum_us;
     }
@@ -80,7 +80,7 @@ impl LatencyHistogram {
         let counts = self.counts.iter().zip(&earlier.counts);
         LatencyHistogram {
             counts: counts
-                .map(|(now, then)| now.saturating_sub(*then))
+                .map(|(count, earlier_count)| count.saturating_sub(*earlier_count))
                 .collect(),
             sum_us: self.sum_us.saturating_sub(earlier.sum_us),
         }
@@ -96,11 +96,11 @@ impl LatencyHistogram {
         let count = self.count();
         let wanted = ((count as f64 * quantile).ceil() as u64).clamp(1, count.max(1));
         let mut counted = 0;
-        let found = self.counts.iter().position(|count| {
+        let quantile_bucket = self.counts.iter().position(|count| {
             counted += count;
             counted >= wanted && count > &0
         });
-        found.map(bucket_end_us)
+        quantile_bucket.map(bucket_end_us)
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
             );
         }
         assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
-        assert_eq!(bucket_end_us(BUCKETS - 1), 1 << TOP_BITS);
+        assert_eq!(bucket_end_us(BUCKETS - 1), 1 << HIGHEST_BIT_MAX);
     }
 
     #[test]
@@ -134,14 +134,17 @@ mod tests {
         }
         assert_eq!(latency.count(), 100);
         assert_eq!(latency.sum_us, 9_000 + 9_000 + 50_000);
-        let near = |share, us: u64| {
-            let found = latency.quantile_us(share).unwrap();
-            assert!((us..=us + us / 8 + 1).contains(&found), "{share}: {found}");
+        let check = |share, us: u64| {
+            let quantile_us = latency.quantile_us(share).unwrap();
+            assert!(
+                (us..=us + us / 8 + 1).contains(&quantile_us),
+                "{share}: {quantile_us}"
+            );
         };
-        near(0.5, 100);
-        near(0.9, 100);
-        near(0.99, 1_000);
-        near(1.0, 50_000);
+        check(0.5, 100);
+        check(0.9, 100);
+        check(0.99, 1_000);
+        check(1.0, 50_000);
         assert_eq!(latency.since(&latency).quantile_us(0.5), None);
         assert_eq!(latency.since(&LatencyHistogram::default()), latency);
     }

@@ -102,7 +102,7 @@ pub struct Meter {
     /// The longest turn of this period and of the previous one.
     longest_ns: [u64; 2],
     period_end_ms: u64,
-    turn_began_ns: u64,
+    turn_start_ns: u64,
     publish_at_ms: u64,
     /// The bytes of the shard's account in the last published copy.
     published_bytes: usize,
@@ -120,7 +120,7 @@ impl Meter {
             latency: LatencyHistogram::default(),
             longest_ns: [0; 2],
             period_end_ms: 0,
-            turn_began_ns: 0,
+            turn_start_ns: 0,
             publish_at_ms: 0,
             published_bytes: 0,
             has_changed: true,
@@ -134,25 +134,25 @@ impl Meter {
 
     /// Begins a turn; returns the monotonic time, which is never 0.
     pub fn begin_turn(&mut self) -> u64 {
-        self.turn_began_ns = clock::monotonic_ns().max(1);
-        self.turn_began_ns
+        self.turn_start_ns = clock::monotonic_ns().max(1);
+        self.turn_start_ns
     }
 
     /// Records the latency of `deliveries` writes that happen now, of messages that were read at `stamp_ns`.
     pub fn count_deliveries(&mut self, stamp_ns: u64, deliveries: u64) {
-        let took_ns = clock::monotonic_ns().saturating_sub(stamp_ns);
-        self.latency.count_value(took_ns / 1_000, deliveries);
+        let elapsed_ns = clock::monotonic_ns().saturating_sub(stamp_ns);
+        self.latency.count_value(elapsed_ns / 1_000, deliveries);
     }
 
     /// Ends a turn, and publishes the counters if that is due.
     pub fn end_turn(&mut self, shard: &Shard, tls: Option<&TlsStreams>, now_ms: u64) {
-        let took_ns = clock::monotonic_ns().saturating_sub(self.turn_began_ns);
+        let elapsed_ns = clock::monotonic_ns().saturating_sub(self.turn_start_ns);
         self.loop_stats.turns += 1;
-        self.loop_stats.busy_ns += took_ns;
-        self.longest_ns[0] = self.longest_ns[0].max(took_ns);
+        self.loop_stats.busy_ns += elapsed_ns;
+        self.longest_ns[0] = self.longest_ns[0].max(elapsed_ns);
         self.has_changed = true;
         let charged_bytes = shard.charged_bytes();
-        if !self.is_due(now_ms, charged_bytes) {
+        if !self.is_publish_due(now_ms, charged_bytes) {
             return;
         }
         self.loop_stats.longest_ns = self.longest_ns[0].max(self.longest_ns[1]);
@@ -167,7 +167,7 @@ impl Meter {
     }
 
     /// Whether to publish now, if the shard's account has `charged_bytes`.
-    fn is_due(&self, now_ms: u64, charged_bytes: usize) -> bool {
+    fn is_publish_due(&self, now_ms: u64, charged_bytes: usize) -> bool {
         now_ms >= self.publish_at_ms
             || charged_bytes.abs_diff(self.published_bytes) >= PUBLISH_BYTES
     }
@@ -222,9 +222,9 @@ mod tests {
             published_bytes: 10 << 20,
             ..Meter::new(counters(), 0)
         };
-        assert!(meter.is_due(1_000, 10 << 20));
+        assert!(meter.is_publish_due(1_000, 10 << 20));
         for (mib, is_due) in [(10, false), (13, false), (14, true), (7, false), (6, true)] {
-            assert_eq!(meter.is_due(999, mib << 20), is_due, "{mib} MiB");
+            assert_eq!(meter.is_publish_due(999, mib << 20), is_due, "{mib} MiB");
         }
     }
 }

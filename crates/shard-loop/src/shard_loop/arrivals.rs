@@ -7,10 +7,10 @@ use crore_net::transport::{AcceptResult, Transport};
 
 use super::ShardLoop;
 
-/// Most connections admitted in one turn (round of the loop), so that a storm of arrivals does not delay deliveries.
+/// The maximum number of connections admitted in one turn (round of the loop), so that a storm of arrivals does not delay deliveries.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Most connections that move from a listener's queue to the accept queue before one is admitted. So the accept queue can choose among several
-/// addresses.
+/// The maximum number of connections that move from a listener's queue to the accept queue before one is admitted. So the accept queue can
+/// choose among several addresses.
 const MOVES_PER_ACCEPT: usize = 16;
 /// The least time between two log lines about connections that are turned away.
 const LOG_EVERY_S: u32 = 60;
@@ -18,19 +18,22 @@ const LOG_EVERY_S: u32 = 60;
 impl<T: Transport> ShardLoop<T> {
     /// Admits connections until `until_ns`. The next turn continues.
     pub(super) fn accept(&mut self, mut listener: Option<usize>, until_ns: u64, now: Now) {
-        for n in 0..ACCEPTS_PER_TURN {
-            if !self.accept_one(&mut listener, n as u32, now) || clock::monotonic_ns() > until_ns {
+        for accept_index in 0..ACCEPTS_PER_TURN {
+            if !self.accept_one(&mut listener, accept_index as u32, now)
+                || clock::monotonic_ns() > until_ns
+            {
                 return;
             }
         }
     }
 
-    /// Moves connections from the listener's queue to the accept queue while that has room, and then admits one, as the `n`th of this turn. Connections
-    /// are moved even while the rate limit admits nobody: the kernel's queue is first in, first out, so the connections of one address would block
-    /// those of others. Returns whether the next call may find more connections.
-    fn accept_one(&mut self, listener: &mut Option<usize>, n: u32, now: Now) -> bool {
+    /// Moves connections from the listener's queue to the accept queue while that has room, and then admits one, as number `accept_index`
+    /// of this turn. Connections are moved even while the rate limit admits none: the kernel's queue is first in, first out, so many
+    /// connections of one address would delay those of others. Returns whether the next call may find more connections.
+    fn accept_one(&mut self, listener: &mut Option<usize>, accept_index: u32, now: Now) -> bool {
         let now_ms = clock::monotonic_ms();
-        *listener = listener.filter(|listener| self.fill_accept_queue(*listener, n, now_ms, now));
+        *listener = listener
+            .filter(|listener| self.fill_accept_queue(*listener, accept_index, now_ms, now));
         if !self.accept_queue.may_admit(now_ms) {
             let has_room = self.accept_queue.has_room();
             if !has_room {
@@ -43,12 +46,12 @@ impl<T: Transport> ShardLoop<T> {
         };
         // Connections refused for lack of room, or because the peer is not a trusted proxy.
         let refusals = |stats: &Stats| stats.turned_away + stats.untrusted;
-        let before = refusals(self.shard.connection_stats());
+        let refusals_before = refusals(self.shard.connection_stats());
         self.shard
             .handle(Input::Accepted(link, peer), now, &mut self.io);
         let stats = self.shard.connection_stats();
         let untrusted = stats.untrusted;
-        if refusals(stats) > before {
+        if refusals(stats) > refusals_before {
             self.accept_queue.refund_refused();
         }
         self.log_untrusted(untrusted, now);
@@ -56,12 +59,18 @@ impl<T: Transport> ShardLoop<T> {
     }
 
     /// Moves some connections from a listener's queue to the accept queue. Returns whether the listener may have more connections.
-    fn fill_accept_queue(&mut self, listener: usize, n: u32, now_ms: u64, now: Now) -> bool {
+    fn fill_accept_queue(
+        &mut self,
+        listener: usize,
+        accept_index: u32,
+        now_ms: u64,
+        now: Now,
+    ) -> bool {
         for _ in 0..MOVES_PER_ACCEPT {
             if !self.accept_queue.has_room() {
                 break;
             }
-            let answer = |request: &[u8]| shed(request, now_ms as u32 ^ n << 16);
+            let answer = |request: &[u8]| shed(request, now_ms as u32 ^ accept_index << 16);
             match self.io.transport.accept(listener, now_ms, answer) {
                 AcceptResult::Connection(link, peer) => {
                     self.accept_queue.push(SocketId(link.0), peer)
@@ -72,11 +81,11 @@ impl<T: Transport> ShardLoop<T> {
                     self.log_refusal("out of descriptors or memory", now);
                     break;
                 }
-                AcceptResult::Stuck(_) => {
+                AcceptResult::CannotShed(_) => {
                     self.log_refusal("the machine is out of descriptors", now);
                     return false;
                 }
-                AcceptResult::Nobody => return false,
+                AcceptResult::NoConnection => return false,
                 AcceptResult::Failed(errno) => {
                     tracing::debug!(errno, "accept failed");
                     return false;
@@ -89,10 +98,10 @@ impl<T: Transport> ShardLoop<T> {
     /// Closes the listeners, after it has admitted the connections that already wait in the queues.
     pub(super) fn close_listeners(&mut self, now: Now) {
         self.accept_queue.lift_rate();
-        for listener in 0..self.io.transport.block_new() {
-            let (mut listener, mut n) = (Some(listener), 0);
-            while self.accept_one(&mut listener, n, now) {
-                n += 1;
+        for listener in 0..self.io.transport.block_new_connections() {
+            let (mut listener, mut accept_index) = (Some(listener), 0);
+            while self.accept_one(&mut listener, accept_index, now) {
+                accept_index += 1;
             }
         }
         self.io.transport.close_listeners();
@@ -101,8 +110,8 @@ impl<T: Transport> ShardLoop<T> {
     /// Logs connections from untrusted peers at once. [`log_turned_away`](Self::log_turned_away) would be too late: it runs in a tick, and a shard
     /// without connections has no ticks.
     fn log_untrusted(&mut self, untrusted: u64, now: Now) {
-        if untrusted > self.refusal_log.untrusted {
-            self.refusal_log.untrusted = untrusted;
+        if untrusted > self.refusal_log.logged_untrusted {
+            self.refusal_log.logged_untrusted = untrusted;
             let peers = "not in http.trusted_proxies, while http.proxy_protocol is on";
             self.log_refusal(
                 &format!("{untrusted} came from peers that are {peers}"),
@@ -114,8 +123,8 @@ impl<T: Transport> ShardLoop<T> {
     /// Logs that connections were turned away for lack of room, if that has happened since the last call.
     pub(super) fn log_turned_away(&mut self, now: Now) {
         let turned_away = self.shard.connection_stats().turned_away;
-        if turned_away > self.refusal_log.turned_away {
-            self.refusal_log.turned_away = turned_away;
+        if turned_away > self.refusal_log.logged_turned_away {
+            self.refusal_log.logged_turned_away = turned_away;
             self.log_refusal("a limit is reached", now);
         }
     }

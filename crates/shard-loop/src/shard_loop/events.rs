@@ -34,8 +34,8 @@ impl<T: Transport> ShardLoop<T> {
         }
         let transport = &mut self.io.transport;
         if let Some(tls) = &mut self.io.tls {
-            let taken = tls.receive(transport, link, event.token, &mut self.buffer);
-            return self.handle_plaintext(conn, taken, now);
+            let received = tls.receive(transport, link, event.token, &mut self.buffer);
+            return self.handle_plaintext(conn, received, now);
         }
         let input = match transport.receive(link, &mut self.buffer) {
             Received::Bytes(len) => {
@@ -53,18 +53,18 @@ impl<T: Transport> ShardLoop<T> {
     fn is_writable(&mut self, link: transport::Link, token: u64) -> bool {
         let ShardIo { tls, transport, .. } = &mut self.io;
         tls.as_mut()
-            .is_none_or(|tls| tls.writable(transport, link, token))
+            .is_none_or(|tls| tls.handle_writable(transport, link, token))
     }
 
     /// Hands the plaintext of a TLS connection, which is at the beginning of the buffer, to the broker.
-    fn handle_plaintext(&mut self, conn: ConnId, taken: PlainReceived, now: Now) {
-        if taken.plain > 0 {
-            self.io.meter.loop_stats.received_bytes += taken.plain as u64;
-            let bytes = &mut self.buffer[..taken.plain];
+    fn handle_plaintext(&mut self, conn: ConnId, received: PlainReceived, now: Now) {
+        if received.plain_bytes > 0 {
+            self.io.meter.loop_stats.received_bytes += received.plain_bytes as u64;
+            let bytes = &mut self.buffer[..received.plain_bytes];
             self.shard
                 .handle(Input::Received(conn, bytes), now, &mut self.io);
         }
-        let input = match taken.state {
+        let input = match received.state {
             StreamState::Open => return,
             StreamState::End => Input::End(conn),
             StreamState::Closed => Input::Closed(conn),
@@ -75,16 +75,16 @@ impl<T: Transport> ShardLoop<T> {
     /// Continues TLS handshakes, within their share of the turn's time. Returns whether some are left.
     pub(super) fn continue_handshakes(&mut self, now: Now) -> bool {
         while let Some(tls) = &mut self.io.tls
-            && let Some((token, taken)) =
+            && let Some((token, received)) =
                 tls.next_handshake(&mut self.io.transport, &mut self.buffer)
         {
-            self.handle_plaintext(ConnId::from_token(token), taken, now);
+            self.handle_plaintext(ConnId::from_token(token), received, now);
         }
         while let Some(tls) = &mut self.io.tls
             && let Some(token) = tls.take_ended()
         {
-            let over = Input::Closed(ConnId::from_token(token));
-            self.shard.handle(over, now, &mut self.io);
+            let closed = Input::Closed(ConnId::from_token(token));
+            self.shard.handle(closed, now, &mut self.io);
         }
         let ShardIo { tls, transport, .. } = &mut self.io;
         tls.as_mut().is_some_and(|tls| tls.end_turn(transport))

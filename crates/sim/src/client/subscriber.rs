@@ -6,7 +6,7 @@
 mod deliveries;
 mod read;
 
-use crore_broker::settings::First;
+use crore_broker::settings::StartPosition;
 use crore_rng::Rng;
 use crore_wire::topic;
 use crore_wire::websocket::receive::Partial;
@@ -234,8 +234,8 @@ impl Subscriber {
             let topic = &truth.topics[track.topic];
             let starts_oldest = match topic.rule.first {
                 _ if filtered => topic.keeps_latest(),
-                First::ByTransport => topic.keeps_latest(),
-                first => first == First::Oldest,
+                StartPosition::ByTransport => topic.keeps_latest(),
+                first => first == StartPosition::Oldest,
             };
             if since == "since=oldest" || since.is_empty() && starts_oldest {
                 track.require_oldest();

@@ -11,8 +11,8 @@ use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId};
 use crore_disk::simulated::{Disk, Fault};
 use crore_disk::{
-    CommitError, Damage, DamageKind, End, Identity, Log, Options, Place, ScanEvent, Storage as _,
-    number_of, scan,
+    BatchPlace, CommitError, Damage, DamageKind, Identity, Log, LogEnd, Options, ScanEvent,
+    Storage as _, scan, segment_number,
 };
 use crore_rng::Rng;
 
@@ -44,7 +44,7 @@ pub struct DiskLog {
     /// The batches of the group that was being written when the process ended.
     unfinished: Vec<Bytes>,
     /// The end of the part of the log that the base contains.
-    base_end: End,
+    base_end: LogEnd,
     /// By partition the writer and number of the last batch after `base_end` that a replaced document of the base contains.
     contained: BTreeMap<PartitionId, (u64, u64)>,
     /// The damage to the disk that the next process must report.
@@ -103,7 +103,7 @@ impl DiskLog {
             appended: BTreeMap::new(),
             synced: Vec::new(),
             unfinished: Vec::new(),
-            base_end: End::default(),
+            base_end: LogEnd::default(),
             contained: BTreeMap::new(),
             damage: None,
         };
@@ -141,7 +141,7 @@ impl DiskLog {
         let group = self.take_waiting(batches_max);
         self.write(&group).map_err(|error| error.to_string())?;
         if rng.chance(50) {
-            let prepared = self.log().prepare();
+            let prepared = self.log().make_spares();
             prepared.map_err(|error| error.to_string())?;
         }
         Ok(group)
@@ -172,7 +172,7 @@ impl DiskLog {
     }
 
     /// The end of the log.
-    pub fn end(&mut self) -> End {
+    pub fn end(&mut self) -> LogEnd {
         self.log().end()
     }
 
@@ -180,21 +180,21 @@ impl DiskLog {
     /// synced.
     pub fn crash(&mut self, is_power_cut: bool, rng: &mut Rng) -> Vec<Batch> {
         let mut group = self.take_waiting(rng.range(0, 4));
-        self.disk.power_goes_after(rng.below(CALLS));
+        self.disk.cut_power_after(rng.below(CALLS));
         if self.write(&group).is_err() {
             self.unfinished = group.drain(..).map(|batch| batch.bytes).collect();
         }
         self.log = None;
         match is_power_cut {
-            true => self.disk.power_returns(),
-            false => self.disk.process_restarts(),
+            true => self.disk.restore_power(),
+            false => self.disk.restart_process(),
         }
         if rng.chance(10) {
             // The next process crashes in turn, while it opens the log.
-            self.disk.power_goes_after(rng.below(2 * CALLS));
+            self.disk.cut_power_after(rng.below(2 * CALLS));
             let _ = self.open(|_| {});
             self.log = None;
-            self.disk.power_returns();
+            self.disk.restore_power();
         }
         group
     }
@@ -220,9 +220,12 @@ impl DiskLog {
         }
         let (place, len) = places[rng.below(places.len())];
         let files = self.disk.list().map_err(|error| error.to_string())?;
-        let newest = files.iter().filter_map(|file| number_of(&file.name)).max();
+        let newest = files
+            .iter()
+            .filter_map(|file| segment_number(&file.name))
+            .max();
         let newest = newest.unwrap_or(0);
-        let is_in_newest = |(it, _): &&(Place, usize)| it.segment == newest;
+        let is_in_newest = |(it, _): &&(BatchPlace, usize)| it.segment == newest;
         let first = places.iter().find(is_in_newest).map_or(0, |it| it.0.group);
         let name = format!("segment-{:010}.log", place.segment);
         self.damage = match rng.below(3) {
@@ -235,11 +238,11 @@ impl DiskLog {
                 Some(InjectedDamage::End(first))
             }
             1 if newest == place.segment => {
-                self.disk.truncate(&name, place.batch as usize);
+                self.disk.truncate(&name, place.batch_offset as usize);
                 Some(InjectedDamage::End(place.group))
             }
             _ if place.group < last => {
-                let at = place.batch as usize + rng.below(4 + len);
+                let at = place.batch_offset as usize + rng.below(4 + len);
                 assert!(self.disk.damage(&name, at));
                 Some(InjectedDamage::Group(place.group))
             }
@@ -251,7 +254,7 @@ impl DiskLog {
             self.begin_segment()?;
             self.log = None;
             if rng.chance(50) {
-                self.disk.power_returns();
+                self.disk.restore_power();
             }
         }
         Ok(())
@@ -318,7 +321,7 @@ impl DiskLog {
     ///
     /// # Errors
     /// The errors of the disk.
-    pub fn begin_segment(&mut self) -> Result<End, Violation> {
+    pub fn begin_segment(&mut self) -> Result<LogEnd, Violation> {
         let begun = self.log().begin_segment();
         begun.map_err(|error| error.to_string())?;
         Ok(self.end())
@@ -360,7 +363,7 @@ impl DiskLog {
     ///
     /// # Errors
     /// The errors of the disk.
-    pub fn set_base(&mut self, end: End) -> Result<(), Violation> {
+    pub fn set_base(&mut self, end: LogEnd) -> Result<(), Violation> {
         self.base_end = end;
         self.contained.clear();
         let removed = self.log().remove_before(end.segment);
@@ -371,8 +374,8 @@ impl DiskLog {
     ///
     /// # Errors
     /// If the log cannot be read.
-    pub fn sealed_batches(&mut self) -> Result<(Vec<Vec<u8>>, End), Violation> {
-        let last = self.log().figures().sealed;
+    pub fn sealed_batches(&mut self) -> Result<(Vec<Vec<u8>>, LogEnd), Violation> {
+        let last = self.log().usage().last_sealed;
         let first = self.base_end.segment.max(1);
         let (checkpoint_group, mut group) = (self.base_end.group, self.base_end.group);
         let mut batches = Vec::new();
@@ -391,7 +394,7 @@ impl DiskLog {
             }
         }
         let segment = first.max(last + 1);
-        Ok((batches, End { segment, group }))
+        Ok((batches, LogEnd { segment, group }))
     }
 
     fn log(&mut self) -> &mut Log<Disk> {

@@ -5,7 +5,7 @@
 //! comment names a subset.
 
 use crore_broker::TurnLimits;
-use crore_broker::settings::{First, Keep, Limits, Rule, Settings, Slow};
+use crore_broker::settings::{Keep, Limits, Rule, Settings, Slow, StartPosition};
 use crore_rng::Rng;
 
 use super::{MEMORY_BYTES, Plan};
@@ -628,11 +628,11 @@ fn rule(filter: &str, rng: &mut Rng) -> Rule {
         log_age_s: rng.pick(&[3, 20, 3600, 3600]),
         position_age_s: rng.pick(&[2, 3600, 3600]),
         first: rng.pick(&[
-            First::ByTransport,
-            First::ByTransport,
-            First::Oldest,
-            First::Live,
-            First::Newest(2),
+            StartPosition::ByTransport,
+            StartPosition::ByTransport,
+            StartPosition::Oldest,
+            StartPosition::Live,
+            StartPosition::Newest(2),
         ]),
         poll_timeout_s: rng.pick(&[0, 2, 30]),
         poll_timeout_status: rng.pick(&[204, 408]),

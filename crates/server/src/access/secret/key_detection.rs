@@ -210,7 +210,7 @@ fn find_anywhere(bytes: &[u8]) -> Option<&'static str> {
 /// The kind of key that these bytes begin with.
 fn find_at_start(bytes: &[u8]) -> Option<&'static str> {
     let begins = |with: &[u8]| bytes.starts_with(with);
-    match der::form(bytes) {
+    match der::read_form(bytes) {
         // The form of PKCS #7 alone is no mark, since random bytes have it too often. PKCS #7 is found by its object identifier.
         Some((Form::Pkcs7, _)) => {}
         Some((form, length)) if length >= KEY_BYTES_MIN => return Some(form.name()),

@@ -224,10 +224,10 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
     let mut nodes: Vec<_> = living.collect();
     let sum = sum(&nodes);
     nodes.extend(homes.iter().flat_map(dead_nodes));
-    let sync = status.sync.iter().map(|sync| SyncStatus {
+    let sync = status.sync_intervals.iter().map(|sync| SyncStatus {
         url: sync.url.clone(),
-        always: sync.always.as_ref().ok().copied(),
-        error: sync.always.as_ref().err().cloned(),
+        always: sync.is_always.as_ref().ok().copied(),
+        error: sync.is_always.as_ref().err().cloned(),
     });
     Ok(Json(ClusterStatus {
         name: lifecycle.effective().file.cluster.name,
@@ -242,8 +242,8 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
             .map(partition)
             .collect(),
         engine: EngineStatus {
-            connected: status.connected,
-            fresh: status.fresh,
+            connected: status.is_connected,
+            fresh: status.is_fresh,
             appended: status.appended,
             append_errors: status.append_errors,
             disconnects: status.disconnects,
@@ -344,7 +344,7 @@ fn partition((partition, of): (usize, &crore_nats::PartitionStatus)) -> Partitio
         leader: of.leader.clone(),
         replicas: of.replicas,
         replicas_current: of.replicas_current,
-        away: of.away.clone(),
+        away: of.outdated_replicas.clone(),
         read: of.read,
         last: of.last,
         lag: of.last.saturating_sub(of.read),
@@ -366,10 +366,10 @@ fn problems(
     /// Seconds: an error that is older does not describe the present state.
     const RECENT_S: u64 = 60;
     let mut found = Vec::new();
-    if !status.connected {
+    if !status.is_connected {
         found.push("no connection to NATS".to_string());
     }
-    if !status.fresh {
+    if !status.is_fresh {
         found.push("NATS has not answered for each partition within 5 s".to_string());
     }
     let short = |it: &&crore_nats::PartitionStatus| it.replicas_current < it.replicas;
@@ -377,7 +377,7 @@ fn problems(
     if !short.is_empty() {
         let away: BTreeSet<&str> = short
             .iter()
-            .flat_map(|it| it.away.iter().map(String::as_str))
+            .flat_map(|it| it.outdated_replicas.iter().map(String::as_str))
             .collect();
         let names: Vec<&str> = away.into_iter().collect();
         let names = match names.is_empty() {
@@ -465,8 +465,8 @@ fn problems(
     {
         found.push(format!("{age_s} s ago: {why}"));
     }
-    for sync in &status.sync {
-        match &sync.always {
+    for sync in &status.sync_intervals {
+        match &sync.is_always {
             Ok(true) => {}
             Ok(false) => found.push(format!(
                 "NATS at {} does not have `sync_interval: always`",

@@ -277,7 +277,7 @@ impl CheckpointMaker {
             return Ok(());
         }
         let mut newest = None;
-        let mut batches = store.batches(partition, former + 1..=last)?;
+        let mut batches = store.read_batches(partition, former + 1..=last)?;
         while let Some(stored) = batches.read()? {
             self.worker.check_not_stopping()?;
             // A message that is not a batch is void.

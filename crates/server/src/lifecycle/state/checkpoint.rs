@@ -24,7 +24,7 @@ use crore_broker::batch::Header;
 use crore_broker::snapshot::Head;
 use crore_broker::totals::Total;
 use crore_broker::{Now, Shadow, ShardId, World};
-use crore_disk::{Directory, End, FileSystem, Reader, State};
+use crore_disk::{Directory, EngineState, FileSystem, LogEnd, Reader};
 use crore_net::clock;
 
 use super::files::{
@@ -102,7 +102,7 @@ struct CheckpointMaker {
     is_shortage_logged: bool,
     /// Start of the last attempt.
     last_attempt: Option<Instant>,
-    /// The value of `figures.written` when the reserve was last set.
+    /// The value of `usage.written_bytes` when the reserve was last set.
     reserved_at: Cell<u64>,
     /// Bytes of the file that keeps room for the next checkpoint.
     reserve_file: Cell<u64>,
@@ -169,7 +169,7 @@ impl CheckpointMaker {
         while self.worker.wait_for_next_check() {
             let state = self.context.engine.state();
             let began = Instant::now();
-            let now = (state.figures.written, self.kept_bytes());
+            let now = (state.usage.written_bytes, self.kept_bytes());
             let is_resized = self.keep_reserve_file();
             if mem::replace(&mut reserved, now) != now || is_resized {
                 self.reserve(now.1, 0);
@@ -211,7 +211,7 @@ impl CheckpointMaker {
             match made {
                 Ok(()) => {
                     stats.count_completed(began);
-                    let bytes = stats.base_bytes.load(Relaxed) + state.figures.open_bytes;
+                    let bytes = stats.base_bytes.load(Relaxed) + state.usage.open_bytes;
                     self.last.size = kept.map(|kept| (bytes, kept));
                     self.is_shortage_logged &= shortage.is_some();
                     if erases {
@@ -224,7 +224,7 @@ impl CheckpointMaker {
                         "checkpoint"
                     );
                     // On a full disk, another checkpoint helps only after more messages were removed.
-                    if state.figures.sealed_bytes == 0 {
+                    if state.usage.sealed_bytes == 0 {
                         not_before = Instant::now() + FULL_DISK_DELAY;
                     }
                     // If the open segment could not be sealed, it still has deleted messages.
@@ -262,10 +262,10 @@ impl CheckpointMaker {
     /// Why a checkpoint is due, or None. A checkpoint rewrites all kept messages, so it should free as much as it writes. It is due when
     /// the sealed segments are as large as the base, or take half of the bytes that `bytes_max` leaves beside the base. It is also due when
     /// removed messages take as many bytes of the files as kept ones.
-    fn due(&self, state: &State) -> Option<Due> {
+    fn due(&self, state: &EngineState) -> Option<Due> {
         let settings = &self.context.settings;
         let base = self.context.stats.base_bytes.load(Relaxed);
-        let sealed = state.figures.sealed_bytes;
+        let sealed = state.usage.sealed_bytes;
         let half = (settings.bytes_max as u64).saturating_sub(base) / 2;
         let least = SEGMENTS_MIN * settings.segment_bytes();
         // On a full disk, even a checkpoint that frees little is worth its work.
@@ -302,9 +302,9 @@ impl CheckpointMaker {
     }
 
     /// Estimates the size of a base written now, from the size of the last one. `kept` is the memory of the kept messages in bytes.
-    fn live_bytes(&self, state: &State, kept: u64) -> u64 {
+    fn live_bytes(&self, state: &EngineState, kept: u64) -> u64 {
         let base = self.context.stats.base_bytes.load(Relaxed);
-        let all = base + state.figures.sealed_bytes + state.figures.open_bytes;
+        let all = base + state.usage.sealed_bytes + state.usage.open_bytes;
         let live = match self.last.size {
             Some((bytes, before @ 1..)) => {
                 let live = u128::from(bytes) * u128::from(kept) / u128::from(before);
@@ -318,7 +318,7 @@ impl CheckpointMaker {
 
     /// Estimates the size of the next base. Until this process has written a base, the estimate is at least the size of the last base,
     /// because the sum of kept messages does not include topics and keys.
-    fn needed_bytes(&self, state: &State, kept: u64) -> u64 {
+    fn needed_bytes(&self, state: &EngineState, kept: u64) -> u64 {
         let least = match self.last.size {
             Some(_) => 0,
             None => self.context.stats.base_bytes.load(Relaxed),
@@ -331,7 +331,7 @@ impl CheckpointMaker {
     fn reserve(&self, kept: u64, written: u64) {
         let state = &self.context.engine.state();
         // The sum of kept messages is up to a second old, so the bytes written since the last call count too.
-        let from = self.reserved_at.replace(state.figures.written);
+        let from = self.reserved_at.replace(state.usage.written_bytes);
         let needed = self.needed_bytes(state, kept);
         let reserve = with_margin(needed) + self.context.settings.segment_bytes();
         let there = written + self.reserve_file.get();
@@ -375,7 +375,7 @@ impl CheckpointMaker {
     }
 
     /// The room that a checkpoint would find now.
-    fn room(&self, state: &State) -> CheckpointRoom {
+    fn room(&self, state: &EngineState) -> CheckpointRoom {
         let directory = &self.context.settings.directory;
         let free = FileSystem::of(directory).map_or(u64::MAX, |it| it.free_bytes);
         let needed = self.needed_bytes(state, self.kept_bytes());
@@ -384,7 +384,11 @@ impl CheckpointMaker {
     }
 
     /// Makes a checkpoint of all sealed segments.
-    fn make_checkpoint(&self, state: &State, room: &CheckpointRoom) -> Result<(), CheckpointError> {
+    fn make_checkpoint(
+        &self,
+        state: &EngineState,
+        room: &CheckpointRoom,
+    ) -> Result<(), CheckpointError> {
         let world = (self.context.world)();
         let directory = &self.context.settings.directory;
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
@@ -392,7 +396,7 @@ impl CheckpointMaker {
         let last_base = last_base.ok_or_else(|| "there is no base".to_string())?;
         let documents = Documents::of(directory, last_base)?;
         let (first, checkpoint_group) = (last_base.end.0.max(1), last_base.end.1);
-        let last = state.figures.sealed;
+        let last = state.usage.last_sealed;
         let open = || {
             let opened = Directory::read_only(&directory.join(LOG));
             opened.map_err(|error| error.to_string())
@@ -434,7 +438,7 @@ impl CheckpointMaker {
             let mut checksum = 0;
             for place in index.of(partition) {
                 self.worker.check_not_stopping()?;
-                let batch = reader.batch(place).map_err(failed)?;
+                let batch = reader.read_batch(place).map_err(failed)?;
                 checksum = checksum_after(checksum, batch);
                 let folded = Header::read(batch).and_then(|header| shadow.fold(&header, batch));
                 folded.map_err(|why| why.to_string())?;
@@ -469,7 +473,7 @@ impl CheckpointMaker {
         if let Some(why) = not_replaced {
             return Err(why.into());
         }
-        let end = End {
+        let end = LogEnd {
             segment: first.max(last + 1),
             group: index.last_group,
         };

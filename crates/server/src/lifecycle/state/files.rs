@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use crore_disk::{End, exchange, reserve};
+use crore_disk::{LogEnd, exchange, reserve};
 
 use crate::lifecycle::checkpoint::document::DocumentWriter;
 
@@ -50,7 +50,7 @@ impl Base {
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn next(directory: &Path, end: End) -> io::Result<Base> {
+    pub fn next(directory: &Path, end: LogEnd) -> io::Result<Base> {
         let last = Base::all(directory)?.pop().map_or(0, |base| base.number);
         Ok(Base {
             number: last + 1,

@@ -6,7 +6,7 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_broker::position::{read_varint, write_varint};
-use crore_disk::{Place, ScanEvent, Storage, scan};
+use crore_disk::{BatchPlace, ScanEvent, Storage, scan};
 
 /// The places of batches, by partition.
 pub struct Index {
@@ -72,12 +72,12 @@ impl Index {
         Ok(index)
     }
 
-    fn add(&mut self, partition: u16, place: &Place, batch: &[u8]) {
+    fn add(&mut self, partition: u16, place: &BatchPlace, batch: &[u8]) {
         self.last_group = place.group;
         let Some(list) = self.lists.get_mut(usize::from(partition)) else {
             return;
         };
-        let (segment, offset) = place.of_batch();
+        let (segment, offset) = place.segment_and_offset();
         if segment == list.last.0 {
             write_varint(&mut list.bytes, (offset - list.last.1) << 1);
         } else {
@@ -93,7 +93,7 @@ impl Index {
         self.lists[usize::from(partition)].checksum
     }
 
-    /// The places of a partition's batches, for [`Reader::batch`](crore_disk::Reader::batch).
+    /// The places of a partition's batches, for [`Reader::read_batch`](crore_disk::Reader::read_batch).
     pub fn of(&self, partition: u16) -> impl Iterator<Item = (u64, u64)> {
         let mut bytes = &self.lists[usize::from(partition)].bytes[..];
         let mut at = (0, 0);
@@ -128,11 +128,11 @@ mod tests {
             (900, 5_000_000_001),
         ];
         for (group, (segment, batch)) in (1..).zip(places) {
-            let place = Place {
+            let place = BatchPlace {
                 segment,
-                offset: 4096,
+                group_offset: 4096,
                 group,
-                batch,
+                batch_offset: batch,
             };
             index.add(1, &place, format!("batch {group}").as_bytes());
         }

@@ -203,7 +203,7 @@ fn identity(
 ) -> anyhow::Result<StateIdentity> {
     let Some(documents) = documents else {
         let identity = match log.exists() {
-            true => crore_disk::identity(&Directory::read_only(log)?)?,
+            true => crore_disk::read_identity(&Directory::read_only(log)?)?,
             false => None,
         };
         let seed = identity.map_or(new.seed, |identity| identity.seed);

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use crore_broker::batch::Header;
 use crore_broker::loss_detector::LossDetector;
 use crore_broker::{Now, PartitionId, SessionNeeds, Shard, ShardId, World};
-use crore_disk::{Damage, Directory, Identity, Log, Options, Recovered, ScanEvent};
+use crore_disk::{Damage, Directory, Identity, Log, Options, ScanEvent, ScanSummary};
 
 use super::load::{Documents, restore};
 use crate::lifecycle::checkpoint::document::Unusable;
@@ -129,18 +129,18 @@ fn combine(
             source.directory.display()
         )));
     }
-    if !found.foreign.is_empty() {
+    if !found.foreign_files.is_empty() {
         tracing::warn!(
             "state.directory: {} are none of the log's files, and are left alone",
-            found.foreign.join(", ")
+            found.foreign_files.join(", ")
         );
     }
     let (checkpoint_group, ends) = (documents.map_or(0, |it| it.base.end.1), log.end().group);
     let short = (ends < checkpoint_group).then(|| {
         format!("the log ends with group {ends}, before group {checkpoint_group} of its documents")
     });
-    if found.batches > 0 || found.torn.is_some() {
-        let torn = match found.torn {
+    if found.batches > 0 || found.torn_group.is_some() {
+        let torn = match found.torn_group {
             Some(_) => "; its end was being written, as in a crash",
             None => "",
         };
@@ -249,7 +249,7 @@ fn read_home(
 /// The result of reading the log.
 struct ReadLog {
     log: Log<Directory>,
-    found: Recovered,
+    found: ScanSummary,
     /// The first place where groups are missing from both the log and the documents.
     lost: Option<Damage>,
     loss_detector: LossDetector,

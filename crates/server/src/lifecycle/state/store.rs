@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crore_broker::snapshot::Head;
 use crore_broker::{Control, PartitionId, Settled, Shard, World};
-use crore_disk::{End, FileSystem};
+use crore_disk::{FileSystem, LogEnd};
 use futures_util::future::join_all;
 
 use super::files::{
@@ -32,7 +32,7 @@ pub async fn store(
     state: &State,
     world: &World,
     shards: &Shards,
-    log_end: impl FnOnce() -> Option<End>,
+    log_end: impl FnOnce() -> Option<LogEnd>,
 ) -> Result<(), String> {
     let began = Instant::now();
     let budget = Duration::from_secs(u64::from(state.deadline_s));
@@ -64,7 +64,7 @@ pub fn write_first(
     directory: &Path,
     world: &World,
     homes: &mut [Shard],
-    end: End,
+    end: LogEnd,
 ) -> Result<Base, String> {
     let written = write_homes(directory, world, homes, end);
     if written.is_err() {
@@ -77,7 +77,7 @@ fn write_homes(
     directory: &Path,
     world: &World,
     homes: &mut [Shard],
-    end: End,
+    end: LogEnd,
 ) -> Result<Base, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     begin(directory).map_err(failed)?;
@@ -104,7 +104,7 @@ async fn write(
     state: &State,
     world: &World,
     shards: &Shards,
-    log_end: impl FnOnce() -> Option<End>,
+    log_end: impl FnOnce() -> Option<LogEnd>,
     began: Instant,
 ) -> Result<u64, String> {
     prepare(directory).map_err(|error| format!("{error:#}"))?;

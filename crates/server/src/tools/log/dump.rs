@@ -8,7 +8,7 @@ use crore_broker::Note;
 use crore_broker::batch::{self, Entry, Header};
 use crore_broker::mail::session_record::SessionChange;
 use crore_broker::mail::{Change, Fact};
-use crore_disk::{Place, ScanEvent};
+use crore_disk::{BatchPlace, ScanEvent};
 use crore_wire::topic;
 use serde_json::{Map, Value, json};
 
@@ -59,7 +59,7 @@ pub fn dump(
         if let Err(why) = read {
             damage(format!(
                 "a batch in segment {} at byte {} cannot be read: {why}",
-                place.segment, place.batch
+                place.segment, place.batch_offset
             ));
         }
     })?;
@@ -69,7 +69,7 @@ pub fn dump(
         }
         _ => {}
     }
-    if let Some(torn) = recovered.torn {
+    if let Some(torn) = recovered.torn_group {
         let _ = writeln!(
             io::stderr(),
             "crore: the log is torn in segment {} at byte {}: a group was being written; it is no damage",
@@ -89,7 +89,7 @@ fn is_wanted(entry: &Entry<'_>, filter: Option<&str>) -> bool {
 }
 
 /// The fields of a record, by name.
-fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<String, Value> {
+fn row(place: &BatchPlace, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<String, Value> {
     let mut row = Map::new();
     let mut put = |name: &str, value: Value| _ = row.insert(name.to_string(), value);
     put("segment", json!(place.segment));

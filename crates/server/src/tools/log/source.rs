@@ -4,7 +4,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use crore_disk::{Directory, Recovered, ScanError, ScanEvent, Storage as _, number_of, scan};
+use crore_disk::{
+    Directory, ScanError, ScanEvent, ScanSummary, Storage as _, scan, segment_number,
+};
 
 use crate::lifecycle::state::{Base, LOG};
 
@@ -65,9 +67,9 @@ impl Source {
     }
 
     /// Reads the log from the first segment that a server would read, and calls `each` with every batch and every damaged place.
-    pub fn walk(&self, each: impl FnMut(ScanEvent<'_>)) -> anyhow::Result<Recovered> {
+    pub fn walk(&self, each: impl FnMut(ScanEvent<'_>)) -> anyhow::Result<ScanSummary> {
         let Some(log) = &self.log else {
-            return Ok(Recovered::default());
+            return Ok(ScanSummary::default());
         };
         let directory = Directory::read_only(log)?;
         scan(&directory, (self.first_segment(), None), each)
@@ -79,7 +81,7 @@ impl Source {
 pub fn segments(log: &Path) -> anyhow::Result<Vec<(u64, u64)>> {
     let listed = Directory::read_only(log)?.list();
     let listed = listed.with_context(|| log.display().to_string())?;
-    let segment = |entry: &crore_disk::Entry| Some((number_of(&entry.name)?, entry.bytes));
+    let segment = |entry: &crore_disk::Entry| Some((segment_number(&entry.name)?, entry.bytes));
     let mut found: Vec<_> = listed.iter().filter_map(segment).collect();
     found.sort_unstable();
     Ok(found)

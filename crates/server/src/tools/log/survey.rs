@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crore_broker::Placement;
 use crore_broker::batch;
-use crore_disk::{Place, ScanEvent, TornGroup};
+use crore_disk::{BatchPlace, ScanEvent, TornGroup};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -141,9 +141,9 @@ impl Survey {
         })?;
         survey.partitions = found.into_values().collect();
         survey.identity = recovered.identity.map(|it| hex(it.log));
-        survey.foreign = recovered.foreign;
+        survey.foreign = recovered.foreign_files;
         survey.torn = recovered
-            .torn
+            .torn_group
             .map(|TornGroup { segment, offset }| json!({ "segment": segment, "byte": offset }));
         survey.totals = Totals {
             bytes: survey.segments.iter().map(|it| it.bytes).sum(),
@@ -153,14 +153,14 @@ impl Survey {
             records: survey.partitions.iter().map(|it| it.records).sum(),
         };
         if let Some(base) = &survey.base
-            && !recovered.is_replaced
+            && !recovered.is_replaced_by_checkpoint
             && recovered.last_group < base.group
         {
             let what = format!(
                 "the log ends with group {}, before group {} of its base",
                 recovered.last_group, base.group
             );
-            let place = recovered.torn.map(|torn| (torn.segment, torn.offset));
+            let place = recovered.torn_group.map(|torn| (torn.segment, torn.offset));
             survey.fault(place, what);
         }
         Ok(survey)
@@ -198,7 +198,7 @@ impl Survey {
 
     fn batch(
         &mut self,
-        place: Place,
+        place: BatchPlace,
         bytes: &[u8],
         found: &mut BTreeMap<u16, Partition>,
         partitions: Option<u16>,
@@ -219,10 +219,10 @@ impl Survey {
             let checked = placement.map(|placement| batch::check(bytes, placement, false));
             checked.unwrap_or(Ok(header))
         });
-        let here = Some((place.segment, place.batch));
+        let here = Some((place.segment, place.batch_offset));
         let which = format!(
             "a batch in segment {} at byte {}",
-            place.segment, place.batch
+            place.segment, place.batch_offset
         );
         let header = match read {
             Ok(header) => header,
