@@ -258,6 +258,9 @@ impl RetiredTokens {
     /// The record is malformed.
     pub fn read(from: &mut FieldReader<'_>) -> Result<SavedToken, Damaged> {
         let (end_s, token, flags) = (from.number32()?, from.word()?, from.byte()?);
+        if flags & !(HAS_WILL | HAS_PAYER) != 0 {
+            return Err(Damaged("a token has an unknown form"));
+        }
         let mut will = match flags & HAS_WILL {
             0 => None,
             _ => Some(Box::new(Will::read(from)?)),
@@ -274,5 +277,31 @@ impl RetiredTokens {
             will,
             payer,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::settings::Settings;
+    use crate::budget::admission::Admission;
+
+    #[test]
+    fn token_in_a_form_of_a_later_build_is_refused() {
+        let mut tokens = RetiredTokens::default();
+        let counts = Admission::new(&Settings::default(), 1);
+        tokens.insert((7, None), 9, None, &counts);
+        let mut bytes = alloc::vec::Vec::new();
+        let mut block = Block {
+            bytes: &mut bytes,
+            records: 0,
+        };
+        assert_eq!(tokens.save(0, 0, &mut block), None);
+        // The kind and the partition come before the token.
+        let read = |bytes: &[u8]| RetiredTokens::read(&mut FieldReader(&bytes[2..])).is_ok();
+        assert!(read(&bytes));
+        let flags = bytes.last_mut().expect("the flags are the end");
+        *flags |= HAS_PAYER << 1;
+        assert!(!read(&bytes));
     }
 }

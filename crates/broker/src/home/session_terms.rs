@@ -58,9 +58,10 @@ impl Replicas {
         }
     }
 
-    /// Heap bytes of the retired tokens.
+    /// Heap bytes of the retired tokens, and of the list of refused wills.
     pub fn retired_bytes(&self) -> usize {
-        self.retired.bytes() + self.claimed_wills.bytes()
+        let refused = self.refused.capacity() * size_of::<(u32, u32)>();
+        self.retired.bytes() + self.claimed_wills.bytes() + refused
     }
 
     /// The first second in which this node has something to do for a retired token, or for a refused will.

@@ -124,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// Whether the client may connect with this will. When a claim ends a session, all nodes keep the session's will for a minute longer. So
+    /// Whether the client may connect with this will. When a claim ends a session, all nodes keep the session's will for eleven minutes. So
     /// while memory is short, a client that holds much cannot connect with a will.
     fn has_memory_for_will(
         &self,

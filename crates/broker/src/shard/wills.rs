@@ -89,6 +89,7 @@ impl Shard {
 
     /// Records the sessions whose wills are now in the log.
     pub(super) fn finish_wills(&mut self) {
+        let mut begins_again = false;
         for (part, outcome) in core::mem::take(&mut self.front.clients.own.published_wills) {
             let Some(published) = self.wills.waiting.remove(&part) else {
                 continue;
@@ -99,20 +100,16 @@ impl Shard {
                 let session = (ctx.place_of(name).0, name);
                 let is_kept = match (outcome, published.retired) {
                     (WillOutcome::Published, _) => false,
-                    (WillOutcome::Refused, Some(retired)) => {
+                    // If it is unknown, the log has stored the message too late, so the message is void at all nodes.
+                    (_, Some(retired)) => {
                         self.sessions.retired_will_refused(retired, now);
                         true
                     }
-                    (WillOutcome::Refused, None) => {
-                        (self.sessions).keep_refused_will(session, published.will, now)
-                    }
-                    (WillOutcome::Unknown, _) => {
-                        // The log has stored the message too late, so the message is void at all nodes, and must be published again.
-                        self.sessions.begin_again();
-                        true
-                    }
+                    (_, None) => (self.sessions).keep_refused_will(session, published.will, now),
                 };
-                if is_kept {
+                let is_unknown = outcome == WillOutcome::Unknown;
+                begins_again |= is_unknown && !is_kept;
+                if is_kept || is_unknown {
                     continue;
                 }
             }
@@ -130,6 +127,9 @@ impl Shard {
                     self.handle_session_request(from, ask);
                 }
             }
+        }
+        if begins_again {
+            self.sessions.begin_again();
         }
     }
 }

@@ -100,11 +100,13 @@ impl Sessions {
                     Some(held) => held.expiry_s == 0,
                     None => expires_s <= now.unix_s,
                 };
+            // The steward has not published it yet: it is busy, or a limit refused the will.
+            let is_due = self.is_will_due(id, now);
             let (kept, former_will, former_owner) = self.take_away(id, counts, now);
             (after.fenced, after.is_takeover) = (former.holder, former.held.is_some());
             let party = counts.party_of_session(record.name, former_owner);
             match former_will {
-                Some(will) if ends || will.delay_s == 0 => {
+                Some(will) if ends || is_due || will.delay_s == 0 => {
                     self.retire((will.token, Some(will)), (party, 0), world, now);
                 }
                 Some(will) => self.retire((will.token, None), (party, 0), world, now),
@@ -415,6 +417,7 @@ impl Sessions {
     pub(super) fn begin_again(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.claimed_wills.publish_all_again();
+            replicas.refused.clear();
             replicas.stewardship += 1;
         }
     }
@@ -665,6 +668,13 @@ impl Sessions {
             let all = replicas.retired_with(retired.1.is_some());
             all.insert(retired, now.unix_s, Some(payer), &world.admission);
         }
+    }
+
+    /// Whether the will of the session in this row is due.
+    fn is_will_due(&self, id: u32, now: Now) -> bool {
+        let away = self.states.rows.get(self.rows.get(id).holder);
+        let will = away.will.as_ref();
+        will.is_some_and(|delayed| delayed.due_s <= now.unix_s)
     }
 
     fn expires_s(&self, id: u32) -> u32 {

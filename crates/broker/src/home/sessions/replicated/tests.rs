@@ -454,6 +454,28 @@ fn next_steward_publishes_a_claimed_will_again() {
 }
 
 #[test]
+fn will_that_is_due_is_published_although_its_client_is_back_before_that() {
+    let mut table = Table::new();
+    for (name, away_s) in [("late", 50), ("early", 20)] {
+        let claim = table.claim(name, ME, true, Some(will(claim_token(&table), 30)));
+        table.leave(name, claim, Some(will(claim, 30)));
+        table.now_s += away_s;
+        table.claim(name, OTHER, false, None);
+    }
+    table.sessions.set_steward(true);
+    assert_eq!(
+        table.due(),
+        ["claimed will 1"],
+        "the delay of the other is not over"
+    );
+}
+
+/// The token of the next claim's will: the claim's offset.
+fn claim_token(table: &Table) -> u64 {
+    table.offset + 1
+}
+
+#[test]
 fn refused_will_is_published_again_until_no_limit_refuses_it() {
     let mut table = Table::new();
     table.sessions.set_steward(true);
