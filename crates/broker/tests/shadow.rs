@@ -6,11 +6,13 @@ use std::sync::Arc;
 use crore_broker::settings::{Keep, Rule, Settings};
 use crore_broker::snapshot::Head;
 use crore_broker::{
-    Control, Input, Now, Report, Restored, Shadow, Shard, Ticket, TurnLimits, World, batch,
+    Control, Input, Now, Report, Restored, SessionNeeds, Shadow, Shard, Ticket, TurnLimits, World,
+    batch,
 };
+use crore_wire::mqtt::{PacketId, Properties, Qos, SubscribeOptions, Version, encode};
 use crore_wire::sse::GAP_EVENT;
 
-use support::NOW;
+use support::{NOW, connect};
 
 mod support;
 
@@ -41,7 +43,7 @@ fn rule(filter: &str) -> Rule {
     }
 }
 
-fn world(writer: Option<u64>) -> Arc<World> {
+fn world(writer: Option<u64>, durable_sessions: bool) -> Arc<World> {
     let mut settings = Settings {
         rules: vec![
             Rule {
@@ -66,6 +68,7 @@ fn world(writer: Option<u64>) -> Arc<World> {
         ..Settings::default()
     };
     settings.limits.log_bytes = LOG_BYTES;
+    settings.mqtt.durable_sessions = durable_sessions;
     settings.publish.idempotency_window_s = 100;
     let world = support::partitioned(settings, 1, 1, PARTITIONS);
     let world = Arc::into_inner(world).expect("nobody else has it");
@@ -74,7 +77,11 @@ fn world(writer: Option<u64>) -> Arc<World> {
 
 impl TestServer {
     fn new() -> TestServer {
-        let world = world(Some(1));
+        TestServer::with(false)
+    }
+
+    fn with(durable_sessions: bool) -> TestServer {
+        let world = world(Some(1), durable_sessions);
         TestServer {
             server: support::TestServer::new(&world, TurnLimits::default(), NOW),
             world,
@@ -178,7 +185,21 @@ impl TestServer {
 
     /// Makes checkpoints of all committed batches.
     fn checkpoint(&mut self) {
-        let world = Shadow::world(&self.world);
+        let head = Head {
+            unix_s: self.server.now.unix_s,
+            ..self.head(1, 0)
+        };
+        self.checkpoint_with(&head);
+    }
+
+    /// The same with the head of the last checkpoints, as if their documents were replaced in place.
+    fn checkpoint_in_place(&mut self) {
+        let head = Head::read(&self.base[0][0]).expect("a head");
+        self.checkpoint_with(&head);
+    }
+
+    fn checkpoint_with(&mut self, head: &Head) {
+        let world = Shadow::world(&self.world, head.epoch);
         let mut base = Vec::new();
         for partition in 0..PARTITIONS {
             let restored = Shadow::restored(&world, partition, self.base_now);
@@ -195,12 +216,8 @@ impl TestServer {
                 shadow.keep(&floors);
             }
             let mut blocks = Vec::new();
-            let head = Head {
-                unix_s: self.server.now.unix_s,
-                ..self.head(1, 0)
-            };
             loop {
-                let block = shadow.save(&head);
+                let block = shadow.save(head);
                 if block.is_empty() {
                     break;
                 }
@@ -218,7 +235,12 @@ impl TestServer {
 
     /// The server was killed. The next one starts from the checkpoints and the log only.
     fn killed(&mut self) {
-        let world = world(Some(2));
+        let records_sessions = self.world.records_sessions();
+        let world = Arc::into_inner(world(Some(2), records_sessions)).expect("nobody else has it");
+        let world = Arc::new(World {
+            epoch: self.world.epoch + u32::from(records_sessions),
+            ..world
+        });
         let restored = Restored::new(world.clone(), 0, self.server.now).without_local_state();
         let restored = self.read_base(restored, |_| true);
         let mut shard = Shard::new(0, world.clone(), self.server.now);
@@ -229,10 +251,36 @@ impl TestServer {
                 .fold(&header, bytes, self.server.now)
                 .expect("a batch");
         }
+        let mut needs = SessionNeeds::default();
+        shard.add_session_needs(&mut needs);
+        shard.finish_recovery(&needs, self.server.now);
         self.world = world;
         self.server = support::TestServer::of(vec![shard], self.server.now);
     }
+
+    /// Lets time pass for the server, and commits what it writes in the first second and in the last one.
+    fn wait_s(&mut self, seconds: u32) {
+        for seconds in [1, seconds - 1] {
+            self.server.tick_s(seconds);
+            self.commit();
+        }
+    }
+
+    /// A client of MQTT with a durable session connects. Returns its connection and what it got.
+    fn connects(&mut self) -> (usize, Vec<u8>) {
+        let conn = self.server.open(0);
+        self.server.say(conn, connect("it", EXPIRY_S));
+        self.commit();
+        let got = self.server.received(conn).to_vec();
+        assert_eq!(got[0], CONNACK);
+        (conn, got)
+    }
 }
+
+/// The expiry of sessions.
+const EXPIRY_S: u32 = 100;
+/// The first byte of a CONNACK.
+const CONNACK: u8 = 0x20;
 
 /// The position in an answer.
 fn position(answer: &str) -> String {
@@ -441,7 +489,7 @@ fn retries_are_recognised_within_their_window_and_not_behind_it() {
 fn a_home_that_is_behind_tells_no_floors() {
     let mut server = TestServer::new();
     server.post("a", "", "one");
-    let world = Shadow::world(&server.world);
+    let world = Shadow::world(&server.world, server.world.epoch);
     let partition = server.world.placement().partition_of(b"a");
     let mut shadow = Shadow::new(
         Shadow::restored(&world, partition, NOW)
@@ -492,4 +540,59 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
     after.flush(0);
     let left = after.shards[0].accounts().home_topics as u64;
     assert_eq!(left, TOPICS - FORGETS as u64);
+}
+
+#[test]
+fn time_of_a_session_counts_from_the_first_start_after_its_connection_however_many_follow() {
+    let checkpoints: [fn(&mut TestServer); 3] = [
+        |_| {},
+        TestServer::checkpoint,
+        TestServer::checkpoint_in_place,
+    ];
+    for (n, checkpoint) in checkpoints.into_iter().enumerate() {
+        for (last_s, is_present) in [(20, true), (60, false)] {
+            let mut server = TestServer::with(true);
+            server.checkpoint();
+            server.connects();
+            server.wait_s(1000);
+            server.killed();
+            server.wait_s(60);
+            checkpoint(&mut server);
+            server.killed();
+            server.wait_s(last_s);
+            let present = server.connects().1[2] == 1;
+            assert_eq!(present, is_present, "{n} {last_s}");
+            // The connection is in the log behind the start.
+            server.killed();
+            server.wait_s(EXPIRY_S - 10);
+            assert_eq!(server.connects().1[2], 1, "{n} {last_s}");
+        }
+    }
+}
+
+#[test]
+fn subscriptions_that_overlap_bring_a_message_once_after_a_checkpoint_in_place() {
+    let mut server = TestServer::with(true);
+    server.checkpoint();
+    server.killed();
+    let (conn, _) = server.connects();
+    for (id, filter) in [(1, "a/b"), (2, "a/+")] {
+        let mut out = Vec::new();
+        let id = PacketId::new(id).expect("not 0");
+        let filters = [(filter, SubscribeOptions::of(Qos::ExactlyOnce))];
+        let filters = filters.into_iter();
+        encode::subscribe(&mut out, Version::V5, id, &Properties::NONE, filters);
+        server.server.say(conn, out);
+    }
+    server.commit();
+    server.server.cut(conn);
+    server.commit();
+    server.checkpoint_in_place();
+    server.killed();
+    for text in ["one", "two"] {
+        server.post("a/b", "", text);
+    }
+    let (_, got) = server.connects();
+    let copies = got.windows(3).filter(|it| *it == b"one").count();
+    assert_eq!((got[2], copies), (1, 1), "{got:?}");
 }

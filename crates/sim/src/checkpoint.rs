@@ -44,7 +44,7 @@ impl Checkpoint {
         net: &mut Net,
         now: Now,
     ) -> Result<bool, Damaged> {
-        let shadows = Shadow::world(server);
+        let shadows = Shadow::world(server, server.epoch);
         let mut snapshots = Vec::new();
         for partition in 0..server.partitions {
             let last_checkpoint = Now {
@@ -95,7 +95,7 @@ impl Checkpoint {
         log: &[Batch],
         now: Now,
     ) -> Result<Vec<Shard>, Damaged> {
-        let server = Shadow::world(server);
+        let server = Shadow::world(server, server.epoch);
         let home = |partition| {
             let mut shard = Shard::new(partition, server.clone(), now);
             shard.adopt(self.read(Shadow::restored(&server, partition, now), partition)?);

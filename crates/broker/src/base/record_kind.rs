@@ -79,4 +79,5 @@ kinds! {
     Release, 14, Note, "release";
     Group, 15, Note, "group";
     SessionParts, 16, Session, "session_parts";
+    Start, 0x91, Note, "start";
 }

@@ -554,6 +554,31 @@ impl Counts {
         self.engine.disk.written.add(client, bytes as u64);
     }
 
+    /// Whether this client may write records of its existing sessions. A full disk has room for them, and each client gets a part of it.
+    ///
+    /// # Errors
+    /// [`Reason::DiskFull`].
+    pub fn may_write_session(&self, client: Client) -> Result<(), Reason> {
+        let EngineState {
+            disk_is_full, disk, ..
+        } = &self.engine;
+        match !disk_is_full.load(Relaxed) || disk.may_take_spare(disk.spare.count(client)) {
+            true => Ok(()),
+            false => Err(Reason::DiskFull),
+        }
+    }
+
+    /// Counts the bytes of a session's record of this client that goes to the engine's disk.
+    pub fn write_session(&self, client: Client, bytes: usize) {
+        let EngineState {
+            disk_is_full, disk, ..
+        } = &self.engine;
+        disk.written.add(client, bytes as u64);
+        if disk_is_full.load(Relaxed) {
+            disk.spare.add(client, bytes as u64);
+        }
+    }
+
     /// Sets the free bytes and the size of the engine's disk.
     pub fn set_disk_room(&self, free_bytes: u64, all_bytes: u64) {
         self.engine.disk.set_room(free_bytes, all_bytes);
@@ -561,7 +586,9 @@ impl Counts {
 
     /// Sets whether the engine's disk is full.
     pub fn set_disk_full(&self, is_full: bool) {
-        self.engine.disk_is_full.store(is_full, Relaxed);
+        if self.engine.disk_is_full.swap(is_full, Relaxed) && !is_full {
+            self.engine.disk.spare.clear();
+        }
     }
 
     /// Sets the second in which the cluster's log became full; 0 when it has room again.

@@ -45,6 +45,7 @@ pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
         | Tell::GroupJoined { .. }
         | Tell::Session(..)
         | Tell::SessionTaken(_)
+        | Tell::NoRoomForRecords(_)
         | Tell::Commands(_) => 0,
         tell => match tell.topic() {
             None | Some(NONE) => OTHERS,

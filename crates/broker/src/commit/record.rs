@@ -116,6 +116,8 @@ pub enum Note<'a> {
     Release(Release),
     /// The position of a shared subscription in the partition.
     Group(GroupPosition<'a>),
+    /// A process has begun to serve after a crash: no connection of the process before holds a session any more.
+    Start,
 }
 
 /// The position of a shared subscription (a group) in a partition.
@@ -149,6 +151,7 @@ impl<'a> Note<'a> {
             Note::Steward(_) => RecordKind::Steward,
             Note::Release(_) => RecordKind::Release,
             Note::Group(_) => RecordKind::Group,
+            Note::Start => RecordKind::Start,
         }
     }
 
@@ -178,6 +181,7 @@ impl<'a> Note<'a> {
                 out.byte(group.offset.is_some().into());
                 out.number(group.offset.unwrap_or(0));
             }
+            Note::Start => {}
         }
     }
 
@@ -228,6 +232,8 @@ impl<'a> Note<'a> {
                 })
             }
             RecordKind::Steward => Note::Steward(from.word()?),
+            // A later version may append fields, as for a heartbeat.
+            RecordKind::Start => return Ok(Some((offset_delta, Note::Start))),
             RecordKind::Publish
             | RecordKind::Create
             | RecordKind::Delete

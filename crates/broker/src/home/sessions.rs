@@ -172,6 +172,8 @@ pub struct Sessions {
     /// While a log is read: by row, the sessions that a connection held when the log was written, with the seconds for which each of them outlives
     /// its connection.
     held: BTreeMap<u32, u32>,
+    /// Connections of the process before held sessions until this start, and the log does not say yet that this process has begun.
+    is_start_unrecorded: bool,
     /// While a log is read: records that are not applied yet.
     unapplied: Unapplied,
     /// Only in a cluster.
@@ -193,6 +195,7 @@ impl Sessions {
             evicted: Evicted::default(),
             claims: BTreeMap::new(),
             held: BTreeMap::new(),
+            is_start_unrecorded: false,
             unapplied: Unapplied::default(),
         }
     }

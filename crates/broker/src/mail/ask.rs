@@ -273,6 +273,8 @@ pub struct RecordedClaim {
 pub struct RecordSession {
     /// The session.
     pub id: SessionId,
+    /// The client that is charged for the session.
+    pub owner: Client,
     /// The connection, with the number of the request.
     pub to: ReplyTo,
     /// The state, or its changes since the last record.

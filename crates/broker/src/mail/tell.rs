@@ -107,6 +107,8 @@ pub enum Tell {
     Session(ReplyTo, Box<SessionReply>),
     /// Another connection has taken over the session of this MQTT connection.
     SessionTaken(ConnId),
+    /// The disk is full, and has no more room for records of this MQTT connection's session.
+    NoRoomForRecords(ConnId),
     /// For a follower: topics that have got their first subscriber or lost their last one, or a page of the topics with subscribers.
     Interest {
         /// The follower.
@@ -154,6 +156,7 @@ impl Tell {
             | Tell::Shared { .. }
             | Tell::Session(..)
             | Tell::SessionTaken(_)
+            | Tell::NoRoomForRecords(_)
             | Tell::Interest { .. }
             | Tell::Presence(..)
             | Tell::Commands(_) => None,

@@ -21,7 +21,7 @@ use crate::protocol::front::{AllProtocols, Connections, Front};
 use crate::protocol::longpoll::poll::deliver_early;
 use crate::protocol::mqtt::closing_sessions::late_answer;
 use crate::protocol::mqtt::codec::MqttCodec;
-use crate::protocol::mqtt::connect::{session_given, session_taken};
+use crate::protocol::mqtt::connect::{end_holder, session_given};
 use crate::protocol::mqtt::publish::mqtt_released;
 use crate::protocol::mqtt::shared::{group_joined, shared_message};
 use crate::protocol::stream::course::is_stream;
@@ -91,7 +91,8 @@ impl Front {
             Tell::Session(to, ref given) => {
                 session_given(clients, &mut subs.lanes, queues, to, given, io);
             }
-            Tell::SessionTaken(holder) => session_taken(clients, holder, io),
+            Tell::SessionTaken(holder) => end_holder(clients, holder, Reason::TakenOver, io),
+            Tell::NoRoomForRecords(holder) => end_holder(clients, holder, Reason::DiskFull, io),
             Tell::Presence(to, _) if !clients.conns.is_asked(to) => {}
             Tell::Presence(to, ref page) => match clients.conns.get(to.slot).consumer.state {
                 State::Centrifugo => {

@@ -84,6 +84,7 @@ impl Shard {
                 let key = (group.filter.into(), group.name.into());
                 home.apply_group_position(key, at, group.offset);
             }
+            Note::Start => self.release_sessions_at_start(at, stored.header.unix_s),
             Note::Steward(writer) => {
                 home.logs.writer_set(at).apply_as_steward(*writer);
                 self.note_steward(at);

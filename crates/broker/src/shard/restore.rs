@@ -270,6 +270,15 @@ impl Shard {
         }
     }
 
+    /// In the log of partition `at`, another process began in this second. The connections of the process before held their sessions until then. While
+    /// a process serves, its connections hold the sessions, and no such record comes.
+    pub(super) fn release_sessions_at_start(&mut self, at: usize, unix_s: u32) {
+        let ctx = &self.front.clients.ctx;
+        let (world, now) = (ctx.world.clone(), Now { unix_s, ..ctx.now });
+        let invalid = self.sessions.release_held_at(at, &world, now);
+        self.front.clients.meter.stats.closed[Closed::Broken as usize] += u64::from(invalid);
+    }
+
     /// Applies the records of sessions that must wait for the end of the log.
     pub(super) fn apply_rest_of_sessions(&mut self) {
         let ctx = &self.front.clients.ctx;

@@ -25,7 +25,7 @@ impl Shard {
             home.shrink(bytes_max.saturating_sub(beside), rules, now);
             Box::new(SnapshotWriter::new(head))
         });
-        let block = saving.next(home, &self.sessions, rules, now);
+        let block = saving.next(home, &self.sessions, rules);
         if block.is_empty() {
             self.saving = None;
         }

@@ -42,6 +42,7 @@ impl Shard {
             let lanes = &mut self.front.subs.lanes;
             return refuse_session(lanes, from, to, ReasonCode::QUOTA_EXCEEDED);
         }
+        self.end_if_spare_is_spent(from, &ask);
         note_what_is_recorded(&mut self.sessions, &mut ask, self.front.clients.ctx.now);
         let Some((name, record)) = record_of(&self.sessions, &ask) else {
             return self.carry_out(from, ask, &[]);
@@ -52,9 +53,14 @@ impl Shard {
         if record.is_none() && self.commits.is_free(scope) {
             return self.carry_out(from, ask, &[]);
         }
+        let owner = owner_of(&ask);
         let waiting = PendingRequest::of_ask(from, ask);
         match record {
-            Some(record) => self.write_session_record(at, waiting, &record),
+            Some(record) => {
+                let bytes = self.write_session_record(at, waiting, &record);
+                let admission = &self.front.clients.ctx.world.admission;
+                admission.write_session(owner, bytes);
+            }
             None => {
                 let bytes = size_of::<(Ask, Vec<u8>)>();
                 self.commits.push(scope, waiting, bytes, now);
@@ -62,8 +68,8 @@ impl Shard {
         }
     }
 
-    /// The connection that asks for a new session, if the session cannot be recorded because the disk is full. Existing sessions continue:
-    /// the spare segments have room for their records.
+    /// The connection that asks for a session, if the session cannot be recorded because the disk is full. Existing sessions continue: the spare
+    /// segments have room for their records, until the client has used its part of that room.
     fn refused_for_room(&self, ask: &Ask) -> Option<ReplyTo> {
         match ask {
             Ask::SessionOpen {
@@ -75,15 +81,30 @@ impl Shard {
                 recorded: Some(_),
                 begins: None,
                 ..
-            } if !self
-                .sessions
-                .goes_on(*hash, client, self.front.clients.ctx.now) =>
-            {
+            } => {
                 let ctx = &self.front.clients.ctx;
-                let may_write = ctx.world.admission.may_write(*owner, ctx.now.unix_s);
+                let admission = &ctx.world.admission;
+                let may_write = match self.sessions.goes_on(*hash, client, ctx.now) {
+                    true => admission.may_write_session(*owner),
+                    false => admission.may_write(*owner, ctx.now.unix_s),
+                };
                 may_write.is_err().then_some(*to)
             }
             _ => None,
+        }
+    }
+
+    /// Ends the connection that asks for a record of its session, if its client has used its part of the room that a full disk has for such records.
+    fn end_if_spare_is_spent(&mut self, from: ShardId, ask: &Ask) {
+        let admission = &self.front.clients.ctx.world.admission;
+        if let Ask::SessionRecord(session) = ask
+            && admission.may_write_session(session.owner).is_err()
+        {
+            let holder = session.to.connection();
+            self.front
+                .subs
+                .lanes
+                .tell(from, Tell::NoRoomForRecords(holder));
         }
     }
 
@@ -241,15 +262,35 @@ impl Shard {
         }
     }
 
+    /// Records that this process has begun, where connections of the process before held sessions. Called once a second.
+    pub(super) fn record_starts(&mut self) {
+        for at in self.sessions.with_unrecorded_start() {
+            self.record_start(at);
+        }
+    }
+
+    /// Records in partition `at` that this process has begun, if the log must have that and does not.
+    fn record_start(&mut self, at: usize) {
+        if self.sessions.take_unrecorded_start(at) {
+            let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::Answered);
+            self.write_record(at, waiting, |out, offset_delta| {
+                Note::Start.encode(out, offset_delta);
+            });
+        }
+    }
+
+    /// Writes a record of a session. Returns the bytes of the record.
     pub(super) fn write_session_record(
         &mut self,
         at: usize,
         waiting: PendingRequest,
         record: &EncodedRecord,
-    ) {
+    ) -> usize {
+        // A claim of this process must be behind the record of its start.
+        self.record_start(at);
         self.write_record(at, waiting, |out, offset_delta| {
             record.write(out, offset_delta);
-        });
+        })
     }
 
     fn write_record(
@@ -257,7 +298,7 @@ impl Shard {
         at: usize,
         waiting: PendingRequest,
         encode: impl FnOnce(&mut Vec<u8>, u32),
-    ) {
+    ) -> usize {
         let clients = &self.front.clients;
         let sequence = self
             .home
@@ -269,12 +310,23 @@ impl Shard {
             .commits
             .write(at, waiting, clients.ctx.now, sequence, encode);
         clients.meter.work.steps.add_bytes(len);
+        len
     }
 }
 
 /// The index of the session's partition at this home.
 fn place_of(ctx: &Context, name: &[u8]) -> usize {
     ctx.world.placement().place_at_home(ctx.partition_of(name))
+}
+
+/// The client that is charged for the session of a request.
+fn owner_of(ask: &Ask) -> Client {
+    match ask {
+        Ask::SessionOpen { owner, .. } => *owner,
+        Ask::SessionRecord(session) => session.owner,
+        Ask::SessionClose(session) => session.owner,
+        _ => Client::NOBODY,
+    }
 }
 
 /// Whether a claim begins a session.

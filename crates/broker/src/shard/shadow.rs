@@ -37,8 +37,9 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// The state that a server's shadows share, with one shard for each partition. Only rules limit what shadows keep.
-    pub fn world(of: &World) -> Arc<World> {
+    /// The state that a server's shadows share, with one shard for each partition. Only rules limit what shadows keep. `epoch` is that of the
+    /// checkpoint's head: the next start replaces this epoch in the positions of sessions by its own.
+    pub fn world(of: &World, epoch: u32) -> Arc<World> {
         let mut settings = of.settings.clone();
         settings.limits.log_bytes = usize::MAX;
         settings.limits.log_bytes_per_address_max = 0;
@@ -49,6 +50,7 @@ impl Shadow {
             settings,
             shards: of.partitions,
             homes: of.partitions,
+            epoch,
             writer: None,
             ..*of
         })

@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 
 use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Head, kind};
-use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::home::sessions::SessionsAtHome;
 use crate::home::unreleased::KeyInSlot;
@@ -50,13 +49,7 @@ impl SnapshotWriter {
     }
 
     /// The next block; empty after the last one.
-    pub fn next(
-        &mut self,
-        home: &Home,
-        sessions: &SessionsAtHome,
-        rules: &Rules,
-        now: Now,
-    ) -> Vec<u8> {
+    pub fn next(&mut self, home: &Home, sessions: &SessionsAtHome, rules: &Rules) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut block = Block {
             bytes: &mut bytes,
@@ -71,7 +64,7 @@ impl SnapshotWriter {
                     break;
                 }
                 Stage::Over => break,
-                stage => stage.write(home, sessions, rules, now, &mut block),
+                stage => stage.write(home, sessions, rules, self.head.unix_s, &mut block),
             };
         }
         self.records = block.records;
@@ -80,13 +73,13 @@ impl SnapshotWriter {
 }
 
 impl Stage {
-    /// Writes some records; returns the stage to continue with.
+    /// Writes some records; returns the stage to continue with. `head_s` is the second of the snapshot's head.
     fn write(
         self,
         home: &Home,
         sessions: &SessionsAtHome,
         rules: &Rules,
-        now: Now,
+        head_s: u32,
         block: &mut Block<'_>,
     ) -> Stage {
         match self {
@@ -131,7 +124,7 @@ impl Stage {
                 Some(next) => Stage::GroupPositions(next),
                 None => Stage::Sessions((0, 0)),
             },
-            Stage::Sessions(from) => match sessions.save(from, now, block) {
+            Stage::Sessions(from) => match sessions.save(from, head_s, block) {
                 Some(next) => Stage::Sessions(next),
                 None => Stage::RetiredTokens((0, 0)),
             },

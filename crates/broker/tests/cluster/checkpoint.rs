@@ -17,7 +17,7 @@ impl Nodes {
     /// Makes checkpoints of all partitions: they contain the log up to this number of batches, based on the earlier checkpoints `former`.
     fn documents(&self, former: &[Document], batches: std::ops::Range<usize>) -> Vec<Document> {
         let of = crate::world(0);
-        let shadows = Shadow::world(&of);
+        let shadows = Shadow::world(&of, of.epoch);
         let head = Head {
             stop_id: 1,
             epoch: of.epoch,

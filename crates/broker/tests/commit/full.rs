@@ -1,6 +1,8 @@
 //! Tests an engine (the writer of the log) whose disk is full: publishes are refused before they are admitted, and everything else
 //! continues.
 
+use std::net::IpAddr;
+
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
 use super::{TestServer, message, near_and_far, subscribe};
@@ -198,4 +200,48 @@ fn a_full_disk_refuses_new_sessions_and_lets_existing_ones_go_on() {
     assert_eq!(server.told(here), ["SubAck"]);
     world.admission.set_disk_full(false);
     assert_eq!(connect(&mut server, "new", 600), ["connack Success false"]);
+}
+
+/// Otherwise one client that connects again and again, or subscribes, would use up the room for the records of all sessions.
+#[test]
+fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() {
+    let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
+    let mut server = TestServer::of(&world);
+    let connects = |server: &mut TestServer, peer: u8, client: &str| {
+        let conn = server.0.open_from(0, IpAddr::from([192, 0, 2, peer]));
+        server.0.say(conn, super::connect(client, 600));
+        server.commit();
+        (conn, server.told(conn))
+    };
+    let clients = [(1, "one"), (1, "another"), (2, "other")];
+    for (peer, client) in clients {
+        connects(&mut server, peer, client);
+    }
+    world.admission.set_disk_room(0, 256 * 2000);
+    world.admission.set_disk_full(true);
+    let (here, told) = connects(&mut server, 1, "one");
+    assert_eq!(told, ["connack Success true"]);
+    let mut subscribed = 0;
+    while server.0.is_open(here) && subscribed < 1000 {
+        server.0.say(here, subscribe("t"));
+        server.commit();
+        subscribed += 1;
+    }
+    // The part has room for some records.
+    assert!((5..100).contains(&subscribed), "{subscribed}");
+    assert_eq!(server.told(here).pop().as_deref(), Some("Disconnect"));
+    for (peer, client) in clients {
+        let reason = if peer == 1 {
+            "Quota exceeded false"
+        } else {
+            "Success true"
+        };
+        let (_, told) = connects(&mut server, peer, client);
+        assert_eq!(told, [format!("connack {reason}")], "{client}");
+    }
+    // A checkpoint has freed space.
+    world.admission.set_disk_room(1 << 20, 256 * 2000);
+    world.admission.set_disk_full(false);
+    let (_, told) = connects(&mut server, 1, "one");
+    assert_eq!(told, ["connack Success true"]);
 }

@@ -160,6 +160,49 @@ fn qos_2_message_is_recognised_by_a_server_that_goes_on_without_records() {
     watcher.expect_nothing_from(&mut publisher);
 }
 
+/// When the server that records sessions starts, a client has a message that it has not released.
+#[test]
+fn qos_2_message_from_before_the_records_is_recognised_after_each_crash_until_it_is_released() {
+    let state = State::new();
+    let Some(broker) = start_with(&state, false) else {
+        return;
+    };
+    let (mut watcher, _) = connect(&broker, "watcher");
+    watcher.subscribe("t", 1);
+    watcher.leave();
+    let (mut conn, _) = connect(&broker, "publisher");
+    let one = message("t", 2, 7, b"one");
+    conn.publish(&one);
+    assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
+    conn.cut();
+    broker.stop();
+    let mut broker = start(&state).expect("a server of ours");
+    for crashes in 0..3 {
+        let (mut conn, present) = connect(&broker, "publisher");
+        assert!(present, "{crashes}");
+        conn.publish(&Publish { dup: true, ..one });
+        assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
+        // The session goes on with a message that its home knows.
+        conn.deliver(&message("other", 2, 8, b"other"));
+        broker = crash(&state, broker);
+    }
+    let (mut conn, _) = connect(&broker, "publisher");
+    conn.acknowledge(PacketType::PubRel, 7);
+    let released = conn.packet().ack(PacketType::PubComp);
+    assert_eq!(released, (7, ReasonCode::SUCCESS));
+    let broker = crash(&state, broker);
+    let (mut conn, _) = connect(&broker, "publisher");
+    conn.deliver(&message("t", 2, 7, b"two"));
+    let (mut watcher, _) = connect(&broker, "watcher");
+    for text in ["one", "two"] {
+        let (id, _, got) = payload(&mut watcher);
+        assert_eq!(got, text);
+        watcher.acknowledge(PacketType::PubAck, id);
+    }
+    let mut publisher = Conn::connected(&broker, Version::V5, "");
+    watcher.expect_nothing_from(&mut publisher);
+}
+
 #[test]
 fn session_that_begins_anew_publishes_with_the_packet_ids_of_the_one_before() {
     let state = State::new();

@@ -287,7 +287,7 @@ impl Simulation {
         if batches.is_empty() {
             return Ok(());
         }
-        let server = Shadow::world(&self.server);
+        let server = Shadow::world(&self.server, self.server.epoch);
         let moment = now(self.truth.now_s);
         let in_place = self.head_of_replaceable_base()?;
         let mut snapshots = Vec::new();

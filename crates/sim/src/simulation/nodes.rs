@@ -209,7 +209,7 @@ impl Simulation {
         head: &Head,
     ) -> Result<Vec<Vec<u8>>, Violation> {
         let moment = now(self.truth.now_s);
-        let server = Shadow::world(&self.nodes.servers[0]);
+        let server = Shadow::world(&self.nodes.servers[0], self.nodes.servers[0].epoch);
         let cluster_log = self.net.cluster_log();
         let log = cluster_log.expect("nodes share a log").stored(partition);
         let mut restored = Shadow::restored(&server, partition, moment);

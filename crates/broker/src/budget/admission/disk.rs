@@ -9,6 +9,9 @@ use super::shares;
 /// hold.
 const LITTLE_PART: u64 = 256;
 
+/// The most bytes of session records that a client may write on a full disk: a 16th of two spare segments of the largest size.
+const SPARE_PART_MAX: u64 = 8 << 20;
+
 /// The room on the disk, as the engine last reported it.
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -16,6 +19,8 @@ pub(super) struct Disk {
     all_bytes: AtomicU64,
     /// The bytes that each client has written since room was last freed.
     pub written: CountsByClient,
+    /// The bytes of session records that each client has written since the disk became full.
+    pub spare: CountsByClient,
 }
 
 impl Default for Disk {
@@ -25,6 +30,7 @@ impl Default for Disk {
             free_bytes: AtomicU64::new(u64::MAX),
             all_bytes: AtomicU64::new(u64::MAX),
             written: CountsByClient::without_limit(),
+            spare: CountsByClient::without_limit(),
         }
     }
 }
@@ -37,6 +43,11 @@ impl Disk {
             .load(Relaxed)
             .saturating_mul(shares::NEARLY_ALL as u64);
         held < share.max(self.all_bytes.load(Relaxed) / LITTLE_PART)
+    }
+
+    /// Whether a client that has written `spent` bytes of session records on the full disk may write more of them.
+    pub fn may_take_spare(&self, spent: u64) -> bool {
+        spent < SPARE_PART_MAX.min(self.all_bytes.load(Relaxed) / LITTLE_PART)
     }
 
     /// Sets the free bytes and the size of the disk. If the free bytes have grown, a checkpoint or a deletion has freed earlier

@@ -122,7 +122,7 @@ fn records_of_format_1_are_these_bytes() {
             offset,
         })
     };
-    let notes: [(Note<'_>, &[u8]); 8] = [
+    let notes: [(Note<'_>, &[u8]); 9] = [
         (Note::Mark(300), b"\x07\x05\xac\x02"),
         (Note::Heartbeat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
         (Note::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
@@ -134,14 +134,19 @@ fn records_of_format_1_are_these_bytes() {
         ),
         (group(Some(300)), b"\x0f\x05\x03a/#\x01g\x01\xac\x02"),
         (group(None), b"\x0f\x05\x03a/#\x01g\0\0"),
+        (Note::Start, b"\x91\x05"),
     ];
     for (note, bytes) in notes {
         let mut record = Vec::new();
         note.encode(&mut record, 5);
         assert_eq!(record, bytes, "{note:?}");
     }
-    // Only the kinds 1 to 16 are known.
-    assert!((1..=16).all(|kind| unknown(&[kind]).is_none()));
+    // Only the kinds 1 to 16 are known, and one that earlier versions may skip.
+    assert!(
+        (1..=16)
+            .chain([0x91])
+            .all(|kind| unknown(&[kind]).is_none())
+    );
     assert!((17..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
     assert_eq!(crate::commit::batch::FORMAT, 1);
 }

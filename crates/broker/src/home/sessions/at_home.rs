@@ -35,6 +35,8 @@ pub struct SessionsAtHome {
     /// By session name: the number of claims whose records are in flight to the log.
     claims_in_flight: BTreeMap<Box<[u8]>, u32>,
     takeovers: Takeovers,
+    /// The number of partitions whose log lacks the record of this start.
+    unrecorded_starts: usize,
 }
 
 impl SessionsAtHome {
@@ -51,6 +53,7 @@ impl SessionsAtHome {
             held_bytes: 0,
             claims_in_flight: BTreeMap::new(),
             takeovers: Takeovers::default(),
+            unrecorded_starts: 0,
         }
     }
 
@@ -198,7 +201,38 @@ impl SessionsAtHome {
     /// Called after the log was read: from `now` on, no connection holds any session.
     pub(crate) fn release_held(&mut self, now: Now) {
         for at in 0..self.partitions.len() {
-            self.change(at, |it| it.release_held(now));
+            let has_released = self.change(at, |it| it.release_held(now));
+            self.unrecorded_starts += usize::from(has_released);
+        }
+    }
+
+    /// Called while the log of partition `at` is read: from `now` on, no connection holds any of its sessions. Returns the number of sessions with an
+    /// invalid record.
+    pub(crate) fn release_held_at(&mut self, at: usize, world: &World, now: Now) -> u32 {
+        let before = self.len();
+        let invalid = self.change(at, |it| {
+            let invalid = it.apply_rest(world, now);
+            it.release_held(now);
+            it.note_start_recorded();
+            invalid
+        });
+        world.admission.count_sessions(before, self.len());
+        invalid
+    }
+
+    /// Whether the log of partition `at` lacks the record of this start. From now on it has the record.
+    pub(crate) fn take_unrecorded_start(&mut self, at: usize) -> bool {
+        // Almost always there is none.
+        let is_unrecorded = self.unrecorded_starts > 0 && self.partitions[at].note_start_recorded();
+        self.unrecorded_starts -= usize::from(is_unrecorded);
+        is_unrecorded
+    }
+
+    /// The indexes of the partitions whose logs may lack the record of this start.
+    pub(crate) fn with_unrecorded_start(&self) -> Range<usize> {
+        match self.unrecorded_starts {
+            0 => 0..0,
+            _ => 0..self.partitions.len(),
         }
     }
 
@@ -491,11 +525,12 @@ impl SessionsAtHome {
             .for_each(|it| it.count_restored(counts));
     }
 
-    /// Writes the sessions from this partition and this row on. Returns where to continue, if any are left.
+    /// Writes the sessions from this partition and this row on. `head_s` is the second of the snapshot's head. Returns where to continue, if any are
+    /// left.
     pub(crate) fn save(
         &self,
         (first, mut row): (usize, u64),
-        now: Now,
+        head_s: u32,
         block: &mut Block<'_>,
     ) -> Option<(usize, u64)> {
         let partitions = self.placement.of_home(self.me);
@@ -503,7 +538,7 @@ impl SessionsAtHome {
             if row == 0 {
                 block.record(kind::SESSIONS).number(u64::from(partition));
             }
-            if let Some(next) = self.partitions[at].save(core::mem::take(&mut row), now, block) {
+            if let Some(next) = self.partitions[at].save(core::mem::take(&mut row), head_s, block) {
                 // If the block was full before the first row, the next block begins with the partition again.
                 return Some((at, next));
             }

@@ -2,7 +2,7 @@
 //! log was written, because the connection ended with that process.
 //!
 //! Invariant: a session outlives its connection for a limited time. If a connection held the session, this time begins when the next process begins
-//! to serve, otherwise at the time of the record.
+//! to serve, which that process records ([`Note::Start`](crate::Note::Start)). Otherwise it begins at the time of the record.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -111,6 +111,9 @@ impl Sessions {
             } => {
                 match found {
                     Some(id) if !clean && !self.has_ended(id) => {
+                        if token != 0 && self.token(id) == 0 {
+                            self.set_token(id, token, &world.admission);
+                        }
                         self.set_held(id, expiry_s, will.clone(), &world.admission);
                         return true;
                     }
@@ -288,6 +291,16 @@ impl Sessions {
         self.leave(id, owner, &world.admission);
     }
 
+    /// Gives a token to the session in this row, which has none. It began before sessions were recorded.
+    fn set_token(&mut self, id: u32, token: u64, counts: &Admission) {
+        let state = self.copy_of_state(id);
+        // The state was checked when it was restored.
+        if let Ok(mut session) = StoredSession::decode(&state) {
+            session.set_token(token);
+            self.replace_state(id, session.encode(), counts);
+        }
+    }
+
     /// Notes that a connection with this will holds the session in this row: the session does not expire, and the will is not due.
     fn set_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>, counts: &Admission) {
         let (party, before) = self.charged(id, counts);
@@ -305,8 +318,10 @@ impl Sessions {
         self.held.insert(id, expiry_s);
     }
 
-    /// Called after the log was read: from `now` on, no connection holds any session.
-    pub(super) fn release_held(&mut self, now: Now) {
+    /// From `now` on, no connection holds any session. Called after the log was read, and at each record of a start in the log. Returns whether there
+    /// were any, so that this start must be recorded: otherwise their expiry would begin anew after another crash.
+    pub(super) fn release_held(&mut self, now: Now) -> bool {
+        self.is_start_unrecorded |= !self.held.is_empty();
         for (id, expiry_s) in core::mem::take(&mut self.held) {
             self.reschedule(id, |away| {
                 away.expires_s = expires_s(now, expiry_s);
@@ -315,6 +330,12 @@ impl Sessions {
                 }
             });
         }
+        self.is_start_unrecorded
+    }
+
+    /// The log has the record of this start. Returns whether it lacked the record.
+    pub(super) fn note_start_recorded(&mut self) -> bool {
+        core::mem::take(&mut self.is_start_unrecorded)
     }
 
     /// Changes when the will or the end of the session in this row, which is away, is due.
@@ -405,6 +426,32 @@ mod tests {
         // The next records find an ended session, too.
         assert!(table.fold(b"it", claim(false, 60, 8)));
         assert_eq!((table.0.len(), table.0.token(0)), (1, 8));
+    }
+
+    /// Otherwise homes would forget the messages that the client publishes until the whole session is recorded.
+    #[test]
+    fn claim_gives_its_token_to_a_session_from_before_the_records() {
+        let mut table = Table::new();
+        let begun = StoredSession {
+            received: alloc::vec![7],
+            ..StoredSession::default()
+        };
+        let begun = begun.encode();
+        let state = SessionChange::State(RecordedState::new(&begun, terms()));
+        assert!(table.fold(b"it", state));
+        let claim = |token| SessionChange::Claim {
+            clean: false,
+            expiry_s: 60,
+            owner: Client::NOBODY,
+            token,
+            will: None,
+        };
+        for token in [9, 8] {
+            assert!(table.fold(b"it", claim(token)));
+            let state = table.0.copy_of_state(0);
+            let session = StoredSession::decode(&state).expect("it is whole");
+            assert_eq!((session.token, &session.keyless[..]), (9, &[7][..]));
+        }
     }
 
     /// Tests that this claim does not wait: otherwise the records of the new session would be applied before the claim.

@@ -58,8 +58,9 @@ impl Sessions {
         self.clients.bytes() + self.states.state_bytes + self.rows.end() as usize * SESSION_BYTES
     }
 
-    /// Writes the sessions from row `from` on. Returns the row to continue with, if any are left.
-    pub(crate) fn save(&self, from: u64, now: Now, block: &mut Block<'_>) -> Option<u64> {
+    /// Writes the sessions from row `from` on. Seconds count from `head_s`, the second of the snapshot's head, which is long ago if a document was
+    /// replaced in place. Returns the row to continue with, if any are left.
+    pub(crate) fn save(&self, from: u64, head_s: u32, block: &mut Block<'_>) -> Option<u64> {
         for id in from as u32..self.rows.end() {
             if block.is_full() {
                 return Some(u64::from(id));
@@ -75,13 +76,13 @@ impl Sessions {
             out.byte(row.life);
             if away {
                 let client = self.clients.get(row.client);
-                self.save_away(client, id, now, &mut out);
+                self.save_away(client, id, head_s, &mut out);
             }
         }
         None
     }
 
-    fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut FieldWriter<'_>) {
+    fn save_away(&self, client: &[u8], id: u32, head_s: u32, out: &mut FieldWriter<'_>) {
         let holder = self.rows.get(id).holder;
         let (away, replica) = (self.states.rows.get(holder), self.replica(id));
         let held = match replica {
@@ -91,7 +92,7 @@ impl Sessions {
         let payloads = self.states.payloads.get(&holder);
         let left_s = |s: u32| match replica {
             Some(_) => u64::from(s),
-            None => u64::from(s.saturating_sub(now.unix_s)),
+            None => u64::from(s.saturating_sub(head_s)),
         };
         let endless = held.unwrap_or(away.expires_s) == FOREVER_S;
         let flag = |set, flag| if set { flag } else { 0 };

@@ -12,6 +12,7 @@
 //! If a client keeps up, all its subscriptions with wildcards have the same positions, which change with each message. So a patch has these
 //! positions once, and a step [`ADVANCE`] for all of these subscriptions.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Properties, Property};
@@ -272,6 +273,11 @@ pub(crate) fn patched(
     };
     let (inflight, waiting) = (messages(stored.inflight)?, messages(stored.waiting)?);
     let received = apply_script(&mut from, stored.received, FieldReader::fixed16)?;
+    let mut keyless = stored.keyless;
+    if !keyless.is_empty() {
+        let left: BTreeSet<u16> = received.iter().copied().collect();
+        keyless.retain(|id| left.contains(id));
+    }
     from.expect_end()?;
     if payloads.next().is_some() {
         return Err(Damaged(
@@ -283,6 +289,7 @@ pub(crate) fn patched(
         inflight,
         waiting,
         received,
+        keyless,
         ..stored
     };
     Ok(patched.encode())
@@ -555,7 +562,6 @@ mod tests {
     use super::*;
     use crate::mail::session::stored::tests::session;
     use alloc::boxed::Box;
-    use alloc::collections::BTreeSet;
     use alloc::format;
     use proptest::prelude::*;
 
@@ -592,7 +598,14 @@ mod tests {
     fn assert_patched(before: &StoredSession<'_>, after: &StoredSession<'_>, most: PartitionId) {
         let patch = patch(before, after);
         let read = applied(before, &patch, &patch.changes.bytes, most).expect("it was just made");
-        let expected = after.encode();
+        // A session gets no more ids that homes do not know.
+        let (mut keyless, received) = (before.keyless.clone(), &after.received);
+        keyless.retain(|id| received.contains(id));
+        let expected = StoredSession {
+            keyless,
+            ..after.clone()
+        };
+        let expected = expected.encode();
         assert_eq!(read.bytes, expected.bytes);
         let payloads = |it: &EncodedSession| -> Vec<Box<[u8]>> {
             it.payloads.iter().map(|it| it[..].into()).collect()
@@ -628,7 +641,7 @@ mod tests {
             }
             4 if !inflight.is_empty() => waiting.push(inflight.remove(at % inflight.len())),
             5 => waiting.reverse(),
-            6 => received.push(at as u16),
+            6 => received.extend(received.last().map_or(Some(7), |last| last.checked_add(1))),
             _ => inflight.extend(other.inflight.clone()),
         }
         session

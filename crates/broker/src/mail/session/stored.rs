@@ -3,8 +3,9 @@
 //! millions of clients may be disconnected at once.
 //!
 //! The bytes: a version, the epoch of all positions (4 bytes, little endian), the token of a recorded session (8 bytes, little endian), then
-//! four lists, each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. Payloads of large
-//! messages are shared with the log, so they are not in the byte string.
+//! four lists, each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. With a token, the packet ids that
+//! no home knows are once more at the end of the last list, which is ascending before. So earlier builds read it, too. Payloads of large messages are
+//! shared with the log, so they are not in the byte string.
 //!
 //! Invariants: [`StoredSession::encode`] makes all stored bytes of this process. Bytes of a snapshot are [checked](StoredSession::check)
 //! before use.
@@ -73,6 +74,9 @@ pub(crate) struct StoredSession<'a> {
     /// Packet ids of QoS 2 messages that the client has not released, in ascending order. If the session has a token, the homes of the topics
     /// know which of these messages were published, and this list only serves to charge the session for the homes' memory.
     pub received: Vec<u16>,
+    /// If the session has a token: those packet ids of `received` that no home knows, since the messages were published before the session got its
+    /// token. In ascending order.
+    pub keyless: Vec<u16>,
     /// Distinguishes a [recorded](crate::budget::world::World::records_sessions) session from all others of its client id. Otherwise 0.
     pub token: u64,
 }
@@ -282,8 +286,9 @@ impl<'a> StoredSession<'a> {
                 payloads.extend(message.payload.clone());
             }
         }
-        FieldWriter(&mut bytes).number(self.received.len() as u64);
-        for packet_id in &self.received {
+        let packet_ids = self.received.len() + self.keyless.len();
+        FieldWriter(&mut bytes).number(packet_ids as u64);
+        for packet_id in self.received.iter().chain(&self.keyless) {
             bytes.extend_from_slice(&packet_id.to_le_bytes());
         }
         EncodedSession {
@@ -302,7 +307,10 @@ impl<'a> StoredSession<'a> {
         let mut messages =
             || read_list(&mut from, |from| StoredMessage::decode(from, &mut payloads));
         let (inflight, waiting) = (messages()?, messages()?);
-        let received = read_list(&mut from, FieldReader::fixed16)?;
+        let mut received = read_list(&mut from, FieldReader::fixed16)?;
+        let mut pairs = received.windows(2);
+        let end = pairs.position(|pair| token != 0 && pair[0] >= pair[1]);
+        let keyless = received.split_off(end.map_or(received.len(), |at| at + 1));
         from.expect_end()?;
         Ok(StoredSession {
             epoch,
@@ -310,8 +318,15 @@ impl<'a> StoredSession<'a> {
             inflight,
             waiting,
             received,
+            keyless,
             token,
         })
+    }
+
+    /// Gives a token to a session without one. Homes do not know its QoS 2 messages of before.
+    pub fn set_token(&mut self, token: u64) {
+        self.token = token;
+        self.keyless.clone_from(&self.received);
     }
 
     /// Checks a session of a snapshot with this number of partitions: a filter with wildcards has a position for each.
@@ -349,7 +364,8 @@ pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscrip
     (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut from).ok())
 }
 
-/// The number of a stored session's unreleased QoS 2 messages, whose packet ids homes keep; 0 if the bytes cannot be decoded.
+/// The number of a stored session's unreleased QoS 2 messages, whose packet ids homes keep; 0 if the bytes cannot be decoded. Ids that no home knows
+/// count twice.
 pub(crate) fn unreleased(bytes: &[u8]) -> usize {
     let count = || -> Result<usize, Damaged> {
         let mut from = FieldReader(bytes);
@@ -443,23 +459,30 @@ pub(super) mod tests {
     pub fn session() -> impl Strategy<Value = StoredSession<'static>> {
         let messages = || proptest::collection::vec(message(), 0..4);
         let subscriptions = proptest::collection::vec(subscription(), 0..4);
-        let received = proptest::collection::vec(any::<u16>(), 0..4);
+        let received = proptest::collection::btree_set(any::<u16>(), 0..4);
         let parts = (
             any::<u32>(),
             subscriptions,
             messages(),
             messages(),
             received,
-            0..2_u64,
+            0..3_u64,
         );
         parts.prop_map(
-            |(epoch, subscriptions, inflight, waiting, received, token)| StoredSession {
-                epoch,
-                subscriptions,
-                inflight,
-                waiting,
-                received,
-                token,
+            |(epoch, subscriptions, inflight, waiting, received, token)| {
+                let mut session = StoredSession {
+                    epoch,
+                    subscriptions,
+                    inflight,
+                    waiting,
+                    received: received.into_iter().collect(),
+                    keyless: Vec::new(),
+                    token,
+                };
+                if token > 1 {
+                    session.set_token(token);
+                }
+                session
             },
         )
     }
@@ -487,7 +510,9 @@ pub(super) mod tests {
             prop_assert_eq!(read.epoch, session.epoch);
             prop_assert_eq!(&read.subscriptions, &session.subscriptions);
             prop_assert_eq!(&read.received, &session.received);
-            let charged = if session.token == 0 { 0 } else { session.received.len() };
+            prop_assert_eq!(&read.keyless, &session.keyless);
+            let stored = session.received.len() + session.keyless.len();
+            let charged = if session.token == 0 { 0 } else { stored };
             prop_assert_eq!(unreleased(&encoded.bytes), charged);
             for (read, written) in [
                 (&read.inflight, &session.inflight),

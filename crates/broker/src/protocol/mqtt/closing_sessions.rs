@@ -167,6 +167,7 @@ fn forget_received(state: &mut EncodedSession, id: u16) {
     // This process has encoded it.
     if let Ok(mut session) = StoredSession::decode(state) {
         session.received.retain(|received| *received != id);
+        session.keyless.retain(|received| *received != id);
         *state = session.encode();
     }
 }

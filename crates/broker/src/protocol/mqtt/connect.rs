@@ -292,9 +292,10 @@ pub(crate) fn session_given<I: Io>(
     }
 }
 
-/// The patch of a session that goes back as it was given, if it is recorded.
+/// The patch of a session that goes back as it was given, if it is recorded. In the log, the claim may have given a token to a session without one. So
+/// that session is recorded as a whole.
 fn unchanged(ctx: &Context, state: &EncodedSession) -> Option<SessionPatch> {
-    let is_recorded = ctx.world.records_sessions();
+    let is_recorded = ctx.world.records_sessions() && token_of(&state.bytes) != 0;
     is_recorded.then(|| SessionPatch::nothing(state)).flatten()
 }
 
@@ -367,11 +368,11 @@ pub(super) fn open_session<I: Io>(
     }
 }
 
-/// Another connection has taken the session [MQTT-3.1.4-3].
-pub(crate) fn session_taken<I: Io>(clients: &mut Clients, holder: ConnId, io: &mut I) {
+/// Ends the connection that holds a session, for example because another one has taken the session [MQTT-3.1.4-3].
+pub(crate) fn end_holder<I: Io>(clients: &mut Clients, holder: ConnId, reason: Reason, io: &mut I) {
     let slot = holder.slot;
     if clients.conns.is_current(holder) && clients.conns.get(slot).consumer.state == State::Mqtt {
-        mqtt_end(clients, slot, Reason::TakenOver, io);
+        mqtt_end(clients, slot, reason, io);
     }
 }
 

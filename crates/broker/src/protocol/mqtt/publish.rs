@@ -29,7 +29,7 @@ use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, 
 use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong};
 use crate::protocol::mqtt::options::V5;
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
-use crate::protocol::mqtt::state::{Answer, Releasing};
+use crate::protocol::mqtt::state::{Answer, KeylessRelease, Releasing};
 use crate::store::slab::NONE;
 
 /// The properties of a message: those that other protocols have too, and as attributes those that MQTT subscribers get unaltered.
@@ -408,6 +408,9 @@ pub(super) fn client_released(
     }
     clients.note_unreleased(slot);
     clients.meter.work.steps.add(seen / SENT_PER_STEP);
+    if known && clients.release_keyless(slot, id) {
+        return Ok(());
+    }
     match clients.session_party(slot) {
         Some(sender) => clients.release(lanes, slot, sender, (id, known), at),
         None => clients.write_pubcomp(slot, id, known),
@@ -484,7 +487,28 @@ impl Clients {
         }
     }
 
-    fn write_pubcomp(&mut self, slot: u32, packet_id: PacketId, is_known: bool) {
+    /// Releases a QoS 2 message that no home knows, since it was published before the session had a token. Returns false if it is no such message.
+    fn release_keyless(&mut self, slot: u32, packet_id: PacketId) -> bool {
+        let mqtt = mqtt_state(&mut self.conns, slot);
+        let recording = mqtt.recording.as_mut();
+        let Some(keyless) = recording.and_then(|it| it.keyless.as_mut()) else {
+            return false;
+        };
+        if !keyless.unreleased.remove(&packet_id.get()) || !self.records_session(slot) {
+            return false;
+        }
+        let recording = mqtt_state(&mut self.conns, slot).recording();
+        if let Some(keyless) = &mut recording.keyless {
+            keyless.released.push(KeylessRelease {
+                packet_id,
+                is_asked: false,
+            });
+        }
+        self.record_later(slot);
+        true
+    }
+
+    pub(super) fn write_pubcomp(&mut self, slot: u32, packet_id: PacketId, is_known: bool) {
         let version = client::version(&self.conns, slot);
         let ack = Ack {
             packet_id,

@@ -162,6 +162,7 @@ impl Front {
                 .collect(),
             waiting: mqtt.waiting.iter().map(stored).collect(),
             received: mqtt.unreleased().collect(),
+            keyless: recording.keyless(),
             token: mqtt.token,
         };
         let after = Outline::from_session(&session);
@@ -192,12 +193,16 @@ impl Front {
         let home = home_of_session(ctx, id);
         let record = alloc::boxed::Box::new(RecordSession {
             id,
+            owner,
             to,
             news,
             charge,
         });
         subs.lanes.ask(home, |_| Ask::SessionRecord(record));
         recording.outline = Some(after);
+        if let Some(keyless) = &mut recording.keyless {
+            (keyless.released.iter_mut()).for_each(|it| it.is_asked = true);
+        }
         recording.is_exactly_once = is_exactly_once;
         recording.is_asked = true;
         recording.asked_s = now_s;
@@ -230,6 +235,14 @@ pub(super) fn session_recorded<I: Io>(
     let recording = mqtt.recording();
     recording.is_asked = false;
     let is_wanted = core::mem::take(&mut recording.is_wanted);
+    if let Some(keyless) = &mut recording.keyless {
+        let released = keyless.released.extract_if(.., |it| it.is_asked);
+        let released: Vec<PacketId> = released.map(|it| it.packet_id).collect();
+        for id in released {
+            clients.write_pubcomp(slot, id, true);
+        }
+    }
+    let mqtt = mqtt_state(&mut clients.conns, slot);
     let asked = mqtt.subacks.iter().filter(|suback| suback.is_asked);
     let asked: Vec<u16> = asked.map(|suback| suback.packet_id).collect();
     for packet_id in asked {

@@ -6,7 +6,7 @@
 //! The opposite, the stored form of a connection's session, is in `suspend.rs`.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crore_wire::mqtt::Qos;
@@ -30,7 +30,7 @@ use crate::protocol::mqtt::options::options_of;
 use crate::protocol::mqtt::overlap::{end_starts, set_starts};
 use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
 use crate::protocol::mqtt::shared::join_group;
-use crate::protocol::mqtt::state::{Inflight, NO_END_S, RESUMED, Step, Unsent};
+use crate::protocol::mqtt::state::{Inflight, Keyless, Mqtt, NO_END_S, RESUMED, Step, Unsent};
 use crate::protocol::mqtt::subscribe::join;
 use crate::protocol::mqtt::subscription::Wanted;
 
@@ -60,6 +60,7 @@ pub(super) fn resume_session<I: Io>(
         inflight,
         waiting,
         received,
+        keyless,
         token,
     } = session;
     clients.expand(slot);
@@ -70,19 +71,26 @@ pub(super) fn resume_session<I: Io>(
     );
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
-    let received = received.into_iter().collect();
-    match token {
-        0 => mqtt.received = received,
-        _ if records_sessions => mqtt.received_before = received,
+    let received: BTreeSet<u16> = received.into_iter().collect();
+    if token != 0 && records_sessions {
+        mqtt.received = keyless.iter().copied().collect();
+        mqtt.received_before = &received - &mqtt.received;
+    } else {
         // A clean stop came between, so all of them were published.
-        _ => mqtt.received = received,
+        mqtt.received = received;
     }
     match token {
         // The log has no state of this session yet.
-        0 if mqtt.token != 0 => clients.record_later(slot),
+        0 if mqtt.token != 0 => {
+            note_keyless(mqtt);
+            clients.record_later(slot);
+        }
         0 => {}
         // Homes know the session's QoS 2 messages by the token, also if the session ends with this connection.
-        token if records_sessions => mqtt.token = token,
+        token if records_sessions => {
+            mqtt.token = token;
+            note_keyless(mqtt);
+        }
         // The session is not recorded, whatever it was before.
         _ => {}
     }
@@ -120,6 +128,17 @@ pub(super) fn resume_session<I: Io>(
     clients.confirm_resumed(slot, io);
     if let Some((filter, reason)) = unplaced {
         end_unplaced(clients, slot, filter, reason, io);
+    }
+}
+
+/// No home knows the QoS 2 messages that the session has now.
+fn note_keyless(mqtt: &mut Mqtt) {
+    if !mqtt.received.is_empty() {
+        let unreleased = mqtt.received.clone();
+        mqtt.recording().keyless = Some(Box::new(Keyless {
+            unreleased,
+            released: Vec::new(),
+        }));
     }
 }
 

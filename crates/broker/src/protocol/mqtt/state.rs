@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
+use crore_wire::mqtt::{self, Packet, PacketId, Publish, ReasonCode, Version};
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::write_varint;
@@ -173,9 +173,39 @@ pub struct Recording {
     pub has_news: bool,
     /// The second of the last record.
     pub asked_s: u32,
+    /// Set if the client had QoS 2 messages that were published before the session had a token.
+    pub keyless: Option<Box<Keyless>>,
     /// Bytes of the last record of the whole session, and of the changes since.
     pub whole_bytes: u32,
     pub parts_bytes: u32,
+}
+
+/// QoS 2 messages of the client that no home knows, since they were published before the session had a token. So the records of the session have their
+/// packet ids.
+#[derive(Default)]
+pub struct Keyless {
+    /// The packet ids of those that the client has not released.
+    pub unreleased: BTreeSet<u16>,
+    /// Those that it has released, until a record no longer has them.
+    pub released: Vec<KeylessRelease>,
+}
+
+/// A PUBREL whose PUBCOMP waits for a record of the session without its packet id. Otherwise the client could use the id for another message, which would
+/// be taken for the former one after a crash.
+pub struct KeylessRelease {
+    /// The packet id.
+    pub packet_id: PacketId,
+    /// Whether the record in flight does not have the id.
+    pub is_asked: bool,
+}
+
+impl Keyless {
+    /// Heap bytes, with those of the struct.
+    fn bytes(&self) -> usize {
+        size_of::<Keyless>()
+            + self.unreleased.len() * RECEIVED_BYTES
+            + self.released.capacity() * size_of::<KeylessRelease>()
+    }
 }
 
 /// Changes of so many bytes may follow a record of the whole session, or more if the session is longer. Then the whole session is recorded again, since a
@@ -209,9 +239,17 @@ impl Recording {
         self.outline.is_none() || self.parts_bytes >= self.parts_bytes_max()
     }
 
+    /// Packet ids of unreleased QoS 2 messages that no home knows, in ascending order.
+    pub fn keyless(&self) -> Vec<u16> {
+        let unreleased = self.keyless.iter().flat_map(|it| &it.unreleased);
+        unreleased.copied().collect()
+    }
+
     /// Heap bytes, with those of the struct.
     fn bytes(&self) -> usize {
-        size_of::<Recording>() + self.outline.as_ref().map_or(0, Outline::bytes)
+        size_of::<Recording>()
+            + self.outline.as_ref().map_or(0, Outline::bytes)
+            + self.keyless.as_ref().map_or(0, |it| it.bytes())
     }
 }
 

@@ -38,6 +38,10 @@ pub(super) fn suspend_session(
         inflight: sent.into_iter().map(stored).collect(),
         waiting: waiting.map(stored).collect(),
         received: mqtt.unreleased().collect(),
+        keyless: mqtt
+            .recording
+            .as_ref()
+            .map_or_else(Vec::new, |it| it.keyless()),
         token: mqtt.token,
     };
     let recording = mqtt.recording.as_ref();

@@ -332,7 +332,7 @@ impl CheckpointMaker {
         let first = store.first_sequence(partition)?;
         let all = store.list_and_update_status()?;
         let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
-        let (shadows, mut damaged) = (Shadow::world(world), Vec::new());
+        let (shadows, mut damaged) = (Shadow::world(world, world.epoch), Vec::new());
         for checkpoint in usable {
             self.worker.check_not_stopping()?;
             let now = Now {

@@ -425,13 +425,13 @@ impl CheckpointMaker {
             }
             BaseWrite::Beside => begin(directory).map_err(failed)?,
         }
-        let shadows = Shadow::world(&world);
         let is_in_place = room.base_write == BaseWrite::InPlace;
         // All documents of a base have the same head.
         let head = match is_in_place {
             true => *documents.head(),
             false => head_now(&world),
         };
+        let shadows = Shadow::world(&world, head.epoch);
         let (mut written, mut not_replaced) = (0, None);
         for partition in partitions {
             let mut shadow = self.shadow(&shadows, &documents, partition)?;

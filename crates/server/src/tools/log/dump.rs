@@ -103,7 +103,7 @@ fn row(place: &BatchPlace, header: &Header, offset: u64, entry: &Entry<'_>) -> M
         Entry::Note(note) => {
             match note {
                 Note::Mark(until) => put("until", json!(until)),
-                Note::Heartbeat(_) => {}
+                Note::Heartbeat(_) | Note::Start => {}
                 Note::Dead(of) | Note::Steward(of) => put("of", json!(hex(*of))),
                 Note::Group(group) => {
                     put_bytes(&mut put, "filter", group.filter);

@@ -400,7 +400,7 @@ fn wills_of_a_snapshot_belong_to_their_clients_and_are_charged_to_them() {
         bytes: &mut bytes,
         records: 0,
     };
-    assert_eq!(table.sessions.save(0, now, &mut block), None);
+    assert_eq!(table.sessions.save(0, now.unix_s, &mut block), None);
     assert_eq!(table.sessions.save_retired(0, &mut block), None);
     let mut next = Table::new();
     let mut from = FieldReader(&bytes);
