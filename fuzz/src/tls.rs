@@ -196,7 +196,7 @@ impl Run {
                 break;
             }
             let (piece, behind) = rest.split_at((*cut).min(rest.len()));
-            self.pair.bring(piece, &[piece.len()]);
+            self.pair.deliver(piece, &[piece.len()]);
             rest = behind;
             self.check();
         }
@@ -225,7 +225,7 @@ impl Run {
     fn check(&self) {
         let pair = &self.pair;
         assert!(
-            self.sent.starts_with(&pair.served),
+            self.sent.starts_with(&pair.server_received),
             "it hears what nobody said"
         );
         let held = pair.streams.held_bytes();
@@ -237,15 +237,19 @@ impl Run {
         let pair = &mut self.pair;
         if self.whole && pair.state == StreamState::Open {
             assert_eq!(pair.error, None, "nothing was changed");
-            assert!(pair.served == self.sent && pair.got == self.answered);
+            assert!(pair.server_received == self.sent && pair.client_received == self.answered);
         }
         // Only changed records and unnecessary key updates end a connection with an error.
         let usage = pair.streams.usage();
-        assert!(usage.connections + usage.under_way <= 1);
+        assert!(usage.connections + usage.unfinished_handshakes <= 1);
         pair.closing(true);
         let usage = pair.streams.usage();
         assert_eq!(
-            (usage.connections, usage.under_way, usage.record_bytes),
+            (
+                usage.connections,
+                usage.unfinished_handshakes,
+                usage.record_bytes
+            ),
             (0, 0, 0)
         );
     }
