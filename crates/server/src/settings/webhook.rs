@@ -64,6 +64,7 @@ pub struct Webhook {
     pub filters: Vec<String>,
     /// The [events](PROTOCOLS.md#webhooks): some of `"channel_occupied"`, `"channel_vacated"`, `"member_added"`, `"member_removed"`, `"client_connected"`,
     /// `"client_disconnected"`.
+    #[schemars(extend("examples" = [["channel_occupied"]]))]
     pub events: Vec<WebhookEvent>,
     /// The file with the secret that signs the requests: `whsec_` and base64, or any text.
     #[schemars(extend("format" = "a file"))]
