@@ -11,6 +11,7 @@
 //! * If a session or a will ends, its token is [retired](crate::home::retired_tokens): its keys are released later.
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -407,17 +408,21 @@ impl Sessions {
         let Some(replicas) = &mut self.replicas else {
             return;
         };
-        if core::mem::replace(&mut replicas.is_steward, is_steward) == is_steward || !is_steward {
+        if core::mem::replace(&mut replicas.is_steward, is_steward) == is_steward {
             return;
         }
-        self.begin_again();
+        match is_steward {
+            true => self.begin_again(),
+            // The next steward publishes them.
+            false => replicas.refused = VecDeque::new(),
+        }
     }
 
     /// Lets the steward start over with all work that is not recorded.
     pub(super) fn begin_again(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.claimed_wills.publish_all_again();
-            replicas.refused.clear();
+            replicas.refused = VecDeque::new();
             replicas.stewardship += 1;
         }
     }
@@ -448,6 +453,9 @@ impl Sessions {
             }
             (None, Some((again_s, id))) if again_s <= now.unix_s => {
                 replicas.refused.pop_front();
+                if replicas.refused.is_empty() {
+                    replicas.refused = VecDeque::new();
+                }
                 // Otherwise the session has changed meanwhile.
                 replicas.begun.remove(&(stewardship, id)).then_some(id)?
             }
