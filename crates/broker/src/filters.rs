@@ -24,10 +24,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::reason::Reason;
 use crate::base::work::Steps;
-use crate::store::blobs::{Blob, Placed};
+use crate::store::blobs::{Blob, BlobOwner};
 use crate::store::index::{Index, chained};
 use crate::store::names::Names;
-use crate::store::slab::{NONE, Slab, Vacant};
+use crate::store::slab::{NONE, Slab, SlabRow};
 use shapes::Shapes;
 pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 
@@ -63,7 +63,7 @@ struct Node {
 
 const _: () = assert!(size_of::<Node>() == 32);
 
-impl Vacant for Node {
+impl SlabRow for Node {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Node {
@@ -82,8 +82,8 @@ impl Vacant for Node {
     }
 }
 
-impl Placed for Node {
-    fn place(&mut self) -> Option<&mut Blob> {
+impl BlobOwner for Node {
+    fn blob_mut(&mut self) -> Option<&mut Blob> {
         Some(&mut self.level)
     }
 }

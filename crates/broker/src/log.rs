@@ -279,7 +279,7 @@ impl Log {
         self.steps.add(self.blobs.compact(&mut self.entries));
         let (blobs, admission) = (&mut self.blobs, &self.counts.admission);
         let blob = match &new.whole {
-            Some(frame) => blobs.insert_shared(frame.whole().clone()),
+            Some(frame) => blobs.insert_shared(frame.message().clone()),
             None => with_parts(new, [new.frame, &[]], |parts| {
                 blobs.insert(parts, admission)
             }),

@@ -27,7 +27,7 @@ use crate::client::topics::Moved;
 use crate::client::types::{ProtocolTypes, UnprocessedInput};
 use crate::io::Io;
 use crate::mail::ReplyTo;
-use crate::store::slab::{NONE, Side, Slab};
+use crate::store::slab::{NONE, SideTable, Slab};
 
 /// The bytes of a subscription to a shared group (one member gets each message) with short names. A connection counts only the bytes of these
 /// subscriptions, and their number is estimated with this.
@@ -38,9 +38,9 @@ const TOUCHED_MAX: usize = 4096;
 /// The connections of a shard.
 pub(crate) struct Connections<P: ProtocolTypes> {
     rows: Slab<Row>,
-    spills: Side<P::Spill>,
-    outboxes: Side<Outbox>,
-    extras: Side<Box<Extra<P>>>,
+    spills: SideTable<P::Spill>,
+    outboxes: SideTable<Outbox>,
+    extras: SideTable<Box<Extra<P>>>,
     /// The protocols' rows.
     own: Slab<P::OwnRow>,
     /// The grants of clients with credentials, and when they expire.
@@ -66,9 +66,9 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn new(account: ShardAccount) -> Connections<P> {
         Connections {
             rows: Slab::default(),
-            spills: Side::default(),
-            outboxes: Side::default(),
-            extras: Side::default(),
+            spills: SideTable::default(),
+            outboxes: SideTable::default(),
+            extras: SideTable::default(),
             own: Slab::default(),
             grants: ConnectionGrants::default(),
             relayed: BTreeMap::new(),
@@ -198,11 +198,11 @@ impl<P: ProtocolTypes> Connections<P> {
     #[inline]
     pub(crate) fn was_missed(&self) -> bool {
         let missed = [
-            self.rows.was_missed(),
-            self.own.was_missed(),
-            self.spills.was_missed(),
-            self.outboxes.was_missed(),
-            self.extras.was_missed(),
+            self.rows.take_missed(),
+            self.own.take_missed(),
+            self.spills.take_missed(),
+            self.outboxes.take_missed(),
+            self.extras.take_missed(),
             self.links.was_missed(),
         ];
         missed.contains(&true)

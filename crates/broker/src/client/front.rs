@@ -10,8 +10,8 @@ use crate::base::work::Steps;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::world::World;
 use crate::client::parts::{
-    Census, Clients, Connections, Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter,
-    Notices, Queues, Run, Scratch, Stats, Subscriptions, Topics, Work,
+    Census, Clients, Connections, Context, Deliveries, EncodingCache, Feed, Gate, Lanes, Matching,
+    Meter, Notices, Queues, Run, Scratch, Stats, Subscriptions, Topics, Work,
 };
 use crate::client::run::Encodings;
 use crate::client::types::ProtocolTypes;
@@ -65,7 +65,7 @@ impl<P: ProtocolTypes> Front<P> {
             feed: Feed {
                 deliveries: Deliveries::default(),
                 run: Run::new(P::Encoding::COUNT),
-                forms: Forms::default(),
+                forms: EncodingCache::default(),
             },
             queues: Queues::default(),
             census: Census::default(),

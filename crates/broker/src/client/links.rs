@@ -17,7 +17,7 @@ use crate::client::outbox::len_of;
 use crate::client::row::NO_SOCKET;
 use crate::io::{Close, Io};
 use crate::store::shared::OutputPart;
-use crate::store::slab::{Slab, Vacant};
+use crate::store::slab::{Slab, SlabRow};
 
 /// In [`SocketId`]: the number is that of a stream. Transports count their sockets from 0.
 const STREAM: u32 = 1 << 31;
@@ -54,7 +54,7 @@ struct Stream {
     id: u32,
 }
 
-impl Vacant for Stream {
+impl SlabRow for Stream {
     fn vacant(next: u32) -> Self {
         Stream { link: next, id: 0 }
     }
@@ -266,7 +266,7 @@ impl Links {
 
     /// Whether code has followed a number to a stream that does not exist, since the last call.
     pub(crate) fn was_missed(&self) -> bool {
-        self.streams.was_missed()
+        self.streams.take_missed()
     }
 
     /// Whether a link has frames to send, or streams that may be writable.

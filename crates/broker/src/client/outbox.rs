@@ -161,7 +161,7 @@ impl Outbox {
         let mut all = 0;
         loop {
             let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
-            let used = self.queue.parts(most - all, &mut parts);
+            let used = self.queue.fill_parts(most - all, &mut parts);
             let len = len_of(&parts[..used]);
             let sent = write(&parts[..used]);
             self.sent(sent);
@@ -177,7 +177,7 @@ impl Outbox {
 
     /// Removes `bytes` bytes that were sent.
     pub fn sent(&mut self, bytes: usize) {
-        self.queue.sent(bytes);
+        self.queue.remove_sent(bytes);
         if let Some(counted) = &mut self.counted {
             counted.gone += bytes as u64;
             while counted.ends.front().is_some_and(|end| *end <= counted.gone) {

@@ -18,7 +18,7 @@ pub(crate) use crate::client::topics::Topics;
 pub(crate) use crate::client::work::Work;
 pub(crate) use crate::filters::matching::Matching;
 pub(crate) use crate::mail::lanes::Lanes;
-pub(crate) use crate::store::shared::Forms;
+pub(crate) use crate::store::shared::EncodingCache;
 
 use crate::client::types::ProtocolTypes;
 
@@ -46,7 +46,7 @@ pub(crate) struct Feed {
     /// The messages of the current delivery.
     pub(crate) run: Run,
     /// Large messages in the encodings that outboxes share.
-    pub(crate) forms: Forms,
+    pub(crate) forms: EncodingCache,
 }
 
 /// The shard's counters: its work, compared with the budget of a turn, and the counters and notices for the operator.

@@ -5,7 +5,7 @@
 use crate::base::ids::SocketId;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::store::slab::{NONE, Vacant};
+use crate::store::slab::{NONE, SlabRow};
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub struct Consumer {
 /// The socket of a free row.
 pub const NO_SOCKET: SocketId = SocketId(u32::MAX);
 
-impl Vacant for Row {
+impl SlabRow for Row {
     fn vacant(next: u32) -> Self {
         Row {
             link: Link {

@@ -208,7 +208,7 @@ impl Run {
         out: &mut Rope,
     ) {
         match (encoding.is_frame(), frames.large(&self.records()[n])) {
-            (true, Some(frame)) => out.share(frame.clone()),
+            (true, Some(frame)) => out.push_slice(frame.clone()),
             (true, None) => out.own.extend_from_slice(frames.frame(&self.records()[n])),
             (false, _) => self.encoded[encoding.number()].append(n + self.passed, out),
         }

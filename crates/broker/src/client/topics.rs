@@ -13,10 +13,10 @@ use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
 use crate::budget::stats::Accounts;
-use crate::store::blobs::{Blob, Placed};
+use crate::store::blobs::{Blob, BlobOwner};
 use crate::store::index::{Index, chained};
 use crate::store::names::Names;
-use crate::store::slab::{NONE, Side, Slab, Vacant};
+use crate::store::slab::{NONE, SideTable, Slab, SlabRow};
 
 const SET: u8 = 1;
 
@@ -37,7 +37,7 @@ pub struct CarrierTopic {
 
 const _: () = assert!(size_of::<CarrierTopic>() == 24);
 
-impl Vacant for CarrierTopic {
+impl SlabRow for CarrierTopic {
     fn vacant(next: u32) -> Self {
         CarrierTopic {
             hash: 0,
@@ -57,8 +57,8 @@ impl Vacant for CarrierTopic {
     }
 }
 
-impl Placed for CarrierTopic {
-    fn place(&mut self) -> Option<&mut Blob> {
+impl BlobOwner for CarrierTopic {
+    fn blob_mut(&mut self) -> Option<&mut Blob> {
         Some(&mut self.name)
     }
 }
@@ -87,13 +87,13 @@ pub struct Topics {
     rows: Slab<CarrierTopic>,
     index: Index,
     names: Names,
-    sets: Side<Set>,
+    sets: SideTable<Set>,
 }
 
 impl Topics {
     /// Whether code has looked for a row that does not exist, since the last call.
     pub fn was_missed(&self) -> bool {
-        self.rows.was_missed() || self.sets.was_missed()
+        self.rows.take_missed() || self.sets.take_missed()
     }
 
     /// Adds the counts and bytes of this table to `accounts`.

@@ -4,7 +4,7 @@
 use crate::base::time::Now;
 use crate::client::progress::Allowance;
 use crate::client::run::Encodings;
-use crate::store::slab::Vacant;
+use crate::store::slab::SlabRow;
 
 /// A subscription: its connection, its topic, and its index in the connection's list.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ pub(crate) trait ProtocolTypes: Sized {
     /// The protocol's state of each subscription in a list.
     type SubscriptionState: SubscriptionState;
     /// A row (table entry) that a protocol may add to a connection.
-    type OwnRow: Vacant;
+    type OwnRow: SlabRow;
     /// The protocols' state of a shard.
     type ShardState;
     /// The forms in which messages are sent.

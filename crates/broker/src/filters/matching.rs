@@ -20,7 +20,7 @@ use crate::budget::admission::Client;
 use crate::budget::admission::shares::Holders;
 use crate::budget::stats::Accounts;
 use crate::filters::Filters;
-use crate::store::slab::{NONE, Side};
+use crate::store::slab::{NONE, SideTable};
 
 pub use filter_subscriptions::{
     FilterPart, FilterSubscriptions, Group, GroupPosition, RETAINED_SENT,
@@ -77,7 +77,7 @@ impl Default for Members {
 /// All filters of a carrier (a shard with subscribers).
 pub struct Matching {
     filters: Filters,
-    members: Side<Members>,
+    members: SideTable<Members>,
     /// Heap bytes of `members`.
     members_bytes: usize,
     /// The clients that opened filters while the table was more than half full.
@@ -101,7 +101,7 @@ impl Matching {
     pub fn new(partitions: usize, seed: u64, steps: &Steps) -> Self {
         Matching {
             filters: Filters::new(seed, steps),
-            members: Side::default(),
+            members: SideTable::default(),
             members_bytes: 0,
             holders: Holders::default(),
             walks: BTreeMap::new(),

@@ -20,7 +20,7 @@ use crate::budget::admission::Client;
 use crate::mail::message::Publish;
 use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
-use crate::store::slab::{NONE, Vacant as _};
+use crate::store::slab::{NONE, SlabRow as _};
 
 /// Whether a copy of the message is recognised by session and packet id.
 fn is_of_session(message: &Publish<'_>) -> bool {

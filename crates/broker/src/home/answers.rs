@@ -19,7 +19,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::admission::keys::GROUPS;
 use crate::store::index::{Index, chained};
-use crate::store::slab::{NONE, Slab, Vacant};
+use crate::store::slab::{NONE, Slab, SlabRow};
 
 /// The tables by which a home recognises retries: answers to idempotency keys, and QoS 2 messages of MQTT sessions.
 pub(crate) struct Retries {
@@ -84,7 +84,7 @@ struct AnswerRow {
 
 const _: () = assert!(size_of::<AnswerRow>() == 48);
 
-impl Vacant for AnswerRow {
+impl SlabRow for AnswerRow {
     fn vacant(next: u32) -> Self {
         let answer = Answer {
             key: 0,

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::topic_row::{HAS_CARRIER_SET, TopicRow, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
-use crate::store::slab::{NONE, Side};
+use crate::store::slab::{NONE, SideTable};
 
 /// A carrier of a topic, and its number of subscribers. `carrier_row` is the carrier's row for the topic, and `serial` counts the uses of that row.
 pub(super) struct Carrier {
@@ -26,7 +26,7 @@ impl Carrier {
 /// The sets of carriers of all topics that need one.
 #[derive(Default)]
 pub(super) struct Carriers {
-    sets: Side<Vec<Carrier>>,
+    sets: SideTable<Vec<Carrier>>,
     /// The numbers of subscribers that have come and that have left since the start.
     pub attaches: u64,
     pub detaches: u64,

@@ -33,7 +33,7 @@ use crate::base::work::STEP_BYTES;
 use crate::mail::ReplyTo;
 use crate::mail::presence::{MemberConn, PresencePage, PresencePosition};
 use crate::store::index::Index;
-use crate::store::slab::{NONE, Slab, Vacant};
+use crate::store::slab::{NONE, Slab, SlabRow};
 
 use pages::Source;
 use rows::{Gone, Row, Topic, hash_of_member};

@@ -38,10 +38,10 @@ use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Accounts;
 use crate::mail::{ClosingSession, RecordedClaim, ReplyTo};
-use crate::store::blobs::{Blob, Placed};
+use crate::store::blobs::{Blob, BlobOwner};
 use crate::store::index::{Index, chained};
 use crate::store::names::Names;
-use crate::store::slab::{NONE, Slab, Vacant};
+use crate::store::slab::{NONE, Slab, SlabRow};
 
 /// A session that never expires by itself (section 3.1.2.11.2).
 pub const FOREVER_S: u32 = u32::MAX;
@@ -77,7 +77,7 @@ struct Row {
 
 const _: () = assert!(size_of::<Row>() == 24);
 
-impl Vacant for Row {
+impl SlabRow for Row {
     fn vacant(next: u32) -> Self {
         Row {
             hash: 0,
@@ -100,8 +100,8 @@ impl Vacant for Row {
     }
 }
 
-impl Placed for Row {
-    fn place(&mut self) -> Option<&mut Blob> {
+impl BlobOwner for Row {
+    fn blob_mut(&mut self) -> Option<&mut Blob> {
         Some(&mut self.client)
     }
 }

@@ -11,7 +11,7 @@ use crate::base::reason::Reason;
 use crate::base::work::Steps;
 use crate::filters::Filters;
 use crate::filters::matching::Matching;
-use crate::store::slab::{NONE, Side};
+use crate::store::slab::{NONE, SideTable};
 
 /// If a filter's value has this bit, it is the number of a set of shards, otherwise the number of a shard.
 const SET: u32 = 1 << 31;
@@ -21,7 +21,7 @@ pub const SEPARATOR: u8 = b'\n';
 /// The filters of all other shards of the process.
 pub(super) struct ShardFilters {
     filters: Filters,
-    sets: Side<Vec<ShardId>>,
+    sets: SideTable<Vec<ShardId>>,
     /// The shards that get the message being published.
     due: Vec<ShardId>,
 }
@@ -30,7 +30,7 @@ impl ShardFilters {
     pub fn new(seed: u64, steps: &Steps) -> Self {
         ShardFilters {
             filters: Filters::new(seed, steps),
-            sets: Side::default(),
+            sets: SideTable::default(),
             due: Vec::new(),
         }
     }

@@ -24,7 +24,7 @@ use crate::base::time::Now;
 use crate::log::snapshot::ChainState;
 use crate::mail::fields::check_stored_name;
 use crate::store::blobs::Blob;
-use crate::store::slab::{NONE, Vacant as _};
+use crate::store::slab::{NONE, SlabRow as _};
 
 /// The flags of a topic's row that a snapshot keeps.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;

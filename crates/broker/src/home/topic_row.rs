@@ -2,9 +2,9 @@
 
 use crate::base::ids::ShardId;
 use crate::base::placement::Slotted;
-use crate::store::blobs::{Blob, Placed};
+use crate::store::blobs::{Blob, BlobOwner};
 use crate::store::index::chained;
-use crate::store::slab::{NONE, Vacant};
+use crate::store::slab::{NONE, SlabRow};
 
 /// Flag: a publisher has created the topic or published to it.
 pub(super) const CREATED: u8 = 1;
@@ -42,7 +42,7 @@ pub(super) struct TopicRow {
 
 const _: () = assert!(size_of::<TopicRow>() == 40);
 
-impl Vacant for TopicRow {
+impl SlabRow for TopicRow {
     fn vacant(next: u32) -> Self {
         TopicRow {
             hash: 0,
@@ -64,8 +64,8 @@ impl Vacant for TopicRow {
     }
 }
 
-impl Placed for TopicRow {
-    fn place(&mut self) -> Option<&mut Blob> {
+impl BlobOwner for TopicRow {
+    fn blob_mut(&mut self) -> Option<&mut Blob> {
         Some(&mut self.name)
     }
 }

@@ -7,8 +7,8 @@
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;
 use crate::mail::message::NewMessage;
-use crate::store::blobs::{Blob, Blobs, Placed, occupied};
-use crate::store::slab::{NONE, Vacant};
+use crate::store::blobs::{Blob, BlobOwner, Blobs, occupied_blob_bytes};
+use crate::store::slab::{NONE, SlabRow};
 
 /// Flag: the message is sent in a binary frame.
 const BINARY: u8 = 1;
@@ -53,7 +53,7 @@ pub(super) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 48);
 
-impl Vacant for Entry {
+impl SlabRow for Entry {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Entry {
@@ -77,15 +77,15 @@ impl Vacant for Entry {
     }
 }
 
-impl Placed for Entry {
-    fn place(&mut self) -> Option<&mut Blob> {
+impl BlobOwner for Entry {
+    fn blob_mut(&mut self) -> Option<&mut Blob> {
         Some(&mut self.blob)
     }
 }
 
 /// The bytes that a message of `len` bytes occupies, with its row.
 pub fn occupied_bytes(len: usize) -> usize {
-    size_of::<Entry>() + occupied(len)
+    size_of::<Entry>() + occupied_blob_bytes(len)
 }
 
 /// The fields in an entry's bytes.
@@ -232,7 +232,7 @@ pub(super) struct Chain {
 
 const _: () = assert!(size_of::<Chain>() == 24);
 
-impl Vacant for Chain {
+impl SlabRow for Chain {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Chain {

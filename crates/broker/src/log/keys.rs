@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::log::entry::Entry;
 use crate::store::blobs::Blobs;
 use crate::store::index::{Index, chained};
-use crate::store::slab::{NONE, Slab, Vacant};
+use crate::store::slab::{NONE, Slab, SlabRow};
 
 /// A row: the entry that has a key.
 pub(super) struct Key {
@@ -23,7 +23,7 @@ pub(super) struct Key {
 
 const _: () = assert!(size_of::<Key>() == 16);
 
-impl Vacant for Key {
+impl SlabRow for Key {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Key {

@@ -10,7 +10,7 @@ use crate::base::settings::Settings;
 use crate::log::snapshot::ChainState;
 use crate::mail::Frames;
 use crate::mail::message::Headers;
-use crate::store::blobs::occupied;
+use crate::store::blobs::occupied_blob_bytes;
 
 const NOW_S: u32 = 1000;
 /// Seed of the hash of keys.
@@ -74,7 +74,7 @@ fn offsets(log: &mut Log, chain: u32) -> Vec<u64> {
 /// A length that fills its size class.
 fn full_len() -> usize {
     (100..)
-        .find(|len| occupied(*len) == *len)
+        .find(|len| occupied_blob_bytes(*len) == *len)
         .expect("each class has one")
 }
 
@@ -98,7 +98,7 @@ fn bytes_are_those_of_messages_rows_and_keys() {
                 &new(n as u64 + 1, key, &frame),
             )
             .0;
-        blobs += occupied(key.len() + frame.len());
+        blobs += occupied_blob_bytes(key.len() + frame.len());
         let rows = size_of::<Entry>() + size_of::<Key>();
         assert_eq!(log.bytes(), blobs + (n + 1) * rows);
         assert_eq!((log.len(), log.keys()), (n as u32 + 1, n as u32 + 1));
@@ -118,7 +118,7 @@ fn bytes_are_those_of_messages_rows_and_keys() {
 #[test]
 fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
     let frame = alloc::vec![1; full_len()];
-    let len = occupied_bytes(frame.len());
+    let len = occupied_blob_bytes(frame.len());
     for (log_bytes, kept) in [(3 * len - 1, 2), (3 * len, 3), (3 * len + 1, 3), (1, 1)] {
         let rule = Rule {
             log_bytes,

@@ -5,7 +5,7 @@
 
 use super::{Chain, Log};
 use crate::mail::message::{Headers, NewMessage};
-use crate::store::blobs::Place;
+use crate::store::blobs::BlobBytes;
 use crate::store::slab::NONE;
 
 /// The state of a topic's chain.
@@ -73,12 +73,12 @@ impl Log {
         let chain = self.chains.get(entry.chain);
         let place = self.blobs.get(entry.blob);
         let parts = entry.parts(place);
-        let whole = match self.blobs.place(entry.blob) {
-            Place::Own(shared) => {
+        let whole = match self.blobs.get_shareable(entry.blob) {
+            BlobBytes::Shared(shared) => {
                 let len = entry.bytes();
                 Some(shared.slice(len - parts.frame.len()..len))
             }
-            Place::Bytes(_) => None,
+            BlobBytes::Padded(_) => None,
         };
         NewMessage {
             topic: chain.topic,

@@ -238,7 +238,7 @@ impl Frames {
     /// The data of a large message; `None` for other messages.
     pub fn large_data(&self, record: &Record) -> Option<Slice> {
         let frame = self.large(record)?;
-        Some(frame.behind(frame::header_len(frame)))
+        Some(frame.without_first(frame::header_len(frame)))
     }
 
     /// The message as one shared frame, in its compressed form if it has one; `None` if that frame is not large.

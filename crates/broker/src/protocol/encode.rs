@@ -19,8 +19,8 @@ use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::publication;
 use crate::protocol::http::options::{DEFLATE, ENVELOPE, HTTP10, META};
 use crate::protocol::mqtt::plain;
-use crate::store::rope::{Mark, Rope};
-use crate::store::shared::{Form, Forms};
+use crate::store::rope::{Rope, RopePosition};
+use crate::store::shared::{EncodingCache, Form};
 
 /// The encoding in which a connection gets its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,16 +168,16 @@ pub struct Message<'a> {
 
 impl Message<'_> {
     /// Appends the message.
-    pub fn encode(&self, encoding: Encoding, forms: &mut Forms, out: &mut Rope) {
+    pub fn encode(&self, encoding: Encoding, forms: &mut EncodingCache, out: &mut Rope) {
         let (frames, record) = (self.frames, self.record);
-        let start = out.mark();
+        let start = out.end();
         match encoding {
             Encoding::Frame => match frames.large(record) {
-                Some(frame) => out.share(frame.clone()),
+                Some(frame) => out.push_slice(frame.clone()),
                 None => out.own.extend_from_slice(frames.frame(record)),
             },
             Encoding::Packed => match frames.large_compressed(record) {
-                Some(frame) => out.share(frame.clone()),
+                Some(frame) => out.push_slice(frame.clone()),
                 None => out.own.extend_from_slice(frames.compressed(record)),
             },
             Encoding::Meta => {
@@ -265,7 +265,7 @@ impl Message<'_> {
     /// Appends the data unchanged.
     pub fn data(&self, out: &mut Rope) {
         match self.frames.large_data(self.record) {
-            Some(data) => out.share(data),
+            Some(data) => out.push_slice(data),
             None => out.own.extend_from_slice(self.frames.data(self.record)),
         }
     }
@@ -275,7 +275,7 @@ impl Message<'_> {
         sse::write_name(&mut out.own, (!event.is_empty()).then_some(event));
     }
 
-    fn event_data(&self, forms: &mut Forms, out: &mut Rope) {
+    fn event_data(&self, forms: &mut EncodingCache, out: &mut Rope) {
         let data = self.frames.data(self.record);
         let base64 = self.record.binary && core::str::from_utf8(data).is_err();
         let lines = |data: &[u8], out: &mut Vec<u8>| match base64 {
@@ -289,11 +289,11 @@ impl Message<'_> {
             true => Form::EventBase64,
             false => Form::Event,
         };
-        out.share_all(forms.get(&large, form, |data| exact_bytes(|out| lines(data, out))));
+        out.push_shared(forms.get(&large, form, |data| exact_bytes(|out| lines(data, out))));
     }
 
     /// Appends the message as a JSON object.
-    pub fn envelope(&self, forms: &mut Forms, out: &mut Rope) {
+    pub fn envelope(&self, forms: &mut EncodingCache, out: &mut Rope) {
         let (frames, record) = (self.frames, self.record);
         let own = &mut out.own;
         own.extend_from_slice(b"{\"topic\":");
@@ -337,7 +337,7 @@ impl Message<'_> {
             None => write(own, frames.data(record)),
             Some(large) => {
                 let form = forms.get(&large, form, |data| exact_bytes(|out| write(out, data)));
-                out.share_all(form);
+                out.push_shared(form);
             }
         }
         out.own.push(b'}');
@@ -376,7 +376,7 @@ pub(crate) fn write_push_by(
     out: &mut Rope,
     write: impl FnOnce(Format, bool, &mut Vec<u8>),
 ) {
-    let start = out.mark();
+    let start = out.end();
     let format = match encoding {
         Encoding::PushProtobuf | Encoding::PushMessages | Encoding::PushMessagesToEnd => {
             Format::Protobuf
@@ -399,7 +399,7 @@ pub(crate) fn write_push_by(
         | Encoding::OneWayEvents
         | Encoding::OneWayEventsToEnd => {
             // JSON contains no line ends, so it is one line of data.
-            out.prepend(start, b"data: ");
+            out.insert_at(start, b"data: ");
             out.own.extend_from_slice(b"\n\n");
         }
         Encoding::PushLines
@@ -424,9 +424,9 @@ pub(crate) fn write_push_by(
 }
 
 /// Turns the bytes after `start` into one chunk. Their length is known only now.
-fn chunk_rope(out: &mut Rope, start: Mark) {
-    let bytes = out.len_from(start) as u32;
-    out.prepend_with(start, |own| {
+fn chunk_rope(out: &mut Rope, start: RopePosition) {
+    let bytes = out.len_after(start) as u32;
+    out.insert_at_with(start, |own| {
         crate::base::position::write_hex(own, bytes);
         own.extend_from_slice(b"\r\n");
     });
@@ -434,9 +434,9 @@ fn chunk_rope(out: &mut Rope, start: Mark) {
 }
 
 /// Turns the bytes after `start` into one frame.
-pub(crate) fn frame_rope(out: &mut Rope, start: Mark, opcode: Opcode) {
-    let (header, len) = frame::header(opcode, false, out.len_from(start));
-    out.prepend(start, &header[..len]);
+pub(crate) fn frame_rope(out: &mut Rope, start: RopePosition, opcode: Opcode) {
+    let (header, len) = frame::header(opcode, false, out.len_after(start));
+    out.insert_at(start, &header[..len]);
 }
 
 /// Turns the bytes after `start` into one frame.

@@ -3,8 +3,8 @@
 
 use crate::client;
 pub(crate) use crate::client::parts::{
-    Census, Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter, Queues, Run, Stats,
-    Subscriptions, Topics, Work,
+    Census, Context, Deliveries, EncodingCache, Feed, Gate, Lanes, Matching, Meter, Queues, Run,
+    Stats, Subscriptions, Topics, Work,
 };
 pub(crate) use crate::protocol::mqtt::state::SubscriptionState;
 

@@ -102,7 +102,7 @@ impl Front {
         self.clients.meter.work.steps.add((all - *budget) as usize);
         let done = self.feed.deliveries.is_empty();
         if !done {
-            let made = self.feed.forms.take_made_bytes();
+            let made = self.feed.forms.take_encoded_bytes();
             self.clients.meter.work.steps.add_bytes(made);
         }
         self.feed.deliveries.late = !self.feed.deliveries.queued.is_empty();

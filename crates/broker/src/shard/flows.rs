@@ -14,7 +14,9 @@ use crate::client::run::cost_of_bytes;
 use crate::client::walk::{Parked, Walk};
 use crate::io::Io;
 use crate::mail::Frames;
-use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
+use crate::protocol::front::{
+    Clients, Connections, Deliveries, EncodingCache, Front, Stats, Topics,
+};
 use crate::store::slab::NONE;
 
 /// The visits (deliveries to one connection) that a flow gets before the next flow continues: as many as a whole turn has, because a flow
@@ -203,8 +205,8 @@ pub(super) fn park_topic(
 }
 
 /// Charges the budget with the encoded bytes, because encoding a message of megabytes costs as much as many visits.
-pub(super) fn charge_encoding(forms: &mut Forms, budget: &mut u32) {
-    let made = forms.take_made_bytes() / STEP_BYTES;
+pub(super) fn charge_encoding(forms: &mut EncodingCache, budget: &mut u32) {
+    let made = forms.take_encoded_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));
 }
 

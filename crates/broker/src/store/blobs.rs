@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use crate::budget::admission::Admission;
 use crate::store::chunks::Chunks;
 use crate::store::shared::{SHARED_MIN, Shared};
-use crate::store::slab::{NONE, Side, Slab, Vacant};
+use crate::store::slab::{NONE, SideTable, Slab, SlabRow};
 
 /// Up to this length, there is a class for every 8 bytes.
 const FINE_MAX: usize = 128;
@@ -23,16 +23,16 @@ const CLASS_MAX: usize = SHARED_MIN;
 const CHUNK_BYTES: usize = 16 << 10;
 const CLASSES: usize = FINE_MAX / 8 + 6 * 16;
 /// The class number of blobs with their own allocation.
-const OWN: u32 = 127;
-const SLOT_BITS: u32 = 25;
+const OWN_ALLOCATION: u32 = 127;
+const PLACE_BITS: u32 = 25;
 /// The maximum number of places of one class. In tests there are so few that classes become full.
-const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
+const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << PLACE_BITS };
 
 /// Rows that [`Blobs::compact`] examines in one call.
 const ROWS_PER_BLOB: u32 = 32;
 
-/// The message of a panic, without which the caller would get the bytes of another blob.
-const LOST: &str = "a blob lies where its handle says";
+/// The message of the panic when a handle is not valid. Without the panic the caller would get the bytes of another blob.
+const BLOB_LOST: &str = "a blob lies where its handle says";
 
 /// The handle of a blob.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,28 +61,28 @@ struct Class {
 #[derive(Default)]
 pub struct Blobs {
     classes: Vec<Class>,
-    own: Side<Option<Shared>>,
+    shared: SideTable<Option<Shared>>,
     bytes: usize,
     /// Bytes of blobs with their own allocation.
-    own_bytes: usize,
+    shared_bytes: usize,
     /// Bytes of all chunks.
     chunk_bytes: usize,
     /// The next row of the owner's table to examine.
-    next: u32,
+    next_row: u32,
 }
 
 /// A row that owns a blob.
-pub trait Placed: Vacant {
+pub trait BlobOwner: SlabRow {
     /// The handle of the row's blob. `None` or [`Blob::NONE`] if the row has no blob; a free row has none.
-    fn place(&mut self) -> Option<&mut Blob>;
+    fn blob_mut(&mut self) -> Option<&mut Blob>;
 }
 
 /// The bytes of a blob.
-pub enum Place<'a> {
+pub enum BlobBytes<'a> {
     /// The place of the blob: the stored bytes, and padding.
-    Bytes(&'a [u8]),
+    Padded(&'a [u8]),
     /// A blob with its own allocation.
-    Own(&'a Shared),
+    Shared(&'a Shared),
 }
 
 fn class_of(len: usize) -> usize {
@@ -105,7 +105,7 @@ pub(super) fn class_size(class: usize) -> usize {
 }
 
 /// Bytes that a blob of `len` occupies.
-pub fn occupied(len: usize) -> usize {
+pub fn occupied_blob_bytes(len: usize) -> usize {
     if len > CLASS_MAX {
         len
     } else {
@@ -124,17 +124,17 @@ impl Blobs {
 
     /// Bytes of all chunks and allocations, used or not.
     pub fn reserved_bytes(&self) -> usize {
-        self.chunk_bytes + self.own_bytes + self.own.bytes()
+        self.chunk_bytes + self.shared_bytes + self.shared.bytes()
     }
 
-    /// Blobs with their own allocation.
-    pub fn own_allocations(&self) -> u32 {
-        self.own.len()
+    /// The number of blobs with their own allocation.
+    pub fn shared_count(&self) -> u32 {
+        self.shared.len()
     }
 
     /// Whether the table of blobs with their own allocation is full, so that the next blob may find no place.
     pub fn is_full(&self) -> bool {
-        self.own.len() >= PLACES_MAX - 1
+        self.shared.len() >= PLACES_MAX - 1
     }
 
     /// Stores the concatenation of `parts`. A large blob is counted in `admission` as kept by a log.
@@ -143,8 +143,8 @@ impl Blobs {
     /// When the blob is large and the arena [is full](Self::is_full).
     pub fn insert(&mut self, parts: &[&[u8]], admission: &Admission) -> Blob {
         let len = parts.iter().map(|part| part.len()).sum();
-        match self.class_with_place(len) {
-            Some(class) => self.insert_in(class, parts),
+        match self.class_with_free_place(len) {
+            Some(class) => self.insert_in_class(class, parts),
             None => self.insert_shared(Shared::new(parts.concat().into_boxed_slice(), admission)),
         }
     }
@@ -156,13 +156,13 @@ impl Blobs {
     pub fn insert_shared(&mut self, bytes: Shared) -> Blob {
         assert!(!self.is_full(), "the caller makes room first");
         self.bytes += bytes.len();
-        self.own_bytes += bytes.len();
+        self.shared_bytes += bytes.len();
         bytes.enter_log();
-        Blob(OWN << SLOT_BITS | self.own.insert(Some(bytes)))
+        Blob(OWN_ALLOCATION << PLACE_BITS | self.shared.insert(Some(bytes)))
     }
 
     /// The smallest class that fits `len` bytes and has a place left.
-    pub(super) fn class_with_place(&mut self, len: usize) -> Option<usize> {
+    pub(super) fn class_with_free_place(&mut self, len: usize) -> Option<usize> {
         if len > CLASS_MAX {
             return None;
         }
@@ -172,46 +172,48 @@ impl Blobs {
         (class_of(len)..CLASSES).find(|class| self.classes[*class].has_place(*class))
     }
 
-    pub(super) fn insert_in(&mut self, class: usize, parts: &[&[u8]]) -> Blob {
+    pub(super) fn insert_in_class(&mut self, class: usize, parts: &[&[u8]]) -> Blob {
         let size = class_size(class);
         self.bytes += size;
-        let places = &mut self.classes[class];
-        let slot = match places.reuse(size, parts) {
+        let size_class = &mut self.classes[class];
+        let place = match size_class.insert_in_freed_place(size, parts) {
             Some(slot) => slot,
-            None => places.fill(size, parts, &mut self.chunk_bytes),
+            None => size_class.insert_in_new_place(size, parts, &mut self.chunk_bytes),
         };
-        Blob((class as u32) << SLOT_BITS | slot)
+        Blob((class as u32) << PLACE_BITS | place)
     }
 
     /// The place of a blob: the stored bytes, and padding.
     #[inline]
     pub fn get(&self, blob: Blob) -> &[u8] {
-        match self.place(blob) {
-            Place::Bytes(bytes) => bytes,
-            Place::Own(shared) => shared,
+        match self.get_shareable(blob) {
+            BlobBytes::Padded(bytes) => bytes,
+            BlobBytes::Shared(shared) => shared,
         }
     }
 
-    /// The place of a blob. A blob with its own allocation can be shared.
+    /// The place of a blob, or the shared bytes of a blob with its own allocation.
     #[inline]
-    pub fn place(&self, blob: Blob) -> Place<'_> {
-        let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
-        if class == OWN {
-            let shared = self.own.get(slot).as_ref();
-            return Place::Own(shared.expect(LOST));
+    pub fn get_shareable(&self, blob: Blob) -> BlobBytes<'_> {
+        let (class, place) = (blob.0 >> PLACE_BITS, blob.0 & ((1 << PLACE_BITS) - 1));
+        if class == OWN_ALLOCATION {
+            let shared = self.shared.get(place).as_ref();
+            return BlobBytes::Shared(shared.expect(BLOB_LOST));
         }
         let size = class_size(class as usize);
-        let per = CHUNK_BYTES / size;
-        let at = (slot as usize % per) * size;
-        let chunk = self.classes[class as usize].chunks.get(slot as usize / per);
-        Place::Bytes(&chunk.expect(LOST)[at..at + size])
+        let per_chunk = CHUNK_BYTES / size;
+        let offset = (place as usize % per_chunk) * size;
+        let chunk = self.classes[class as usize]
+            .chunks
+            .get(place as usize / per_chunk);
+        BlobBytes::Padded(&chunk.expect(BLOB_LOST)[offset..offset + size])
     }
 
     /// Moves the blobs of some rows of the owner's table out of sparse chunks, if the chunks occupy far more bytes than the blobs. Returns the number
     /// of examined rows.
     #[inline]
-    pub fn compact<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
-        let needed = self.bytes - self.own_bytes;
+    pub fn compact<T: BlobOwner>(&mut self, rows: &mut Slab<T>) -> usize {
+        let needed = self.bytes - self.shared_bytes;
         // Even after compaction, each class may have two sparse chunks: the chunk that gets the next blob, and the spare one.
         match self.chunk_bytes > 2 * (needed + Self::SPARE_BYTES) {
             true => self.compact_some(rows),
@@ -220,68 +222,71 @@ impl Blobs {
     }
 
     #[cold]
-    fn compact_some<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
-        if self.next >= rows.end() {
-            self.next = 0;
+    fn compact_some<T: BlobOwner>(&mut self, rows: &mut Slab<T>) -> usize {
+        if self.next_row >= rows.end() {
+            self.next_row = 0;
         }
-        let until = self.next.saturating_add(ROWS_PER_BLOB).min(rows.end());
-        for id in self.next..until {
+        let end = self.next_row.saturating_add(ROWS_PER_BLOB).min(rows.end());
+        for id in self.next_row..end {
             if rows.try_get(id).is_none() {
                 continue;
             }
-            if let Some(blob) = rows.get_mut(id).place()
+            if let Some(blob) = rows.get_mut(id).blob_mut()
                 && *blob != Blob::NONE
                 && self.is_sparse(*blob)
             {
-                let former = *blob;
-                let bytes = self.get(former).to_vec();
-                *blob = self.insert_in((former.0 >> SLOT_BITS) as usize, &[&bytes]);
-                self.remove(former);
+                let old_blob = *blob;
+                let bytes = self.get(old_blob).to_vec();
+                *blob = self.insert_in_class((old_blob.0 >> PLACE_BITS) as usize, &[&bytes]);
+                self.remove(old_blob);
             }
         }
-        let looked_at = until - self.next;
-        self.next = until;
-        looked_at as usize
+        let examined = end - self.next_row;
+        self.next_row = end;
+        examined as usize
     }
 
     /// Whether at least half of the places in a blob's chunk are free. False for the chunk into which the next blob of the class would go.
     fn is_sparse(&self, blob: Blob) -> bool {
-        let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
-        if class == OWN {
+        let (class, place) = (blob.0 >> PLACE_BITS, blob.0 & ((1 << PLACE_BITS) - 1));
+        if class == OWN_ALLOCATION {
             return false;
         }
-        let per = CHUNK_BYTES / class_size(class as usize);
+        let per_chunk = CHUNK_BYTES / class_size(class as usize);
         let chunks = &self.classes[class as usize].chunks;
-        chunks.is_sparse(slot as usize / per, per / 2)
+        chunks.is_sparse(place as usize / per_chunk, per_chunk / 2)
     }
 
     /// Frees a blob.
     pub fn remove(&mut self, blob: Blob) {
-        let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
-        if class == OWN {
-            let shared = self.own.remove(slot).expect(LOST);
+        let (class, place) = (blob.0 >> PLACE_BITS, blob.0 & ((1 << PLACE_BITS) - 1));
+        if class == OWN_ALLOCATION {
+            let shared = self.shared.remove(place).expect(BLOB_LOST);
             self.bytes -= shared.len();
-            self.own_bytes -= shared.len();
+            self.shared_bytes -= shared.len();
             shared.leave_log();
             return;
         }
         let class = class as usize;
         let size = class_size(class);
         self.bytes -= size;
-        let per = CHUNK_BYTES / size;
-        let (chunk, at) = (slot as usize / per, (slot as usize % per) * size);
+        let per_chunk = CHUNK_BYTES / size;
+        let (chunk, offset) = (
+            place as usize / per_chunk,
+            (place as usize % per_chunk) * size,
+        );
         let chunks = &mut self.classes[class].chunks;
-        let (places, next) = chunks.free(chunk, slot);
-        places[at..at + 4].copy_from_slice(&next.to_le_bytes());
-        if chunks.is_empty(chunk) && chunks.give_back(chunk) {
-            self.chunk_bytes -= per * size;
+        let (places, next) = chunks.free(chunk, place);
+        places[offset..offset + 4].copy_from_slice(&next.to_le_bytes());
+        if chunks.is_empty(chunk) && chunks.release_empty(chunk) {
+            self.chunk_bytes -= per_chunk * size;
         }
     }
 }
 
 impl Drop for Blobs {
     fn drop(&mut self) {
-        for shared in self.own.iter().flatten() {
+        for shared in self.shared.iter().flatten() {
             shared.leave_log();
         }
     }
@@ -294,39 +299,44 @@ impl Class {
     }
 
     /// Stores the concatenation of `parts` in a freed place, if there is one. Returns the place's number.
-    fn reuse(&mut self, size: usize, parts: &[&[u8]]) -> Option<u32> {
-        let per = CHUNK_BYTES / size;
-        let at = |slot: u32| (slot as usize % per) * size;
-        let (slot, places) = self.chunks.reuse(|places, slot| {
-            let link = places[at(slot)..].first_chunk();
+    fn insert_in_freed_place(&mut self, size: usize, parts: &[&[u8]]) -> Option<u32> {
+        let per_chunk = CHUNK_BYTES / size;
+        let offset_of = |place: u32| (place as usize % per_chunk) * size;
+        let (place, places) = self.chunks.take_freed_place(|places, place| {
+            let link = places[offset_of(place)..].first_chunk();
             u32::from_le_bytes(*link.expect("four bytes"))
         })?;
-        let mut place = &mut places[at(slot)..at(slot) + size];
+        let mut unwritten = &mut places[offset_of(place)..offset_of(place) + size];
         for part in parts {
-            let (here, rest) = place.split_at_mut(part.len());
-            here.copy_from_slice(part);
-            place = rest;
+            let (part_bytes, rest) = unwritten.split_at_mut(part.len());
+            part_bytes.copy_from_slice(part);
+            unwritten = rest;
         }
-        Some(slot)
+        Some(place)
     }
 
     /// Stores the concatenation of `parts` in a place that was never used. Adds the bytes of a new chunk to `chunk_bytes`.
-    fn fill(&mut self, size: usize, parts: &[&[u8]], chunk_bytes: &mut usize) -> u32 {
-        let per = CHUNK_BYTES / size;
-        let (chunk, places) = self.chunks.fill(|| {
-            *chunk_bytes += per * size;
-            Vec::with_capacity(per * size)
+    fn insert_in_new_place(
+        &mut self,
+        size: usize,
+        parts: &[&[u8]],
+        chunk_bytes: &mut usize,
+    ) -> u32 {
+        let per_chunk = CHUNK_BYTES / size;
+        let (chunk, places) = self.chunks.take_new_place(|| {
+            *chunk_bytes += per_chunk * size;
+            Vec::with_capacity(per_chunk * size)
         });
-        let (before, end) = (places.len() / size, places.len() + size);
+        let (places_before, end) = (places.len() / size, places.len() + size);
         for part in parts {
             places.extend_from_slice(part);
         }
-        assert!(places.len() <= end, "{LOST}");
+        assert!(places.len() <= end, "{BLOB_LOST}");
         places.resize(end, 0);
-        if end == per * size {
-            self.chunks.filled();
+        if end == per_chunk * size {
+            self.chunks.note_full();
         }
-        chunk * per as u32 + before as u32
+        chunk * per_chunk as u32 + places_before as u32
     }
 }
 
@@ -340,7 +350,7 @@ mod tests {
     #[test]
     fn classes_hold_their_length_and_waste_a_sixteenth_at_most() {
         for len in 1..=CLASS_MAX {
-            let size = occupied(len);
+            let size = occupied_blob_bytes(len);
             assert!(size >= len, "{len} in {size}");
             assert!(
                 size - len < 8 || (size - len) * 16 <= len,

@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 /// No row. Marks the end of a list, or an empty field.
 pub const NONE: u32 = u32::MAX;
 
-/// A chunk.
+/// A chunk, with its places as `R`.
 struct Chunk<R> {
-    rows: R,
+    places: R,
     /// Head of the list of freed places.
-    free: u32,
+    first_free_place: u32,
     /// Places in use.
-    used: u32,
+    places_in_use: u32,
     /// Neighbours in the list of chunks with freed places; `newer` is undefined in the first. In a freed chunk, `older` links to another freed chunk.
     newer: u32,
     older: u32,
@@ -26,28 +26,28 @@ struct Chunk<R> {
 
 /// The chunks.
 pub(super) struct Chunks<R> {
-    all: Vec<Chunk<R>>,
+    chunks: Vec<Chunk<R>>,
     /// Head of the list of chunks with freed places: the chunk that was full most recently.
-    reusable: u32,
+    first_reusable: u32,
     /// The chunk with places that were never used, if any.
-    filling: u32,
+    growing: u32,
     /// The empty chunk that is kept, if any.
     spare: u32,
     /// Head of the list of freed chunks.
-    freed: u32,
+    first_freed: u32,
     /// Number of chunks that are not freed.
-    live: u32,
+    live_count: u32,
 }
 
 impl<R> Default for Chunks<R> {
     fn default() -> Self {
         Chunks {
-            all: Vec::new(),
-            reusable: NONE,
-            filling: NONE,
+            chunks: Vec::new(),
+            first_reusable: NONE,
+            growing: NONE,
             spare: NONE,
-            freed: NONE,
-            live: 0,
+            first_freed: NONE,
+            live_count: 0,
         }
     }
 }
@@ -55,159 +55,164 @@ impl<R> Default for Chunks<R> {
 impl<R: Default> Chunks<R> {
     /// Number of chunks that are not freed.
     pub fn len(&self) -> usize {
-        self.live as usize
+        self.live_count as usize
     }
 
     /// The places of the last chunk, and the number of that chunk.
     pub fn last(&self) -> Option<(&R, usize)> {
-        let (last, before) = self.all.split_last()?;
-        Some((&last.rows, before.len()))
+        let (last, before) = self.chunks.split_last()?;
+        Some((&last.places, before.len()))
     }
 
     /// The places of all chunks.
     pub fn iter(&self) -> impl Iterator<Item = &R> {
-        self.all.iter().map(|chunk| &chunk.rows)
+        self.chunks.iter().map(|chunk| &chunk.places)
     }
 
-    /// The places of chunk `at`, which are empty if the chunk is freed. `None` if there is no such chunk.
+    /// The places of chunk `number`, which are empty if the chunk is freed. `None` if there is no such chunk.
     #[inline]
-    pub fn get(&self, at: usize) -> Option<&R> {
-        self.all.get(at).map(|chunk| &chunk.rows)
+    pub fn get(&self, number: usize) -> Option<&R> {
+        self.chunks.get(number).map(|chunk| &chunk.places)
     }
 
-    /// The places of chunk `at`.
+    /// The places of chunk `number`.
     #[inline]
-    pub fn get_mut(&mut self, at: usize) -> Option<&mut R> {
-        self.all.get_mut(at).map(|chunk| &mut chunk.rows)
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut R> {
+        self.chunks.get_mut(number).map(|chunk| &mut chunk.places)
     }
 
     /// Whether there is a free place, or a freed chunk whose number a new chunk can get.
     pub fn has_place(&self) -> bool {
-        (self.reusable, self.filling, self.freed) != (NONE, NONE, NONE)
+        (self.first_reusable, self.growing, self.first_freed) != (NONE, NONE, NONE)
     }
 
     /// The number of chunks, freed ones included. It never decreases.
     pub fn len_with_freed(&self) -> usize {
-        self.all.len()
+        self.chunks.len()
     }
 
     /// Takes a freed place. Returns the number of the place, and the places of its chunk. `link_of` reads the link in a freed place.
     #[inline]
-    pub fn reuse(&mut self, link_of: impl FnOnce(&R, u32) -> u32) -> Option<(u32, &mut R)> {
-        let at = self.reusable;
-        let chunk = self.all.get_mut(at as usize)?;
-        let place = chunk.free;
-        chunk.free = link_of(&chunk.rows, place);
-        chunk.used += 1;
-        if chunk.free == NONE {
-            self.reusable = chunk.older;
+    pub fn take_freed_place(
+        &mut self,
+        link_of: impl FnOnce(&R, u32) -> u32,
+    ) -> Option<(u32, &mut R)> {
+        let number = self.first_reusable;
+        let chunk = self.chunks.get_mut(number as usize)?;
+        let place = chunk.first_free_place;
+        chunk.first_free_place = link_of(&chunk.places, place);
+        chunk.places_in_use += 1;
+        if chunk.first_free_place == NONE {
+            self.first_reusable = chunk.older;
         }
-        if at == self.spare {
+        if number == self.spare {
             self.spare = NONE;
         }
-        Some((place, &mut chunk.rows))
+        Some((place, &mut chunk.places))
     }
 
     /// Takes a place that was never used. Returns the number of the chunk and its places, to which the caller appends the new place. `make`
     /// makes a chunk.
-    pub fn fill(&mut self, make: impl FnOnce() -> R) -> (u32, &mut R) {
-        if self.filling == NONE {
-            self.filling = self.add(make());
+    pub fn take_new_place(&mut self, make: impl FnOnce() -> R) -> (u32, &mut R) {
+        if self.growing == NONE {
+            self.growing = self.add(make());
         }
-        let at = self.filling;
-        if at == self.spare {
+        let number = self.growing;
+        if number == self.spare {
             self.spare = NONE;
         }
-        let chunk = &mut self.all[at as usize];
-        chunk.used += 1;
-        (at, &mut chunk.rows)
+        let chunk = &mut self.chunks[number as usize];
+        chunk.places_in_use += 1;
+        (number, &mut chunk.places)
     }
 
-    /// Notes that the chunk that [`fill`](Self::fill) returned is full.
-    pub fn filled(&mut self) {
-        self.filling = NONE;
+    /// Notes that the chunk of the last [`take_new_place`](Self::take_new_place) is full.
+    pub fn note_full(&mut self) {
+        self.growing = NONE;
     }
 
-    fn add(&mut self, rows: R) -> u32 {
-        self.live += 1;
+    fn add(&mut self, places: R) -> u32 {
+        self.live_count += 1;
         let chunk = Chunk {
-            rows,
-            free: NONE,
-            used: 0,
+            places,
+            first_free_place: NONE,
+            places_in_use: 0,
             newer: NONE,
             older: NONE,
         };
-        if self.freed == NONE {
+        if self.first_freed == NONE {
             // The list grows in small steps. If it doubled, it would reserve about a byte for each message.
-            if self.all.len() == self.all.capacity() {
-                self.all.reserve_exact(self.all.len() / 32 + 4);
+            if self.chunks.len() == self.chunks.capacity() {
+                self.chunks.reserve_exact(self.chunks.len() / 32 + 4);
             }
-            self.all.push(chunk);
-            return self.all.len() as u32 - 1;
+            self.chunks.push(chunk);
+            return self.chunks.len() as u32 - 1;
         }
-        let at = self.freed;
-        let place = &mut self.all[at as usize];
-        self.freed = place.older;
-        *place = chunk;
-        at
+        let number = self.first_freed;
+        let freed_chunk = &mut self.chunks[number as usize];
+        self.first_freed = freed_chunk.older;
+        *freed_chunk = chunk;
+        number
     }
 
-    /// Frees a place of chunk `at`. Returns the chunk's places, and the link that the caller must store in the freed place.
+    /// Frees a place of chunk `number`. Returns the chunk's places, and the link that the caller must store in the freed place.
     #[inline]
-    pub fn free(&mut self, at: usize, place: u32) -> (&mut R, u32) {
-        let first = self.reusable;
-        let chunk = &mut self.all[at];
-        let link = chunk.free;
-        chunk.free = place;
-        chunk.used -= 1;
+    pub fn free(&mut self, number: usize, place: u32) -> (&mut R, u32) {
+        let first = self.first_reusable;
+        let chunk = &mut self.chunks[number];
+        let link = chunk.first_free_place;
+        chunk.first_free_place = place;
+        chunk.places_in_use -= 1;
         if link == NONE {
             chunk.older = first;
-            self.reusable = at as u32;
-            if let Some(first) = self.all.get_mut(first as usize) {
-                first.newer = at as u32;
+            self.first_reusable = number as u32;
+            if let Some(first) = self.chunks.get_mut(first as usize) {
+                first.newer = number as u32;
             }
         }
-        (&mut self.all[at].rows, link)
+        (&mut self.chunks[number].places, link)
     }
 
-    /// Whether chunk `at` has no place in use.
+    /// Whether chunk `number` has no place in use.
     #[inline]
-    pub fn is_empty(&self, at: usize) -> bool {
-        self.all[at].used == 0
+    pub fn is_empty(&self, number: usize) -> bool {
+        self.chunks[number].places_in_use == 0
     }
 
-    /// Whether at most `used_max` places of chunk `at` are in use, and the next place will be taken from another chunk.
-    pub fn is_sparse(&self, at: usize, used_max: usize) -> bool {
-        let next = match self.reusable {
-            NONE => self.filling,
+    /// Whether at most `used_max` places of chunk `number` are in use, and the next place will be taken from another chunk.
+    pub fn is_sparse(&self, number: usize, used_max: usize) -> bool {
+        let next_used = match self.first_reusable {
+            NONE => self.growing,
             reusable => reusable,
         };
-        self.all[at].used as usize <= used_max && next != NONE && next as usize != at
+        self.chunks[number].places_in_use as usize <= used_max
+            && next_used != NONE
+            && next_used as usize != number
     }
 
-    /// Keeps the empty chunk `at` as the spare chunk, or frees it if there is a spare chunk already. Returns whether it was freed.
-    pub fn give_back(&mut self, at: usize) -> bool {
+    /// Keeps the empty chunk `number` as the spare chunk, or frees it if there is a spare chunk already. Returns whether it was freed.
+    pub fn release_empty(&mut self, number: usize) -> bool {
         if self.spare == NONE {
-            self.spare = at as u32;
+            self.spare = number as u32;
             return false;
         }
-        let Chunk { newer, older, .. } = self.all[at];
-        if self.reusable == at as u32 {
-            self.reusable = older;
+        let Chunk { newer, older, .. } = self.chunks[number];
+        if self.first_reusable == number as u32 {
+            self.first_reusable = older;
         } else {
-            self.all[newer as usize].older = older;
-            if let Some(older) = self.all.get_mut(older as usize) {
+            self.chunks[newer as usize].older = older;
+            if let Some(older) = self.chunks.get_mut(older as usize) {
                 older.newer = newer;
             }
         }
-        if self.filling == at as u32 {
-            self.filling = NONE;
+        if self.growing == number as u32 {
+            self.growing = NONE;
         }
-        let chunk = &mut self.all[at];
-        (chunk.rows, chunk.free) = (R::default(), NONE);
-        chunk.older = self.freed;
-        self.freed = at as u32;
-        self.live -= 1;
+        let chunk = &mut self.chunks[number];
+        (chunk.places, chunk.first_free_place) = (R::default(), NONE);
+        chunk.older = self.first_freed;
+        self.first_freed = number as u32;
+        self.live_count -= 1;
         true
     }
 }
@@ -220,8 +225,8 @@ mod tests {
 
     use crate::base::settings::Settings;
     use crate::budget::admission::Admission;
-    use crate::store::blobs::{Blobs, occupied};
-    use crate::store::slab::Side;
+    use crate::store::blobs::{Blobs, occupied_blob_bytes};
+    use crate::store::slab::SideTable;
 
     /// Inserts a number of blobs of one length, or removes every n-th blob.
     #[derive(Clone, Debug)]
@@ -243,7 +248,7 @@ mod tests {
         #[test]
         fn places_are_nobody_elses_while_chunks_come_and_go(ops in prop::collection::vec(op(), 1..12)) {
             let admission = Admission::new(&Settings::default(), 7);
-            let (mut blobs, mut side) = (Blobs::default(), Side::default());
+            let (mut blobs, mut side) = (Blobs::default(), SideTable::default());
             let mut all = BTreeMap::new();
             let (mut next, mut bytes) = (0u64, 0);
             for op in ops {
@@ -253,7 +258,7 @@ mod tests {
                         let mut text = next.to_le_bytes()[..len.min(8)].to_vec();
                         text.resize(len, next as u8);
                         let blob = blobs.insert(&[&text], &admission);
-                        bytes += occupied(len);
+                        bytes += occupied_blob_bytes(len);
                         let row = side.insert(next);
                         all.insert(next, (blob, row, text));
                     },
@@ -261,7 +266,7 @@ mod tests {
                         let going: alloc::vec::Vec<u64> = all.keys().copied().step_by(step).take(count).collect();
                         for key in going {
                             let (blob, row, text) = all.remove(&key).expect("it is there");
-                            bytes -= occupied(text.len());
+                            bytes -= occupied_blob_bytes(text.len());
                             blobs.remove(blob);
                             prop_assert_eq!(side.remove(row), key);
                         }
@@ -278,7 +283,7 @@ mod tests {
                 blobs.remove(blob);
                 side.remove(row);
             }
-            prop_assert!(!side.was_missed());
+            prop_assert!(!side.take_missed());
             prop_assert!(blobs.reserved_bytes() <= Blobs::SPARE_BYTES);
             prop_assert!(side.bytes() <= 16 << 10);
         }

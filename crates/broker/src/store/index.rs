@@ -6,13 +6,13 @@
 
 use alloc::vec::Vec;
 
-use crate::store::slab::{NONE, Slab, Vacant};
+use crate::store::slab::{NONE, Slab, SlabRow};
 
 /// The number of chain heads per chunk (16 KiB).
-const CHUNK: usize = 4096;
+const HEADS_PER_CHUNK: usize = 4096;
 
 /// A row that an index can chain.
-pub trait Chained: Vacant {
+pub trait Chained: SlabRow {
     /// The hash under which the row was inserted.
     fn hash(&self) -> u32;
     /// The next row of the row's chain.
@@ -45,9 +45,9 @@ pub(crate) use chained;
 
 /// The index. The caller passes the slab of the rows to each call.
 pub struct Index {
-    heads: Vec<Vec<u32>>,
+    head_chunks: Vec<Vec<u32>>,
     rows: u32,
-    /// The number of buckets is `2^level + split`.
+    /// The number of buckets is `2^level + split`. Bucket number `split` is split next.
     level: u32,
     split: u32,
 }
@@ -55,10 +55,10 @@ pub struct Index {
 impl Index {
     /// Bytes of the chain heads.
     pub fn bytes(&self) -> usize {
-        self.heads.len() * CHUNK * size_of::<u32>()
+        self.head_chunks.len() * HEADS_PER_CHUNK * size_of::<u32>()
     }
 
-    fn bucket(&self, hash: u32) -> u32 {
+    fn bucket_of(&self, hash: u32) -> u32 {
         let low = hash & ((1u32 << self.level) - 1);
         if low < self.split {
             hash & ((2u32 << self.level) - 1)
@@ -67,33 +67,33 @@ impl Index {
         }
     }
 
-    fn head(&mut self, bucket: u32) -> &mut u32 {
-        &mut self.heads[bucket as usize / CHUNK][bucket as usize % CHUNK]
+    fn head_mut(&mut self, bucket: u32) -> &mut u32 {
+        &mut self.head_chunks[bucket as usize / HEADS_PER_CHUNK][bucket as usize % HEADS_PER_CHUNK]
     }
 
     /// The first row of the hash's bucket.
     #[inline]
     pub fn first(&self, hash: u32) -> Option<u32> {
-        let bucket = self.bucket(hash) as usize;
-        let id = self.heads[bucket / CHUNK][bucket % CHUNK];
+        let bucket = self.bucket_of(hash) as usize;
+        let id = self.head_chunks[bucket / HEADS_PER_CHUNK][bucket % HEADS_PER_CHUNK];
         (id != NONE).then_some(id)
     }
 
-    /// The row with this hash that satisfies `is`.
+    /// The row with this hash that `is_wanted` accepts.
     #[inline]
     pub fn find<T: Chained>(
         &self,
         rows: &Slab<T>,
         hash: u32,
-        mut is: impl FnMut(&T) -> bool,
+        mut is_wanted: impl FnMut(&T) -> bool,
     ) -> Option<u32> {
-        let mut at = self.first(hash);
-        while let Some(id) = at {
+        let mut next_id = self.first(hash);
+        while let Some(id) = next_id {
             let row = rows.get(id);
-            if row.hash() == hash && is(row) {
+            if row.hash() == hash && is_wanted(row) {
                 return Some(id);
             }
-            at = (row.next() != NONE).then_some(row.next());
+            next_id = (row.next() != NONE).then_some(row.next());
         }
         None
     }
@@ -104,8 +104,8 @@ impl Index {
         if self.rows > (1u32 << self.level) + self.split {
             self.grow(rows);
         }
-        let bucket = self.bucket(rows.get(id).hash());
-        let head = self.head(bucket);
+        let bucket = self.bucket_of(rows.get(id).hash());
+        let head = self.head_mut(bucket);
         rows.get_mut(id).set_next(*head);
         *head = id;
     }
@@ -122,18 +122,18 @@ impl Index {
     }
 
     fn unlink<T: Chained>(&mut self, rows: &mut Slab<T>, id: u32) {
-        let (hash, after) = (rows.get(id).hash(), rows.get(id).next());
-        let bucket = self.bucket(hash);
-        let head = self.head(bucket);
+        let (hash, next) = (rows.get(id).hash(), rows.get(id).next());
+        let bucket = self.bucket_of(hash);
+        let head = self.head_mut(bucket);
         if *head == id {
-            *head = after;
+            *head = next;
             return;
         }
-        let mut at = *head;
-        while rows.get(at).next() != id {
-            at = rows.get(at).next();
+        let mut previous = *head;
+        while rows.get(previous).next() != id {
+            previous = rows.get(previous).next();
         }
-        rows.get_mut(at).set_next(after);
+        rows.get_mut(previous).set_next(next);
     }
 
     /// Undoes the last split: joins the two buckets that it made.
@@ -143,38 +143,49 @@ impl Index {
             self.split = 1u32 << self.level;
         }
         self.split -= 1;
-        let last = self.heads.last_mut().expect("the last bucket is there");
-        let joined = last.pop().expect("a chunk is not empty");
-        if last.is_empty() {
-            self.heads.pop();
+        let last_chunk = self
+            .head_chunks
+            .last_mut()
+            .expect("the last bucket is there");
+        let joined_head = last_chunk.pop().expect("a chunk is not empty");
+        if last_chunk.is_empty() {
+            self.head_chunks.pop();
         }
-        let head = self.head(self.split);
-        let mut at = *head;
-        if at == NONE {
-            *head = joined;
+        let head = self.head_mut(self.split);
+        let mut end_of_chain = *head;
+        if end_of_chain == NONE {
+            *head = joined_head;
             return;
         }
-        while rows.get(at).next() != NONE {
-            at = rows.get(at).next();
+        while rows.get(end_of_chain).next() != NONE {
+            end_of_chain = rows.get(end_of_chain).next();
         }
-        rows.get_mut(at).set_next(joined);
+        rows.get_mut(end_of_chain).set_next(joined_head);
     }
 
     /// Splits the next bucket in two.
     fn grow<T: Chained>(&mut self, rows: &mut Slab<T>) {
         let bit = 1u32 << self.level;
-        let (old, new) = (self.split, self.split + bit);
-        if self.heads.last().is_none_or(|last| last.len() == CHUNK) {
-            self.heads.push(Vec::with_capacity(CHUNK));
+        let (low_bucket, high_bucket) = (self.split, self.split + bit);
+        if self
+            .head_chunks
+            .last()
+            .is_none_or(|last| last.len() == HEADS_PER_CHUNK)
+        {
+            self.head_chunks.push(Vec::with_capacity(HEADS_PER_CHUNK));
         }
-        self.heads
+        self.head_chunks
             .last_mut()
             .expect("a chunk was just made")
             .push(NONE);
-        let mut id = core::mem::replace(self.head(old), NONE);
+        let mut id = core::mem::replace(self.head_mut(low_bucket), NONE);
         while id != NONE {
             let (hash, next) = (rows.get(id).hash(), rows.get(id).next());
-            let head = self.head(if hash & bit == 0 { old } else { new });
+            let head = self.head_mut(if hash & bit == 0 {
+                low_bucket
+            } else {
+                high_bucket
+            });
             rows.get_mut(id).set_next(*head);
             *head = id;
             id = next;
@@ -190,10 +201,10 @@ impl Index {
 impl Default for Index {
     /// An empty index with one bucket.
     fn default() -> Self {
-        let mut first = Vec::with_capacity(CHUNK);
+        let mut first = Vec::with_capacity(HEADS_PER_CHUNK);
         first.push(NONE);
         Index {
-            heads: alloc::vec![first],
+            head_chunks: alloc::vec![first],
             rows: 0,
             level: 0,
             split: 0,
@@ -209,7 +220,7 @@ mod tests {
         hash: u32,
         next: u32,
     }
-    impl Vacant for Row {
+    impl SlabRow for Row {
         fn vacant(next: u32) -> Self {
             Row { hash: 0, next }
         }

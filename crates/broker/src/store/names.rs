@@ -1,7 +1,7 @@
 //! Stores the names of topics, of clients, and of the levels of filters. A name needs no stored length: the last byte of its place contains the
 //! number of unused bytes before that byte.
 
-use crate::store::blobs::{Blob, Blobs, Placed, class_size};
+use crate::store::blobs::{Blob, BlobOwner, Blobs, class_size};
 use crate::store::slab::Slab;
 
 /// The names.
@@ -24,7 +24,7 @@ impl Names {
     /// # Panics
     /// When no size class has a place for the name. The configured limits exclude that.
     pub fn insert(&mut self, name: &[u8]) -> Blob {
-        let class = self.0.class_with_place(name.len() + 1);
+        let class = self.0.class_with_free_place(name.len() + 1);
         let class = class.expect("the limits leave a place for every name");
         let padding = class_size(class) - name.len() - 1;
         assert!(
@@ -33,15 +33,15 @@ impl Names {
         );
         let zeros = [0u8; 256];
         let parts = [name, &zeros[..padding], &[padding as u8]];
-        self.0.insert_in(class, &parts)
+        self.0.insert_in_class(class, &parts)
     }
 
     /// The bytes of a name.
     #[inline]
     pub fn get(&self, name: Blob) -> &[u8] {
-        let place = self.0.get(name);
-        let end = place.len() - 1;
-        &place[..end - place[end] as usize]
+        let padded = self.0.get(name);
+        let end = padded.len() - 1;
+        &padded[..end - padded[end] as usize]
     }
 
     /// Frees a name.
@@ -51,7 +51,7 @@ impl Names {
 
     /// See [`Blobs::compact`].
     #[inline]
-    pub fn compact<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
+    pub fn compact<T: BlobOwner>(&mut self, rows: &mut Slab<T>) -> usize {
         self.0.compact(rows)
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::store::slab::{NONE, Vacant};
+    use crate::store::slab::{NONE, SlabRow};
 
     #[test]
     fn names_come_back_whole_and_everything_is_freed() {
@@ -79,7 +79,7 @@ mod tests {
         name: Blob,
         next: u32,
     }
-    impl Vacant for Row {
+    impl SlabRow for Row {
         fn vacant(next: u32) -> Self {
             Row {
                 name: Blob::NONE,
@@ -90,8 +90,8 @@ mod tests {
             self.next
         }
     }
-    impl Placed for Row {
-        fn place(&mut self) -> Option<&mut Blob> {
+    impl BlobOwner for Row {
+        fn blob_mut(&mut self) -> Option<&mut Blob> {
             Some(&mut self.name)
         }
     }

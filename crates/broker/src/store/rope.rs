@@ -12,22 +12,22 @@ pub struct Rope {
     /// The bytes that are not shared.
     pub own: Vec<u8>,
     /// In order: the number of own bytes before each slice, and the slice.
-    shares: Vec<(usize, Slice)>,
+    shared_slices: Vec<(usize, Slice)>,
     shared_bytes: usize,
 }
 
 /// A position in a rope.
 #[derive(Clone, Copy, Default)]
-pub struct Mark {
-    own: usize,
-    shares: usize,
+pub struct RopePosition {
+    own_bytes: usize,
+    shared_slices: usize,
     len: usize,
 }
 
 /// A part of a rope that lies within a range.
-enum Cut<'a> {
+enum RopePart<'a> {
     Own(&'a [u8]),
-    Share(Slice),
+    Shared(Slice),
 }
 
 impl Rope {
@@ -43,99 +43,99 @@ impl Rope {
 
     /// Whether the rope has shared bytes.
     pub fn is_shared(&self) -> bool {
-        !self.shares.is_empty()
+        !self.shared_slices.is_empty()
     }
 
     /// Removes all bytes.
     pub fn clear(&mut self) {
         self.own.clear();
-        self.shares.clear();
+        self.shared_slices.clear();
         self.shared_bytes = 0;
     }
 
     /// Adds a slice of a message, by reference if it is large.
-    pub fn share(&mut self, slice: Slice) {
+    pub fn push_slice(&mut self, slice: Slice) {
         if slice.len() < SHARED_MIN {
             return self.own.extend_from_slice(&slice);
         }
         self.shared_bytes += slice.len();
-        self.shares.push((self.own.len(), slice));
+        self.shared_slices.push((self.own.len(), slice));
     }
 
     /// Adds a whole message.
-    pub fn share_all(&mut self, shared: Shared) {
+    pub fn push_shared(&mut self, shared: Shared) {
         let len = shared.len();
-        self.share(shared.slice(0..len));
+        self.push_slice(shared.slice(0..len));
     }
 
     /// The position of the rope's end.
-    pub fn mark(&self) -> Mark {
-        Mark {
-            own: self.own.len(),
-            shares: self.shares.len(),
+    pub fn end(&self) -> RopePosition {
+        RopePosition {
+            own_bytes: self.own.len(),
+            shared_slices: self.shared_slices.len(),
             len: self.len(),
         }
     }
 
     /// Bytes after a position.
-    pub fn len_from(&self, mark: Mark) -> usize {
-        self.len() - mark.len
+    pub fn len_after(&self, position: RopePosition) -> usize {
+        self.len() - position.len
     }
 
     /// Inserts bytes at a position.
-    pub fn prepend(&mut self, mark: Mark, head: &[u8]) {
-        self.prepend_with(mark, |own| own.extend_from_slice(head));
+    pub fn insert_at(&mut self, position: RopePosition, bytes: &[u8]) {
+        self.insert_at_with(position, |own| own.extend_from_slice(bytes));
     }
 
     /// Inserts bytes at a position. `write` appends the bytes to its argument.
-    pub fn prepend_with(&mut self, mark: Mark, write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn insert_at_with(&mut self, position: RopePosition, write: impl FnOnce(&mut Vec<u8>)) {
         let end = self.own.len();
         write(&mut self.own);
-        let head_bytes = self.own.len() - end;
-        self.own[mark.own..].rotate_right(head_bytes);
-        for (at, _) in &mut self.shares[mark.shares..] {
-            *at += head_bytes;
+        let inserted_bytes = self.own.len() - end;
+        self.own[position.own_bytes..].rotate_right(inserted_bytes);
+        for (at, _) in &mut self.shared_slices[position.shared_slices..] {
+            *at += inserted_bytes;
         }
     }
 
-    /// Inserts bytes at the beginning.
-    pub fn put_before(&mut self, head: &[u8]) {
-        self.prepend(Mark::default(), head);
+    /// Inserts bytes at the beginning of the rope.
+    pub fn prepend(&mut self, bytes: &[u8]) {
+        self.insert_at(RopePosition::default(), bytes);
     }
 
     /// Adds the bytes `from..to` of another rope.
-    pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
-        of.each_of(from, to, |cut| match cut {
-            Cut::Own(bytes) => self.own.extend_from_slice(bytes),
-            Cut::Share(slice) => self.share(slice),
+    pub fn append(&mut self, rope: &Rope, from: usize, to: usize) {
+        rope.for_each_part_of(from, to, |cut| match cut {
+            RopePart::Own(bytes) => self.own.extend_from_slice(bytes),
+            RopePart::Shared(slice) => self.push_slice(slice),
         });
     }
 
-    fn each<'a>(&'a self, mut take: impl FnMut(OutputPart<'a>)) {
+    fn for_each_part<'a>(&'a self, mut visit: impl FnMut(OutputPart<'a>)) {
         let mut at = 0;
-        for (until, slice) in &self.shares {
-            if *until > at {
-                take(OutputPart::Bytes(&self.own[at..*until]));
+        for (slice_start, slice) in &self.shared_slices {
+            if *slice_start > at {
+                visit(OutputPart::Bytes(&self.own[at..*slice_start]));
             }
-            take(OutputPart::Shared(slice));
-            at = *until;
+            visit(OutputPart::Shared(slice));
+            at = *slice_start;
         }
         if self.own.len() > at {
-            take(OutputPart::Bytes(&self.own[at..]));
+            visit(OutputPart::Bytes(&self.own[at..]));
         }
     }
 
-    /// Calls `take` with the parts of the bytes `from..to`.
-    fn each_of(&self, from: usize, to: usize, mut take: impl FnMut(Cut<'_>)) {
+    /// Calls `visit` with the parts of the bytes `from..to`.
+    fn for_each_part_of(&self, from: usize, to: usize, mut visit: impl FnMut(RopePart<'_>)) {
         let mut at = 0;
-        self.each(|part| {
+        self.for_each_part(|part| {
             let len = part.as_ref().len();
             let (start, end) = (from.max(at), to.min(at + len));
             if start < end {
-                take(match part {
-                    OutputPart::Bytes(bytes) => Cut::Own(&bytes[start - at..end - at]),
+                visit(match part {
+                    OutputPart::Bytes(bytes) => RopePart::Own(&bytes[start - at..end - at]),
                     OutputPart::Shared(slice) => {
-                        Cut::Share(slice.until(end - at).behind(start - at))
+                        RopePart::Shared(slice.first(end - at).without_first(start - at))
                     }
                 });
             }
@@ -145,13 +145,16 @@ impl Rope {
 
     /// The rope's share of the bytes of its large messages. The bytes of a message are divided equally among its holders.
     pub fn shared_weight(&self) -> usize {
-        self.shares.iter().map(|(_, slice)| slice.weight()).sum()
+        self.shared_slices
+            .iter()
+            .map(|(_, slice)| slice.weight())
+            .sum()
     }
 
     /// The parts of the rope, in order.
     pub fn parts(&self) -> Vec<OutputPart<'_>> {
-        let mut parts = Vec::with_capacity(2 * self.shares.len() + 1);
-        self.each(|part| parts.push(part));
+        let mut parts = Vec::with_capacity(2 * self.shared_slices.len() + 1);
+        self.for_each_part(|part| parts.push(part));
         parts
     }
 }
@@ -162,23 +165,23 @@ const PIECE_BYTES: usize = 16 << 10;
 /// A queue of bytes for a socket.
 #[derive(Default)]
 pub struct Queue {
-    pieces: VecDeque<Waiting>,
+    pieces: VecDeque<QueuedPiece>,
     /// How many bytes of the first piece are already sent, if it is a piece of own bytes.
-    gone: usize,
+    sent_bytes: usize,
     waiting_bytes: usize,
 }
 
-enum Waiting {
+enum QueuedPiece {
     Own(Vec<u8>),
-    Share(Slice),
+    Shared(Slice),
 }
 
-impl Waiting {
+impl QueuedPiece {
     /// The unsent part of the piece. `gone` own bytes are already sent.
-    fn part(&self, gone: usize) -> OutputPart<'_> {
+    fn unsent(&self, sent_bytes: usize) -> OutputPart<'_> {
         match self {
-            Waiting::Own(bytes) => OutputPart::Bytes(&bytes[gone..]),
-            Waiting::Share(slice) => OutputPart::Shared(slice),
+            QueuedPiece::Own(bytes) => OutputPart::Bytes(&bytes[sent_bytes..]),
+            QueuedPiece::Shared(slice) => OutputPart::Shared(slice),
         }
     }
 }
@@ -192,17 +195,17 @@ impl Queue {
     /// The queue's own bytes, and its share of the bytes of large messages.
     pub fn weight(&self) -> usize {
         let shared = self.pieces.iter().map(|piece| match piece {
-            Waiting::Own(_) => 0,
-            Waiting::Share(slice) => slice.weight(),
+            QueuedPiece::Own(_) => 0,
+            QueuedPiece::Shared(slice) => slice.weight(),
         });
         self.own_bytes() + shared.sum::<usize>()
     }
 
     /// Heap bytes of the queue, without large messages.
     pub fn own_bytes(&self) -> usize {
-        let own = |piece: &Waiting| match piece {
-            Waiting::Own(bytes) => bytes.capacity(),
-            Waiting::Share(_) => size_of::<Waiting>(),
+        let own = |piece: &QueuedPiece| match piece {
+            QueuedPiece::Own(bytes) => bytes.capacity(),
+            QueuedPiece::Shared(_) => size_of::<QueuedPiece>(),
         };
         self.pieces.iter().map(own).sum()
     }
@@ -212,80 +215,82 @@ impl Queue {
         self.waiting_bytes += bytes.len();
         match self.pieces.back_mut() {
             _ if bytes.is_empty() => {}
-            Some(Waiting::Own(last))
+            Some(QueuedPiece::Own(last))
                 if last.len() < PIECE_BYTES || last.capacity() - last.len() >= bytes.len() =>
             {
                 last.extend_from_slice(bytes);
             }
-            Some(Waiting::Own(_)) => {
+            Some(QueuedPiece::Own(_)) => {
                 let mut next = Vec::with_capacity(bytes.len().max(PIECE_BYTES));
                 next.extend_from_slice(bytes);
-                self.pieces.push_back(Waiting::Own(next));
+                self.pieces.push_back(QueuedPiece::Own(next));
             }
-            _ => self.pieces.push_back(Waiting::Own(bytes.to_vec())),
+            _ => self.pieces.push_back(QueuedPiece::Own(bytes.to_vec())),
         }
     }
 
     /// Adds the bytes `from..to` of a rope.
-    pub fn append(&mut self, of: &Rope, from: usize, to: usize) {
-        of.each_of(from, to, |cut| match cut {
-            Cut::Own(bytes) => self.push(bytes),
-            Cut::Share(slice) => self.share(slice),
+    pub fn append(&mut self, rope: &Rope, from: usize, to: usize) {
+        rope.for_each_part_of(from, to, |cut| match cut {
+            RopePart::Own(bytes) => self.push(bytes),
+            RopePart::Shared(slice) => self.push_slice(slice),
         });
     }
 
     /// Adds a slice of a message, by reference if it is large.
-    pub fn share(&mut self, slice: Slice) {
+    pub fn push_slice(&mut self, slice: Slice) {
         if slice.len() < SHARED_MIN {
             return self.push(&slice);
         }
         self.waiting_bytes += slice.len();
-        self.pieces.push_back(Waiting::Share(slice));
+        self.pieces.push_back(QueuedPiece::Shared(slice));
     }
 
     /// Writes the first pieces into `parts`, at most `bytes_max` bytes. Returns the number of parts.
-    pub fn parts<'a>(&'a self, bytes_max: usize, parts: &mut [OutputPart<'a>]) -> usize {
-        let (mut gone, mut left, mut used) = (self.gone, bytes_max, 0);
+    pub fn fill_parts<'a>(&'a self, bytes_max: usize, parts: &mut [OutputPart<'a>]) -> usize {
+        let (mut sent_bytes, mut bytes_left, mut part_count) = (self.sent_bytes, bytes_max, 0);
         for (part, piece) in parts.iter_mut().zip(&self.pieces) {
-            if left == 0 {
+            if bytes_left == 0 {
                 break;
             }
-            let whole = piece.part(gone);
-            gone = 0;
-            *part = match whole {
-                OutputPart::Bytes(bytes) if bytes.len() > left => OutputPart::Bytes(&bytes[..left]),
-                OutputPart::Shared(slice) if slice.len() > left => {
-                    OutputPart::Bytes(&slice[..left])
+            let unsent = piece.unsent(sent_bytes);
+            sent_bytes = 0;
+            *part = match unsent {
+                OutputPart::Bytes(bytes) if bytes.len() > bytes_left => {
+                    OutputPart::Bytes(&bytes[..bytes_left])
                 }
-                _ => whole,
+                OutputPart::Shared(slice) if slice.len() > bytes_left => {
+                    OutputPart::Bytes(&slice[..bytes_left])
+                }
+                _ => unsent,
             };
-            left -= part.as_ref().len();
-            used += 1;
+            bytes_left -= part.as_ref().len();
+            part_count += 1;
         }
-        used
+        part_count
     }
 
     /// Removes sent bytes. The sent bytes of a piece are freed once they are half of the piece. So at most one byte is moved for each sent byte. If a
     /// peer always lags by the same amount, its queue needs constant memory.
-    pub fn sent(&mut self, mut bytes: usize) {
+    pub fn remove_sent(&mut self, mut bytes: usize) {
         self.waiting_bytes -= bytes;
         while let Some(first) = self.pieces.front_mut() {
-            let left = first.part(self.gone).as_ref().len();
-            if bytes < left {
+            let unsent_bytes = first.unsent(self.sent_bytes).as_ref().len();
+            if bytes < unsent_bytes {
                 match first {
-                    Waiting::Share(slice) => slice.advance(bytes),
-                    Waiting::Own(own) => {
-                        self.gone += bytes;
-                        if self.gone >= own.len() - self.gone {
-                            own.drain(..self.gone);
-                            self.gone = 0;
+                    QueuedPiece::Shared(slice) => slice.advance(bytes),
+                    QueuedPiece::Own(own) => {
+                        self.sent_bytes += bytes;
+                        if self.sent_bytes >= own.len() - self.sent_bytes {
+                            own.drain(..self.sent_bytes);
+                            self.sent_bytes = 0;
                         }
                     }
                 }
                 return;
             }
-            bytes -= left;
-            self.gone = 0;
+            bytes -= unsent_bytes;
+            self.sent_bytes = 0;
             self.pieces.pop_front();
         }
     }
@@ -332,23 +337,23 @@ mod tests {
             let bytes: Vec<u8> = (0..4 * SHARED_MIN).map(|n| (n % 251) as u8).collect();
             let shared = Shared::new(bytes.clone().into_boxed_slice(), &admission);
             let (mut rope, mut plain) = (Rope::default(), Vec::new());
-            let (mut mark, mut start) = (rope.mark(), 0);
+            let (mut mark, mut start) = (rope.end(), 0);
             for step in steps {
                 match step {
                     Step::Own(byte, len) => {
                         rope.own.extend(core::iter::repeat_n(byte, len));
                         plain.extend(core::iter::repeat_n(byte, len));
-                        (mark, start) = (rope.mark(), plain.len());
+                        (mark, start) = (rope.end(), plain.len());
                     }
                     Step::Share(from, len) => {
-                        rope.share(shared.slice(from..from + len));
+                        rope.push_slice(shared.slice(from..from + len));
                         plain.extend_from_slice(&bytes[from..from + len]);
                     }
                     Step::Prepend(len) => {
-                        prop_assert_eq!(rope.len_from(mark), plain.len() - start);
-                        rope.prepend(mark, &[9; 20][..len]);
+                        prop_assert_eq!(rope.len_after(mark), plain.len() - start);
+                        rope.insert_at(mark, &[9; 20][..len]);
                         plain.splice(start..start, core::iter::repeat_n(9, len));
-                        (mark, start) = (rope.mark(), plain.len());
+                        (mark, start) = (rope.end(), plain.len());
                     }
                 }
                 prop_assert_eq!(rope.len(), plain.len());
@@ -366,12 +371,12 @@ mod tests {
             let mut left = [b"first", &plain[from..to], b"last"].concat();
             for take in takes {
                 let mut parts = [OutputPart::Bytes(&[]); 16];
-                let used = queue.parts(bytes_max, &mut parts);
+                let used = queue.fill_parts(bytes_max, &mut parts);
                 let seen = flat(&parts[..used]);
                 prop_assert!(left.starts_with(&seen));
                 prop_assert!(seen.len() == left.len().min(bytes_max) || used == 16 && seen.len() < bytes_max);
                 let take = take.min(seen.len());
-                queue.sent(take);
+                queue.remove_sent(take);
                 left.drain(..take);
                 prop_assert_eq!(queue.waiting_bytes(), left.len());
             }
@@ -386,7 +391,7 @@ mod tests {
             queue.push(&alloc::vec![0; behind]);
             for _ in 0..300 {
                 queue.push(&[0; 10]);
-                queue.sent(10);
+                queue.remove_sent(10);
                 prop_assert_eq!(queue.waiting_bytes(), behind);
                 prop_assert!(queue.own_bytes() <= 4 * (behind + 10) + 64);
             }
@@ -398,7 +403,7 @@ mod tests {
         let admission = Admission::new(&Settings::default(), 7);
         let shared = Shared::new(Box::from([1; 2 * SHARED_MIN]), &admission);
         let (mut rope, mut queue) = (Rope::default(), Queue::default());
-        rope.share(shared.slice(0..2 * SHARED_MIN));
+        rope.push_slice(shared.slice(0..2 * SHARED_MIN));
         queue.append(&rope, 5, 2 * SHARED_MIN);
         assert!(rope.own.is_empty() && rope.is_shared());
         assert!(queue.own_bytes() < 100);

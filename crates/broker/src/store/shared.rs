@@ -19,49 +19,49 @@ use crate::budget::admission::Admission;
 /// Shorter messages are copied: a copy costs less than a reference count to which several cores write.
 pub const SHARED_MIN: usize = 8 << 10;
 
-struct Inner {
+struct CountedBytes {
     bytes: Box<[u8]>,
     /// The number of logs that keep the message: at most two, the log of the topic and that of retained messages.
-    logs: AtomicU32,
+    log_count: AtomicU32,
     admission: Admission,
 }
 
-impl Drop for Inner {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
-        if *self.logs.get_mut() == 0 {
+        if *self.log_count.get_mut() == 0 {
             self.admission.account.release_message(self.bytes.len());
         }
     }
 }
 
 /// Heap bytes of [`Shared`] besides the stored bytes.
-pub const SHARED_BESIDE: usize = size_of::<Inner>() + 2 * size_of::<usize>();
+pub const SHARED_OVERHEAD_BYTES: usize = size_of::<CountedBytes>() + 2 * size_of::<usize>();
 
 /// Reference-counted bytes.
 #[derive(Clone)]
-pub struct Shared(Arc<Inner>);
+pub struct Shared(Arc<CountedBytes>);
 
 impl Shared {
     /// Shares bytes that no log keeps yet, and charges them to the memory account.
     pub fn new(bytes: Box<[u8]>, admission: &Admission) -> Shared {
         admission.account.charge_message(bytes.len());
-        Shared(Arc::new(Inner {
+        Shared(Arc::new(CountedBytes {
             bytes,
-            logs: AtomicU32::new(0),
+            log_count: AtomicU32::new(0),
             admission: admission.clone(),
         }))
     }
 
     /// Notes that a log keeps the bytes.
     pub fn enter_log(&self) {
-        if self.0.logs.fetch_add(1, AcqRel) == 0 {
+        if self.0.log_count.fetch_add(1, AcqRel) == 0 {
             self.0.admission.account.release_message(self.len());
         }
     }
 
     /// Notes that a log no longer keeps the bytes.
     pub fn leave_log(&self) {
-        if self.0.logs.fetch_sub(1, AcqRel) == 1 {
+        if self.0.log_count.fetch_sub(1, AcqRel) == 1 {
             self.0.admission.account.charge_message(self.len());
         }
     }
@@ -70,7 +70,7 @@ impl Shared {
     pub fn slice(&self, range: Range<usize>) -> Slice {
         debug_assert!(range.start <= range.end && range.end <= self.len());
         Slice {
-            of: self.clone(),
+            message: self.clone(),
             range,
         }
     }
@@ -87,22 +87,22 @@ impl Deref for Shared {
     }
 }
 
-/// A slice of shared bytes.
+/// A slice of a large message.
 #[derive(Clone)]
 pub struct Slice {
-    of: Shared,
+    message: Shared,
     range: Range<usize>,
 }
 
 impl Slice {
-    /// The bytes that contain the slice.
-    pub fn whole(&self) -> &Shared {
-        &self.of
+    /// The whole message.
+    pub fn message(&self) -> &Shared {
+        &self.message
     }
 
     /// The slice without its first `bytes`.
-    pub fn behind(&self, bytes: usize) -> Slice {
-        self.of.slice(self.range.start + bytes..self.range.end)
+    pub fn without_first(&self, bytes: usize) -> Slice {
+        self.message.slice(self.range.start + bytes..self.range.end)
     }
 
     /// Drops the first bytes.
@@ -112,22 +112,23 @@ impl Slice {
 
     /// The bytes that a holder accounts for: an equal share of the whole message, or 0 while a log keeps it.
     pub fn weight(&self) -> usize {
-        match self.of.0.logs.load(Relaxed) {
-            0 => self.of.len() / Arc::strong_count(&self.of.0),
+        match self.message.0.log_count.load(Relaxed) {
+            0 => self.message.len() / Arc::strong_count(&self.message.0),
             _ => 0,
         }
     }
 
     /// The first `bytes` of the slice.
-    pub fn until(&self, bytes: usize) -> Slice {
-        self.of.slice(self.range.start..self.range.start + bytes)
+    pub fn first(&self, bytes: usize) -> Slice {
+        self.message
+            .slice(self.range.start..self.range.start + bytes)
     }
 }
 
 impl Deref for Slice {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.of[self.range.clone()]
+        &self.message[self.range.clone()]
     }
 }
 
@@ -171,11 +172,11 @@ pub enum Form {
 
 /// For each new entry, this many entries are examined, and removed if they are unused. So a new entry has a constant cost, and at most about half of
 /// the table is unused.
-const LOOKED_AT: usize = 2;
+const EXAMINED_PER_ENTRY: usize = 2;
 
 /// Identifies an encoding of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct FormKey {
+struct EncodingKey {
     /// The address of the message.
     message: usize,
     /// The start of the slice.
@@ -189,61 +190,70 @@ struct FormKey {
 /// Invariant: each encoding in use has an entry. An unused entry is removed before as many new entries come as the table contains. So the number of
 /// entries is bounded by the number of encodings in use, whose bytes are charged.
 #[derive(Default)]
-pub struct Forms {
-    all: BTreeMap<FormKey, CachedEncoding>,
+pub struct EncodingCache {
+    encodings: BTreeMap<EncodingKey, CachedEncoding>,
     /// The last examined entry.
-    seen: Option<FormKey>,
-    /// Bytes encoded since the last [`Forms::take_made_bytes`].
-    made_bytes: usize,
+    last_examined: Option<EncodingKey>,
+    /// Bytes encoded since the last [`EncodingCache::take_encoded_bytes`].
+    encoded_bytes: usize,
 }
 
 struct CachedEncoding {
     /// Keeps the message's address from being reused.
-    _of: Weak<Inner>,
-    form: Weak<Inner>,
+    _message: Weak<CountedBytes>,
+    encoding: Weak<CountedBytes>,
 }
 
-impl Forms {
+impl EncodingCache {
     /// The encoding `form` of the slice. Calls `make` if the encoding is not in use.
-    pub fn get(&mut self, of: &Slice, form: Form, make: impl FnOnce(&[u8]) -> Box<[u8]>) -> Shared {
-        let key = FormKey {
-            message: of.of.address(),
-            start: of.range.start,
+    pub fn get(
+        &mut self,
+        slice: &Slice,
+        form: Form,
+        make: impl FnOnce(&[u8]) -> Box<[u8]>,
+    ) -> Shared {
+        let key = EncodingKey {
+            message: slice.message.address(),
+            start: slice.range.start,
             form,
         };
-        if let Some(made) = self.all.get(&key).and_then(|made| made.form.upgrade()) {
+        if let Some(made) = self
+            .encodings
+            .get(&key)
+            .and_then(|made| made.encoding.upgrade())
+        {
             return Shared(made);
         }
-        self.drop_unheld();
-        let bytes = make(of);
-        self.made_bytes += bytes.len();
-        let made = Shared::new(bytes, &of.of.0.admission);
-        self.all.insert(
+        self.remove_unused();
+        let bytes = make(slice);
+        self.encoded_bytes += bytes.len();
+        let made = Shared::new(bytes, &slice.message.0.admission);
+        self.encodings.insert(
             key,
             CachedEncoding {
-                _of: Arc::downgrade(&of.of.0),
-                form: Arc::downgrade(&made.0),
+                _message: Arc::downgrade(&slice.message.0),
+                encoding: Arc::downgrade(&made.0),
             },
         );
         made
     }
 
-    /// Examines the next entries, and removes unused ones. After the last entry it begins again at the first.
-    fn drop_unheld(&mut self) {
-        for _ in 0..LOOKED_AT {
-            let from = self.seen.map_or(Bound::Unbounded, Bound::Excluded);
-            let next = self.all.range((from, Bound::Unbounded)).next();
-            let next = next.map(|(key, made)| (*key, made.form.strong_count() > 0));
-            self.seen = next.map(|(key, _)| key);
+    /// Examines the next entries, and removes unused ones. After the last entry comes the first again.
+    fn remove_unused(&mut self) {
+        for _ in 0..EXAMINED_PER_ENTRY {
+            let from = self.last_examined.map_or(Bound::Unbounded, Bound::Excluded);
+            let next = self.encodings.range((from, Bound::Unbounded)).next();
+            let next = next.map(|(key, made)| (*key, made.encoding.strong_count() > 0));
+            self.last_examined = next.map(|(key, _)| key);
             if let Some((key, false)) = next {
-                self.all.remove(&key);
+                self.encodings.remove(&key);
             }
         }
     }
 
     /// Bytes encoded since the last call.
-    pub fn take_made_bytes(&mut self) -> usize {
-        core::mem::take(&mut self.made_bytes)
+    pub fn take_encoded_bytes(&mut self) -> usize {
+        core::mem::take(&mut self.encoded_bytes)
     }
 }
 
@@ -269,7 +279,7 @@ mod tests {
         message.leave_log();
         drop(message);
         assert_eq!(held(), 1000);
-        drop(slice.behind(3));
+        drop(slice.without_first(3));
         drop(slice);
         assert_eq!(held(), 0);
     }
@@ -278,7 +288,7 @@ mod tests {
     fn a_form_is_made_once_while_somebody_has_it() {
         let admission = Admission::new(&Settings::default(), 7);
         let message = Shared::new(Box::new([7; 1000]), &admission);
-        let (mut forms, mut made) = (Forms::default(), 0);
+        let (mut forms, mut made) = (EncodingCache::default(), 0);
         let mut get = |form| {
             let slice = message.slice(0..500);
             forms.get(&slice, form, |bytes| {
@@ -292,7 +302,7 @@ mod tests {
         drop(get(Form::Event));
         drop(first);
         drop(get(Form::Json));
-        assert_eq!((made, forms.all.len()), (4, 1));
+        assert_eq!((made, forms.encodings.len()), (4, 1));
     }
 
     /// The slices from each byte of a message to its end, so that the test can make an encoding of each slice.
@@ -305,11 +315,11 @@ mod tests {
     fn a_new_form_drops_few_others_and_all_go_in_time() {
         let admission = Admission::new(&Settings::default(), 7);
         let message = Shared::new(Box::new([7; 1000]), &admission);
-        let mut forms = Forms::default();
+        let mut forms = EncodingCache::default();
         let mut get = |of: &Slice| {
-            let before = forms.all.len();
+            let before = forms.encodings.len();
             let form = forms.get(of, Form::Json, |_| Box::from([1]));
-            (form, before, forms.all.len())
+            (form, before, forms.encodings.len())
         };
         let mut held: Vec<Shared> = parts(&message).map(|of| get(&of).0).collect();
         held.truncate(100);
@@ -317,9 +327,9 @@ mod tests {
         let mut left = 0;
         for of in parts(&other) {
             let (_, before, after) = get(&of);
-            assert!(after + LOOKED_AT > before, "{before} {after}");
+            assert!(after + EXAMINED_PER_ENTRY > before, "{before} {after}");
             left = after;
         }
-        assert!(left <= 2 * held.len() + LOOKED_AT, "{left}");
+        assert!(left <= 2 * held.len() + EXAMINED_PER_ENTRY, "{left}");
     }
 }

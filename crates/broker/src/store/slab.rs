@@ -1,11 +1,11 @@
 //! Tables of rows that grow in small chunks. A row keeps its index while it is in use. Freed rows are reused first. Growth never copies rows, and
 //! reserves little more than is used: with millions of rows, the spare capacity of a doubling vector would exceed the memory budget.
 //!
-//! Tables free empty chunks if their rows allow it ([`Vacant::FREES_CHUNKS`]).
+//! Tables free empty chunks if their rows allow it ([`SlabRow::FREES_CHUNKS`]).
 //!
-//! Invariants: a row is either in use or in the free list, and the caller knows which. If the caller uses the index of a row that does not exist, the
-//! broker has a bug. The same is true of a free row of a table of side rows ([`Side`]). Then the caller gets an empty row that belongs to no one, and
-//! the table notes the miss ([`Slab::was_missed`]). The shard ends the connection that it was serving.
+//! Invariants: a row is either in use or in the free list, and the caller knows which. If the caller uses the index (`id`) of a row that does not
+//! exist, the broker has a bug. The same is true of a free row of a [`SideTable`]; a [`Slab`] cannot see that. The caller then gets a row that nobody
+//! owns, empty until somebody writes to it, and the table notes the miss ([`Slab::take_missed`]). The shard ends the connection that it was serving.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
@@ -17,7 +17,7 @@ pub use crate::store::chunks::NONE;
 const CHUNK_BYTES: usize = 16 << 10;
 
 /// A row type whose free rows store the links of the free list, so that the list needs no extra memory.
-pub trait Vacant {
+pub trait SlabRow {
     /// Whether empty chunks are freed. If they are, nobody may look up a free row, since its chunk may be gone.
     const FREES_CHUNKS: bool = false;
     /// A free row that links to `next`.
@@ -31,28 +31,29 @@ pub trait Vacant {
 /// A chunked table of `T`.
 pub struct Slab<T> {
     chunks: Chunks<Vec<T>>,
-    used: u32,
+    rows_in_use: u32,
     /// Returned instead of a row that does not exist.
-    nobody: T,
-    missed: Cell<bool>,
+    empty_row: T,
+    /// A row that does not exist was looked up since the last `take_missed`.
+    has_missed_row: Cell<bool>,
 }
 
-impl<T: Vacant> Slab<T> {
+impl<T: SlabRow> Slab<T> {
     const PER_CHUNK: usize = {
         let rows = CHUNK_BYTES / size_of::<T>();
         assert!(rows >= 16, "rows must be small beside a chunk");
         1 << rows.ilog2()
     };
 
-    /// Whether a missing row was looked up since the last call.
+    /// Whether a missing row was looked up since the last call. Clears the mark.
     #[inline]
-    pub fn was_missed(&self) -> bool {
-        self.missed.get() && self.missed.take()
+    pub fn take_missed(&self) -> bool {
+        self.has_missed_row.get() && self.has_missed_row.take()
     }
 
     /// Rows in use.
     pub fn len(&self) -> u32 {
-        self.used
+        self.rows_in_use
     }
 
     /// Bytes of the table.
@@ -60,7 +61,7 @@ impl<T: Vacant> Slab<T> {
         self.chunks.len() * Self::PER_CHUNK * size_of::<T>()
     }
 
-    /// One past the highest index that was ever used.
+    /// One past the highest index that may be in use.
     pub fn end(&self) -> u32 {
         match self.chunks.last() {
             None => 0,
@@ -70,19 +71,21 @@ impl<T: Vacant> Slab<T> {
 
     /// Stores a row, and returns its index.
     pub fn insert(&mut self, mut row: T) -> u32 {
-        self.used += 1;
-        let at = |id: u32| id as usize % Self::PER_CHUNK;
-        let link_of = |rows: &Vec<T>, id| rows[at(id)].next_vacant();
-        if let Some((id, rows)) = self.chunks.reuse(link_of) {
-            row.inherit(&rows[at(id)]);
-            rows[at(id)] = row;
+        self.rows_in_use += 1;
+        let index_in_chunk = |id: u32| id as usize % Self::PER_CHUNK;
+        let link_of = |rows: &Vec<T>, id| rows[index_in_chunk(id)].next_vacant();
+        if let Some((id, rows)) = self.chunks.take_freed_place(link_of) {
+            row.inherit(&rows[index_in_chunk(id)]);
+            rows[index_in_chunk(id)] = row;
             return id;
         }
-        let (chunk, rows) = self.chunks.fill(|| Vec::with_capacity(Self::PER_CHUNK));
+        let (chunk, rows) = self
+            .chunks
+            .take_new_place(|| Vec::with_capacity(Self::PER_CHUNK));
         let id = chunk * Self::PER_CHUNK as u32 + rows.len() as u32;
         rows.push(row);
         if rows.len() == Self::PER_CHUNK {
-            self.chunks.filled();
+            self.chunks.note_full();
         }
         id
     }
@@ -90,17 +93,18 @@ impl<T: Vacant> Slab<T> {
     /// Frees a row, and returns its content.
     pub fn remove(&mut self, id: u32) -> T {
         if self.try_get(id).is_none() {
-            self.missed.set(true);
+            self.has_missed_row.set(true);
             return T::vacant(NONE);
         }
-        let (chunk, at) = (id as usize / Self::PER_CHUNK, id as usize % Self::PER_CHUNK);
+        let (chunk, index_in_chunk) =
+            (id as usize / Self::PER_CHUNK, id as usize % Self::PER_CHUNK);
         let (rows, next) = self.chunks.free(chunk, id);
         let mut vacant = T::vacant(next);
-        vacant.inherit(&rows[at]);
-        let row = core::mem::replace(&mut rows[at], vacant);
-        self.used -= 1;
+        vacant.inherit(&rows[index_in_chunk]);
+        let row = core::mem::replace(&mut rows[index_in_chunk], vacant);
+        self.rows_in_use -= 1;
         if T::FREES_CHUNKS && self.chunks.is_empty(chunk) {
-            self.chunks.give_back(chunk);
+            self.chunks.release_empty(chunk);
         }
         row
     }
@@ -111,8 +115,8 @@ impl<T: Vacant> Slab<T> {
         match self.try_get(id) {
             Some(row) => row,
             None => {
-                self.missed.set(true);
-                &self.nobody
+                self.has_missed_row.set(true);
+                &self.empty_row
             }
         }
     }
@@ -120,14 +124,14 @@ impl<T: Vacant> Slab<T> {
     /// The row `id`, which must exist.
     #[inline]
     pub fn get_mut(&mut self, id: u32) -> &mut T {
-        let at = id as usize;
-        let chunk = self.chunks.get_mut(at / Self::PER_CHUNK);
-        match chunk.and_then(|chunk| chunk.get_mut(at % Self::PER_CHUNK)) {
+        let index = id as usize;
+        let chunk = self.chunks.get_mut(index / Self::PER_CHUNK);
+        match chunk.and_then(|chunk| chunk.get_mut(index % Self::PER_CHUNK)) {
             Some(row) => row,
             None => {
-                self.missed.set(true);
-                self.nobody = T::vacant(NONE);
-                &mut self.nobody
+                self.has_missed_row.set(true);
+                self.empty_row = T::vacant(NONE);
+                &mut self.empty_row
             }
         }
     }
@@ -142,52 +146,52 @@ impl<T: Vacant> Slab<T> {
     }
 }
 
-impl<T: Vacant> Default for Slab<T> {
+impl<T: SlabRow> Default for Slab<T> {
     /// An empty table; allocates nothing.
     fn default() -> Self {
         Slab {
             chunks: Chunks::default(),
-            used: 0,
-            nobody: T::vacant(NONE),
-            missed: Cell::new(false),
+            rows_in_use: 0,
+            empty_row: T::vacant(NONE),
+            has_missed_row: Cell::new(false),
         }
     }
 }
 
-/// A row for a type that cannot store a link itself.
-pub enum Slot<T> {
+/// A row of a [`SideTable`], for a type that cannot store a link itself.
+pub enum SideRow<T> {
     /// In use.
-    Used(T),
+    InUse(T),
     /// Free, with the next free row.
     Free(u32),
 }
 
-impl<T> Vacant for Slot<T> {
+impl<T> SlabRow for SideRow<T> {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
-        Slot::Free(next)
+        SideRow::Free(next)
     }
     fn next_vacant(&self) -> u32 {
         match self {
-            Slot::Free(next) => *next,
+            SideRow::Free(next) => *next,
             // A row in use must never be in the free list.
-            Slot::Used(_) => unreachable!("a used row stands in the free list"),
+            SideRow::InUse(_) => unreachable!("a used row stands in the free list"),
         }
     }
 }
 
 /// A table of side rows: rows that exist only while a connection or a topic needs them.
 #[derive(Default)]
-pub struct Side<T> {
-    rows: Slab<Slot<T>>,
-    /// Returned instead of a row that does not exist; made when such a row is looked up.
-    nobody: OnceCell<T>,
+pub struct SideTable<T> {
+    rows: Slab<SideRow<T>>,
+    /// Returned instead of a row that is not in use; made when such a row is looked up.
+    empty_row: OnceCell<T>,
 }
 
-impl<T: Default> Side<T> {
-    /// Whether a missing row was looked up since the last call.
-    pub fn was_missed(&self) -> bool {
-        self.rows.was_missed()
+impl<T: Default> SideTable<T> {
+    /// Whether a missing or free row was looked up since the last call. Clears the mark.
+    pub fn take_missed(&self) -> bool {
+        self.rows.take_missed()
     }
     /// Rows in use.
     pub fn len(&self) -> u32 {
@@ -201,52 +205,56 @@ impl<T: Default> Side<T> {
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let rows = self.rows.chunks.iter().flatten();
         rows.filter_map(|row| match row {
-            Slot::Used(row) => Some(row),
-            Slot::Free(_) => None,
+            SideRow::InUse(row) => Some(row),
+            SideRow::Free(_) => None,
         })
     }
-    /// All rows, in use and free.
-    pub fn rows_mut(&mut self) -> &mut Slab<Slot<T>> {
+    /// The slab, with the rows in use and the free ones.
+    pub fn slab_mut(&mut self) -> &mut Slab<SideRow<T>> {
         &mut self.rows
     }
     /// Adds a row.
     pub fn insert(&mut self, row: T) -> u32 {
-        self.rows.insert(Slot::Used(row))
+        self.rows.insert(SideRow::InUse(row))
     }
     /// Removes a row, and returns it.
     pub fn remove(&mut self, id: u32) -> T {
         // A free row is already in the free list, and must not be freed again.
-        if !matches!(self.rows.try_get(id), Some(Slot::Used(_))) {
-            self.rows.missed.set(true);
+        if !matches!(self.rows.try_get(id), Some(SideRow::InUse(_))) {
+            self.rows.has_missed_row.set(true);
             return T::default();
         }
         match self.rows.remove(id) {
-            Slot::Used(row) => row,
-            Slot::Free(_) => T::default(),
+            SideRow::InUse(row) => row,
+            SideRow::Free(_) => T::default(),
         }
     }
     /// The row `id`, which must be in use.
     pub fn get(&self, id: u32) -> &T {
         match self.rows.get(id) {
-            Slot::Used(row) => row,
-            Slot::Free(_) => {
-                self.rows.missed.set(true);
-                self.nobody.get_or_init(T::default)
+            SideRow::InUse(row) => row,
+            SideRow::Free(_) => {
+                self.rows.has_missed_row.set(true);
+                self.empty_row.get_or_init(T::default)
             }
         }
     }
     /// The row `id`, which must be in use.
     pub fn get_mut(&mut self, id: u32) -> &mut T {
-        let Side { rows, .. } = self;
-        let Slab { chunks, missed, .. } = rows;
-        let (at, per_chunk) = (id as usize, Slab::<Slot<T>>::PER_CHUNK);
-        let chunk = chunks.get_mut(at / per_chunk);
-        match chunk.and_then(|chunk| chunk.get_mut(at % per_chunk)) {
-            Some(Slot::Used(row)) => row,
+        let SideTable { rows, .. } = self;
+        let Slab {
+            chunks,
+            has_missed_row: missed,
+            ..
+        } = rows;
+        let (index, per_chunk) = (id as usize, Slab::<SideRow<T>>::PER_CHUNK);
+        let chunk = chunks.get_mut(index / per_chunk);
+        match chunk.and_then(|chunk| chunk.get_mut(index % per_chunk)) {
+            Some(SideRow::InUse(row)) => row,
             _ => {
                 missed.set(true);
-                self.nobody = OnceCell::from(T::default());
-                self.nobody.get_mut().expect("it was just set")
+                self.empty_row = OnceCell::from(T::default());
+                self.empty_row.get_mut().expect("it was just set")
             }
         }
     }
@@ -258,17 +266,17 @@ mod tests {
 
     #[test]
     fn a_link_that_leads_to_no_row_is_noted_and_disturbs_no_other() {
-        let mut side = Side::default();
+        let mut side = SideTable::default();
         let (kept, gone) = (side.insert(7_u32), side.insert(8));
         assert_eq!(side.remove(gone), 8);
         for lost in [gone, NONE, 1 << 20] {
-            assert!(!side.was_missed());
+            assert!(!side.take_missed());
             assert_eq!(*side.get(lost), 0);
-            assert!(side.was_missed());
+            assert!(side.take_missed());
             *side.get_mut(lost) = 9;
             assert_eq!((*side.get(lost), *side.get_mut(lost)), (9, 0));
             assert_eq!(side.remove(lost), 0);
-            assert!(side.was_missed());
+            assert!(side.take_missed());
         }
         assert_eq!((side.len(), *side.get(kept)), (1, 7));
         assert_eq!((side.insert(1), side.insert(2)), (gone, 2));
@@ -276,7 +284,7 @@ mod tests {
 
     #[test]
     fn rows_keep_their_index_and_freed_ones_come_back_first() {
-        let mut side = Side::default();
+        let mut side = SideTable::default();
         let ids: Vec<u32> = (0..5000u32).map(|n| side.insert(n)).collect();
         for (n, id) in ids.iter().enumerate() {
             assert_eq!(*side.get(*id), n as u32);

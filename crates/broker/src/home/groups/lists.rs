@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-use crate::store::slab::{NONE, Side};
+use crate::store::slab::{NONE, SideTable};
 
 /// The maximum number of groups to which one publish gives its message. This takes some hundred microseconds. In practice far fewer groups
 /// share a filter.
@@ -49,7 +49,7 @@ impl GroupsOfFilter {
 /// The lists of all filters.
 #[derive(Default)]
 pub(super) struct GroupsByFilter {
-    all: Side<GroupsOfFilter>,
+    all: SideTable<GroupsOfFilter>,
     /// The numbers of the lists with late groups. `served` is the list that was served last.
     late: BTreeSet<u32>,
     served: u32,

@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 use crate::base::ids::{ConnId, ShardId};
 use crate::mail::presence::{Member, MemberConn, PresenceCounts};
 use crate::store::index::chained;
-use crate::store::slab::{NONE, Vacant};
+use crate::store::slab::{NONE, SlabRow};
 
 /// A member. Its text consists of the length of the user's name, the name, and the info.
 pub(super) struct Row {
@@ -25,7 +25,7 @@ pub(super) struct Row {
 
 const _: () = assert!(size_of::<Row>() == 48);
 
-impl Vacant for Row {
+impl SlabRow for Row {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Row {
@@ -107,7 +107,7 @@ pub(super) struct Topic {
     pub(super) read_changed: u64,
 }
 
-impl Vacant for Topic {
+impl SlabRow for Topic {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
         Topic {

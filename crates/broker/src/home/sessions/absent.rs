@@ -21,9 +21,9 @@ use crate::home::session_terms::Delayed;
 use crate::home::unreleased::ENTRY_BYTES;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, unreleased};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
-use crate::store::blobs::{Blob, Blobs, Placed, occupied};
-use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
-use crate::store::slab::{Side, Slot};
+use crate::store::blobs::{Blob, BlobOwner, Blobs, occupied_blob_bytes};
+use crate::store::shared::{SHARED_OVERHEAD_BYTES, Shared, Slice};
+use crate::store::slab::{SideRow, SideTable};
 
 /// States of at least this length have their own allocation, so that their memory is freed when the session ends.
 const OWN_MIN: usize = 512;
@@ -31,7 +31,7 @@ const OWN_MIN: usize = 512;
 pub(super) const ROW_BYTES: usize = size_of::<Row>() + 4;
 /// Bytes of each session that is away, besides its client id and state: its row, its [`Away`], and its entry in [`Sessions::due`], a tree whose leaves
 /// may be half full.
-const ROWS_BYTES: usize = ROW_BYTES + size_of::<Slot<Away>>() + 16;
+const ROWS_BYTES: usize = ROW_BYTES + size_of::<SideRow<Away>>() + 16;
 /// Bytes of a list of payloads, without the payloads.
 const PAYLOADS_BYTES: usize = 128;
 /// Empty tables are freed only if they are larger than this. Otherwise a few sessions that come and go would allocate them each time.
@@ -91,11 +91,11 @@ impl Away {
     }
 }
 
-impl Placed for Slot<Away> {
-    fn place(&mut self) -> Option<&mut Blob> {
+impl BlobOwner for SideRow<Away> {
+    fn blob_mut(&mut self) -> Option<&mut Blob> {
         match self {
-            Slot::Used(away) => Some(&mut away.state),
-            Slot::Free(_) => None,
+            SideRow::InUse(away) => Some(&mut away.state),
+            SideRow::Free(_) => None,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Placed for Slot<Away> {
 /// All sessions that are away.
 #[derive(Default)]
 pub(super) struct AbsentStates {
-    pub rows: Side<Away>,
+    pub rows: SideTable<Away>,
     pub blobs: Blobs,
     /// Payloads of large messages that the clients have not acknowledged, by the row in `rows`.
     pub payloads: BTreeMap<u32, Vec<Slice>>,
@@ -130,7 +130,7 @@ impl Evicted {
 
 impl Sessions {
     pub(super) fn insert_state(&mut self, state: Box<[u8]>, counts: &Admission) -> Blob {
-        self.states.blobs.compact(self.states.rows.rows_mut());
+        self.states.blobs.compact(self.states.rows.slab_mut());
         match state.len() < OWN_MIN || self.states.blobs.is_full() {
             true => self.states.blobs.insert(&[&state], counts),
             false => self.states.blobs.insert_shared(Shared::new(state, counts)),
@@ -212,7 +212,7 @@ impl Sessions {
     /// Bytes of the sessions that are away, with their rows and names.
     pub fn held_bytes(&self) -> usize {
         self.states.blobs.bytes()
-            + self.states.blobs.own_allocations() as usize * SHARED_BESIDE
+            + self.states.blobs.shared_count() as usize * SHARED_OVERHEAD_BYTES
             + self.states.will_bytes
             + self.states.name_bytes
             + self.states.rows.len() as usize * ROWS_BYTES
@@ -224,7 +224,7 @@ impl Sessions {
     fn bytes_of(&self, row: &Row) -> usize {
         let away = self.states.rows.get(row.holder);
         let name = self.clients.get(row.client).len();
-        ROWS_BYTES + name + occupied(away.state_bytes as usize) + away.will_bytes()
+        ROWS_BYTES + name + occupied_blob_bytes(away.state_bytes as usize) + away.will_bytes()
     }
 
     /// The party that is charged for the session in this row, which is away, and the bytes.
@@ -417,7 +417,7 @@ impl Sessions {
         if self.states.rows.len() == 0
             && self.states.blobs.reserved_bytes() + self.states.rows.bytes() > EMPTY_MAX
         {
-            (self.states.blobs, self.states.rows) = (Blobs::default(), Side::default());
+            (self.states.blobs, self.states.rows) = (Blobs::default(), SideTable::default());
         }
     }
 }

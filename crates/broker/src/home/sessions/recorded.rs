@@ -19,7 +19,7 @@ use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord, 
 use crate::mail::session::stored::{StoredSession, set_epoch, token_of};
 use crate::mail::session::{SessionPatch, Will};
 use crate::store::shared::Slice;
-use crate::store::slab::{NONE, Vacant as _};
+use crate::store::slab::{NONE, SlabRow as _};
 
 /// If the records of a partition that wait exceed this many bytes, all of them are applied.
 const UNAPPLIED_BYTES_MAX: usize = 4 << 20;

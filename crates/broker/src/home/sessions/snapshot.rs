@@ -21,7 +21,7 @@ use crate::mail::session::stored::{StoredSession, move_positions, set_epoch};
 use crate::mail::session::{EncodedSession, Will};
 use crate::store::blobs::Blob;
 use crate::store::shared::{Shared, Slice};
-use crate::store::slab::{NONE, Vacant as _};
+use crate::store::slab::{NONE, SlabRow as _};
 
 /// Flags of a session's record.
 const ENDLESS: u8 = 1;

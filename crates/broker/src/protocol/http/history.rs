@@ -19,7 +19,7 @@ use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::encode::Message;
 use crate::protocol::front::{
-    Clients, Context, Forms, Front, SubscriptionState, Subscriptions, Topics,
+    Clients, Context, EncodingCache, Front, SubscriptionState, Subscriptions, Topics,
 };
 use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
 use crate::protocol::http::options::{HEAD, HISTORY};
@@ -59,7 +59,7 @@ pub(crate) fn history_page<I: Io>(
     unsubscribe(clients, subs, slot);
     if sends {
         clients.meter.stats.sent(page.count as usize, body.len());
-        body.put_before(&clients.scratch.take_reply());
+        body.prepend(&clients.scratch.take_reply());
         clients.put_rope(slot, &body, io);
     }
     answer_waiting(clients, queues, slot, io);
@@ -104,7 +104,7 @@ pub(crate) fn history<I: Io>(
 /// Appends the messages of a page as a JSON array.
 fn history_body(
     topics: &Topics,
-    forms: &mut Forms,
+    forms: &mut EncodingCache,
     ctx: &Context,
     topic: u32,
     page: &Page,

@@ -176,7 +176,7 @@ pub(crate) fn answer_poll_with<I: Io>(
     }
     unsubscribe(clients, subs, slot);
     if !body.is_empty() {
-        body.put_before(&clients.scratch.take_reply());
+        body.prepend(&clients.scratch.take_reply());
         clients.put_rope(slot, &body, io);
     }
     answer_waiting(clients, queues, slot, io);

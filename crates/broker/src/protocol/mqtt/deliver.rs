@@ -300,13 +300,13 @@ fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io:
         }
         Some(payload) => {
             let packet = without_payload(&again.own).unwrap_or_default();
-            again.share(payload);
+            again.push_slice(payload);
             packet
         }
     };
     (sent.version, sent.packet) = (version, packet);
     if clients.conns.get(slot).wants(FRAMED) {
-        let start = Rope::default().mark();
+        let start = Rope::default().end();
         frame_rope(&mut again, start, Opcode::Binary);
     }
     clients.send_reply(slot, io);

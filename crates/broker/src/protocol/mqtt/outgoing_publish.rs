@@ -87,7 +87,7 @@ pub(super) fn write_publish(
         return DeliveryResult::Later;
     }
     let id = acknowledged.then(|| take_packet_id(&mut clients.conns, &clients.meter.work, slot));
-    let start = out.bytes.mark();
+    let start = out.bytes.end();
     let Some(packet) = encode_publish(clients, slot, delivery, message, id) else {
         return DeliveryResult::Skipped;
     };
@@ -179,7 +179,7 @@ fn encode_publish(
         let payload_bytes = publish.payload.len();
         if encode::publish_head(&mut out.own, version, &publish, payload_bytes) {
             match frames.large_data(record) {
-                Some(payload) => out.share(payload),
+                Some(payload) => out.push_slice(payload),
                 None => out.own.extend_from_slice(publish.payload),
             }
         }

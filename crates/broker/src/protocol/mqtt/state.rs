@@ -22,7 +22,7 @@ use crate::protocol::mqtt::options::{QOS_SHIFT, RETAIN_HANDLING};
 use crate::protocol::mqtt::reading::{LatestShown, Start};
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
-use crate::store::slab::{NONE, Vacant};
+use crate::store::slab::{NONE, SlabRow};
 
 /// The row of an MQTT connection, from its CONNECT on.
 pub struct MqttRow {
@@ -40,7 +40,7 @@ pub struct MqttRow {
 
 const _: () = assert!(size_of::<MqttRow>() == 20);
 
-impl Vacant for MqttRow {
+impl SlabRow for MqttRow {
     fn vacant(next: u32) -> Self {
         MqttRow {
             session: SessionId {

@@ -234,7 +234,7 @@ pub(crate) fn begin_stream<I: Io>(
     row.link.deadline_s = 0;
     let plain = row.consumer.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
     let mut body = attaching.body;
-    body.put_before(&attaching.head);
+    body.prepend(&attaching.head);
     clients.put_rope(slot, &body, io);
     drop_spill_of_stream(clients, queues, slot, io);
     if plain
