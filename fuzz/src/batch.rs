@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crore_broker::admission::Admission;
 use crore_broker::batch::{self, Header};
 use crore_broker::rules::Rules;
-use crore_broker::settings::{Keep, Rule, Settings};
+use crore_broker::settings::{RetentionMode, Rule, Settings};
 use crore_broker::{
     Backlog, Committed, ForeignBatch, Input, Now, OFFSET_BITS, Offsets, Placement, Shard, World,
 };
@@ -49,7 +49,10 @@ fn node() -> Node {
         ..Rule::default()
     };
     let settings = Settings {
-        rules: vec![rule("b", Keep::Latest), rule("#", Keep::Log)],
+        rules: vec![
+            rule("b", RetentionMode::Latest),
+            rule("#", RetentionMode::Log),
+        ],
         ..Settings::default()
     };
     let world = Arc::new(World {

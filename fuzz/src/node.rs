@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crore_broker::{Close, ConnId, Input, Io, Mail, Now, OutputPart, Shard, ShardId, SocketId};
+use crore_broker::{CloseMode, ConnId, Input, Io, Mail, Now, OutputPart, Shard, ShardId, SocketId};
 
 /// Turns (runs of the shard's event loop) within which a shard must become idle.
 const TURNS_MAX: usize = 20_000;
@@ -16,7 +16,7 @@ struct Clients {
 }
 
 impl Io for Clients {
-    fn open(&mut self, link: SocketId, conn: ConnId) {
+    fn start_reading(&mut self, link: SocketId, conn: ConnId) {
         self.conns[link.0 as usize] = Some(conn);
     }
 
@@ -29,9 +29,9 @@ impl Io for Clients {
         received.len() - before
     }
 
-    fn interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
+    fn set_interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
 
-    fn close(&mut self, _: SocketId, _: Close) {}
+    fn close(&mut self, _: SocketId, _: CloseMode) {}
 
     fn post(&mut self, to: ShardId, mail: Mail) {
         if to == self.me {

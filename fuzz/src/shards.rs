@@ -7,11 +7,11 @@
 use crore_broker::Restored;
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
-use crore_broker::settings::{Keep, Rule, Settings, Slow};
+use crore_broker::settings::{RetentionMode, Rule, Settings, SlowConsumerPolicy};
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{
-    Close, ConnId, Input, Io, Mail, Now, Offsets, OutputPart, Shard, ShardId, SocketId, TurnLimits,
-    World,
+    CloseMode, ConnId, Input, Io, Mail, Now, Offsets, OutputPart, Shard, ShardId, SocketId,
+    TurnLimits, World,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -65,7 +65,7 @@ impl Net {
 }
 
 impl Io for Net {
-    fn open(&mut self, link: SocketId, conn: ConnId) {
+    fn start_reading(&mut self, link: SocketId, conn: ConnId) {
         self.socket(link).conn = Some(conn);
     }
 
@@ -86,16 +86,16 @@ impl Io for Net {
         sent
     }
 
-    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
+    fn set_interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         let socket = self.socket(link);
         assert_eq!(socket.conn, Some(conn), "a link has one connection");
         (socket.read, socket.write) = (read, write);
     }
 
-    fn close(&mut self, link: SocketId, how: Close) {
+    fn close(&mut self, link: SocketId, how: CloseMode) {
         let socket = self.socket(link);
         socket.ended = true;
-        socket.closed = how != Close::Drain;
+        socket.closed = how != CloseMode::Drain;
     }
 
     fn post(&mut self, to: ShardId, mail: Mail) {
@@ -134,7 +134,7 @@ fn settings() -> Settings {
     };
     settings.rules = vec![
         Rule {
-            keep: Keep::Latest,
+            keep: RetentionMode::Latest,
             keys_max: 3,
             ..rule("latest/#")
         },
@@ -144,7 +144,7 @@ fn settings() -> Settings {
         },
         Rule {
             ttl_s: 3,
-            slow: Slow::Skip,
+            slow: SlowConsumerPolicy::Skip,
             outbox_messages: 2,
             ..rule("skip/#")
         },
@@ -263,7 +263,7 @@ impl Shards {
         let socket = &mut self.net.sockets[link];
         if let (false, Some(conn)) = (socket.closed, socket.conn) {
             self.net.turn_of = socket.shard;
-            self.shards[self.net.turn_of].handle(Input::Closed(conn), self.now, &mut self.net);
+            self.shards[self.net.turn_of].handle(Input::Failed(conn), self.now, &mut self.net);
         }
     }
 
@@ -322,7 +322,7 @@ impl Shards {
         }
         if socket.fin && !socket.fin_told {
             socket.fin_told = true;
-            shard.handle(Input::End(conn), self.now, net);
+            shard.handle(Input::HalfClosed(conn), self.now, net);
             return true;
         }
         writable
@@ -397,7 +397,7 @@ impl Shards {
         settings
             .rules
             .iter_mut()
-            .for_each(|rule| rule.keep = Keep::Log);
+            .for_each(|rule| rule.keep = RetentionMode::Log);
         let world = Arc::new(World {
             rules: Rules::new(&settings.rules),
             settings,

@@ -13,9 +13,9 @@ use crate::mail::orders::{Control, Report, Ticket};
 use crate::mail::{Mail, RemoteSubscribers, ReplyTo};
 use crate::store::shared::OutputPart;
 
-/// How to close a link.
+/// How to close a link (the connection behind a [`SocketId`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Close {
+pub enum CloseMode {
     /// Send nothing more. The peer may still send, until the shard closes the link with `Now` or `Reset`.
     Drain,
     /// Close both directions. Bytes that were sent still arrive.
@@ -24,17 +24,17 @@ pub enum Close {
     Reset,
 }
 
-/// All effects of a shard: on links, on other shards, on the log, and reports for the operator. If an effect on a link fails, the only report is
-/// [`Input::Closed`].
+/// All effects of a shard: on links, on other shards, on the log, and reports for the operator. If an effect on a link fails, the shard learns it only
+/// from [`Input::Failed`].
 pub trait Io {
     /// Starts to read a link. The link's events then carry the id `conn`.
-    fn open(&mut self, socket: SocketId, conn: ConnId);
+    fn start_reading(&mut self, socket: SocketId, conn: ConnId);
     /// Sends the parts in order. Returns the number of bytes that the socket accepted.
     fn send(&mut self, socket: SocketId, parts: &[OutputPart<'_>]) -> usize;
     /// Sets which readiness events of the link the shard wants.
-    fn interest(&mut self, socket: SocketId, conn: ConnId, read: bool, write: bool);
+    fn set_interest(&mut self, socket: SocketId, conn: ConnId, wants_read: bool, wants_write: bool);
     /// Closes the link. After `Now` or `Reset` the link no longer exists.
-    fn close(&mut self, socket: SocketId, how: Close);
+    fn close(&mut self, socket: SocketId, mode: CloseMode);
     /// Sends mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
     /// Appends a batch to the log of its partition, in the order of the calls. If the commit of a batch takes too long, the shard
@@ -42,7 +42,7 @@ pub trait Io {
     /// ([`World::appends`](crate::World::appends)).
     fn append(&mut self, _batch: Batch) {}
     /// The peer's address, if it is known. Called only for the reports and the log that operators ask for.
-    fn peer(&self, _socket: SocketId) -> Option<IpAddr> {
+    fn peer_address(&self, _socket: SocketId) -> Option<IpAddr> {
         None
     }
     /// Whether the link uses TLS.
@@ -50,28 +50,28 @@ pub trait Io {
         false
     }
     /// Reports a client event for the operator's log ([`Shard::report_client_events`](crate::Shard::report_client_events)).
-    fn client_event(&mut self, _event: &ClientEvent) {}
-    /// Reports `deliveries` writes of messages to the sockets of subscribers. All these messages were read from their publishers at
-    /// `stamp` (`Shard::set_turn_time`) or later. Does nothing where latency is not measured.
-    fn written(&mut self, _stamp: u64, _deliveries: u64) {}
+    fn report_client_event(&mut self, _event: &ClientEvent) {}
+    /// Reports the number of messages that were just written to the sockets of subscribers. All of them were read from their publishers at
+    /// `earliest_read_ns` (a time of `Shard::set_turn_time`) or later. Does nothing where latency is not measured.
+    fn report_deliveries(&mut self, _earliest_read_ns: u64, _deliveries: u64) {}
     /// The bytes that the sockets have received and sent; 0 where they are not counted.
     fn socket_bytes(&self) -> SocketBytes {
         SocketBytes::default()
     }
     /// The bytes that the transport holds in user space for its links, such as TLS records.
-    fn held_bytes(&self) -> usize {
+    fn transport_bytes(&self) -> usize {
         0
     }
     /// Answers an order of the operator.
-    fn report(&mut self, _ticket: Ticket, _report: Report) {}
+    fn answer_order(&mut self, _ticket: Ticket, _report: Report) {}
     /// Asks the verifier to check a credential of a connection that waits. The answer is one [`Input::Verdict`]. False if too many questions wait or
     /// there is no verifier: then no answer comes, and the shard refuses the credential.
-    fn question(&mut self, _conn: ConnId, _question: Question) -> bool {
+    fn ask_verifier(&mut self, _conn: ConnId, _question: Question) -> bool {
         false
     }
-    /// Asks the other nodes of the cluster for their number of subscribers of a topic, for a request that waits. The answer is one [`Input::Counted`].
+    /// Asks the other nodes of the cluster for their number of subscribers of a topic, for a request that waits. The answer is one [`Input::SubscriberCount`].
     /// False if there are no other nodes: then no answer comes.
-    fn count(&mut self, _to: ReplyTo, _topic: &[u8]) -> bool {
+    fn request_subscriber_count(&mut self, _to: ReplyTo, _topic: &[u8]) -> bool {
         false
     }
 }
@@ -85,17 +85,17 @@ pub enum Input<'a> {
     /// The socket is writable. The shard writes at most this many of the connection's waiting bytes. If some are left, report the event again.
     Writable(ConnId, usize),
     /// The peer has closed its sending side.
-    End(ConnId),
+    HalfClosed(ConnId),
     /// The link has failed.
-    Closed(ConnId),
+    Failed(ConnId),
     /// Mail from another shard.
     Mail(Mail),
     /// An order of the operator.
     Control(Ticket, Control),
-    /// The answer to [`Io::question`].
+    /// The answer to [`Io::ask_verifier`].
     Verdict(ConnId, Verdict),
-    /// The answer to [`Io::count`].
-    Counted(ReplyTo, RemoteSubscribers),
+    /// The answer to [`Io::request_subscriber_count`].
+    SubscriberCount(ReplyTo, RemoteSubscribers),
     /// A batch is committed to the log of its partition. The batches of a partition are reported in the order of the log.
     Committed(Committed),
     /// Time has passed. Due at the beginning of each second, or earlier if [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) says so.
@@ -104,14 +104,14 @@ pub enum Input<'a> {
 
 impl Input<'_> {
     /// The connection that the event concerns, if any.
-    pub fn about(&self) -> Option<ConnId> {
+    pub fn connection(&self) -> Option<ConnId> {
         match self {
             Input::Received(conn, _)
             | Input::Writable(conn, _)
-            | Input::End(conn)
-            | Input::Closed(conn)
+            | Input::HalfClosed(conn)
+            | Input::Failed(conn)
             | Input::Verdict(conn, ..) => Some(*conn),
-            Input::Counted(to, _) => Some(ConnId {
+            Input::SubscriberCount(to, _) => Some(ConnId {
                 slot: to.slot,
                 generation: to.generation,
             }),
@@ -127,21 +127,21 @@ impl Input<'_> {
 /// An `Io` for tests, whose sockets accept all bytes. It records the bytes, and how links were closed.
 #[cfg(test)]
 #[derive(Default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordingIo {
     pub sent: alloc::vec::Vec<u8>,
-    pub closed: alloc::vec::Vec<(SocketId, Close)>,
+    pub closed: alloc::vec::Vec<(SocketId, CloseMode)>,
 }
 
 #[cfg(test)]
-impl Io for Recorded {
-    fn open(&mut self, _: SocketId, _: ConnId) {}
+impl Io for RecordingIo {
+    fn start_reading(&mut self, _: SocketId, _: ConnId) {}
     fn send(&mut self, _: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let before = self.sent.len();
         self.sent.extend(parts.iter().flat_map(AsRef::as_ref));
         self.sent.len() - before
     }
-    fn interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
-    fn close(&mut self, socket: SocketId, how: Close) {
+    fn set_interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
+    fn close(&mut self, socket: SocketId, how: CloseMode) {
         self.closed.push((socket, how));
     }
     fn post(&mut self, _: ShardId, _: Mail) {}

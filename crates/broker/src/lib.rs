@@ -41,7 +41,7 @@ pub use budget::{accept_queue, account, admission, stats, totals};
 pub use commit::record::{Heartbeat, Note};
 pub use commit::{Backlog, Batch, Committed, ForeignBatch, batch, log_retention};
 pub use home::STREAMS;
-pub use io::{Close, Input, Io};
+pub use io::{CloseMode, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};
 pub use mail::{Mail, orders};
 pub use shard::restore::{Restored, SessionNeeds};

@@ -37,7 +37,7 @@ mod tests;
 use alloc::collections::BTreeSet;
 
 use crate::base::rules::Rules;
-use crate::base::settings::{Keep, Rule};
+use crate::base::settings::{RetentionMode, Rule};
 use crate::base::tally::Tally;
 use crate::base::work::Steps;
 use crate::budget::admission::holdings::Holdings;
@@ -220,7 +220,7 @@ impl Log {
         steps_max: usize,
         new: &NewMessage<'_>,
     ) -> (u32, bool) {
-        let latest = rule.keep == Keep::Latest;
+        let latest = rule.keep == RetentionMode::Latest;
         if latest && chain != NONE {
             self.supersede(chain, new.headers.key);
         }

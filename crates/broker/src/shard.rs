@@ -62,7 +62,7 @@ use crate::client::row::{Row, State};
 use crate::commit::queue::CommitQueues;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
-use crate::io::{Close, Input, Io};
+use crate::io::{CloseMode, Input, Io};
 use crate::mail::Mail;
 use crate::mail::lanes::WaitingAsks;
 use crate::protocol::stream::interest::ask_pages;
@@ -192,7 +192,7 @@ impl Shard {
     }
 
     /// Sets the time of this turn, in nanoseconds of a clock that all shards share and that is never 0. When messages that were published in
-    /// this turn are written, [`Io::written`] gets this time, so that their delay can be measured.
+    /// this turn are written, [`Io::report_deliveries`] gets this time, so that their delay can be measured.
     pub fn set_turn_time(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
@@ -248,7 +248,7 @@ impl Shard {
                 .is_up_to_date(&self.stats(), &self.accounts())
     }
 
-    /// Begins to report client events to [`Io::client_event`].
+    /// Begins to report client events to [`Io::report_client_event`].
     pub fn report_client_events(&mut self) {
         let journal = self.front.clients.meter.journal.get_or_insert_default();
         journal.is_for_log = true;
@@ -257,7 +257,7 @@ impl Shard {
     /// Handles one input. The output is sent now or by [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.front.clients.ctx.set_now(now);
-        let input_connection = input.about();
+        let input_connection = input.connection();
         let front = &mut self.front;
         match input {
             Input::Accepted(socket, peer) => {
@@ -281,16 +281,16 @@ impl Shard {
                     writable(front, conn.slot, most, io);
                 }
             }
-            Input::End(conn) => {
+            Input::HalfClosed(conn) => {
                 if front.clients.conns.is_current(conn) {
                     let clients = &mut front.clients;
                     let state = clients.conns.get(conn.slot).consumer.state;
                     protocol_of!(AllProtocols, state, peer_ended(clients, conn.slot, io));
                 }
             }
-            Input::Closed(conn) => {
+            Input::Failed(conn) => {
                 if front.clients.conns.is_current(conn) {
-                    front.clients.drop_conn(conn.slot, Close::Now);
+                    front.clients.drop_conn(conn.slot, CloseMode::Now);
                 }
             }
             Input::Mail(mail) => self.mail(mail),
@@ -304,7 +304,7 @@ impl Shard {
                 conn,
                 verdict,
             ),
-            Input::Counted(to, elsewhere) => {
+            Input::SubscriberCount(to, elsewhere) => {
                 info_counted(&mut front.clients, &mut front.queues, to, elsewhere, io)
             }
             Input::Tick => {
@@ -460,7 +460,7 @@ impl Shard {
 
 fn report<I: Io>(lanes: &mut Lanes, io: &mut I) {
     for (ticket, report) in lanes.reports.drain(..) {
-        io.report(ticket, report);
+        io.answer_order(ticket, report);
     }
 }
 
@@ -475,7 +475,7 @@ fn accepted<I: Io>(
     if !clients.ctx.is_expected(peer) {
         clients.meter.stats.untrusted += 1;
         clients.tell_turned_away(peer, "not a trusted proxy (http.proxy_protocol)", io);
-        return io.close(socket, Close::Now);
+        return io.close(socket, CloseMode::Now);
     }
     clients.meter.stats.accepted += 1;
     let settings = &clients.ctx.world.settings;
@@ -494,9 +494,9 @@ fn accepted<I: Io>(
         );
         let answer = crate::protocol::shed(b"", socket.0 ^ now.s);
         io.send(socket, &[OutputPart::Bytes(&answer)]);
-        return io.close(socket, Close::Now);
+        return io.close(socket, CloseMode::Now);
     }
     let slot = clients.conns.insert(row);
-    io.open(socket, clients.conns.id_of(slot));
+    io.start_reading(socket, clients.conns.id_of(slot));
     clients.note_connected(slot, peer);
 }

@@ -3,7 +3,7 @@
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Input, Now, TurnLimits};
 use crore_wire::mqtt::{
-    Connect, PacketId, Properties, PropertyBuf, Publish, Qos, SubscribeOptions, Version, Will,
+    Connect, PacketId, Properties, PropertyWriter, Publish, Qos, SubscribeOptions, Version, Will,
     encode,
 };
 use support::{NOW, TestServer};
@@ -123,7 +123,7 @@ impl Stepped {
     /// Publishes a retained message that expires after ten seconds.
     fn retains(&mut self) {
         let mut packets = connect("r", 0, false);
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         set.message_expiry_interval_s(10);
         let publish = Publish {
             dup: false,
@@ -150,7 +150,7 @@ impl Stepped {
 }
 
 fn connect(client_id: &str, expiry_s: u32, dies: bool) -> Vec<u8> {
-    let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+    let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
     set.session_expiry_interval_s(expiry_s);
     of_will.will_delay_interval_s(5);
     let will = Will {

@@ -8,7 +8,7 @@ use crore_broker::settings::{Rule, Settings};
 use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, Restored, Shard, Ticket, TurnLimits, World};
 use crore_wire::mqtt::{
-    self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, SubscribeOptions, Version,
+    self, Connect, Packet, PacketId, Properties, PropertyWriter, Qos, SubscribeOptions, Version,
     encode,
 };
 use support::{NOW, TestServer};
@@ -85,7 +85,7 @@ fn messages(server: &mut TestServer, topic: &str) -> String {
 
 /// A client connects. Returns whether the server has its session.
 fn connect(server: &mut TestServer) -> (usize, bool) {
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(3600);
     let mut bytes = Vec::new();
     let connect = Connect {

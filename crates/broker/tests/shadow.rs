@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crore_broker::settings::{Keep, Rule, Settings};
+use crore_broker::settings::{RetentionMode, Rule, Settings};
 use crore_broker::snapshot::Head;
 use crore_broker::{
     Control, Input, Now, Report, Restored, SessionNeeds, Shadow, Shard, Ticket, TurnLimits, World,
@@ -47,7 +47,7 @@ fn world(writer: Option<u64>, durable_sessions: bool) -> Arc<World> {
     let mut settings = Settings {
         rules: vec![
             Rule {
-                keep: Keep::Latest,
+                keep: RetentionMode::Latest,
                 ..rule("latest/#")
             },
             Rule {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use crore_broker::admission::Admission;
 use crore_broker::node::Node;
 use crore_broker::rules::Rules;
-use crore_broker::settings::{Keep, Limits, Rule, Settings};
+use crore_broker::settings::{Limits, RetentionMode, Rule, Settings};
 use crore_broker::{Offsets, Placement, ShardId, World};
 use crore_net::kernel::listener::{HeldPort, SocketOptions};
 use crore_net::kernel::steering::Group;
@@ -418,11 +418,11 @@ fn log_retention(file: &File) {
     };
     let rule = rule.unwrap_or_default();
     let most = match rule.keep {
-        Keep::Latest => format!("the latest message of up to {} keys", rule.keys_max),
-        Keep::Log if rule.log_messages == 0 => {
+        RetentionMode::Latest => format!("the latest message of up to {} keys", rule.keys_max),
+        RetentionMode::Log if rule.log_messages == 0 => {
             return tracing::info!("topics keep no messages (rule.log_messages is 0){others}");
         }
-        Keep::Log => {
+        RetentionMode::Log => {
             let mut most = vec![size(rule.log_bytes)];
             // The default number of messages is so high that only bytes and age matter.
             if rule.log_messages < Rule::default().log_messages {

@@ -35,4 +35,4 @@ pub use http::Http;
 pub use limits::Limits;
 pub use mqtt::Mqtt;
 pub use publish::{Interest, Presence, Publishing};
-pub use rule::{Concurrency, Keep, Rule, Slow, StartPosition};
+pub use rule::{Concurrency, RetentionMode, Rule, SlowConsumerPolicy, StartPosition};

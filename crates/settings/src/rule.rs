@@ -17,7 +17,7 @@ const MAX_RETRY_MS: u32 = 3_600_000;
 /// Which messages of a topic are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Keep {
+pub enum RetentionMode {
     /// The newest messages, whatever their keys.
     #[default]
     Log,
@@ -97,7 +97,7 @@ pub enum Concurrency {
 /// What happens to a subscriber that does not read, once its outbox is full and the log no longer has the messages that it lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Slow {
+pub enum SlowConsumerPolicy {
     /// It is disconnected, and may resume from its position.
     #[default]
     Disconnect,
@@ -116,7 +116,7 @@ pub struct Rule {
     #[schemars(extend("format" = "a topic filter", "examples" = ["chat/#"]))]
     pub filter: String,
     /// `"log"` keeps the newest messages; `"latest"` only the newest of each key ([latest values](PROTOCOLS.md#latest-values)).
-    pub keep: Keep,
+    pub keep: RetentionMode,
     /// With [durable messages](DURABILITY.md): whether messages of these topics are on disk before they are answered. `false`: they are
     /// in memory; a crash loses them, and subscribers get a gap.
     ///
@@ -192,7 +192,7 @@ pub struct Rule {
     pub outbox_messages: u32,
     /// What happens to a [slow subscriber](PROTOCOL-DETAILS.md#slow-subscribers) once the log no longer has the messages that it lacks.
     /// `"disconnect"`: it is disconnected, and may resume. `"skip"`: it gets a gap and continues, if its protocol can tell a gap.
-    pub slow: Slow,
+    pub slow: SlowConsumerPolicy,
     /// Rights of every client to these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
     /// `"interest"`, `"presence"`. Only with a table [`[access]`](#access).
     #[schemars(with = "Vec<Right>")]
@@ -203,8 +203,8 @@ impl Rule {
     /// The most messages kept per topic.
     pub fn messages_max(&self) -> u32 {
         match self.keep {
-            Keep::Log => self.log_messages,
-            Keep::Latest => self.keys_max,
+            RetentionMode::Log => self.log_messages,
+            RetentionMode::Latest => self.keys_max,
         }
     }
 

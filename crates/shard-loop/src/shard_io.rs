@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crore_broker::access::Question;
 use crore_broker::mail::ReplyTo;
 use crore_broker::{
-    Batch, ClientEvent, Close, ConnId, Io, Mail, OutputPart, Report, ShardId, SocketBytes,
+    Batch, ClientEvent, CloseMode, ConnId, Io, Mail, OutputPart, Report, ShardId, SocketBytes,
     SocketId, Ticket,
 };
 use crore_net::Sender;
@@ -42,7 +42,7 @@ pub fn transport_link(link: SocketId) -> transport::Link {
 }
 
 impl<T: Transport> Io for ShardIo<T> {
-    fn open(&mut self, link: SocketId, conn: ConnId) {
+    fn start_reading(&mut self, link: SocketId, conn: ConnId) {
         if let Err(error) = self.transport.open(transport_link(link), conn.token()) {
             // The poller will report no event of this connection, so the loop ends the connection.
             tracing::warn!(%error, "a connection could not be watched");
@@ -72,7 +72,7 @@ impl<T: Transport> Io for ShardIo<T> {
         }
     }
 
-    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
+    fn set_interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         let link = transport_link(link);
         let (read, write) = match &mut self.tls {
             Some(tls) => tls.socket_interest(link, read, write),
@@ -84,17 +84,17 @@ impl<T: Transport> Io for ShardIo<T> {
         }
     }
 
-    fn close(&mut self, link: SocketId, how: Close) {
+    fn close(&mut self, link: SocketId, how: CloseMode) {
         let (link, transport) = (transport_link(link), &mut self.transport);
         match (&mut self.tls, how) {
-            (Some(tls), Close::Drain) => return tls.shutdown(transport, link),
-            (Some(tls), _) => tls.forget(transport, link, how == Close::Now),
+            (Some(tls), CloseMode::Drain) => return tls.shutdown(transport, link),
+            (Some(tls), _) => tls.forget(transport, link, how == CloseMode::Now),
             (None, _) => {}
         }
         match how {
-            Close::Drain => transport.shut_down(link),
-            Close::Now => transport.close(link),
-            Close::Reset => transport.reset(link),
+            CloseMode::Drain => transport.shut_down(link),
+            CloseMode::Now => transport.close(link),
+            CloseMode::Reset => transport.reset(link),
         }
     }
 
@@ -108,7 +108,7 @@ impl<T: Transport> Io for ShardIo<T> {
         }
     }
 
-    fn peer(&self, link: SocketId) -> Option<IpAddr> {
+    fn peer_address(&self, link: SocketId) -> Option<IpAddr> {
         self.transport.peer(transport_link(link))
     }
 
@@ -116,17 +116,17 @@ impl<T: Transport> Io for ShardIo<T> {
         (self.tls.as_ref()).is_some_and(|tls| tls.is_sealed(transport_link(link)))
     }
 
-    fn client_event(&mut self, event: &ClientEvent) {
+    fn report_client_event(&mut self, event: &ClientEvent) {
         if let Some(log) = &self.client_log {
             log.write(event);
         }
     }
 
-    fn written(&mut self, stamp: u64, deliveries: u64) {
+    fn report_deliveries(&mut self, stamp: u64, deliveries: u64) {
         self.meter.count_deliveries(stamp, deliveries);
     }
 
-    fn held_bytes(&self) -> usize {
+    fn transport_bytes(&self) -> usize {
         self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
     }
 
@@ -137,15 +137,15 @@ impl<T: Transport> Io for ShardIo<T> {
         }
     }
 
-    fn report(&mut self, ticket: Ticket, report: Report) {
+    fn answer_order(&mut self, ticket: Ticket, report: Report) {
         self.reports.post(ControlLetter::Report(ticket, report));
     }
 
-    fn question(&mut self, conn: ConnId, question: Question) -> bool {
+    fn ask_verifier(&mut self, conn: ConnId, question: Question) -> bool {
         (self.ask_verifier)(conn, question)
     }
 
-    fn count(&mut self, to: ReplyTo, topic: &[u8]) -> bool {
+    fn request_subscriber_count(&mut self, to: ReplyTo, topic: &[u8]) -> bool {
         let shard = self.meter.shard();
         self.reports
             .post(ControlLetter::Count(shard, to, topic.into()));

@@ -1,7 +1,7 @@
 //! The event loop of a shard, generic over its [`Transport`].
 //!
 //! In each turn the loop waits for ready sockets and mail with one system call, hands the events to the shard within budgets of time and bytes, and
-//! calls `Shard::flush`. It makes no decisions about connections: even a failure of a socket is only passed on, as `Input::Closed`.
+//! calls `Shard::flush`. It makes no decisions about connections: even a failure of a socket is only passed on, as `Input::Failed`.
 
 mod arrivals;
 mod events;
@@ -200,7 +200,9 @@ impl<T: Transport> ShardLoop<T> {
                 Letter::Mail(mail) => Input::Mail(mail),
                 Letter::Control(ticket, control) => Input::Control(ticket, control),
                 Letter::Verdict(conn, verdict) => Input::Verdict(conn, verdict),
-                Letter::Counted(reply_to, subscribers) => Input::Counted(reply_to, subscribers),
+                Letter::Counted(reply_to, subscribers) => {
+                    Input::SubscriberCount(reply_to, subscribers)
+                }
                 Letter::Committed(committed) => Input::Committed(committed),
             };
             self.shard.handle(input, now, &mut self.io);
@@ -214,7 +216,7 @@ impl<T: Transport> ShardLoop<T> {
             appender.flush();
         }
         while let Some(conn) = self.io.failed_connections.pop() {
-            self.shard.handle(Input::Closed(conn), now, &mut self.io);
+            self.shard.handle(Input::Failed(conn), now, &mut self.io);
         }
         let connections = self.shard.connections() + self.accept_queue.len() as u32;
         let now_ms = clock::monotonic_ms();

@@ -9,7 +9,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crore_broker::{Batch, Close, ConnId, Io, Mail, OutputPart, Report, ShardId, SocketId, Ticket};
+use crore_broker::{
+    Batch, CloseMode, ConnId, Io, Mail, OutputPart, Report, ShardId, SocketId, Ticket,
+};
 use crore_rng::Rng;
 
 use crate::close_frame::CloseCheck;
@@ -230,7 +232,7 @@ impl Net {
 }
 
 impl Io for Net {
-    fn open(&mut self, link: SocketId, conn: ConnId) {
+    fn start_reading(&mut self, link: SocketId, conn: ConnId) {
         if self.is_dead() {
             return;
         }
@@ -276,7 +278,7 @@ impl Io for Net {
         taken
     }
 
-    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
+    fn set_interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         if self.is_dead() {
             return;
         }
@@ -286,7 +288,7 @@ impl Io for Net {
         }
     }
 
-    fn close(&mut self, link: SocketId, how: Close) {
+    fn close(&mut self, link: SocketId, how: CloseMode) {
         let may_reset = self.rng.chance(30);
         if !self.takes_effect() {
             return;
@@ -296,10 +298,10 @@ impl Io for Net {
         };
         socket.server_fin = true;
         match how {
-            Close::Drain => {}
-            Close::Now | Close::Reset => {
+            CloseMode::Drain => {}
+            CloseMode::Now | CloseMode::Reset => {
                 // The kernel may send a reset in place of a close if the server has not read all bytes.
-                let reset = how == Close::Reset || (may_reset && !socket.to_server.is_empty());
+                let reset = how == CloseMode::Reset || (may_reset && !socket.to_server.is_empty());
                 socket.server_closed = true;
                 socket.to_server.clear();
                 if reset {
@@ -334,7 +336,7 @@ impl Io for Net {
         }
     }
 
-    fn report(&mut self, _: Ticket, report: Report) {
+    fn answer_order(&mut self, _: Ticket, report: Report) {
         self.report = Some(report);
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crore_broker::settings::{Keep, Rule};
+use crore_broker::settings::{RetentionMode, Rule};
 use crore_wire::topic;
 
 /// A broken promise of the server, in one sentence.
@@ -109,7 +109,7 @@ pub struct Topic {
 impl Topic {
     /// Whether only the newest message of each key is kept.
     pub fn keeps_latest(&self) -> bool {
-        self.rule.keep == Keep::Latest
+        self.rule.keep == RetentionMode::Latest
     }
 }
 

@@ -3,9 +3,9 @@
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{
-    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, Packet, PacketId, Properties, PropertyBuf,
-    Publish, Qos, REMAINING_LENGTH_MAX, ReasonCode, RetainHandling, SubscribeOptions, Version,
-    Will, decode, encode, fixed_header,
+    Ack, Auth, ConnAck, Connect, Disconnect, FIELD_MAX, Packet, PacketId, Properties,
+    PropertyWriter, Publish, Qos, REMAINING_LENGTH_MAX, ReasonCode, RetainHandling,
+    SubscribeOptions, Version, Will, decode, encode, fixed_header,
 };
 
 fn id(value: u16) -> PacketId {
@@ -60,7 +60,7 @@ fn a_connect_with_everything_in_both_versions() {
         b"\x10\x1B\0\x04MQTT\x04\xEE\0\x0A\0\x02me\0\x01w\0\x02\0\xFF\0\x01u\0\x01\xFE",
         Packet::Connect(connect),
     );
-    let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+    let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
     set.receive_maximum(10).session_expiry_interval_s(u32::MAX);
     of_will.will_delay_interval_s(5);
     let connect = Connect {
@@ -94,7 +94,7 @@ fn a_connack_in_both_versions() {
         ..connack
     };
     same(V311, b"\x20\x02\0\x05", Packet::ConnAck(refused));
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.assigned_client_identifier("x")
         .unwrap()
         .maximum_qos(Qos::AtLeastOnce)
@@ -135,7 +135,7 @@ fn publishes_of_every_qos() {
     };
     same(V311, b"\x31\x07\0\x03a/bhi", Packet::Publish(publish));
     same(V5, b"\x31\x08\0\x03a/b\0hi", Packet::Publish(publish));
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.topic_alias(7);
     let publish = Publish {
         dup: true,
@@ -183,7 +183,7 @@ fn acknowledgements_leave_out_what_they_may() {
     same(V5, b"\x40\x03\0\x03\x10", Packet::PubAck(nobody));
     let unknown = ack(3, R::PACKET_IDENTIFIER_NOT_FOUND, Properties::NONE);
     same(V5, b"\x62\x03\0\x03\x92", Packet::PubRel(unknown));
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.reason_string("no").unwrap();
     let told = ack(3, R::SUCCESS, set.properties());
     same(
@@ -286,7 +286,7 @@ fn pings_and_farewells() {
         properties: Properties::NONE,
     };
     same(V5, b"\xE0\x01\x8E", Packet::Disconnect(disconnect));
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.session_expiry_interval_s(0);
     let disconnect = Disconnect {
         reason: ReasonCode::DISCONNECT_WITH_WILL,
@@ -301,7 +301,7 @@ fn pings_and_farewells() {
 
 #[test]
 fn an_authentication_exchange() {
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.authentication_method("m").unwrap();
     set.authentication_data(b"\0").unwrap();
     let auth = Auth {

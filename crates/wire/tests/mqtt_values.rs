@@ -2,7 +2,7 @@
 
 use crore_wire::mqtt::Version::V5;
 use crore_wire::mqtt::{
-    Error, Packet, PacketType, Properties, PropertyBuf, ReasonCode, USER_PROPERTIES_MAX,
+    Error, Packet, PacketType, Properties, PropertyWriter, ReasonCode, USER_PROPERTIES_MAX,
     Unencodable, Version, decode, encode, fixed_header,
 };
 
@@ -49,7 +49,7 @@ fn server_only_packets_are_refused_from_clients() {
 #[test]
 fn values_that_do_not_fit_are_not_written() {
     let long = "x".repeat(65_536);
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     assert_eq!(set.reason_string(&long).err(), Some(Unencodable));
     assert_eq!(set.content_type("a\0").err(), Some(Unencodable));
     assert_eq!(
@@ -71,7 +71,7 @@ fn values_that_do_not_fit_are_not_written() {
 
 #[test]
 fn a_message_is_forwarded_with_what_belongs_to_it() {
-    let mut from = PropertyBuf::new();
+    let mut from = PropertyWriter::new();
     from.topic_alias(3).payload_is_utf8(true);
     from.user_property("b", "2").unwrap();
     from.content_type("text/plain").unwrap();
@@ -80,7 +80,7 @@ fn a_message_is_forwarded_with_what_belongs_to_it() {
     from.correlation_data(b"\0").unwrap();
     from.message_expiry_interval_s(60);
     from.user_property("a", "1").unwrap();
-    let mut to = PropertyBuf::new();
+    let mut to = PropertyWriter::new();
     to.message_expiry_interval_s(59);
     to.forward(&from.properties());
     let found = to.properties();
@@ -97,7 +97,7 @@ fn a_message_is_forwarded_with_what_belongs_to_it() {
 #[test]
 #[should_panic(expected = "properties of this packet")]
 fn a_property_in_a_packet_without_it_is_our_mistake() {
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.topic_alias(1);
     let id = std::num::NonZeroU16::MIN;
     encode::unsubscribe(

@@ -5,7 +5,7 @@
 //! does not depend on how the bytes are split. A packet that a server must not send to a client of the load tools is an error.
 
 use crore_wire::mqtt::{
-    self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyBuf, ReasonCode,
+    self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyWriter, ReasonCode,
     SubscribeOptions, Will,
 };
 use crore_wire::websocket::frame::{HEADER_MAX, Opcode, write_header};
@@ -169,7 +169,7 @@ impl Dialect {
         filters: &[String],
         out: &mut Vec<u8>,
     ) {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         if self.version == mqtt::Version::V5 && self.is_persistent {
             properties.session_expiry_interval_s(SESSION_S);
         }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use crate::base::access::Right;
-use crate::base::settings::{Keep, Rule};
+use crate::base::settings::{RetentionMode, Rule};
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 
 /// The maximum number of rules of the operator. A topic's row has one byte for the number of a rule.
@@ -38,7 +38,7 @@ impl Rules {
         all.push(Rule::default());
         let newest = |of: &Rule| {
             without_history(&Rule {
-                keep: Keep::Latest,
+                keep: RetentionMode::Latest,
                 keys_max: 1,
                 ttl_s: 0,
                 ..of.clone()
@@ -186,8 +186,8 @@ impl Rules {
 /// age. Latest values are state, which stays until it is replaced, is removed or expires.
 fn without_history(rule: &Rule) -> Rule {
     match rule.keep {
-        Keep::Log => rule.clone(),
-        Keep::Latest => Rule {
+        RetentionMode::Log => rule.clone(),
+        RetentionMode::Latest => Rule {
             log_bytes: usize::MAX,
             log_age_s: u32::MAX,
             ..rule.clone()

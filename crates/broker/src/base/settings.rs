@@ -6,8 +6,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 pub use crore_settings::{
-    Centrifugo, Concurrency, Deflate, Drain, Heartbeat, Http, Interest, Keep, Limits, Mqtt,
-    Presence, Publishing, Rule, Slow, StartPosition, Timeouts,
+    Centrifugo, Concurrency, Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Presence,
+    Publishing, RetentionMode, Rule, SlowConsumerPolicy, StartPosition, Timeouts,
 };
 
 use crate::base::access::{Digest, Grants, Revoked};

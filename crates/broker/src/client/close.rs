@@ -22,7 +22,7 @@ use crate::client::row::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
 use crate::client::scratch::End;
 use crate::client::subscriptions::unsubscribe;
 use crate::client::types::ProtocolTypes;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::store::slab::NONE;
 
 impl<P: Protocols> Front<P> {
@@ -104,7 +104,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let waits = row.link.outbox != NONE;
         // Nothing follows the request of a stream.
         let is_last = row.link.has(EOF) || self.conns.is_stream(slot);
-        let how = (!waits && is_last).then_some(Close::Now);
+        let how = (!waits && is_last).then_some(CloseMode::Now);
         self.mark_end(slot, Closed::Done, how);
         if waits || how.is_some() {
             return;
@@ -113,22 +113,22 @@ impl<P: ProtocolTypes> Clients<P> {
         row.link.flags &= !PAUSED;
         row.link.deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.drain_s;
         let socket = row.link.socket;
-        self.conns.close(socket, Close::Drain, io);
+        self.conns.close(socket, CloseMode::Drain, io);
         self.conns.update_interest(slot, io);
     }
 
     /// Ends the connection without sending its outbox. The outbox is freed here, since the caller may need the room.
-    pub(crate) fn drop_conn(&mut self, slot: u32, how: Close) {
+    pub(crate) fn drop_conn(&mut self, slot: u32, how: CloseMode) {
         // A part of an answer must not look like the whole one.
         let is_cut = self.conns.get(slot).link.outbox != NONE && self.conns.is_stream(slot);
-        let how = if is_cut { Close::Reset } else { how };
+        let how = if is_cut { CloseMode::Reset } else { how };
         self.mark_end(slot, Closed::Peer, Some(how));
         self.conns.drop_outbox(slot);
     }
 
     /// Resets a connection that cannot be served any more.
     pub(crate) fn reset(&mut self, slot: u32) {
-        self.drop_conn(slot, Close::Reset);
+        self.drop_conn(slot, CloseMode::Reset);
     }
 
     /// Ends a connection because one of its rows refers to a row that does not exist. The caller must return.
@@ -139,7 +139,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Marks an end, and drops partly received input. Counts the end, unless the connection is closing already.
-    fn mark_end(&mut self, slot: u32, default_reason: Closed, how: Option<Close>) {
+    fn mark_end(&mut self, slot: u32, default_reason: Closed, how: Option<CloseMode>) {
         let row = self.conns.get_mut(slot);
         let reason = match self.scratch.why.take() {
             _ if row.link.has(TURNED_AWAY) => Closed::Full,
@@ -177,7 +177,7 @@ impl<P: ProtocolTypes> Clients<P> {
             .place
             .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         if row.consumer.place as usize > max {
-            self.drop_conn(slot, Close::Now);
+            self.drop_conn(slot, CloseMode::Now);
         }
     }
 }
@@ -189,12 +189,12 @@ mod tests {
     use crate::base::settings::Settings;
     use crate::base::time::Now;
     use crate::budget::world::World;
-    use crate::io::{Input, Recorded};
+    use crate::io::{Input, RecordingIo};
     use crate::shard::Shard;
 
     const NOW: Now = Now { s: 1, unix_s: 9 };
 
-    fn shard_with_two_connections(io: &mut Recorded) -> Shard {
+    fn shard_with_two_connections(io: &mut RecordingIo) -> Shard {
         let mut shard = Shard::new(0, World::for_tests(Settings::default(), 1), NOW);
         for link in [5, 6] {
             let peer = [127, 0, 0, 1].into();
@@ -205,19 +205,19 @@ mod tests {
 
     #[test]
     fn connection_with_a_missing_row_ends_alone_and_is_counted() {
-        let mut io = Recorded::default();
+        let mut io = RecordingIo::default();
         let mut shard = shard_with_two_connections(&mut io);
         shard.front().clients.broken(0);
         shard.front().clients.broken(0);
         shard.flush(NOW, &mut io);
-        assert_eq!(io.closed, [(SocketId(5), Close::Reset)]);
+        assert_eq!(io.closed, [(SocketId(5), CloseMode::Reset)]);
         assert_eq!(shard.stats().closed[Closed::Broken as usize], 1);
         assert_eq!(shard.connections(), 1);
     }
 
     #[test]
     fn bytes_of_a_half_received_message_are_free_when_their_connection_ends() {
-        let mut io = Recorded::default();
+        let mut io = RecordingIo::default();
         let mut shard = shard_with_two_connections(&mut io);
         let conn = shard.front().clients.conns.id_of(0);
         let upgrade = b"GET /pubsub/a HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn connection_that_ends_twice_in_an_input_is_counted_once_and_stays_until_the_end_of_the_input()
     {
-        let mut io = Recorded::default();
+        let mut io = RecordingIo::default();
         let mut shard = shard_with_two_connections(&mut io);
         let clients = &mut shard.front().clients;
         clients.shut(0, &mut io);
@@ -248,7 +248,7 @@ mod tests {
         clients.put(0, b"late", &mut io);
         assert_eq!((clients.conns.len(), io.sent.len()), (2, 0));
         shard.flush(NOW, &mut io);
-        let ends = [Close::Drain, Close::Reset].map(|how| (SocketId(5), how));
+        let ends = [CloseMode::Drain, CloseMode::Reset].map(|how| (SocketId(5), how));
         assert_eq!((&io.closed[..], shard.connections()), (&ends[..], 1));
         assert_eq!(shard.stats().closed.iter().sum::<u64>(), 1);
     }

@@ -189,7 +189,7 @@ impl<P: ProtocolTypes> Connections<P> {
         let full = row.link.outbox != NONE;
         let (reads, writes) = (!full && !row.link.has(PAUSED), full && !row.link.has(HELD));
         match self.links.link_of(row.link.socket) {
-            None => io.interest(row.link.socket, self.id_of(slot), reads, writes),
+            None => io.set_interest(row.link.socket, self.id_of(slot), reads, writes),
             Some(_) => self.links.interest(row.link.socket, reads, writes),
         }
     }

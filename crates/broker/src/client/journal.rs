@@ -56,7 +56,7 @@ impl<P: ProtocolTypes> Clients<P> {
     #[inline]
     pub(crate) fn tell_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {
         if self.meter.journal.is_some() {
-            io.client_event(&ClientEvent::without(EventKind::Refused, Some(peer), words));
+            io.report_client_event(&ClientEvent::without(EventKind::Refused, Some(peer), words));
         }
     }
 
@@ -79,7 +79,7 @@ impl<P: ProtocolTypes> Clients<P> {
             if let Some(journal) = &mut self.meter.journal {
                 journal.report_to_streams(&event);
             }
-            io.client_event(&event);
+            io.report_client_event(&event);
         }
     }
 
@@ -106,6 +106,6 @@ impl<P: ProtocolTypes> Connections<P> {
     /// The client's address to be shown: the one that a trusted proxy named, or else the peer's.
     pub(crate) fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
         let address = self.relayed(slot);
-        address.or_else(|| io.peer(self.socket_of(slot)))
+        address.or_else(|| io.peer_address(self.socket_of(slot)))
     }
 }

@@ -15,7 +15,7 @@ use crore_wire::http2::{Connection, ErrorCode, Limits, Scratch};
 use crate::base::ids::SocketId;
 use crate::client::outbox::len_of;
 use crate::client::row::NO_SOCKET;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::store::shared::OutputPart;
 use crate::store::slab::{Slab, SlabRow};
 
@@ -245,14 +245,14 @@ impl Links {
     }
 
     /// Ends a stream in the way that a socket is closed. Its entry is free then.
-    pub(crate) fn close(&mut self, stream: SocketId, how: Close) {
+    pub(crate) fn close(&mut self, stream: SocketId, how: CloseMode) {
         if let Some((id, link)) = self.find(stream) {
             let SharedLink {
                 codec, out, last, ..
             } = link;
             match how {
-                Close::Reset => codec.reset(id, ErrorCode::Cancel, out),
-                Close::Now | Close::Drain => {
+                CloseMode::Reset => codec.reset(id, ErrorCode::Cancel, out),
+                CloseMode::Now | CloseMode::Drain => {
                     let at = (last.0 == id).then_some(last.1);
                     codec.end(id, at, out);
                 }
@@ -364,13 +364,13 @@ mod tests {
     struct Socket(usize);
 
     impl Io for Socket {
-        fn open(&mut self, _: SocketId, _: ConnId) {}
+        fn start_reading(&mut self, _: SocketId, _: ConnId) {}
         fn send(&mut self, _: SocketId, parts: &[OutputPart<'_>]) -> usize {
             self.0 += len_of(parts);
             len_of(parts)
         }
-        fn interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
-        fn close(&mut self, _: SocketId, _: Close) {}
+        fn set_interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
+        fn close(&mut self, _: SocketId, _: CloseMode) {}
         fn post(&mut self, _: ShardId, _: Mail) {}
     }
 

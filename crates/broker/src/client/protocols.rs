@@ -18,7 +18,7 @@ use crate::client::progress::Allowance;
 use crate::client::row::{MULTI, Row};
 use crate::client::types::{PartialInput, ProtocolTypes, SubscriptionRef, UnprocessedInput};
 use crate::home::Home;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::{FilterPage, Frames, Outcome, Page, ReplyTo};
 use crate::store::slab::NONE;
 
@@ -133,7 +133,7 @@ pub(crate) trait Protocol<P: Protocols> {
 
     /// The peer has closed its side.
     fn peer_ended<I: Io>(clients: &mut Clients<P>, slot: u32, _io: &mut I) {
-        clients.drop_conn(slot, Close::Now);
+        clients.drop_conn(slot, CloseMode::Now);
     }
 
     /// Called each second, unless the connection has just ended because of a slow input or a deadline.

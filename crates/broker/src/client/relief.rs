@@ -160,7 +160,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns.charge(MemoryPart::Presence, presence);
     conns.charge(MemoryPart::Credentials, front.gate.question_bytes().get());
     conns.charge(MemoryPart::ClientLog, client_log_bytes);
-    conns.charge(MemoryPart::Tls, io.held_bytes());
+    conns.charge(MemoryPart::Tls, io.transport_bytes());
     conns.charge(MemoryPart::Answers, answers);
     trims
 }

@@ -192,7 +192,7 @@ pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     let settings_generation = gate.verdict_cache().settings_generation();
     let held = gate.question_bytes();
     let question = Question::new(credential, digest, settings_generation, asker, held);
-    match io.question(clients.conns.id_of(slot), question) {
+    match io.ask_verifier(clients.conns.id_of(slot), question) {
         true => None,
         false => Some(Err(Reason::VerifierBusy)),
     }

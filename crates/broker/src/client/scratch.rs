@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
-use crate::io::Close;
+use crate::io::CloseMode;
 
 /// A response buffer with a larger capacity is freed.
 const KEPT_BYTES_MAX: usize = 1 << 16;
@@ -14,7 +14,7 @@ const KEPT_BYTES_MAX: usize = 1 << 16;
 pub(crate) struct End {
     pub(crate) conn: ConnId,
     /// How to close its socket. `None` if the peer will close it.
-    pub(crate) how: Option<Close>,
+    pub(crate) how: Option<CloseMode>,
     /// Its client may come back: nobody has closed it on purpose.
     pub(crate) is_lost: bool,
 }

@@ -13,7 +13,7 @@ use super::topic_row::{HAS_QOS_SUBSCRIPTION, HAS_RETAINED, TopicRow};
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::rules::Rules;
-use crate::base::settings::{Keep, Settings};
+use crate::base::settings::{RetentionMode, Settings};
 use crate::base::time::Now;
 use crate::base::work::FILTERS_PER_STEP;
 use crate::budget::admission::Client;
@@ -213,7 +213,7 @@ impl Home {
         if message.headers.retain && message.data.is_empty() {
             // An empty message removes the retained message and is not kept.
             let takes = found.is_some_and(|row| row.has(HAS_RETAINED));
-            if takes || rules.get(number).keep == Keep::Latest {
+            if takes || rules.get(number).keep == RetentionMode::Latest {
                 return false;
             }
         }

@@ -14,7 +14,7 @@ use super::topic_row::{CREATED, DELETED, HAS_RETAINED, REQUESTED, WANTS_DEFLATE}
 use crate::base::ids::ShardId;
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
-use crate::base::settings::{Concurrency, Keep, Rule, StartPosition};
+use crate::base::settings::{Concurrency, RetentionMode, Rule, StartPosition};
 use crate::base::work::page_visits;
 use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachOutcome, Page, Tell};
@@ -258,7 +258,7 @@ fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
 pub(super) fn first_position(ask: &Attach, rule: &Rule) -> Since {
     let first_position = match (rule.first, ask.poll) {
         (StartPosition::ByTransport, true) | (StartPosition::Oldest, _) => Since::Oldest,
-        (StartPosition::ByTransport, false) if rule.keep == Keep::Latest => Since::Oldest,
+        (StartPosition::ByTransport, false) if rule.keep == RetentionMode::Latest => Since::Oldest,
         (StartPosition::ByTransport, false) | (StartPosition::Live, _) => Since::Live,
         (StartPosition::Newest(n), _) => Since::Newest(n),
     };

@@ -19,7 +19,7 @@ use super::reports::Reports;
 use crate::base::planted::{self, Fault};
 use crate::base::position::Since;
 use crate::base::rules::Rules;
-use crate::base::settings::Keep;
+use crate::base::settings::RetentionMode;
 use crate::base::time::Now;
 use crate::base::turn_limits::TurnLimits;
 use crate::filters::overlap;
@@ -356,5 +356,5 @@ fn matching_rules(filters: &[&[u8]], rules: &Rules) -> Vec<u8> {
 }
 
 fn keeps_latest(rules: &Rules, number: u8) -> bool {
-    rules.get(number).keep == Keep::Latest
+    rules.get(number).keep == RetentionMode::Latest
 }

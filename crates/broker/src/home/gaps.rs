@@ -9,7 +9,7 @@ use super::reports::Reports;
 use super::topic_row::HAS_QOS_SUBSCRIPTION;
 use crate::base::notices::Notice;
 use crate::base::rules::Rules;
-use crate::base::settings::Keep;
+use crate::base::settings::RetentionMode;
 
 impl Home {
     /// Counts a subscriber that gets a gap because the topic's log no longer has all of its messages.
@@ -42,10 +42,10 @@ impl Home {
         let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
         let budget = self.logs.budget.bytes_max;
         match rule.keep {
-            Keep::Latest if count >= rule.keys_max => {
+            RetentionMode::Latest if count >= rule.keys_max => {
                 format!("rule.keys_max = {} {of_rule}", rule.keys_max)
             }
-            Keep::Log if count >= rule.log_messages && !row.has(HAS_QOS_SUBSCRIPTION) => {
+            RetentionMode::Log if count >= rule.log_messages && !row.has(HAS_QOS_SUBSCRIPTION) => {
                 format!("rule.log_messages = {} {of_rule}", rule.log_messages)
             }
             _ if bytes + average > rule.log_bytes => {
@@ -56,8 +56,10 @@ impl Home {
             {
                 String::from("limits.log_bytes, topic ")
             }
-            Keep::Latest => format!("a purge {of_rule}"),
-            Keep::Log => format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s),
+            RetentionMode::Latest => format!("a purge {of_rule}"),
+            RetentionMode::Log => {
+                format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s)
+            }
         }
     }
 }

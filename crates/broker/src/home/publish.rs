@@ -12,7 +12,7 @@ use super::context::HomeContext;
 use super::logs::UntrimmedTopic;
 use super::subscribers::Recipients;
 use super::topic_row::{CREATED, DELETED};
-use crate::base::settings::Keep;
+use crate::base::settings::RetentionMode;
 use crate::base::work::STEP_BYTES;
 use crate::budget::admission::Party;
 use crate::log::encode_shared;
@@ -51,7 +51,7 @@ impl Home {
             previous,
             owner: message.client,
             time_s: now.unix_s,
-            latest: rule.keep == Keep::Latest,
+            latest: rule.keep == RetentionMode::Latest,
             headers: message.headers,
             frame: &[],
             whole: None,

@@ -18,7 +18,7 @@ use super::topic_row::{CREATED, DELETED, HAS_QOS_SUBSCRIPTION, HAS_RETAINED, REQ
 use crate::base::ids::PartitionId;
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
-use crate::base::settings::Keep;
+use crate::base::settings::RetentionMode;
 use crate::base::snapshot::{Block, Damaged, FieldReader, NO_TOPIC, Origin, kind};
 use crate::base::time::Now;
 use crate::log::snapshot::ChainState;
@@ -175,7 +175,7 @@ impl Home {
             self.subscriptions.qos.add_topic(id, qos_count);
         }
         if form & LOST != 0 {
-            let latest = rules.get(number).keep == Keep::Latest;
+            let latest = rules.get(number).keep == RetentionMode::Latest;
             let log = &mut self.logs.partitions[partition_index].log;
             self.topics.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
         }

@@ -13,7 +13,7 @@ use super::logs::Logs;
 use super::page_queue::{DeferredPage, SearchProgress};
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
-use crate::base::settings::Keep;
+use crate::base::settings::RetentionMode;
 use crate::log::seek::{SeekBack, SeekResult};
 use crate::mail::{Attach, LatestValues, Page};
 use crate::store::slab::NONE;
@@ -40,7 +40,7 @@ impl Home {
         }
         let since = first_position(ask, rule);
         let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
-        let latest = rule.keep == Keep::Latest;
+        let latest = rule.keep == RetentionMode::Latest;
         if latest && ask.reads_values() {
             // The subscriber wants latest values, so a value that was replaced by a newer one is no loss.
             (gap, promised) = (false, false);

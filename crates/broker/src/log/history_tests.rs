@@ -97,7 +97,7 @@ impl Fixture {
 
     /// Removes the message of a key, if the topic keeps latest values.
     fn remove(&mut self, topic: usize, key: u8) {
-        if self.plain.rules.get(self.plain.of[topic]).keep == Keep::Latest {
+        if self.plain.rules.get(self.plain.of[topic]).keep == RetentionMode::Latest {
             self.log.remove_key(self.chains[topic], KEYS[key as usize]);
             self.plain.supersede(topic, false, key);
         }
@@ -128,7 +128,7 @@ impl Fixture {
         };
         let number = plain.of[topic];
         let rule = plain.rules.get(number).clone();
-        let latest = rule.keep == Keep::Latest;
+        let latest = rule.keep == RetentionMode::Latest;
         let (frame, previous) = (frame(kept.offset), plain.last[topic]);
         let new = new(&kept, KEYS[key as usize], &frame, previous, latest);
         plain.last[topic] = kept.offset;
@@ -213,7 +213,7 @@ impl Fixture {
         let mut chains = [NONE; TOPICS];
         for (topic, chain) in chains.iter_mut().enumerate() {
             let number = plain.of[topic];
-            let latest = plain.rules.get(number).keep == Keep::Latest;
+            let latest = plain.rules.get(number).keep == RetentionMode::Latest;
             match self.log.chain_state(self.chains[topic]) {
                 ChainState::None => {}
                 ChainState::Empty {
@@ -251,7 +251,7 @@ impl Fixture {
                 false => &mut chains[new.topic as usize],
             };
             let of = plain.rules.get(rule);
-            assert_eq!(new.latest, of.keep == Keep::Latest);
+            assert_eq!(new.latest, of.keep == RetentionMode::Latest);
             *chain = log
                 .append(*chain, rule, of, of.messages_max(), usize::MAX, &new)
                 .0;
@@ -269,7 +269,7 @@ impl Fixture {
 /// know this after a restart, with or without messages.
 #[test]
 fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
-    let [latest, log] = [Keep::Latest, Keep::Log].map(|keep| {
+    let [latest, log] = [RetentionMode::Latest, RetentionMode::Log].map(|keep| {
         let rule = Rule {
             keep,
             keys_max: 10,
@@ -357,7 +357,11 @@ fn rule() -> impl Strategy<Value = Rule> {
     let age_s = prop_oneof![Just(3600u32), 2u32..12];
     let most = prop_oneof![1 => Just(0u32), 8 => 1u32..40];
     (any::<bool>(), most, ttl_s, age_s).prop_map(|(latest, most, ttl_s, log_age_s)| Rule {
-        keep: if latest { Keep::Latest } else { Keep::Log },
+        keep: if latest {
+            RetentionMode::Latest
+        } else {
+            RetentionMode::Log
+        },
         log_messages: most,
         keys_max: most,
         ttl_s,

@@ -81,7 +81,7 @@ fn full_len() -> usize {
 #[test]
 fn bytes_are_those_of_messages_rows_and_keys() {
     let rule = Rule {
-        keep: Keep::Latest,
+        keep: RetentionMode::Latest,
         ..rule()
     };
     let mut log = log(core::slice::from_ref(&rule));
@@ -343,7 +343,7 @@ fn a_message_comes_out_as_it_went_in() {
 #[test]
 fn topic_below_its_share_loses_messages_by_age_only() {
     let rule = Rule {
-        keep: Keep::Latest,
+        keep: RetentionMode::Latest,
         ..rule()
     };
     let mut log = log(core::slice::from_ref(&rule));
@@ -430,7 +430,7 @@ fn losses_are_told_beyond_four_billion_messages() {
 #[test]
 fn two_keys_of_one_hash_are_two_keys() {
     let rule = Rule {
-        keep: Keep::Latest,
+        keep: RetentionMode::Latest,
         ..rule()
     };
     let mut log = log(core::slice::from_ref(&rule));

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use super::Log;
 use super::removal::RemovalCause;
 use crate::base::rules::Rules;
-use crate::base::settings::Keep;
+use crate::base::settings::RetentionMode;
 use crate::log::entry::ORPHANED;
 use crate::log::keys::key_of;
 use crate::log::lists::ListMoves;
@@ -39,7 +39,7 @@ impl Log {
                 false if orphaned => 0,
                 false => number_of(row.topic),
             };
-            let latest = rules.get(number).keep == Keep::Latest;
+            let latest = rules.get(number).keep == RetentionMode::Latest;
             if latest != row.latest && !orphaned {
                 self.change_keep(chain, latest);
             }

@@ -49,7 +49,7 @@ impl Model {
     }
 
     fn publish(&mut self, offset: u64, key: &str, ttl_s: Option<u32>, now_s: u32) {
-        if self.rule.keep == Keep::Latest {
+        if self.rule.keep == RetentionMode::Latest {
             self.kept.retain(|kept| kept.key != key);
         }
         while self.kept.len() >= self.rule.messages_max() as usize {
@@ -128,7 +128,11 @@ fn rule() -> impl Strategy<Value = Rule> {
         prop_oneof![Just(3600u32), 1u32..12],
     )
         .prop_map(|(latest, most, ttl_s, log_age_s)| Rule {
-            keep: if latest { Keep::Latest } else { Keep::Log },
+            keep: if latest {
+                RetentionMode::Latest
+            } else {
+                RetentionMode::Log
+            },
             log_messages: most,
             keys_max: most,
             ttl_s,

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use crore_wire::http::is_field_value;
-use crore_wire::mqtt::{Properties, PropertyBuf, USER_PROPERTIES_MAX};
+use crore_wire::mqtt::{Properties, PropertyWriter, USER_PROPERTIES_MAX};
 
 use crate::mail::{Frames, ORIGIN_BYTES, Record};
 
@@ -37,7 +37,7 @@ pub const HEADERS_BYTES_MAX: usize = 2 << 10;
 /// # Errors
 /// The fault of a malformed property.
 pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, &'static str> {
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     let mut count = 0;
     for header in headers {
         let text = core::str::from_utf8(header).map_err(|_| "Crore-Property is not UTF-8")?;
@@ -72,7 +72,7 @@ pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
         None => (&[0; ORIGIN_BYTES][..], &[][..]),
     };
     let mut all = Vec::from(origin);
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     // A user's name has at most 255 bytes, so it fits.
     if set.user_property(PUBLISHER, user).is_ok() {
         let own = set.properties();

@@ -9,7 +9,7 @@ use crate::budget::stats::Transport;
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::Row;
 use crate::client::types::ProtocolTypes;
-use crate::io::Close;
+use crate::io::CloseMode;
 use crate::mail::Frames;
 use crate::protocol::centrifugo::close::drop_held;
 use crate::protocol::centrifugo::contract::Centrifugo;
@@ -57,7 +57,7 @@ impl Protocols for AllProtocols {
 
     fn connection_ends(front: &mut Front, slot: u32) {
         for stream in front.clients.conns.end_link(slot) {
-            front.clients.drop_conn(stream, Close::Now);
+            front.clients.drop_conn(stream, CloseMode::Now);
         }
         drop_batch(&mut front.clients.conns, slot);
         let row = front.clients.conns.get_mut(slot);

@@ -14,7 +14,7 @@ use crate::client::protocols::{HeldInput, MatchPage, Matches, Protocol, TopicPag
 use crate::client::row::{EOF, FILTERS, MULTI, PAUSED, Row, SERVED, State};
 use crate::client::types::{SubscriptionRef, UnprocessedInput};
 use crate::home::Home;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::body::begin_body;
 use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
@@ -112,7 +112,7 @@ impl Protocol<AllProtocols> for Request {
             row.link.flags |= EOF | PAUSED;
             return clients.conns.update_interest(slot, io);
         }
-        clients.drop_conn(slot, Close::Now);
+        clients.drop_conn(slot, CloseMode::Now);
     }
 
     fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
@@ -132,7 +132,7 @@ impl Protocol<AllProtocols> for Request {
             State::Poll => end_poll(front, slot, io),
             _ => {
                 clients.scratch.note_close_reason(Closed::Timeout);
-                clients.drop_conn(slot, Close::Now);
+                clients.drop_conn(slot, CloseMode::Now);
             }
         }
     }
@@ -216,7 +216,7 @@ impl Protocol<AllProtocols> for Request {
         let row = clients.conns.get_mut(slot);
         match row.consumer.state {
             State::Proxy => {
-                clients.drop_conn(slot, Close::Now);
+                clients.drop_conn(slot, CloseMode::Now);
                 true
             }
             State::Http => move_idle(clients, slot, io),

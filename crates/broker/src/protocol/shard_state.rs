@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::PropertyBuf;
+use crore_wire::mqtt::PropertyWriter;
 use crore_wire::ndjson;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -27,7 +27,7 @@ pub(crate) struct ShardState {
     /// The messages of which subscribers of Centrifugo's protocol get deltas.
     pub latest_messages: LatestMessages,
     /// A buffer for the MQTT properties that are being written.
-    pub properties: PropertyBuf,
+    pub properties: PropertyWriter,
     /// A buffer for the topic of an MQTT publish that is being read.
     pub name: Vec<u8>,
     /// A buffer for the attributes of an MQTT publish that is being read.
@@ -45,7 +45,7 @@ impl ShardState {
             published_wills: Vec::new(),
             numbers: u64::from(now.unix_s) << 32,
             latest_messages: LatestMessages::default(),
-            properties: PropertyBuf::new(),
+            properties: PropertyWriter::new(),
             name: Vec::new(),
             attributes: Vec::new(),
             lines: ndjson::Scratch::default(),

@@ -110,6 +110,6 @@ impl Shard {
             Control::Save(head, bytes_max) => Report::Block(self.save(&head, bytes_max)),
             Control::Settle => Report::Settled(self.settle()),
         };
-        io.report(ticket, report);
+        io.answer_order(ticket, report);
     }
 }

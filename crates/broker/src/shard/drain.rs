@@ -11,7 +11,7 @@ use crate::base::reason::Closed;
 use crate::base::time::Now;
 use crate::client::protocols::protocol_of;
 use crate::client::row::CLOSING;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::orders::Settled;
 use crate::protocol::front::{AllProtocols, Front};
 use crate::shard::Shard;
@@ -77,7 +77,7 @@ pub(super) fn move_due_clients<I: Io>(
             // Nothing to do: the row is free.
         } else if over {
             front.clients.scratch.note_close_reason(Closed::Operator);
-            front.clients.drop_conn(slot, Close::Now);
+            front.clients.drop_conn(slot, CloseMode::Now);
         } else if !front.clients.conns.get(slot).link.has(CLOSING) {
             let state = front.clients.conns.get(slot).consumer.state;
             let is_moved = protocol_of!(AllProtocols, state, move_off(front, slot, io));

@@ -125,7 +125,7 @@ impl Front {
         let now = self.clients.meter.stats.delivered;
         for (stamp, deliveries) in walk.parts(now.wrapping_sub(*before)) {
             if stamp != 0 && deliveries > 0 {
-                io.written(stamp, deliveries);
+                io.report_deliveries(stamp, deliveries);
             }
         }
         *before = now;
@@ -213,7 +213,7 @@ pub(super) fn charge_encoding(forms: &mut EncodingCache, budget: &mut u32) {
 pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, io: &mut I) {
     let deliveries = stats.delivered.wrapping_sub(before);
     if frames.stamp != 0 && deliveries > 0 {
-        io.written(frames.stamp, deliveries);
+        io.report_deliveries(frames.stamp, deliveries);
     }
 }
 

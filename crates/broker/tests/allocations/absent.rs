@@ -7,7 +7,7 @@ use crore_broker::account::MemoryPart;
 use crore_broker::settings::Settings;
 use crore_broker::{TurnLimits, World};
 use crore_wire::mqtt::{
-    self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions,
+    self, Connect, Packet, PacketId, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions,
     Version, Will, encode,
 };
 
@@ -35,7 +35,8 @@ struct Guest {
 
 impl Guest {
     fn connect(&self) -> Vec<u8> {
-        let (mut set, mut of_will, mut out) = (PropertyBuf::new(), PropertyBuf::new(), Vec::new());
+        let (mut set, mut of_will, mut out) =
+            (PropertyWriter::new(), PropertyWriter::new(), Vec::new());
         set.session_expiry_interval_s(3600);
         of_will.will_delay_interval_s(3600);
         let payload = vec![b'w'; self.will_bytes];

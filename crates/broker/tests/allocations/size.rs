@@ -1,7 +1,7 @@
 //! Tests the heap of an idle connection and of a kept message, against `docs/internals/MEMORY.md`. The allocator's own overhead (about 8
 //! bytes for each chunk of 16 KiB) does not count.
 
-use crore_broker::settings::{Keep, Rule};
+use crore_broker::settings::{RetentionMode, Rule};
 
 use crate::counting::grown_bytes;
 use crate::test_server::{TestServer, Transport, keeping, post, subscribe};
@@ -128,7 +128,7 @@ const KEY_BYTES: f64 = 16.0 + 4.0;
 fn a_key_costs_its_row_beside_its_message_and_a_newer_value_nothing() {
     for shards in [1, 2] {
         let rule = Rule {
-            keep: Keep::Latest,
+            keep: RetentionMode::Latest,
             ..keeping(0)
         };
         let mut server = TestServer::new(shards, rule);

@@ -1,8 +1,8 @@
 //! Tests MQTT at a node of a cluster: sessions end with their connection, and shared subscriptions are not supported.
 
 use crore_wire::mqtt::{
-    self, Connect, Packet, PacketId, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, Will,
-    encode,
+    self, Connect, Packet, PacketId, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version,
+    Will, encode,
 };
 
 use super::Nodes;
@@ -12,7 +12,7 @@ fn connect(nodes: &mut Nodes, version: Version) -> usize {
 }
 
 fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> usize {
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.session_expiry_interval_s(60);
     let mut out = Vec::new();
     let properties = match version {

@@ -6,7 +6,7 @@ use crore_broker::admission::Party;
 use crore_broker::settings::Settings;
 use crore_broker::{PartitionId, SessionNeeds};
 use crore_wire::mqtt::{
-    self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, Version, Will,
+    self, Ack, Connect, Packet, PacketId, Properties, PropertyWriter, Publish, Qos, Version, Will,
     encode,
 };
 
@@ -67,7 +67,7 @@ impl Client {
         client_id: &str,
         will: Option<(&str, &[u8])>,
     ) -> Client {
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         set.session_expiry_interval_s(60);
         let connect = Connect {
             version: Version::V5,

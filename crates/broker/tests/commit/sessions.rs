@@ -5,7 +5,7 @@ use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, Entry};
 use crore_broker::mail::session_record::{RecordedParts, RecordedState, SessionChange};
 use crore_wire::mqtt::{
-    Ack, Connect, Disconnect, PacketId, Properties, PropertyBuf, Publish, Qos, ReasonCode,
+    Ack, Connect, Disconnect, PacketId, Properties, PropertyWriter, Publish, Qos, ReasonCode,
     SubscribeOptions, Version, Will, encode,
 };
 
@@ -301,9 +301,9 @@ fn appended(server: &mut TestServer) -> Vec<String> {
 
 /// A client with a durable session and a will, which comes after this delay.
 fn with_will(server: &mut TestServer, delay_s: u32) -> usize {
-    let mut lasting = PropertyBuf::new();
+    let mut lasting = PropertyWriter::new();
     lasting.session_expiry_interval_s(600);
-    let mut delayed = PropertyBuf::new();
+    let mut delayed = PropertyWriter::new();
     delayed.will_delay_interval_s(delay_s);
     let connect = Connect {
         version: Version::V5,
@@ -337,7 +337,7 @@ fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
     let client = with_will(&mut server, 0);
     let mut out = Vec::new();
-    let mut ends = PropertyBuf::new();
+    let mut ends = PropertyWriter::new();
     ends.session_expiry_interval_s(0);
     let disconnect = Disconnect {
         reason: ReasonCode::DISCONNECT_WITH_WILL,
@@ -393,7 +393,7 @@ fn qos_2_messages_of_a_session_are_forgotten_after_its_end_is_in_the_log() {
             server.0.tick_s(700);
         } else {
             let mut out = Vec::new();
-            let mut ends = PropertyBuf::new();
+            let mut ends = PropertyWriter::new();
             ends.session_expiry_interval_s(0);
             let disconnect = Disconnect {
                 reason: ReasonCode::SUCCESS,

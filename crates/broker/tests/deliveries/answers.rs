@@ -6,7 +6,7 @@ mod rests;
 mod streams;
 
 use crore_broker::TurnLimits;
-use crore_broker::settings::{Concurrency, Limits, Rule, Settings, Slow};
+use crore_broker::settings::{Concurrency, Limits, Rule, Settings, SlowConsumerPolicy};
 use crore_wire::sse::write_gap;
 
 use crate::test_server::TestServer;
@@ -75,7 +75,7 @@ fn server_with(limits: impl FnOnce(&mut Limits)) -> TestServer {
         },
         Rule {
             log_messages: 1,
-            slow: Slow::Skip,
+            slow: SlowConsumerPolicy::Skip,
             ..rule("skips/#")
         },
         Rule {

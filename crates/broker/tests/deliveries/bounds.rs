@@ -2,7 +2,7 @@
 
 use super::*;
 
-use crore_broker::settings::Slow;
+use crore_broker::settings::SlowConsumerPolicy;
 use crore_wire::sse::GAP_EVENT;
 
 const FRAME_BYTES: usize = HEADER_BYTES + 8;
@@ -218,7 +218,7 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     let far = far.find(|name| home(name) == 1).expect("one is far");
     let mut settings = by_rules(&[(&short, 0, 0), ("t/#", 0, 4)]);
     settings.rules[0].log_messages = 1;
-    settings.rules[0].slow = Slow::Skip;
+    settings.rules[0].slow = SlowConsumerPolicy::Skip;
     let mut server = TestServer::with(settings, TurnLimits::default(), 2);
     for n in 0..3 {
         server.publish([(&short[..], format!("old{n}"))]);
@@ -293,7 +293,7 @@ fn loss_before_a_far_home_has_answered_is_told() {
     let (near, other) = (names.next().expect("one"), names.next().expect("another"));
     let mut settings = by_rules(&[("t/#", 0, 2)]);
     settings.rules[0].log_age_s = 3;
-    settings.rules[0].slow = Slow::Skip;
+    settings.rules[0].slow = SlowConsumerPolicy::Skip;
     let turn_limits = TurnLimits {
         page_entries: 1,
         ..TurnLimits::default()

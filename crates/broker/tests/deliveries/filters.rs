@@ -3,7 +3,7 @@
 
 use super::*;
 
-use crore_broker::settings::Keep;
+use crore_broker::settings::RetentionMode;
 
 /// Three topics that the filter matches.
 const MATCHED: [&str; 3] = ["a/1", "a/2", "a/1/b"];
@@ -101,7 +101,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
     for query in ["topic=a/1", "topic=a/1&topic=a/2", FILTER] {
         for fields in 0..=FRAME_BYTES {
             let rule = Rule {
-                keep: Keep::Latest,
+                keep: RetentionMode::Latest,
                 ..rule()
             };
             let mut server = TestServer::new(rule, |_| {}, TurnLimits::default());

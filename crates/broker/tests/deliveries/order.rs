@@ -3,7 +3,7 @@
 
 use super::*;
 
-use crore_broker::settings::Keep;
+use crore_broker::settings::RetentionMode;
 
 /// Messages for subscribers by filter and by topic are delivered in the order of their publishes.
 #[test]
@@ -138,7 +138,7 @@ fn a_turn_goes_on_behind_messages_for_filters() {
 
 #[test]
 fn each_message_that_goes_out_is_counted() {
-    for keep in [Keep::Log, Keep::Latest] {
+    for keep in [RetentionMode::Log, RetentionMode::Latest] {
         for query in ["topic=a", "topic=a&topic=b", "filter=%23"] {
             for kind in KINDS {
                 let rule = Rule { keep, ..rule() };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crore_broker::settings::{Keep, Rule, Settings};
+use crore_broker::settings::{RetentionMode, Rule, Settings};
 use crore_broker::{ShardId, TurnLimits};
 
 use crate::support::{self, NOW};
@@ -45,7 +45,7 @@ impl TestServer {
     pub fn new(shards: ShardId, page_messages: usize) -> TestServer {
         let rule = Rule {
             filter: "#".into(),
-            keep: Keep::Latest,
+            keep: RetentionMode::Latest,
             log_messages: 1,
             ..Rule::default()
         };

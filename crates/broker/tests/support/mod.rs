@@ -11,7 +11,7 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Batch, Close, Committed, ConnId, Input, Io, Mail, Now, Offsets, OutputPart, PartitionId,
+    Batch, CloseMode, Committed, ConnId, Input, Io, Mail, Now, Offsets, OutputPart, PartitionId,
     Report, Shard, ShardId, Slice, SocketId, Ticket, TurnLimits, World,
 };
 use crore_wire::mqtt;
@@ -48,7 +48,7 @@ pub struct Sockets {
     pub bytes: u64,
     /// The large parts that were sent, for tests of a transport that keeps unacknowledged bytes.
     pub unacknowledged: Option<Vec<Slice>>,
-    /// The reports of [`Io::written`]: stamps and deliveries.
+    /// The reports of [`Io::report_deliveries`]: stamps and deliveries.
     pub written: Vec<(u64, u64)>,
     pub asked: Vec<(ConnId, Question)>,
     pub mail: VecDeque<(ShardId, Mail)>,
@@ -82,7 +82,7 @@ impl Sockets {
 }
 
 impl Io for Sockets {
-    fn open(&mut self, link: SocketId, conn: ConnId) {
+    fn start_reading(&mut self, link: SocketId, conn: ConnId) {
         self.socket(link).conn = Some(conn);
     }
     fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
@@ -112,14 +112,14 @@ impl Io for Sockets {
         self.bytes += sent as u64;
         sent
     }
-    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
+    fn set_interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         let socket = self.socket(link);
         assert_eq!(socket.conn, Some(conn), "a link has one connection");
         (socket.is_read, socket.wants_to_write) = (read, write);
     }
-    fn close(&mut self, link: SocketId, how: Close) {
+    fn close(&mut self, link: SocketId, how: CloseMode) {
         let socket = self.socket(link);
-        (socket.ended, socket.closed) = (true, how != Close::Drain);
+        (socket.ended, socket.closed) = (true, how != CloseMode::Drain);
         if socket.closed {
             socket.conn = None;
         }
@@ -131,15 +131,15 @@ impl Io for Sockets {
         self.batch_bytes += batch.bytes.len();
         self.batches.push_back(batch);
     }
-    fn report(&mut self, ticket: Ticket, report: Report) {
+    fn answer_order(&mut self, ticket: Ticket, report: Report) {
         self.reports.push((ticket, report));
     }
-    fn written(&mut self, stamp: u64, deliveries: u64) {
+    fn report_deliveries(&mut self, stamp: u64, deliveries: u64) {
         if !self.forget {
             self.written.push((stamp, deliveries));
         }
     }
-    fn question(&mut self, conn: ConnId, question: Question) -> bool {
+    fn ask_verifier(&mut self, conn: ConnId, question: Question) -> bool {
         self.asked.push((conn, question));
         true
     }
@@ -262,13 +262,13 @@ impl TestServer {
     /// The peer closes its sending side.
     pub fn end(&mut self, conn: usize) {
         let id = self.id(conn);
-        self.handle(conn % self.shards.len(), Input::End(id));
+        self.handle(conn % self.shards.len(), Input::HalfClosed(id));
     }
 
     /// The connection fails.
     pub fn cut(&mut self, conn: usize) {
         let id = self.id(conn);
-        self.handle(conn % self.shards.len(), Input::Closed(id));
+        self.handle(conn % self.shards.len(), Input::Failed(id));
     }
 
     /// The socket accepts `bytes` more bytes.
@@ -396,7 +396,7 @@ pub fn connect_clean(client: &str, expiry_s: u32) -> Vec<u8> {
 }
 
 fn connect_as(client: &str, expiry_s: u32, clean_start: bool) -> Vec<u8> {
-    let mut set = mqtt::PropertyBuf::new();
+    let mut set = mqtt::PropertyWriter::new();
     set.session_expiry_interval_s(expiry_s);
     let mut out = Vec::new();
     let connect = mqtt::Connect {

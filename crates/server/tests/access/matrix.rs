@@ -1,7 +1,7 @@
 //! Tests every door (a way into the server by one request of one protocol) with every kind of credential. The door opens for granted
 //! actions and for nothing else, and a refused action leaves nothing behind.
 
-use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{PropertyWriter, ReasonCode, Version};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
 
@@ -286,7 +286,7 @@ fn a_connect_needs_credentials_unless_something_that_mqtt_has_is_open_to_everybo
 fn a_session_outlives_its_connection_for_who_is_known_and_for_nobody_else() {
     let anonymous = "[access.anonymous]\nsubscribe = ['open/#']\n";
     let broker = Broker::with(&format!("[access]\n{anonymous}{}", key_settings()));
-    let mut kept = PropertyBuf::new();
+    let mut kept = PropertyWriter::new();
     kept.session_expiry_interval_s(600);
     let mut claims = everything();
     claims["sub"] = json!(""); // nobody's name, and a right token all the same

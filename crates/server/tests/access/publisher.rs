@@ -1,6 +1,6 @@
 //! Tests `rule.publisher`: messages name the user who published them, over every protocol, and no client can forge that name.
 
-use crore_wire::mqtt::{PacketType, PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{PacketType, PropertyWriter, ReasonCode, Version};
 use serde_json::Value;
 
 use crate::support::Server;
@@ -133,7 +133,7 @@ fn no_client_can_write_the_name_of_another() {
         &[("Authorization", &*ann), forged],
         "x",
     );
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.user_property("crore-publisher", "bob")
         .expect("it fits");
     set.user_property("seat", "3").expect("it fits");
@@ -160,7 +160,7 @@ fn most_properties_that_a_client_may_send_leave_room_for_its_name() {
         (127, ReasonCode::NO_MATCHING_SUBSCRIBERS),
         (128, ReasonCode::PAYLOAD_FORMAT_INVALID),
     ] {
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         for _ in 0..count {
             set.user_property("a", "b").expect("it fits");
         }

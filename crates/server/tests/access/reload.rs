@@ -1,7 +1,7 @@
 //! Tests a reload of settings that grants less. A connected client loses the access that the settings no longer grant, and is told why. A
 //! client that keeps its rights notices nothing.
 
-use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{PropertyWriter, ReasonCode, Version};
 
 use crate::support::broker::Broker;
 use crate::support::http::{Conn, once};
@@ -207,7 +207,7 @@ fn reload_keeps_the_grants_of_a_token_and_ends_those_of_a_rule() {
     let nobodys = Ws::open(of, "/sub/doors/a", &[]);
     let came = token(everything());
     let mut connect = plain(Version::V5, "theirs");
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(600);
     (connect.user_name, connect.password) = (Some("any"), Some(came.as_bytes()));
     connect.properties = properties.properties();

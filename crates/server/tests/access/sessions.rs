@@ -1,6 +1,6 @@
 //! Tests that an MQTT session belongs to its user: no other user can take it over.
 
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version, encode};
 use serde_json::json;
 
 use crate::support::broker::Broker;
@@ -16,7 +16,7 @@ fn token_of(user: &str, subscribe: &[&str]) -> String {
 
 fn connect(broker: &Broker, token: &str) -> (Conn, bool) {
     let mut conn = Conn::open(broker, Version::V5);
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(600);
     let mut connect = plain(Version::V5, "the-same-id");
     connect.clean_start = false;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version, encode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
@@ -277,7 +277,7 @@ fn the_challenge_tells_a_worthless_token_from_one_that_grants_too_little() {
 fn an_mqtt_client_without_credentials_is_told_where_a_token_goes_and_so_is_the_log() {
     let broker = Broker::Crore(Server::with("[access]\n"));
     let words = |most: Option<u32>| {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         if let Some(most) = most {
             properties.maximum_packet_size_bytes(most);
         }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use argon2::password_hash::PasswordHasher as _;
 use argon2::{Algorithm, Argon2, Params};
-use crore_wire::mqtt::{PropertyBuf, Version};
+use crore_wire::mqtt::{PropertyWriter, Version};
 use serde_json::{Value, json};
 
 use crate::support::broker::Broker;
@@ -60,7 +60,7 @@ fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
     for id in ["away-1", "away-2", "away-3"] {
         Conn::open(&broker, Version::V5).resume(id);
     }
-    let for_ever = |it: &mut PropertyBuf| {
+    let for_ever = |it: &mut PropertyWriter| {
         it.session_expiry_interval_s(u32::MAX);
     };
     drop(Conn::with(&broker, "away-4", true, for_ever));
@@ -106,7 +106,7 @@ fn session_that_is_away_is_told_and_ended_by_the_operator() {
     let server = broker.server();
     let mut heir = Conn::connected(&broker, Version::V5, "heir");
     heir.subscribe("left", 0);
-    let (mut later, mut for_ever) = (PropertyBuf::new(), PropertyBuf::new());
+    let (mut later, mut for_ever) = (PropertyWriter::new(), PropertyWriter::new());
     later.will_delay_interval_s(600);
     for_ever.session_expiry_interval_s(u32::MAX);
     let mut connect = plain(Version::V5, "hall/sensor 7");
@@ -159,7 +159,7 @@ fn session_that_is_away_is_told_and_ended_by_the_operator() {
 fn connection_of_mqtt_is_told_with_its_state() {
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(600).receive_maximum(2);
     let mut connect = plain(Version::V5, "sensor-7");
     connect.keep_alive_s = 60;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crore_wire::mqtt::{Connect, PropertyBuf, Qos, Version, Will, encode};
+use crore_wire::mqtt::{Connect, PropertyWriter, Qos, Version, Will, encode};
 
 use crate::http::ask;
 use crate::mqtt::{encoded, subscribe_to};
@@ -23,7 +23,7 @@ const CROWDS: usize = 12;
 
 /// A CONNECT without a client id. The server makes up an id, so each connection of a crowd leaves its own session.
 fn connect(will_bytes: usize) -> Step {
-    let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+    let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
     set.session_expiry_interval_s(EXPIRY_S);
     of_will.will_delay_interval_s(EXPIRY_S);
     let payload = vec![b'w'; will_bytes];

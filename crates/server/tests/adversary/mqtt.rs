@@ -1,7 +1,7 @@
 //! Attackers over MQTT: packets of both versions in any order, and state that a client can make the server keep.
 
 use crore_wire::mqtt::{
-    Ack, Connect, PacketId, Properties, PropertyBuf, Publish, Qos, ReasonCode, RetainHandling,
+    Ack, Connect, PacketId, Properties, PropertyWriter, Publish, Qos, ReasonCode, RetainHandling,
     SubscribeOptions, Version, Will, encode,
 };
 use crore_wire::websocket::frame::Opcode;
@@ -30,7 +30,7 @@ fn packet_id(number: usize) -> PacketId {
 
 /// A CONNECT with a session that may outlive the connection, and perhaps a will.
 pub fn connect_as(random: &mut Random, version: Version, client_id: &str) -> Send {
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     if version == Version::V5 {
         properties.session_expiry_interval_s(random.one(&[0, 1, 600, u32::MAX]));
         properties.receive_maximum(random.one(&[1, 20, 65_535]));
@@ -264,7 +264,7 @@ pub fn aliases(random: &mut Random) -> Script {
     let size = random.one(&[200, 900, 60_000]);
     for alias in 1..=16 {
         let name = format!("evil/{}", "n".repeat(size));
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties.topic_alias(alias);
         let publish = Publish {
             dup: false,

@@ -2,7 +2,7 @@
 //! connected to. Without it sessions end with their connections.
 
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version, encode};
 
 use crate::servers::Servers;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
@@ -191,7 +191,7 @@ fn will_of_a_client_of_a_dead_node_is_published_once() {
     let (mut reader, _) = resume(&other, Version::V5, "reader");
     reader.subscribe("w/#", 1);
     let with_will = |server: &Server, client: &str, topic: &str, delay_s: u32| {
-        let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+        let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
         set.session_expiry_interval_s(600);
         of_will.will_delay_interval_s(delay_s);
         let mut connect = plain(Version::V5, client);
@@ -232,7 +232,7 @@ fn session_ends_at_all_nodes_when_it_expires() {
     let Some((_servers, one, other)) = two_durable() else {
         return;
     };
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.session_expiry_interval_s(1);
     let mut connect = plain(Version::V5, "it");
     connect.properties = set.properties();
@@ -326,7 +326,7 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_i
 
 /// Connects to a session. Returns the reason code of the CONNACK.
 fn try_to_resume(conn: &mut Conn, version: Version, client_id: &str) -> ReasonCode {
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.session_expiry_interval_s(600);
     let mut connect = plain(version, client_id);
     connect.clean_start = false;

@@ -5,7 +5,7 @@ use crate::support::eventually;
 use crate::support::mqtt::{Conn, VERSIONS, attempt, id, message, plain, will};
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{
-    Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+    Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 
 /// Answers of a port that also speaks HTTP: no request came in time, or the bytes cannot be a request.
@@ -390,7 +390,7 @@ fn a_request_may_not_be_answered_with_more_than_the_client_takes() {
 
 /// Connects with a session that outlives its connection. Returns the reason of the CONNACK.
 fn session_of(broker: &Broker, version: Version, client_id: &str) -> (Conn, ReasonCode) {
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(600);
     let mut connect = plain(version, client_id);
     connect.clean_start = false;
@@ -455,7 +455,7 @@ fn an_address_has_so_many_sessions_and_again_when_some_have_ended() {
 fn a_client_that_takes_no_connack_is_ended_without_one() {
     let broker = Broker::start();
     for (most, told) in [(4, false), (5, true)] {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties.maximum_packet_size_bytes(most);
         let mut connect = plain(Version::V5, "it");
         connect.properties = properties.properties();

@@ -6,7 +6,7 @@ use crate::support::eventually;
 use crate::support::mqtt::{Conn, id, message, plain, will};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{
-    Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+    Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 
 #[test]
@@ -148,7 +148,7 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
     watcher.subscribe("w/#", 0);
     // Connects with a will. Arguments: the will's name, its delay, the session's expiry, and Clean Start.
     let away = |name: &str, delay_s: u32, expiry_s: u32, clean: bool| {
-        let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+        let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
         set.session_expiry_interval_s(expiry_s);
         of_will.will_delay_interval_s(delay_s);
         let topic = format!("w/{name}");
@@ -216,7 +216,7 @@ fn a_takeover_of_a_session_that_ends_with_its_connection_sends_the_will() {
         };
         let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
         watcher.subscribe("w/#", 0);
-        let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+        let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
         set.session_expiry_interval_s(expiry_s);
         of_will.will_delay_interval_s(600);
         let mut holders = Vec::new();
@@ -246,14 +246,14 @@ fn remaining_expiry_is_sent_with_each_delivery() {
     for filter in ["e/t", "e/+", "$share/g/e/t"] {
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         let expires = |conn: &mut Conn, qos, id, retain| {
-            let mut set = PropertyBuf::new();
+            let mut set = PropertyWriter::new();
             set.message_expiry_interval_s(100);
             let mut publish = message("e/t", qos, id, b"x");
             publish.properties = set.properties();
             publish.retain = retain;
             conn.deliver(&publish);
         };
-        let keep = |set: &mut PropertyBuf| {
+        let keep = |set: &mut PropertyWriter| {
             set.session_expiry_interval_s(600).receive_maximum(1);
         };
         let (mut conn, _) = Conn::with(&broker, "it", true, keep);
@@ -349,7 +349,7 @@ fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_al
 #[test]
 fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages() {
     let broker = Broker::start();
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     set.response_topic("answers/1").expect("a topic");
     set.correlation_data(&[0, 1, 0xFF]).expect("it fits");
     let mut request = message("ask/t", 1, 1, b"?");
@@ -423,7 +423,7 @@ fn names_that_are_remembered_are_as_short_as_topics() {
         assert_eq!(suback.reasons.iter().collect::<Vec<_>>(), [granted]);
 
         // An alias may only stand for a topic that the server accepted.
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties.topic_alias(1);
         for (n, topic) in [(1, name), (2, "")] {
             let mut publish = message(topic, 1, n, b"x");

@@ -3,7 +3,9 @@
 use std::fs;
 
 use crore_wire::mqtt::PacketType::PubAck;
-use crore_wire::mqtt::{Packet, Properties, PropertyBuf, Qos, SubscribeOptions, Version, encode};
+use crore_wire::mqtt::{
+    Packet, Properties, PropertyWriter, Qos, SubscribeOptions, Version, encode,
+};
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
@@ -310,7 +312,7 @@ fn will_of_a_client_that_is_cut_off_as_the_server_crashes_is_published_once() {
     for round in 0..6 {
         let mut conn = Conn::open(&broker, Version::V5);
         let topic = format!("gone/{round}");
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties.session_expiry_interval_s(600);
         let client = format!("client-{round}");
         let mut connect = plain(Version::V5, &client);
@@ -425,7 +427,7 @@ fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
     watcher.leave();
     let with_will = |broker: &Broker, client: &str| {
         let mut conn = Conn::open(broker, Version::V5);
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties.session_expiry_interval_s(600);
         let topic = format!("gone/{client}");
         let mut connect = plain(Version::V5, client);

@@ -5,7 +5,7 @@ use crate::doors::http;
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
 use crore_wire::mqtt::{
-    Ack, Packet, Properties, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions,
+    Ack, Packet, Properties, PropertyWriter, Qos, ReasonCode, RetainHandling, SubscribeOptions,
     Version, encode,
 };
 use std::collections::BTreeSet;
@@ -77,7 +77,7 @@ fn packet(dice: &mut Dice, version: Version, out: &mut Vec<u8>) {
             let topic = dice.pick(&TOPICS);
             let mut publish = message(topic, dice.throw(3) as u8, number.get(), payload);
             publish.retain = dice.chance();
-            let mut properties = PropertyBuf::new();
+            let mut properties = PropertyWriter::new();
             if version == Version::V5 && dice.throw(3) == 0 {
                 properties.message_expiry_interval_s(dice.throw(3) as u32);
                 properties.topic_alias(dice.throw(2) as u16 + 1);
@@ -130,7 +130,7 @@ fn be_disorderly(settings: &str) {
     let mut open = Vec::new();
     for number in 0..CONNECTIONS {
         let version = VERSIONS[dice.throw(2) as usize];
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         if version == Version::V5 {
             properties.session_expiry_interval_s(if dice.chance() { 600 } else { 0 });
             properties.receive_maximum(dice.throw(3) as u16 + 1);
@@ -139,7 +139,7 @@ fn be_disorderly(settings: &str) {
                 properties.maximum_packet_size_bytes(60);
             }
         }
-        let mut of_will = PropertyBuf::new();
+        let mut of_will = PropertyWriter::new();
         if version == Version::V5 {
             of_will.will_delay_interval_s(dice.throw(2) as u32);
         }

@@ -4,7 +4,7 @@
 use crate::support::broker::Broker;
 use crate::support::connect;
 use crate::support::mqtt::{Conn, Got, message};
-use crore_wire::mqtt::{PacketType, PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{PacketType, PropertyWriter, ReasonCode, Version};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
@@ -264,7 +264,7 @@ fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
     if !broker.is_ours() {
         return;
     }
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties
         .payload_is_utf8(true)
         .message_expiry_interval_s(600);
@@ -307,7 +307,7 @@ fn mqtt_properties_are_not_shown_over_http() {
     if !broker.is_ours() {
         return;
     }
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.response_topic("answers").expect("it fits");
     properties.correlation_data(b"7").expect("it fits");
     let mut conn = Conn::connected(&broker, Version::V5, "it");
@@ -349,7 +349,7 @@ fn user_properties_leave_the_head_of_an_answer_small_and_the_envelope_has_all() 
         (most, 20),
         (vec![pair("a", "1\n"), pair("b", "2")], 1),
     ] {
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         set.content_type(&text).expect("it fits");
         set.user_property("crore-key", &key).expect("it fits");
         set.user_property("crore-event", &text).expect("it fits");

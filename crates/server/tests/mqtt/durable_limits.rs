@@ -1,7 +1,7 @@
 //! Tests what clients can make a server with durable sessions hold: bad input gets a clear answer, other clients are served, and a crash changes nothing.
 
 use crore_wire::mqtt::PacketType::PubRec;
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, Will, encode};
+use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version, Will, encode};
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain};
@@ -28,7 +28,7 @@ fn client_id_of_64_kib_and_will_above_the_limit_are_refused() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let long = "x".repeat(usize::from(u16::MAX));
-    let mut lasting = PropertyBuf::new();
+    let mut lasting = PropertyWriter::new();
     lasting.session_expiry_interval_s(600);
     for version in VERSIONS {
         let will = Will {

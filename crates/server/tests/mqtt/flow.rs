@@ -4,14 +4,14 @@ use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{
-    Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+    Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 use std::collections::HashMap;
 
 /// A number of unreleased messages that no peer allows.
 const UNRELEASED_MAX: u16 = 20_000;
 
-fn subscriber(broker: &Broker, properties: &PropertyBuf, filter: &str) -> Conn {
+fn subscriber(broker: &Broker, properties: &PropertyWriter, filter: &str) -> Conn {
     let mut connect = plain(Version::V5, "subscriber");
     connect.properties = properties.properties();
     let mut conn = Conn::open(broker, Version::V5);
@@ -171,7 +171,7 @@ fn keep_to_the_receive_maximum(filter: &str) {
     if !broker.is_ours() {
         return; // Mosquitto 2.0 sends more after the first acknowledgement
     }
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.receive_maximum(3);
     let mut conn = subscriber(&broker, &properties, filter);
     conn.subscribe("other", 2);
@@ -226,7 +226,7 @@ fn take(conn: &mut Conn, number: u16) -> (u16, u8) {
 #[test]
 fn a_refusing_pubrec_gives_room() {
     let broker = Broker::start();
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.receive_maximum(1);
     let mut conn = subscriber(&broker, &properties, "t");
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
@@ -243,7 +243,7 @@ fn a_refusing_pubrec_gives_room() {
 fn the_server_s_aliases_stay_below_the_maximum_and_stand_for_one_topic() {
     let broker = Broker::start();
     for most in [0u16, 1, 4] {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties.topic_alias_maximum(most);
         let mut conn = subscriber(&broker, &properties, "a/0");
         for number in 1..6 {
@@ -275,7 +275,7 @@ fn the_server_s_aliases_stay_below_the_maximum_and_stand_for_one_topic() {
 #[test]
 fn aliases_belong_to_a_connection() {
     let broker = Broker::start();
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.topic_alias(1);
     let mut aliased = message("t", 1, 1, b"x");
     aliased.properties = properties.properties();
@@ -300,7 +300,7 @@ fn an_alias_may_be_given_to_another_topic() {
     for topic in ["a", "b"] {
         subscriber.subscribe(topic, 0);
     }
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.topic_alias(1);
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     for (topic, stands_for) in [("a", "a"), ("", "a"), ("b", "b"), ("", "b"), ("", "b")] {
@@ -314,7 +314,7 @@ fn an_alias_may_be_given_to_another_topic() {
 #[test]
 fn a_message_of_5_comes_to_3_1_1_without_its_properties() {
     let broker = Broker::start();
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.content_type("text/x").expect("it fits");
     properties.user_property("a", "b").expect("it fits");
     properties.message_expiry_interval_s(100);
@@ -334,7 +334,7 @@ fn a_message_of_5_comes_to_3_1_1_without_its_properties() {
 #[test]
 fn a_subscription_that_is_behind_gets_retained_messages_again_when_it_is_made_again() {
     let broker = Broker::start();
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.receive_maximum(1);
     for filter in ["q/t", "q/+"] {
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");

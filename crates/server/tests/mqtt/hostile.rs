@@ -3,7 +3,7 @@
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, id, message, plain, will};
 use crore_wire::mqtt::{
-    Connect, Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
+    Connect, Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 
 const LARGE: usize = (1 << 20) - 100;
@@ -86,7 +86,7 @@ const EXPIRY_S: u32 = 3600;
 
 /// Connects from another address than the other clients, with a lasting session. Returns the reason of the CONNACK.
 fn lasting(broker: &Broker, client_id: &str, will_bytes: usize) -> (Conn, ReasonCode) {
-    let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+    let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
     set.session_expiry_interval_s(EXPIRY_S);
     of_will.will_delay_interval_s(EXPIRY_S);
     let payload = vec![b'w'; will_bytes];

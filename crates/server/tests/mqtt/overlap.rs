@@ -4,7 +4,9 @@
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, id, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec};
-use crore_wire::mqtt::{Packet, Properties, PropertyBuf, Qos, SubscribeOptions, Version, encode};
+use crore_wire::mqtt::{
+    Packet, Properties, PropertyWriter, Qos, SubscribeOptions, Version, encode,
+};
 use std::collections::BTreeMap;
 
 /// Filters with their QoS. The subscription identifier is the place in the list, from 1 on.
@@ -32,7 +34,7 @@ fn open(broker: &Broker, name: &str) -> (Conn, bool) {
 fn subscribe_all(conn: &mut Conn) {
     for (n, (filter, qos)) in (1..).zip(FILTERS) {
         let options = SubscribeOptions::of(Qos::from_repr(qos).expect("a QoS"));
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         set.subscription_identifier(u32::from(n));
         conn.write(|out| {
             let filters = std::iter::once((filter, options));

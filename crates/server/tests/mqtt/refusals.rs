@@ -5,7 +5,7 @@ use crate::doors::http;
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
 use crore_wire::mqtt::PacketType::PubAck;
-use crore_wire::mqtt::{Packet, Properties, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Packet, Properties, PropertyWriter, ReasonCode, Version, encode};
 
 /// Topics with one control character each: of C0, DEL, and of C1 (among them U+0085, next line).
 const CONTROLS: [&str; 5] = ["a/\u{1}", "a\u{1f}/b", "\u{7f}", "a/\u{85}", "\u{9f}b"];
@@ -185,7 +185,7 @@ fn the_reason_string_says_what_is_wrong_with_a_packet() {
     broker.server().await_log("the packet ends within a field");
     // If the client's maximum packet size leaves no room for a reason string, it gets only the code of the CONNACK. The reason is in the
     // log.
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.authentication_method("x").expect("it fits");
     let mut connect = plain(Version::V5, "it");
     connect.properties = properties.properties();

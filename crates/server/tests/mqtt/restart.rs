@@ -6,7 +6,7 @@ use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
 use crate::support::state::State;
 use crate::support::until;
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version};
 use std::collections::HashSet;
 
 /// A server that continues with this state. `None` if the tests run against another broker.
@@ -240,7 +240,7 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
 fn retained_messages_are_there_after_a_restart_with_their_properties() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.content_type("text/x").expect("it fits");
     properties.user_property("a", "b").expect("it fits");
     let mut from = publisher(&broker);
@@ -288,10 +288,10 @@ fn a_will_that_waits_is_published_after_a_restart() {
     let mut watcher = Conn::open(&broker, Version::V5);
     watcher.resume("watcher");
     watcher.subscribe("wills/+", 1);
-    let mut later = PropertyBuf::new();
+    let mut later = PropertyWriter::new();
     // A delay longer than a stop takes, so that the next server publishes the wills.
     later.will_delay_interval_s(5);
-    let mut lasting = PropertyBuf::new();
+    let mut lasting = PropertyWriter::new();
     lasting.session_expiry_interval_s(600);
     let mut mortals = ["wills/before", "wills/at-the-stop"].map(|topic| {
         let mut conn = Conn::open(&broker, Version::V5);

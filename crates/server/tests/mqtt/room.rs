@@ -287,7 +287,7 @@ fn sessions_of_one_address_leave_room_for_one_of_another() {
     for session in 0..20 {
         let mut greedy = Conn::open_from(GREEDY, &broker, Version::V5);
         let client = format!("greedy-{session}");
-        let mut properties = crore_wire::mqtt::PropertyBuf::new();
+        let mut properties = crore_wire::mqtt::PropertyWriter::new();
         properties.session_expiry_interval_s(1000);
         let mut connect = crate::support::mqtt::plain(Version::V5, &client);
         connect.properties = properties.properties();

@@ -5,7 +5,7 @@ use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, message, plain, will};
 use crate::support::state::State;
 use crore_wire::mqtt::PacketType::PubAck;
-use crore_wire::mqtt::{Properties, PropertyBuf, Version};
+use crore_wire::mqtt::{Properties, PropertyWriter, Version};
 
 /// The longest expiry that a packet can have. Like others near it, it ends at a time that does not fit into 32 bits of seconds.
 const NEVER_S: u32 = u32::MAX;
@@ -34,7 +34,7 @@ fn said(set: &Properties<'_>) -> Said {
 }
 
 /// Sets of properties, each with some special case, and an expiry.
-fn sets() -> Vec<(PropertyBuf, Option<u32>)> {
+fn sets() -> Vec<(PropertyWriter, Option<u32>)> {
     let users: [&[(&str, &str)]; 6] = [
         &[],
         &[
@@ -79,7 +79,7 @@ fn sets() -> Vec<(PropertyBuf, Option<u32>)> {
     let texts = [None, Some(""), Some("text/x")];
     let mut sets = Vec::new();
     for (n, user) in users.iter().enumerate() {
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         if let Some(text) = texts[n % 3] {
             set.content_type(text).expect("it fits");
         }
@@ -118,7 +118,7 @@ fn take_one(
     conn: &mut Conn,
     way: &str,
     n: usize,
-    (set, expiry_s): (&PropertyBuf, Option<u32>),
+    (set, expiry_s): (&PropertyWriter, Option<u32>),
     acknowledges: bool,
 ) {
     let got = conn.packet();

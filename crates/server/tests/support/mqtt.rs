@@ -2,8 +2,8 @@
 
 use super::{broker::Broker, http::PATIENCE, is_timeout, read_again};
 use crore_wire::mqtt::{
-    Ack, Connect, Disconnect, Packet, PacketId, PacketType, Properties, PropertyBuf, Publish, Qos,
-    ReasonCode, SubscribeOptions, Version, Will, decode, encode, fixed_header,
+    Ack, Connect, Disconnect, Packet, PacketId, PacketType, Properties, PropertyWriter, Publish,
+    Qos, ReasonCode, SubscribeOptions, Version, Will, decode, encode, fixed_header,
 };
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -185,9 +185,9 @@ impl Conn {
         broker: &Broker,
         client_id: &str,
         clean_start: bool,
-        set: impl FnOnce(&mut PropertyBuf),
+        set: impl FnOnce(&mut PropertyWriter),
     ) -> (Conn, bool) {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         set(&mut properties);
         let mut connect = plain(Version::V5, client_id);
         connect.clean_start = clean_start;
@@ -212,7 +212,7 @@ impl Conn {
     /// Connects with a session that outlives the connection. Returns whether one was present.
     #[track_caller]
     pub fn resume(&mut self, client_id: &str) -> bool {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties.session_expiry_interval_s(600);
         let mut connect = plain(self.version, client_id);
         connect.clean_start = false;

@@ -29,7 +29,7 @@ impl<T: Transport> ShardLoop<T> {
             return;
         }
         if !event.readable && event.hangup {
-            self.shard.handle(Input::Closed(conn), now, &mut self.io);
+            self.shard.handle(Input::Failed(conn), now, &mut self.io);
             return;
         }
         let transport = &mut self.io.transport;
@@ -42,9 +42,9 @@ impl<T: Transport> ShardLoop<T> {
                 self.io.meter.loop_stats.received_bytes += len as u64;
                 Input::Received(conn, &mut self.buffer[..len])
             }
-            Received::End => Input::End(conn),
+            Received::End => Input::HalfClosed(conn),
             Received::Again => return,
-            Received::Failed(_) => Input::Closed(conn),
+            Received::Failed(_) => Input::Failed(conn),
         };
         self.shard.handle(input, now, &mut self.io);
     }
@@ -66,8 +66,8 @@ impl<T: Transport> ShardLoop<T> {
         }
         let input = match received.state {
             StreamState::Open => return,
-            StreamState::End => Input::End(conn),
-            StreamState::Closed => Input::Closed(conn),
+            StreamState::End => Input::HalfClosed(conn),
+            StreamState::Closed => Input::Failed(conn),
         };
         self.shard.handle(input, now, &mut self.io);
     }
@@ -83,7 +83,7 @@ impl<T: Transport> ShardLoop<T> {
         while let Some(tls) = &mut self.io.tls
             && let Some(token) = tls.take_ended()
         {
-            let closed = Input::Closed(ConnId::from_token(token));
+            let closed = Input::Failed(ConnId::from_token(token));
             self.shard.handle(closed, now, &mut self.io);
         }
         let ShardIo { tls, transport, .. } = &mut self.io;

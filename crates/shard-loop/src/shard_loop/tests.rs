@@ -32,8 +32,8 @@ fn test_io() -> ShardIo<Kernel> {
 fn all_connections_that_fail_in_a_turn_are_ended() {
     let mut io = test_io();
     let conns = [3, 4, 5].map(ConnId::from_token);
-    io.open(SocketId(UNUSED_DESCRIPTOR), conns[0]);
-    io.open(SocketId(UNUSED_DESCRIPTOR + 1), conns[1]);
-    io.interest(SocketId(UNUSED_DESCRIPTOR + 2), conns[2], true, true);
+    io.start_reading(SocketId(UNUSED_DESCRIPTOR), conns[0]);
+    io.start_reading(SocketId(UNUSED_DESCRIPTOR + 1), conns[1]);
+    io.set_interest(SocketId(UNUSED_DESCRIPTOR + 2), conns[2], true, true);
     assert_eq!(io.failed_connections, conns);
 }

@@ -5,7 +5,9 @@
 //! comment names a subset.
 
 use crore_broker::TurnLimits;
-use crore_broker::settings::{Keep, Limits, Rule, Settings, Slow, StartPosition};
+use crore_broker::settings::{
+    Limits, RetentionMode, Rule, Settings, SlowConsumerPolicy, StartPosition,
+};
 use crore_rng::Rng;
 
 use super::{MEMORY_BYTES, Plan};
@@ -557,7 +559,7 @@ fn add_nodes(plan: &mut Plan, percent: u32, rng: &mut Rng) {
     (plan.followers, plan.mqtt_clients, plan.retains) = (0, 0, false);
     (plan.ttl_percent, plan.stalled_s, plan.preload) = (0, 0, 0);
     for rule in &mut plan.settings.rules {
-        (rule.keep, rule.ttl_s, rule.durable) = (Keep::Log, 0, true);
+        (rule.keep, rule.ttl_s, rule.durable) = (RetentionMode::Log, 0, true);
         rule.position_age_s = POSITION_AGE_S;
     }
 }
@@ -620,7 +622,11 @@ fn limit_topic_creation(plan: &mut Plan, rng: &mut Rng) {
 fn rule(filter: &str, rng: &mut Rng) -> Rule {
     Rule {
         filter: filter.into(),
-        keep: rng.pick(&[Keep::Log, Keep::Log, Keep::Latest]),
+        keep: rng.pick(&[
+            RetentionMode::Log,
+            RetentionMode::Log,
+            RetentionMode::Latest,
+        ]),
         keys_max: rng.pick(&[1, 3, 1000, 1000]),
         ttl_s: rng.pick(&[0, 0, 0, 0, 3, 30]),
         log_messages: rng.pick(&[0, 1, 3, 20, 20, 1000]),
@@ -636,7 +642,7 @@ fn rule(filter: &str, rng: &mut Rng) -> Rule {
         ]),
         poll_timeout_s: rng.pick(&[0, 2, 30]),
         poll_timeout_status: rng.pick(&[204, 408]),
-        slow: rng.pick(&[Slow::Disconnect, Slow::Skip]),
+        slow: rng.pick(&[SlowConsumerPolicy::Disconnect, SlowConsumerPolicy::Skip]),
         ..Rule::default()
     }
 }

@@ -158,14 +158,14 @@ impl Simulation {
             return;
         }
         if !readable {
-            handle(shard, Input::Closed(conn), now, net, steps_max);
+            handle(shard, Input::Failed(conn), now, net, steps_max);
             return;
         }
         let socket = &mut net.sockets[link as usize];
         if socket.reset {
-            handle(shard, Input::Closed(conn), now, net, steps_max);
+            handle(shard, Input::Failed(conn), now, net, steps_max);
         } else if socket.to_server.is_empty() {
-            handle(shard, Input::End(conn), now, net, steps_max);
+            handle(shard, Input::HalfClosed(conn), now, net, steps_max);
         } else {
             let waiting = socket.to_server.len();
             let most_bytes = if takes_all {
@@ -192,11 +192,13 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, steps_ma
         Input::Accepted(..) => "a connection",
         Input::Received(..) => "what came of a connection",
         Input::Writable(..) => "a socket that takes bytes again",
-        Input::End(_) | Input::Closed(_) => "the end of a connection",
+        Input::HalfClosed(_) | Input::Failed(_) => "the end of a connection",
         Input::Mail(_) => "a mail",
         Input::Tick => "a tick",
         Input::Committed(_) => "an answer of the engine",
-        Input::Control(..) | Input::Verdict(..) | Input::Counted(..) => "an order or an answer",
+        Input::Control(..) | Input::Verdict(..) | Input::SubscriberCount(..) => {
+            "an order or an answer"
+        }
     };
     let before = shard.steps();
     shard.handle(input, now, net);

@@ -3,7 +3,7 @@
 //! * [`sniff()`] tells from the first bytes whether a connection speaks MQTT.
 //! * [`fixed_header`] gives the length of the next packet, and [`decode()`] its content. Decoding copies and allocates nothing:
 //!   text, payload, properties and lists are checked and borrowed from the input.
-//! * [`encode`] writes packets in both directions, and [`PropertyBuf`] writes their properties.
+//! * [`encode`] writes packets in both directions, and [`PropertyWriter`] writes their properties.
 //! * [`Filter`] parses a topic filter, `$share` included.
 //!
 //! In comments, a number in brackets names a normative statement: of MQTT 5.0, or of 3.1.1 if the comment says so.
@@ -50,6 +50,6 @@ pub use packet::{
 pub use property_getters::{SubscriptionIdentifiers, UserProperties};
 pub use property_set::Properties;
 pub use property_table::Property;
-pub use property_writer::{PropertyBuf, Unencodable};
+pub use property_writer::{PropertyWriter, Unencodable};
 pub use reason::ReasonCode;
 pub use sniff::{Sniff, sniff};

@@ -36,7 +36,7 @@ impl<'a> Properties<'a> {
     }
 
     /// Checks the properties of a stored message, which another process may have written. Only properties that a server forwards unaltered
-    /// are allowed ([`PropertyBuf::forward`](super::PropertyBuf::forward)).
+    /// are allowed ([`PropertyWriter::forward`](super::PropertyWriter::forward)).
     ///
     /// # Errors
     /// The first fault.

@@ -24,13 +24,13 @@ impl core::error::Error for Unencodable {}
 /// On a mistake of the caller: a second value for a property that may occur once, zero where the specification forbids it, a subscription
 /// identifier of more than 28 bits, or a response topic with wildcards.
 #[derive(Clone, Debug, Default)]
-pub struct PropertyBuf {
+pub struct PropertyWriter {
     bytes: Vec<u8>,
     present: u64,
     user_property_count: usize,
 }
 
-impl PropertyBuf {
+impl PropertyWriter {
     /// An empty set.
     pub const fn new() -> Self {
         Self {

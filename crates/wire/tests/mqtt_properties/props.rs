@@ -2,7 +2,7 @@
 //! built, and what the getters return.
 
 use crate::packets::{bytes, texts, topics};
-use crore_wire::mqtt::{Properties, PropertyBuf, Qos, Version};
+use crore_wire::mqtt::{Properties, PropertyWriter, Qos, Version};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -86,8 +86,8 @@ fn one(id: u8) -> BoxedStrategy<(u8, Value)> {
 
 impl Props {
     /// The properties, made with the builder.
-    pub fn built(&self) -> PropertyBuf {
-        let mut buf = PropertyBuf::new();
+    pub fn built(&self) -> PropertyWriter {
+        let mut buf = PropertyWriter::new();
         for (id, value) in &self.0 {
             match value {
                 Value::Number(value) => put_number(&mut buf, *id, *value),
@@ -130,7 +130,7 @@ impl Props {
     }
 }
 
-fn put_number(buf: &mut PropertyBuf, id: u8, value: u32) {
+fn put_number(buf: &mut PropertyWriter, id: u8, value: u32) {
     let (yes, short) = (value == 1, value as u16);
     match id {
         0x01 => buf.payload_is_utf8(yes),
@@ -154,7 +154,7 @@ fn put_number(buf: &mut PropertyBuf, id: u8, value: u32) {
     };
 }
 
-fn put_text(buf: &mut PropertyBuf, id: u8, value: &str) {
+fn put_text(buf: &mut PropertyWriter, id: u8, value: &str) {
     match id {
         0x03 => buf.content_type(value),
         0x08 => buf.response_topic(value),

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crore_wire::mqtt::{PacketId, PacketType, PropertyBuf, Qos, Will};
+use crore_wire::mqtt::{PacketId, PacketType, PropertyWriter, Qos, Will};
 
 use super::message::{self, GROUPS, Message, TOPICS};
 use crate::client::link::{Link, LinkError, reconnect_until_gone};
@@ -391,7 +391,7 @@ impl Session {
             .connections
             .last()
             .map_or(0, |connection| connection.delay_s);
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         if delay_s > 0 {
             properties.will_delay_interval_s(delay_s);
         }

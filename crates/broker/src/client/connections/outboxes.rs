@@ -6,7 +6,7 @@ use crate::client::connections::Connections;
 use crate::client::outbox::{Outbox, PARTS_MAX, Weighed, len_of};
 use crate::client::row::{Link, NO_SOCKET};
 use crate::client::types::ProtocolTypes;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::store::rope::{Queue, Rope};
 use crate::store::shared::OutputPart;
 use crate::store::slab::NONE;
@@ -49,7 +49,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Closes the socket of a row, or ends the stream.
-    pub(crate) fn close<I: Io>(&mut self, socket: SocketId, how: Close, io: &mut I) {
+    pub(crate) fn close<I: Io>(&mut self, socket: SocketId, how: CloseMode, io: &mut I) {
         match self.links.link_of(socket) {
             None => io.close(socket, how),
             Some(_) => self.links.close(socket, how),

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::base::placement::Placement;
 use crate::base::reason::Reason;
 use crate::base::rules::Rules;
-use crate::base::settings::{Keep, Rule, Settings};
+use crate::base::settings::{RetentionMode, Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
@@ -38,9 +38,9 @@ impl Fixture {
         };
         let mut settings = Settings {
             rules: alloc::vec![
-                rule("kept/#", 10, Keep::Log),
-                rule("latest/#", 10, Keep::Latest),
-                rule("#", 0, Keep::Log),
+                rule("kept/#", 10, RetentionMode::Log),
+                rule("latest/#", 10, RetentionMode::Latest),
+                rule("#", 0, RetentionMode::Log),
             ],
             ..Settings::default()
         };

@@ -5,7 +5,7 @@ use crore_wire::websocket::frame;
 use super::topic_of;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
-use crate::base::settings::{Keep, Settings};
+use crate::base::settings::{RetentionMode, Settings};
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
@@ -123,7 +123,7 @@ impl Home {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
         let new = NewMessage {
-            latest: rule.keep == Keep::Latest,
+            latest: rule.keep == RetentionMode::Latest,
             ..new
         };
         if is_retained {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::base::rules::Rules;
-use crate::base::settings::Keep;
+use crate::base::settings::RetentionMode;
 
 pub(super) const TOPICS: usize = 4;
 
@@ -109,7 +109,7 @@ impl Plain {
     pub fn append(&mut self, new: Kept) {
         let (topic, retained) = (new.topic, new.retained);
         let rule = self.rules.get(self.number(&new)).clone();
-        if rule.keep == Keep::Latest {
+        if rule.keep == RetentionMode::Latest {
             self.supersede(topic, retained, new.key);
         }
         loop {
@@ -167,7 +167,7 @@ impl Plain {
     pub fn change(&mut self, rules: Rules, of: [u8; TOPICS]) {
         for (topic, number) in of.into_iter().enumerate() {
             let former = self.rules.get(self.of[topic]).keep;
-            if former == Keep::Latest || rules.get(number).keep != Keep::Latest {
+            if former == RetentionMode::Latest || rules.get(number).keep != RetentionMode::Latest {
                 continue;
             }
             let all = self.of_chain(topic, false);

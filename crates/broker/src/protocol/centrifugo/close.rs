@@ -4,7 +4,7 @@ use crore_wire::centrifugo::Push;
 use crore_wire::centrifugo::codes::Disconnect;
 
 use crate::base::reason::{Closed, Reason};
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::protocol::centrifugo::reasons::disconnect_of;
 use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::state::state_mut;
@@ -18,7 +18,7 @@ pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Re
     clients.refused(slot, reason);
     match disconnect_of(reason) {
         Some(code) => end_by(clients, slot, row.closed, (code.code as u16, code.text), io),
-        None => clients.drop_conn(slot, Close::Now),
+        None => clients.drop_conn(slot, CloseMode::Now),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::client::row::{COUNTED, LIVE};
-use crate::io::{Input, Recorded};
+use crate::io::{Input, RecordingIo};
 use crate::protocol::centrifugo::lapse::end_not_granted;
 use crate::protocol::centrifugo::reasons::{disconnect_of, error_of};
 use crate::protocol::centrifugo::state::{ByServer, Granted, state_mut};
@@ -31,7 +31,7 @@ fn frame(text: &str) -> Vec<u8> {
 }
 
 /// A shard with a WebSocket of this protocol, at [`NOW`].
-fn upgraded(io: &mut Recorded) -> Shard {
+fn upgraded(io: &mut RecordingIo) -> Shard {
     let settings = Settings {
         centrifugo: Centrifugo {
             enabled: true,
@@ -46,7 +46,7 @@ fn upgraded(io: &mut Recorded) -> Shard {
     shard
 }
 
-fn receive(shard: &mut Shard, bytes: &[u8], now: Now, io: &mut Recorded) {
+fn receive(shard: &mut Shard, bytes: &[u8], now: Now, io: &mut RecordingIo) {
     let conn = shard.front().clients.conns.id_of(0);
     shard.handle(Input::Received(conn, &mut bytes.to_vec()), now, io);
     shard.flush(now, io);
@@ -60,7 +60,7 @@ fn later(seconds: u32) -> Now {
     }
 }
 
-fn tick(shard: &mut Shard, now: Now, io: &mut Recorded) {
+fn tick(shard: &mut Shard, now: Now, io: &mut RecordingIo) {
     shard.handle(Input::Tick, now, io);
     while shard.tick_in_ms().is_some() {
         shard.handle(Input::Tick, now, io);
@@ -68,7 +68,7 @@ fn tick(shard: &mut Shard, now: Now, io: &mut Recorded) {
     shard.flush(now, io);
 }
 
-fn has_sent(io: &Recorded, text: &str) -> bool {
+fn has_sent(io: &RecordingIo, text: &str) -> bool {
     let mut parts = io.sent.windows(text.len());
     parts.any(|part| part == text.as_bytes())
 }
@@ -79,7 +79,7 @@ const CONNECT: &str = "{\"id\":1,\"connect\":{}}";
 
 #[test]
 fn idle_client_of_one_subscription_has_its_row_alone() {
-    let mut io = Recorded::default();
+    let mut io = RecordingIo::default();
     let mut shard = upgraded(&mut io);
     let commands = format!("{CONNECT}\n{{\"id\":2,\"subscribe\":{{\"channel\":\"a\"}}}}");
     receive(&mut shard, &frame(&commands), NOW, &mut io);
@@ -94,7 +94,7 @@ fn idle_client_of_one_subscription_has_its_row_alone() {
 
 #[test]
 fn input_does_not_put_off_the_end_of_a_client_that_does_not_connect() {
-    let mut io = Recorded::default();
+    let mut io = RecordingIo::default();
     let mut shard = upgraded(&mut io);
     let head_s = Settings::default().timeouts.head_s;
     for second in 1..=head_s {
@@ -109,7 +109,7 @@ fn input_does_not_put_off_the_end_of_a_client_that_does_not_connect() {
 
 #[test]
 fn input_does_not_put_off_the_end_of_a_subscription() {
-    let mut io = Recorded::default();
+    let mut io = RecordingIo::default();
     let mut shard = upgraded(&mut io);
     let commands = format!("{CONNECT}\n{{\"id\":2,\"subscribe\":{{\"channel\":\"a\"}}}}");
     receive(&mut shard, &frame(&commands), NOW, &mut io);
@@ -132,7 +132,7 @@ fn input_does_not_put_off_the_end_of_a_subscription() {
 
 #[test]
 fn late_ping_leaves_as_much_time_for_its_answer_as_others() {
-    let mut io = Recorded::default();
+    let mut io = RecordingIo::default();
     let mut shard = upgraded(&mut io);
     receive(&mut shard, &frame(CONNECT), NOW, &mut io);
     let settings = Centrifugo::default();
@@ -146,7 +146,7 @@ fn late_ping_leaves_as_much_time_for_its_answer_as_others() {
 
 #[test]
 fn search_in_a_long_list_is_counted_as_work() {
-    let mut io = Recorded::default();
+    let mut io = RecordingIo::default();
     let mut shard = upgraded(&mut io);
     receive(&mut shard, &frame(CONNECT), NOW, &mut io);
     for n in 0..800 {
@@ -162,7 +162,7 @@ fn search_in_a_long_list_is_counted_as_work() {
 
 #[test]
 fn look_at_all_subscriptions_after_a_refresh_is_counted_as_work() {
-    let mut io = Recorded::default();
+    let mut io = RecordingIo::default();
     let mut shard = upgraded(&mut io);
     receive(&mut shard, &frame(CONNECT), NOW, &mut io);
     for n in 0..200 {

@@ -402,7 +402,7 @@ pub(crate) fn stream_head(clients: &mut Clients, slot: u32, content_type: &[u8])
 mod tests {
     use super::*;
     use crate::base::ids::SocketId;
-    use crate::io::Recorded;
+    use crate::io::RecordingIo;
     use crate::settings::Settings;
     use crate::shard::Shard;
     use crate::{Input, Now, World};
@@ -411,7 +411,7 @@ mod tests {
     fn request_that_expects_continue_is_refused_without_a_body() {
         let world = World::for_tests(Settings::default(), 2);
         let now = Now { s: 1, unix_s: 9 };
-        let mut io = Recorded::default();
+        let mut io = RecordingIo::default();
         let mut shard = Shard::new(0, world, now);
         shard.handle(
             Input::Accepted(SocketId(5), [127, 0, 0, 1].into()),

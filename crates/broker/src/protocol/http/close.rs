@@ -3,7 +3,7 @@
 
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{FILTERS, MULTI, SERVED, State};
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::protocol::front::{Clients, Connections};
 use crate::protocol::http::answer::{refuse, request_done};
 use crate::protocol::http::body::write_part;
@@ -19,7 +19,7 @@ const QUIET_S: u32 = 2;
 /// Ends an HTTP connection without a stream.
 pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     match (clients.conns.get(slot).consumer.state, reason.row().status) {
-        (State::Draining | State::Proxy, _) | (_, None) => clients.drop_conn(slot, Close::Now),
+        (State::Draining | State::Proxy, _) | (_, None) => clients.drop_conn(slot, CloseMode::Now),
         (State::Waiting | State::Poll, Some(_)) if is_subscribing(&clients.conns, slot) => {
             end_subscribing(clients, slot, reason, io);
         }
@@ -44,7 +44,7 @@ fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
 /// Ends a request that waits for another shard, and that new settings would refuse.
 pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> bool {
     clients.scratch.note_close_reason(reason.row().closed);
-    clients.drop_conn(slot, Close::Now);
+    clients.drop_conn(slot, CloseMode::Now);
     true
 }
 

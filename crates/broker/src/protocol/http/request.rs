@@ -24,7 +24,7 @@ use crate::client::protocols::protocol_of;
 use crate::client::row::{CLOSING, EOF, SERVED, State, TURNED_AWAY};
 use crate::client::types::UnprocessedInput;
 use crate::home::Home;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::protocol::front::{
     AllProtocols, Clients, Connections, Context, Front, Gate, Lanes, Queues,
 };
@@ -95,7 +95,7 @@ impl Front {
         let row = self.clients.conns.get(conn.slot);
         let idle = row.consumer.state == State::Http && row.link.outbox == NONE;
         if row.link.has(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
-            self.clients.drop_conn(conn.slot, Close::Now);
+            self.clients.drop_conn(conn.slot, CloseMode::Now);
         }
     }
 
@@ -231,7 +231,7 @@ fn proxy_header(
         Ok(None) => Ok(None),
         Err(_) => {
             clients.scratch.note_close_reason(Closed::Refused);
-            clients.drop_conn(slot, Close::Reset);
+            clients.drop_conn(slot, CloseMode::Reset);
             Err(Refused)
         }
     }

@@ -9,7 +9,7 @@ use core::ops::Range;
 use crore_wire::http::body::ChunkedDecoder;
 
 use crate::base::ids::ShardId;
-use crate::base::settings::Slow;
+use crate::base::settings::SlowConsumerPolicy;
 use crate::base::verdict::Identity;
 use crate::budget::admission::Client;
 use crate::client::progress::Progress;
@@ -193,7 +193,7 @@ pub(crate) struct Gap<'a> {
     /// The position after the gap.
     pub id: &'a [u8],
     /// The rule's setting for slow subscribers.
-    pub slow: Slow,
+    pub slow: SlowConsumerPolicy,
     /// The stream has begun already.
     pub again: bool,
 }

@@ -16,7 +16,7 @@ use crate::client::codec::NoCodec;
 use crate::client::protocols::{Protocol, protocol_of};
 use crate::client::row::{CLOSING, EOF, PAUSED, Row, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::protocol::front::{AllProtocols, Clients, Context, Front};
 use crate::protocol::http2::receive::link_received;
 use crate::protocol::http2::waiting::go_on_later;
@@ -125,7 +125,7 @@ impl Protocol<AllProtocols> for Http2 {
             is_due |= !clients.conns.get(stream).link.has(CLOSING);
         }
         if !is_due {
-            return clients.drop_conn(slot, Close::Now);
+            return clients.drop_conn(slot, CloseMode::Now);
         }
         clients.conns.get_mut(slot).link.flags |= EOF | PAUSED;
         clients.conns.update_interest(slot, io);
@@ -149,7 +149,7 @@ impl Protocol<AllProtocols> for Http2 {
         }
         let link = &clients.conns.get(slot).link;
         if is_idle && link.has(EOF) && link.outbox == NONE {
-            return clients.drop_conn(slot, Close::Now);
+            return clients.drop_conn(slot, CloseMode::Now);
         }
         if is_idle && (is_told || link.has(TURNED_AWAY) && link.has(SERVED)) {
             let reason = if is_told { GoAway::Drain } else { GoAway::Full };

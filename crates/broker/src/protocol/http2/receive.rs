@@ -16,7 +16,7 @@ use crate::client::progress::Progress;
 use crate::client::protocols::protocol_of;
 use crate::client::row::{PAUSED, Row, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{AllProtocols, Clients, Front};
 use crate::protocol::http::answer::refuse;
@@ -197,7 +197,7 @@ fn handle<I: Io>(
         }
         Event::Reset { slot, .. } | Event::Refused { slot, .. } => {
             if let Some(slot) = known(slot) {
-                front.clients.drop_conn(slot, Close::Now);
+                front.clients.drop_conn(slot, CloseMode::Now);
             }
         }
         Event::Writable { .. } => front.clients.conns.links.wake(link),
@@ -263,7 +263,7 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
             let (codec, out) = (&mut shared.codec, &mut shared.out);
             codec.reset(stream, ErrorCode::RefusedStream, out);
         }
-        clients.conns.links.close(socket, Close::Now);
+        clients.conns.links.close(socket, CloseMode::Now);
         return None;
     }
     let slot = clients.conns.insert(row);

@@ -117,7 +117,7 @@ mod tests {
     use crate::base::settings::Settings;
     use crate::base::time::Now;
     use crate::budget::world::World;
-    use crate::io::{Close, Input};
+    use crate::io::{CloseMode, Input};
     use crate::mail::Mail;
     use crate::shard::Shard;
     use crate::store::shared::OutputPart;
@@ -133,7 +133,7 @@ mod tests {
     }
 
     impl Io for Sockets {
-        fn open(&mut self, _: SocketId, _: ConnId) {}
+        fn start_reading(&mut self, _: SocketId, _: ConnId) {}
         fn send(&mut self, _: SocketId, parts: &[OutputPart<'_>]) -> usize {
             let room = self.rooms.pop_front().unwrap_or(usize::MAX);
             let before = self.sent.len();
@@ -141,8 +141,8 @@ mod tests {
             self.sent.extend(bytes.take(room));
             self.sent.len() - before
         }
-        fn interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
-        fn close(&mut self, _: SocketId, _: Close) {}
+        fn set_interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
+        fn close(&mut self, _: SocketId, _: CloseMode) {}
         fn post(&mut self, _: ShardId, _: Mail) {}
     }
 
@@ -317,7 +317,7 @@ mod tests {
         let clients = &mut world.shard.front().clients;
         let link = clients.conns.links.get(world.link.slot).expect("a link");
         let (_, slot) = link.codec.slots().next().expect("a stream");
-        clients.drop_conn(slot, Close::Now);
+        clients.drop_conn(slot, CloseMode::Now);
         world.io.sent.clear();
         while world.shard.flush(NOW, &mut world.io) {}
         let header = Header::read(&world.io.sent).map(|it| (it.kind, it.stream));

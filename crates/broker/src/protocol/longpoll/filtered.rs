@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::client::delivery::Matched;
 use crate::client::row::EOF;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::{FilterPage, Frames, Record};
 use crate::protocol::encode::Message;
 use crate::protocol::front::Front;
@@ -71,7 +71,7 @@ fn open_poll<I: Io>(front: &mut Front, slot: u32, opening: Box<Opening>, io: &mu
         return answer_nothing(front, slot, None, io);
     }
     if clients.conns.get(slot).link.has(EOF) {
-        return clients.drop_conn(slot, Close::Now);
+        return clients.drop_conn(slot, CloseMode::Now);
     }
     let wait_s = filter_rule(clients, &subs.matching, slot).poll_timeout_s;
     begin_poll_wait(clients, queues, slot, io);

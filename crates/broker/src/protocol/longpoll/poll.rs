@@ -10,7 +10,7 @@ use crate::client::subscriptions::{
     ask_of, flags_of, parts, record_seen, rule_of, topic_of, unsubscribe,
 };
 use crate::client::types::SubscriptionRef;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
 use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
@@ -68,7 +68,7 @@ pub(crate) fn poll_page<I: Io>(
     }
     if clients.conns.get(slot).link.has(EOF) {
         // The client has closed before the home (the part of a shard that keeps the topic) answered.
-        return clients.drop_conn(slot, Close::Now);
+        return clients.drop_conn(slot, CloseMode::Now);
     }
     let wait_s = rule_of(&subs.topics, &clients.ctx, topic).poll_timeout_s;
     begin_poll_wait(clients, queues, slot, io);

@@ -3,14 +3,14 @@
 use alloc::vec::Vec;
 
 use crate::base::reason::{Closed, Reason};
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::protocol::front::Clients;
 use crate::protocol::http::stream_end::end_stream_with_code;
 use crate::protocol::mqtt::client::{self, packet_bytes_max, version};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
 use alloc::format;
-use crore_wire::mqtt::{Disconnect, Properties, PropertyBuf, ReasonCode, Version, encode};
+use crore_wire::mqtt::{Disconnect, Properties, PropertyWriter, ReasonCode, Version, encode};
 
 /// The code with which a WebSocket that carries MQTT is closed when nothing is wrong with its frames (RFC 6455 section 7.4.1).
 const CLOSE_NORMAL: u16 = 1000;
@@ -29,7 +29,7 @@ pub(crate) fn mqtt_move<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
 pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     if clients.conns.get(slot).consumer.own == NONE {
         clients.scratch.note_close_reason(reason.row().closed);
-        return clients.drop_conn(slot, Close::Now);
+        return clients.drop_conn(slot, CloseMode::Now);
     }
     clients.scratch.reply.clear();
     let words = reason.words(&clients.ctx.world.settings);
@@ -90,7 +90,7 @@ pub(super) fn mqtt_end_saying<I: Io>(
         client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.connecting.is_some());
     let row = clients.conns.get(slot);
     if version(&clients.conns, slot) == Version::V5 && row.consumer.own != NONE && !connecting {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         let _ = properties.reason_string(words);
         if reason == ReasonCode::USE_ANOTHER_SERVER {
             let reference = &clients.ctx.world.settings.drain.server_reference;

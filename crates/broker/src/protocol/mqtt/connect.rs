@@ -9,7 +9,7 @@ use core::fmt::Write;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_wire::mqtt::{
-    ConnAck, Connect, Disconnect, Error, PropertyBuf, ReasonCode, Version, encode,
+    ConnAck, Connect, Disconnect, Error, PropertyWriter, ReasonCode, Version, encode,
 };
 use crore_wire::topic::TopicError;
 
@@ -23,7 +23,7 @@ use crate::client::list::collapse;
 use crate::client::publishing::Refused;
 use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::patch::Outline;
 use crate::mail::session::stored::token_of;
@@ -205,7 +205,7 @@ fn refuse_client<I: Io>(
     clients.scratch.note_close_reason(close::ended(reason));
     clients.note_refused(slot, "CONNECT", words.as_bytes(), reason.name());
     let version = client::version(&clients.conns, slot);
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     if !words.is_empty() {
         let _ = properties.reason_string(words);
     }
@@ -237,7 +237,7 @@ pub(super) fn refuse_connect<I: Io>(
             .meter
             .refused_packet("CONNECT: ", error.words().as_bytes());
         clients.scratch.note_close_reason(Closed::Refused);
-        return clients.drop_conn(slot, Close::Now);
+        return clients.drop_conn(slot, CloseMode::Now);
     }
     refuse_client(clients, slot, error.reason(), "", io);
 }
@@ -325,7 +325,7 @@ pub(super) fn open_session<I: Io>(
         let outline = state.is_none().then(|| Outline::of_new(mqtt.token));
         mqtt.recording().outline = outline;
     }
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     if version == Version::V5 {
         set.receive_maximum(settings.receive_max);
         set.maximum_packet_size_bytes(packet_bytes as u32);

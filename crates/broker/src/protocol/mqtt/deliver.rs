@@ -7,7 +7,7 @@
 use alloc::collections::VecDeque;
 
 use crore_wire::mqtt::{
-    Ack, PacketId, PacketType, Properties, PropertyBuf, Publish, ReasonCode, Version, encode,
+    Ack, PacketId, PacketType, Properties, PropertyWriter, Publish, ReasonCode, Version, encode,
 };
 
 use crore_wire::websocket::frame::Opcode;
@@ -274,7 +274,7 @@ fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io:
     let Some(publish) = sent.publish() else {
         return clients.broken(slot);
     };
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     if version == Version::V5 {
         set.forward(&publish.properties);
         for identifier in publish.properties.subscription_identifiers() {

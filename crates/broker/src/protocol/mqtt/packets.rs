@@ -16,7 +16,7 @@ use crate::client::progress::{Allowance, Progress};
 use crate::client::row::{OWN, Row, State};
 use crate::client::types::PartialInput;
 use crate::home::Home;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections, Context, Front, Matching};
 use crate::protocol::http::stream_end::end_stream;
@@ -169,7 +169,7 @@ impl Front {
             if !connected && header.kind() != PacketType::Connect {
                 // [MQTT-3.1.0-1]: no client to tell.
                 self.clients.scratch.note_close_reason(Closed::Refused);
-                self.clients.drop_conn(slot, Close::Now);
+                self.clients.drop_conn(slot, CloseMode::Now);
                 return None;
             }
             let end = at + len + header.body_bytes();

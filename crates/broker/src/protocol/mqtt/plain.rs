@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Properties, Property, PropertyBuf, Publish, Qos, Version, encode};
+use crore_wire::mqtt::{Properties, Property, PropertyWriter, Publish, Qos, Version, encode};
 
 use crate::mail::properties::{EVENT, KEY, left_s};
 use crate::mail::{Frames, Record};
@@ -21,7 +21,7 @@ pub(crate) fn write_head(
         return false;
     };
     let version = if v5 { Version::V5 } else { Version::V311 };
-    let mut set = PropertyBuf::new();
+    let mut set = PropertyWriter::new();
     if v5 {
         write_properties(&mut set, frames, record, left_s(record, now_s));
     }
@@ -39,7 +39,7 @@ pub(crate) fn write_head(
 
 /// Appends the properties of a message on its way to a subscriber, with the seconds that are left of its life.
 pub(super) fn write_properties(
-    set: &mut PropertyBuf,
+    set: &mut PropertyWriter,
     frames: &Frames,
     record: &Record,
     left_s: Option<u32>,
@@ -51,7 +51,7 @@ pub(super) fn write_properties(
 }
 
 /// Appends the properties of a message that other protocols know too, and those that only MQTT knows.
-fn message_properties(set: &mut PropertyBuf, frames: &Frames, record: &Record) {
+fn message_properties(set: &mut PropertyWriter, frames: &Frames, record: &Record) {
     let stored = Properties::stored(frames.properties(record));
     set.forward(&stored);
     let text = |bytes| core::str::from_utf8(bytes).unwrap_or_default();

@@ -8,7 +8,7 @@ use crore_wire::websocket::frame;
 use crore_wire::websocket::gap::RESUME;
 
 use crate::base::reason::Reason;
-use crate::base::settings::Slow;
+use crate::base::settings::SlowConsumerPolicy;
 use crate::client::subscriptions::rule_of;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Subscriptions};
@@ -65,6 +65,6 @@ pub(crate) fn tell_gap(
 
 /// Reports a gap as `tell_gap` does, for a topic or filter by name.
 pub(crate) fn tell_gap_at(conns: &Connections, slot: u32, gap: Gap<'_>, out: &mut Vec<u8>) -> bool {
-    let ends = gap.again && gap.slow == Slow::Disconnect;
+    let ends = gap.again && gap.slow == SlowConsumerPolicy::Disconnect;
     !ends && write_gap(conns, slot, &gap, out)
 }

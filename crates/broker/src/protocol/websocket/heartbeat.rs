@@ -3,7 +3,7 @@
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::base::reason::Closed;
-use crate::io::{Close, Io};
+use crate::io::{CloseMode, Io};
 use crate::protocol::front::Clients;
 use crate::protocol::http::options::{PING, PINGS};
 use crate::protocol::http::request::is_held;
@@ -18,7 +18,7 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
         // The pong may be in held bytes that were not processed yet.
         if !is_held(&clients.conns, slot) {
             clients.scratch.note_close_reason(Closed::Timeout);
-            clients.drop_conn(slot, Close::Reset);
+            clients.drop_conn(slot, CloseMode::Reset);
         }
         return;
     }

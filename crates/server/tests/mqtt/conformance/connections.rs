@@ -4,8 +4,8 @@ use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
 use crore_wire::mqtt::PacketType::{PubAck, PubRec};
 use crore_wire::mqtt::{
-    Auth, Packet, PacketType, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version,
-    encode,
+    Auth, Packet, PacketType, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions,
+    Version, encode,
 };
 
 /// Takes the CONNACK. Returns its reason code.
@@ -44,7 +44,7 @@ fn client_ids_of_every_kind_are_taken_up_to_a_length() {
 #[test]
 fn ids_that_are_given_out_differ_and_name_their_sessions() {
     let broker = Broker::start();
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(60);
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -79,7 +79,7 @@ fn behind_a_refusal_nothing_is_read() {
         let mut connect = plain(version, "");
         connect.clean_start = version == Version::V5;
         connect.will = Some(will("t"));
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         properties
             .authentication_method("unknown")
             .expect("it is short");
@@ -106,7 +106,7 @@ fn behind_a_refusal_nothing_is_read() {
 fn optional_properties_are_not_sent_unasked() {
     let broker = Broker::start();
     for wants in [None, Some(false), Some(true)] {
-        let mut properties = PropertyBuf::new();
+        let mut properties = PropertyWriter::new();
         if let Some(wants) = wants {
             properties.request_response_information(wants);
             properties.request_problem_information(wants);
@@ -163,7 +163,7 @@ fn answer_larger_than_the_client_takes_is_not_sent() {
     if !broker.is_ours() {
         return; // Mosquitto sends it
     }
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties.maximum_packet_size_bytes(6);
     let mut connect = plain(Version::V5, "it");
     connect.properties = properties.properties();
@@ -185,7 +185,7 @@ fn answer_larger_than_the_client_takes_is_not_sent() {
 #[test]
 fn there_is_no_authentication_to_go_on_with() {
     let broker = Broker::start();
-    let mut properties = PropertyBuf::new();
+    let mut properties = PropertyWriter::new();
     properties
         .authentication_method("unknown")
         .expect("it is short");

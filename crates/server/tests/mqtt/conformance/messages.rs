@@ -4,7 +4,7 @@ use super::{subscribe_without_retained, take};
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version};
 
 #[test]
 fn dup_is_each_delivery_s_own() {
@@ -132,7 +132,7 @@ fn a_message_that_waited_beyond_its_expiry_is_dropped() {
     if !broker.is_ours() {
         return; // Mosquitto sends more than the client's receive maximum
     }
-    let mut retained = PropertyBuf::new();
+    let mut retained = PropertyWriter::new();
     retained.message_expiry_interval_s(2);
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     for (id, topic) in [(1, "a"), (2, "b")] {

@@ -4,11 +4,11 @@ use super::take;
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{PropertyBuf, Version};
+use crore_wire::mqtt::{PropertyWriter, Version};
 
 /// Resumes a kept session with this Receive Maximum.
 fn resume_with(broker: &Broker, receive_max: u16) -> Conn {
-    let with = |set: &mut PropertyBuf| {
+    let with = |set: &mut PropertyWriter| {
         set.session_expiry_interval_s(600)
             .receive_maximum(receive_max);
     };

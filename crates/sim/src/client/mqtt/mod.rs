@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crore_rng::Rng;
 use crore_wire::mqtt::{
-    ConnAck, Connect, Disconnect, Packet, Properties, PropertyBuf, Qos, ReasonCode, Version, Will,
-    encode,
+    ConnAck, Connect, Disconnect, Packet, Properties, PropertyWriter, Qos, ReasonCode, Version,
+    Will, encode,
 };
 use crore_wire::websocket::receive::Partial;
 
@@ -282,7 +282,7 @@ impl Client {
     }
 
     fn write_connect(&mut self, plan: &Plan, truth: &mut Truth, rng: &mut Rng) {
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         if self.role.version == Version::V5 {
             if self.role.expiry_s > 0 {
                 set.session_expiry_interval_s(self.role.expiry_s);
@@ -295,7 +295,7 @@ impl Client {
         self.conn.receive_max = self.conn.receive_max.min(inflight_max);
         let keep_alive_s = rng.pick(&[0, 0, 0, 60]);
         let (mut will_set, mut payload, mut topic) =
-            (PropertyBuf::new(), Vec::new(), String::new());
+            (PropertyWriter::new(), Vec::new(), String::new());
         let qos = Qos::from_repr(rng.below(3) as u8).expect("below three");
         let has_will = rng.chance(20);
         if has_will {
@@ -427,7 +427,7 @@ impl Client {
         if !self.is_connected() {
             return;
         }
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         let mut reason = ReasonCode::NORMAL_DISCONNECTION;
         if self.role.version == Version::V5 && rng.chance(30) {
             reason = ReasonCode::DISCONNECT_WITH_WILL;

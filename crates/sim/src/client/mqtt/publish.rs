@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use crore_rng::Rng;
-use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
+use crore_wire::mqtt::{Ack, PacketId, PropertyWriter, Publish, Qos, Version, encode};
 
 use super::Client;
 use super::in_flight::{PendingAck, Sent};
@@ -115,7 +115,7 @@ impl Client {
                 self.link
             )
         });
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         let key = key_name(spec.key);
         if let Some(key) = &key {
             set.user_property("crore-key", key).expect("it is short");

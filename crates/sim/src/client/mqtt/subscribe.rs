@@ -2,7 +2,7 @@
 
 use crore_rng::Rng;
 use crore_wire::mqtt::{
-    PacketId, PropertyBuf, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, encode,
+    PacketId, PropertyWriter, Qos, ReasonCode, RetainHandling, SubscribeOptions, Version, encode,
 };
 
 use super::in_flight::PendingSubscribe;
@@ -88,7 +88,7 @@ impl Client {
 
     fn subscribe(&mut self, indexes: &[usize], truth: &mut Truth, rng: &mut Rng) {
         let version = self.role.version;
-        let mut set = PropertyBuf::new();
+        let mut set = PropertyWriter::new();
         let identifies = version == Version::V5 && rng.chance(50);
         if identifies {
             self.last.identifiers += 1;

@@ -25,7 +25,7 @@ pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Ou
         Some(_) => {
             let pending = extra.own.pending.take().expect("it was just seen");
             if let (Pending::Info(name), Outcome::Done(info)) = (&pending, outcome)
-                && io.count(to, name)
+                && io.request_subscriber_count(to, name)
             {
                 extra.own.pending = Some(Pending::Counted(info));
                 return;
