@@ -52,6 +52,7 @@ use crate::base::ids::{ConnId, ShardId, SocketId};
 use crate::base::time::Now;
 use crate::base::turn_limits::TurnLimits;
 use crate::budget::admission::Party;
+use crate::budget::part::MemoryPart;
 use crate::budget::stats::Stats;
 use crate::client::admission::enter;
 use crate::client::asking::lacks_room;
@@ -404,6 +405,8 @@ impl Shard {
         more_news |= (self.home.as_ref()).is_some_and(|home| home.has_watch_news(lanes));
         let front = &mut self.front;
         let waiting_bytes = self.commits.bytes() + front.feed.deliveries.walk_bytes();
+        let delta_bytes = front.clients.own.latest_messages.bytes();
+        (front.clients.conns).charge(MemoryPart::Deltas, delta_bytes);
         let trims = charge_turn(front, self.home.as_mut(), waiting_bytes, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;
         self.front.clients.meter.work.begin();

@@ -13,6 +13,7 @@ words! {
         Connections, "states", "responses that wait for homes, and state that few connections need: lists, filters, aliases, unacknowledged messages, addresses behind proxies";
         Sessions, "absent_sessions", "MQTT sessions whose clients are away";
         Subscriptions, "subscriptions", "what shards remember of subscriptions: filters, groups, whose messages are kept, and losses for readers by filter";
+        Deltas, "deltas", "latest messages of topics with `delta` subscriptions (Centrifugo's protocol), and their differences";
         Presence, "presence", "members of topics and their watchers, where `rule.presence` is set";
         Answers, "answers", "what recognises retries: first answers to idempotency keys, and packet ids of QoS 2 messages";
         Credentials, "credentials", "tokens and passwords that wait to be verified";

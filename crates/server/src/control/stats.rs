@@ -245,6 +245,7 @@ fn purpose(part: MemoryPart) -> &'static str {
         MemoryPart::Connections => "unanswered requests, and state of connections",
         MemoryPart::Sessions => "MQTT sessions whose clients are away",
         MemoryPart::Subscriptions => "filters, groups and details of subscriptions",
+        MemoryPart::Deltas => "latest messages of topics with delta subscriptions",
         MemoryPart::Presence => "who is present in topics, and who watches that",
         MemoryPart::Answers => "idempotency keys",
         MemoryPart::Credentials => "credentials that wait to be verified",

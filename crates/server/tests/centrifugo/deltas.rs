@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::client::{Client, ON, data_of, server};
-use crate::support::Server;
 use crate::support::http::publish;
+use crate::support::port::metric;
+use crate::support::{Server, until};
 
 fn subscribe(client: &mut Client, channel: &str) -> Value {
     let body = json!({"channel": channel, "delta": "fossil"});
@@ -106,4 +107,23 @@ fn deltas_can_be_turned_off_and_have_a_limit() {
         publish(&server, "a", text(n));
         assert_eq!(next(&mut client), (text(n), false));
     }
+}
+
+#[test]
+fn messages_kept_for_deltas_are_in_the_memory_account() {
+    let server = Server::with_admin(&format!("{ON}delta_bytes = \"64 KiB\"\n"));
+    let charged = || {
+        let name = "crore_table_memory_bytes{table=\"deltas\"}";
+        metric(server.admin(), name).expect("a metric")
+    };
+    assert_eq!(charged(), 0.0);
+    let mut client = Client::connected(&server);
+    for channel in ["a", "b"] {
+        subscribe(&mut client, channel);
+        publish(&server, channel, text(1));
+        assert_eq!(next(&mut client), (text(1), false));
+    }
+    let texts = (2 * text(1).len()) as f64;
+    until("the charge", || charged() >= texts);
+    assert!(charged() < 10.0 * texts, "{}", charged());
 }

@@ -2,7 +2,7 @@
 //! subscribers get it.
 //!
 //! Invariants: a delta goes only to a client that was sent the message before; any other client gets the whole message. What is kept here is bounded by
-//! `centrifugo.delta_bytes`.
+//! `centrifugo.delta_bytes`, and charged to the memory account. While memory is short, nothing is kept, and messages are sent whole.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use crore_wire::centrifugo::{Format, fossil};
 use crore_wire::json;
 
+use crate::budget::account::Level;
 use crate::client::row::Row;
 use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
@@ -26,8 +27,9 @@ use crate::store::rope::Rope;
 pub(crate) struct LatestMessages {
     /// By name, for each form.
     by_form: [BTreeMap<Box<[u8]>, Latest>; 2],
-    /// The bytes of all.
-    bytes: usize,
+    /// The bytes of all names, texts and deltas.
+    latest_bytes: usize,
+    /// Working memory of [`fossil::create`].
     table: Vec<u32>,
 }
 
@@ -46,6 +48,11 @@ impl Latest {
 }
 
 impl LatestMessages {
+    /// The bytes that this holds in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.latest_bytes + self.table.capacity() * size_of::<u32>()
+    }
+
     /// How the message at `offset` of the topic differs from the one at `previous`, which was the topic's last one. `most` is the limit of the kept bytes. Returns also whether it was computed.
     fn delta(
         &mut self,
@@ -73,16 +80,16 @@ impl LatestMessages {
 
     fn keep(&mut self, form: usize, name: &[u8], latest: Latest, most: usize) {
         if let Some(old) = self.by_form[form].remove(name) {
-            self.bytes -= old.bytes() + name.len();
+            self.latest_bytes -= old.bytes() + name.len();
         }
         let bytes = latest.bytes() + name.len();
-        if self.bytes + bytes > most {
+        if self.latest_bytes + bytes > most {
             // The next message of each topic is sent whole.
             self.by_form = Default::default();
-            self.bytes = 0;
+            self.latest_bytes = 0;
         }
         if bytes <= most {
-            self.bytes += bytes;
+            self.latest_bytes += bytes;
             self.by_form[form].insert(name.into(), latest);
         }
     }
@@ -112,14 +119,16 @@ pub(super) fn text_of<'a>(data: &Data<'a>) -> Cow<'a, [u8]> {
 pub(super) fn begin_deltas(conns: &mut Connections, slot: u32, part: u32) {
     conns.get_mut(slot).consumer.options |= DELTA;
     let base = DeltaBase { part, sent: 0 };
-    state_mut(conns, slot).deltas.push(base);
+    let deltas = &mut state_mut(conns, slot).deltas;
+    if let Err(index) = deltas.binary_search_by_key(&part, |it| it.part) {
+        deltas.insert(index, base);
+    }
 }
 
 /// Ends the deltas of a subscription that ends.
 pub(super) fn end_deltas(conns: &mut Connections, slot: u32, part: u32) {
-    if has_deltas(conns, slot, part) {
-        let deltas = &mut state_mut(conns, slot).deltas;
-        deltas.retain(|it| it.part != part);
+    if let Some(index) = find(conns, slot, part) {
+        state_mut(conns, slot).deltas.remove(index);
     }
 }
 
@@ -133,7 +142,7 @@ fn find(conns: &Connections, slot: u32, part: u32) -> Option<usize> {
     let deltas = &state(conns, slot)
         .filter(|_| is_wanted(conns.get(slot)))?
         .deltas;
-    deltas.iter().position(|it| it.part == part)
+    deltas.binary_search_by_key(&part, |it| it.part).ok()
 }
 
 /// Notes that the client of a subscription with deltas was sent the message at this offset.
@@ -160,7 +169,10 @@ pub(super) fn write_delta_push(
     let (format, encoding) = (format_of(row), pushes_of(row));
     let data = Data::of(format, frames.data(record));
     let text = text_of(&data);
-    let most = clients.ctx.world.settings.centrifugo.delta_bytes;
+    let most = match clients.conns.level() >= Level::Full {
+        true => 0,
+        false => clients.ctx.world.settings.centrifugo.delta_bytes,
+    };
     let at = (record.offset, record.previous);
     let latest = &mut clients.own.latest_messages;
     let (delta, is_new) = latest.delta((format, name), (at, &text), most);
@@ -210,10 +222,10 @@ mod tests {
             let name = alloc::format!("{n}");
             let of = (Format::Protobuf, name.as_bytes());
             latest.delta(of, ((n, 0), &[b'x'; 100]), 1_000);
-            assert!(latest.bytes <= 1_000);
+            assert!(latest.latest_bytes <= 1_000);
         }
         let (delta, _) = latest.delta((Format::Json, b"a"), ((3, 0), &[b'x'; 2_000]), 1_000);
         assert!(delta.is_none() && latest.by_form[0].is_empty());
-        assert_eq!(latest.bytes, 0);
+        assert_eq!(latest.latest_bytes, 0);
     }
 }

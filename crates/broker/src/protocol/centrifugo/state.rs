@@ -34,7 +34,7 @@ pub struct Centrifugo {
     pub presence: Option<Box<Presence>>,
     /// Subscriptions that are told of joins and leaves.
     pub watching: Vec<Watching>,
-    /// Subscriptions that get deltas.
+    /// Subscriptions that get deltas, sorted by their index.
     pub deltas: Vec<DeltaBase>,
     /// Subscriptions that the rights of the connection do not grant: by tokens of their own, or because the server began them.
     pub granted: Vec<Granted>,
