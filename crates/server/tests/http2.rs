@@ -538,6 +538,28 @@ fn attacks_on_a_connection_end_it_with_their_code_and_are_counted() {
     }
 }
 
+/// The connection of a trusted proxy carries many clients: what some of them do must not end or stop the requests of the others.
+#[test]
+fn resets_and_paused_uploads_of_some_clients_of_a_proxy_harm_no_other() {
+    let proxy = format!("{ON}trusted_proxies = [\"127.0.0.0/8\"]\n");
+    let server = Server::with_admin(&proxy);
+    let mut client = Http2::open(&server);
+    for _ in 0..1_000 {
+        let stream = client.get("/sub/a", &[("accept", "text/event-stream")]);
+        client.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+    }
+    // Eight uploads that stand still use up eight windows of a stream: more than the window of a client's connection.
+    for _ in 0..8 {
+        let fields = [("content-length", "80000")];
+        let stream = client.begin("POST", "/pub/paused", &fields, 0);
+        for _ in 0..4 {
+            client.send(&frame(DATA, 0, stream, &[b'x'; 16_000]));
+        }
+    }
+    let stream = client.post("/pub/a", b"x");
+    assert_eq!(client.answer(stream).0, 201);
+}
+
 #[test]
 fn requests_that_break_a_rule_end_their_stream_only() {
     let server = Server::with(ON);

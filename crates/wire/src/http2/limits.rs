@@ -52,6 +52,27 @@ impl Default for Limits {
     }
 }
 
+/// How many times the rates of one client the connection of a proxy has.
+const CLIENTS_OF_PROXY: u16 = 16;
+
+impl Limits {
+    /// The limits of a connection that a trusted proxy shares among its clients. One client's resets must not end the requests of all, and the unread
+    /// bodies of some must not stop the bodies of the others. So the rates are higher, and the window of the connection fits the windows of all
+    /// streams.
+    #[must_use]
+    pub fn for_proxy(self) -> Limits {
+        let rate = |of_client: u16| of_client.saturating_mul(CLIENTS_OF_PROXY);
+        Limits {
+            connection_window: self.stream_window.saturating_mul(self.streams),
+            resets: rate(self.resets),
+            empty_frames: rate(self.empty_frames),
+            small_frames: rate(self.small_frames),
+            window_updates: rate(self.window_updates),
+            ..self
+        }
+    }
+}
+
 /// A DATA frame with fewer bytes that does not end its request costs more work than it is worth.
 pub const SMALL_DATA_BYTES: u32 = 64;
 

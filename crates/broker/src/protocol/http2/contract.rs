@@ -11,6 +11,7 @@ use crore_wire::http2::{self, ErrorCode};
 use crate::base::go_away::GoAway;
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
+use crate::budget::admission::Client;
 use crate::budget::stats::Transport;
 use crate::client::codec::NoCodec;
 use crate::client::protocols::{Protocol, protocol_of};
@@ -25,16 +26,20 @@ use crate::store::slab::NONE;
 /// A link of HTTP/2.
 pub(crate) struct Http2;
 
-/// What a client may do.
-pub(super) fn limits_of(ctx: &Context) -> http2::Limits {
+/// What the client of a link may do.
+pub(super) fn limits_of(ctx: &Context, client: Client) -> http2::Limits {
     let settings = &ctx.world.settings;
     let head_bytes = u32::try_from(settings.limits.head_bytes).unwrap_or(u32::MAX);
     let default = http2::Limits::default();
-    http2::Limits {
+    let limits = http2::Limits {
         streams: settings.http.h2_streams_max,
         header_list_bytes: head_bytes,
         header_block_bytes: head_bytes.max(default.header_block_bytes),
         ..default
+    };
+    match client.is_relayed() {
+        true => limits.for_proxy(),
+        false => limits,
     }
 }
 
@@ -50,8 +55,10 @@ pub(crate) fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8]
     if !is_first || !is_allowed || !http2::is_preface(bytes) {
         return false;
     }
-    clients.conns.get_mut(slot).consumer.state = State::Http2;
-    clients.conns.links.begin(slot, &limits_of(&clients.ctx));
+    let row = clients.conns.get_mut(slot);
+    row.consumer.state = State::Http2;
+    let limits = limits_of(&clients.ctx, row.consumer.client);
+    clients.conns.links.begin(slot, &limits);
     true
 }
 

@@ -93,8 +93,9 @@ fn frames<I: Io>(
     home: &mut Option<Home>,
     io: &mut I,
 ) -> Result<usize, Ends> {
-    let limits = limits_of(&front.clients.ctx);
-    let now_s = front.clients.ctx.now.s;
+    let clients = &front.clients;
+    let limits = limits_of(&clients.ctx, clients.conns.get(slot).consumer.client);
+    let now_s = clients.ctx.now.s;
     let (mut at, mut begun) = (0, Begun::default());
     begun.bytes = core::mem::take(&mut front.clients.conns.links.request);
     loop {
