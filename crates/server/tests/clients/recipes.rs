@@ -1,7 +1,7 @@
 //! Tests each recipe of `docs/RECIPES.md` as it is, except for ports: its settings in a real server, its page in Chromium, its commands in
 //! bash, its scripts in Python and Postgres.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, curl, publish};
 use crate::proxy::{Proxy, pass};
+use crate::support::ws::Ws;
 use crate::support::{self, Server, hold_port, until};
 
 /// The server's address in the recipes.
@@ -408,6 +409,45 @@ fn webhook_with_a_right_signature_is_published_once() {
     let status = recipe.run(Command::new("bash").args(["-euc", &forged]));
     assert_eq!(status, "401");
     assert_eq!(server.info("github").expect("the topic")["messages"], 1);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn job_runs_from_the_first_subscriber_to_the_last() {
+    let recipe = Recipe::named("A job that runs while somebody watches");
+    let secret = recipe.write("webhook.secret", "whsec_c2VjcmV0IG9mIGEgd2ViaG9vaw==\n");
+    let held = hold_port();
+    let port = held.addr().port().to_string();
+    let settings = recipe.block("toml").replace("8901", &port);
+    let settings = settings.replace("webhook.secret", &secret);
+    let server = Server::with(&settings);
+    let script = recipe.block("python").replace("8901", &port);
+    let script = script.replace("8800", &server.address().port().to_string());
+    let mut job = Command::new("python3")
+        .arg(recipe.write("job.py", &script))
+        .current_dir(recipe.path(""))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut told = BufReader::new(job.stdout.take().expect("its output")).lines();
+    let _job = Running(job);
+    let mut next = || told.next().expect("a line").expect("text");
+    let mut subscriber = Ws::open(&server, "/sub/clock/berlin", &[]);
+    assert_eq!(next(), "start clock/berlin");
+    let time = subscriber.message().text();
+    assert_eq!((time.len(), time.matches(':').count()), (8, 2), "{time}");
+    drop(subscriber);
+    assert_eq!(next(), "stop clock/berlin");
+    let forged = [
+        "-d",
+        r#"{"events":[]}"#,
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+    ];
+    let to = format!("http://127.0.0.1:{port}/");
+    assert_eq!(curl(&[&forged[..], &[&to[..]]].concat()), "401");
 }
 
 #[test]
