@@ -291,14 +291,14 @@ impl Shard {
             }
             Input::Failed(conn) => {
                 if front.clients.conns.is_current(conn) {
-                    front.clients.drop_conn(conn.slot, CloseMode::Now);
+                    front.clients.drop_connection(conn.slot, CloseMode::Now);
                 }
             }
             Input::Mail(mail) => self.mail(mail),
             Input::Control(ticket, control) => self.control(ticket, control, io),
             Input::Tick if self.stopped => {}
             Input::Committed(of) => self.committed(of),
-            Input::Verdict(conn, verdict) => rights::verdict(
+            Input::Verdict(conn, verdict) => rights::handle_verdict(
                 &mut front.clients,
                 &mut front.queues,
                 &mut front.gate,
@@ -339,10 +339,10 @@ impl Shard {
         }
         // Waiting requests continue first, so that this turn delivers their messages too. They use at most half of the budget.
         self.continue_waiting(io);
-        if !self.front.clients.own.published_wills.is_empty() {
+        if !self.front.clients.protocol_state.published_wills.is_empty() {
             self.finish_wills();
         }
-        if !self.front.clients.own.unrecorded.is_empty() {
+        if !self.front.clients.protocol_state.unrecorded.is_empty() {
             self.front.record_sessions();
             self.take_own_asks();
         }
@@ -359,7 +359,7 @@ impl Shard {
                 self.front
                     .feed
                     .deliveries
-                    .enqueue(conns, ctx.me, tells, frames);
+                    .enqueue(conns, ctx.own_shard, tells, frames);
             }
             if !self.front.deliver(&mut visits, io) {
                 break;
@@ -405,8 +405,8 @@ impl Shard {
         more_news |= (self.home.as_ref()).is_some_and(|home| home.has_watch_news(lanes));
         let front = &mut self.front;
         let waiting_bytes = self.commits.bytes() + front.feed.deliveries.walk_bytes();
-        let delta_bytes = front.clients.own.latest_messages.bytes();
-        (front.clients.conns).charge(MemoryPart::Deltas, delta_bytes);
+        let delta_bytes = front.clients.protocol_state.latest_messages.bytes();
+        (front.clients.conns).set_charge(MemoryPart::Deltas, delta_bytes);
         let trims = charge_turn(front, self.home.as_mut(), waiting_bytes, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;
         self.front.clients.meter.work.begin();
@@ -417,7 +417,7 @@ impl Shard {
             || self.has_waiting_work()
             || !self.front.feed.deliveries.is_empty()
             || self.front.queues.has_paging()
-            || !self.front.clients.own.unrecorded.is_empty()
+            || !self.front.clients.protocol_state.unrecorded.is_empty()
             || self.front.clients.conns.links.has_dirty()
             || !self.front.clients.scratch.ends.is_empty()
     }

@@ -145,7 +145,7 @@ impl Gate {
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether the rate limits allow this connection to publish a message now.
-    pub(crate) fn may_publish(&self, slot: u32) -> Result<(), Reason> {
+    pub(crate) fn check_publish_rate(&self, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).consumer.client;
         let admission = &self.ctx.world.admission;
         admission.publish(client, self.ctx.now.unix_s)

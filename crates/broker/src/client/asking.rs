@@ -89,7 +89,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
     clients.meter.stats.published += 1;
     clients.meter.stats.published_bytes += message.data.len() as u64;
     let ctx = &clients.ctx;
-    let at_once = to == ctx.me && !ctx.world.appends() && !subs.lanes.has_own_asks();
+    let at_once = to == ctx.own_shard && !ctx.world.appends() && !subs.lanes.has_own_asks();
     // If the message before needs room first, this message waits in its lane.
     let home = home.as_mut().filter(|home| !home.logs.is_past_budget());
     if at_once && let Some(home) = home {
@@ -142,8 +142,8 @@ pub(crate) fn prefetch_topics<'a>(
         .take(PREFETCH_ROWS)
         .filter(|name| !name.is_empty())
     {
-        let (hash, to) = ctx.place_of(name);
-        if to == ctx.me {
+        let (hash, to) = ctx.hash_and_home_of(name);
+        if to == ctx.own_shard {
             topics[count] = (hash, name);
             count += 1;
         }
@@ -162,7 +162,7 @@ pub(crate) fn ask_verb<P: ProtocolTypes>(
     name: &[u8],
     to: ReplyTo,
 ) {
-    let (hash, home) = clients.ctx.place_of(name);
+    let (hash, home) = clients.ctx.hash_and_home_of(name);
     let client = clients.conns.get(to.slot).consumer.client;
     lanes.ask(home, |bytes| Ask::Topic {
         verb,
@@ -203,7 +203,7 @@ impl Subscriptions {
     /// Subscribes at the topic's home, and requests messages from the log.
     pub(crate) fn attach(&mut self, ctx: &Context, attach: Attach) {
         let name = self.topics.name(attach.topic);
-        let (_, home) = ctx.place_of(name);
+        let (_, home) = ctx.hash_and_home_of(name);
         let lane = &mut self.lanes.to[usize::from(home)];
         let span = Span::append(&mut lane.bytes, name);
         lane.asks.push(Ask::Attach(attach, span));
@@ -211,7 +211,7 @@ impl Subscriptions {
 
     /// Ends a subscription that the topic's home counts.
     pub(crate) fn leave(&mut self, ctx: &Context, topic: u32) {
-        let (_, home) = ctx.place_of(self.topics.name(topic));
+        let (_, home) = ctx.hash_and_home_of(self.topics.name(topic));
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);
         self.lanes.ask(home, |_| Ask::Leave {

@@ -1,7 +1,7 @@
 //! Ends connections, and counts why.
 //!
 //! Code that finds a reason to end a connection has only [`Clients`], and not the subscriptions. It only marks the end, with
-//! [`Clients::shut`] or [`Clients::drop_conn`]. From then on the connection is `Draining`: it gets no answer and no message, and
+//! [`Clients::close_after_output`] or [`Clients::drop_connection`]. From then on the connection is `Draining`: it gets no answer and no message, and
 //! [`Clients::put`] sends nothing to it. After the current input or delivery, [`Front::carry_out_ends`] removes its subscriptions and its
 //! session, and its row unless it still has bytes to send.
 //!
@@ -35,7 +35,7 @@ impl<P: Protocols> Front<P> {
         ];
         if missed.contains(&true) {
             match input_connection.filter(|conn| self.clients.conns.is_current(*conn)) {
-                Some(conn) => self.clients.broken(conn.slot),
+                Some(conn) => self.clients.end_as_broken(conn.slot),
                 None => self.clients.meter.stats.closed[Closed::Broken as usize] += 1,
             }
         }
@@ -98,7 +98,7 @@ impl<P: Protocols> Clients<P> {
 impl<P: ProtocolTypes> Clients<P> {
     /// Ends the connection when its last bytes are out; they are written already or in the outbox. The row is freed when the peer has closed too, or
     /// after `timeouts.drain_s`.
-    pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(crate) fn close_after_output<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.release_held_output(slot, io);
         let row = self.conns.get(slot);
         let waits = row.link.outbox != NONE;
@@ -118,7 +118,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Ends the connection without sending its outbox. The outbox is freed here, since the caller may need the room.
-    pub(crate) fn drop_conn(&mut self, slot: u32, how: CloseMode) {
+    pub(crate) fn drop_connection(&mut self, slot: u32, how: CloseMode) {
         // A part of an answer must not look like the whole one.
         let is_cut = self.conns.get(slot).link.outbox != NONE && self.conns.is_stream(slot);
         let how = if is_cut { CloseMode::Reset } else { how };
@@ -128,11 +128,11 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Resets a connection that cannot be served any more.
     pub(crate) fn reset(&mut self, slot: u32) {
-        self.drop_conn(slot, CloseMode::Reset);
+        self.drop_connection(slot, CloseMode::Reset);
     }
 
     /// Ends a connection because one of its rows refers to a row that does not exist. The caller must return.
-    pub(crate) fn broken(&mut self, slot: u32) {
+    pub(crate) fn end_as_broken(&mut self, slot: u32) {
         self.scratch.reply.clear();
         self.scratch.why = Some(Closed::Broken);
         self.reset(slot);
@@ -150,7 +150,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let by_server = match reason {
             Closed::Refused | Closed::Deleted => true,
             // Clients that are moved come back.
-            Closed::Operator => !self.ctx.drains,
+            Closed::Operator => !self.ctx.is_draining,
             _ => false,
         };
         let is_lost = !is_closed && !by_server;
@@ -161,7 +161,7 @@ impl<P: ProtocolTypes> Clients<P> {
             self.meter.stats.closed[reason as usize] += 1;
             self.note(slot, EventKind::Disconnected, reason.name().as_bytes());
         }
-        self.conns.take_spill(slot);
+        self.conns.take_unprocessed_input(slot);
         let conn = self.conns.id_of(slot);
         self.scratch.ends.push(End { conn, how, is_lost });
     }
@@ -177,7 +177,7 @@ impl<P: ProtocolTypes> Clients<P> {
             .place
             .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         if row.consumer.place as usize > max {
-            self.drop_conn(slot, CloseMode::Now);
+            self.drop_connection(slot, CloseMode::Now);
         }
     }
 }
@@ -207,8 +207,8 @@ mod tests {
     fn connection_with_a_missing_row_ends_alone_and_is_counted() {
         let mut io = RecordingIo::default();
         let mut shard = shard_with_two_connections(&mut io);
-        shard.front().clients.broken(0);
-        shard.front().clients.broken(0);
+        shard.front().clients.end_as_broken(0);
+        shard.front().clients.end_as_broken(0);
         shard.flush(NOW, &mut io);
         assert_eq!(io.closed, [(SocketId(5), CloseMode::Reset)]);
         assert_eq!(shard.stats().closed[Closed::Broken as usize], 1);
@@ -243,7 +243,7 @@ mod tests {
         let mut io = RecordingIo::default();
         let mut shard = shard_with_two_connections(&mut io);
         let clients = &mut shard.front().clients;
-        clients.shut(0, &mut io);
+        clients.close_after_output(0, &mut io);
         clients.reset(0);
         clients.put(0, b"late", &mut io);
         assert_eq!((clients.conns.len(), io.sent.len()), (2, 0));

@@ -1,4 +1,4 @@
-//! The trait [`Codec`]: what a protocol writes to its clients, if they can subscribe and unsubscribe while the connection is open. The subscriptions
+//! The trait [`SubscriptionHandler`]: what a protocol writes to its clients, if they can subscribe and unsubscribe while the connection is open. The subscriptions
 //! themselves, their positions, pages and fallbacks are in [`list`](crate::client::list), once for all such protocols.
 
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ pub(crate) struct Message<'a> {
 
 /// The outcome of offering a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Offered {
+pub(crate) enum OfferOutcome {
     /// It was written, or the client does not get it.
     Done,
     /// There is no room. The subscription reads it from the log later.
@@ -34,22 +34,22 @@ pub(crate) enum Offered {
 }
 
 /// For protocols whose clients subscribe once, with their request. No method of it that writes is ever called.
-pub(crate) enum NoCodec {}
+pub(crate) enum NoSubscriptionHandler {}
 
 /// A protocol whose clients may have several subscriptions, and may add and remove them at any time. `part` is the index of a subscription in the
 /// connection's list, and a pair `of` is the connection's row and this index.
-pub(crate) trait Codec<P: ProtocolTypes> {
+pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     /// For a connection with one subscription, whose state is in the connection's row: the encoding, if the bytes of a message are the same for all
     /// subscribers with this encoding. `None` if each of them needs bytes of its own.
     fn shared_encoding(row: &Row) -> Option<P::Encoding>;
 
     /// A home (the part of a shard that keeps a topic) has answered: the subscription is in force. Called for each page, so the implementation must
     /// tell the client only the first time.
-    fn granted<I: Io>(clients: &mut Clients<P>, slot: u32, part: u32, io: &mut I);
+    fn tell_granted<I: Io>(clients: &mut Clients<P>, slot: u32, part: u32, io: &mut I);
 
     /// If the page answers a subscribe command, and the protocol puts the messages into its answer: sends them so, and returns true. If it returns
     /// false, they are sent one by one.
-    fn first_page<I: Io>(
+    fn send_first_page<I: Io>(
         _clients: &mut Clients<P>,
         _of: (u32, u32),
         _page: &Page,
@@ -77,11 +77,11 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         of: (u32, u32),
         message: &Message<'_>,
         out: &mut Packets,
-    ) -> Offered;
+    ) -> OfferOutcome;
 
     /// Appends a live message that matches several subscriptions of the client (`parts`), by their filters or because they name its topic. Leaves in
     /// `parts` those that must read it from the log later.
-    fn matched(
+    fn append_message_to_several(
         clients: &mut Clients<P>,
         subs: &Subscriptions,
         deliveries: &Deliveries,
@@ -92,7 +92,7 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     ) {
         parts.retain(|part| {
             let of = (slot, *part);
-            Self::message(clients, subs, deliveries, of, message, out) == Offered::Full
+            Self::message(clients, subs, deliveries, of, message, out) == OfferOutcome::Full
         });
     }
 
@@ -117,17 +117,17 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     );
 
     /// The maximum number of messages that the subscription may be sent from a page now. The client's acknowledgements may bound it.
-    fn places(_conns: &Connections<P>, _slot: u32, _part: u32) -> u32 {
+    fn page_messages_max(_conns: &Connections<P>, _slot: u32, _part: u32) -> u32 {
         u32::MAX
     }
 
-    /// Whether the client has acknowledged enough that the subscriptions that [`Codec::places`] bounds may get more messages.
-    fn has_place(_conns: &Connections<P>, _slot: u32) -> bool {
+    /// Whether the client has acknowledged enough that the subscriptions that [`SubscriptionHandler::page_messages_max`] bounds may get more messages.
+    fn can_take_more(_conns: &Connections<P>, _slot: u32) -> bool {
         true
     }
 
     /// Takes what a page has besides messages of the log: retained messages, or latest values.
-    fn retained<I: Io>(
+    fn take_retained<I: Io>(
         _clients: &mut Clients<P>,
         _subs: &Subscriptions,
         _queues: &mut Queues,
@@ -138,9 +138,9 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     ) {
     }
 
-    /// A topic was deleted while its retained messages were being read (see [`Codec::retained`]). Returns whether the page belongs to that read, and
+    /// A topic was deleted while its retained messages were being read (see [`SubscriptionHandler::take_retained`]). Returns whether the page belongs to that read, and
     /// not to the subscription.
-    fn retained_ended(
+    fn take_retained_deletion(
         _clients: &mut Clients<P>,
         _queues: &mut Queues,
         _of: (u32, u32),
@@ -150,7 +150,7 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     }
 
     /// The subscription is live in this partition from this offset on.
-    fn is_live(
+    fn note_live(
         _conns: &mut Connections<P>,
         _of: (u32, u32),
         _partition: PartitionId,
@@ -159,7 +159,7 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     }
 
     /// Subscriptions of the client fall behind in this partition, before the message with this offset.
-    fn falls_behind(
+    fn note_falling_behind(
         _clients: &mut Clients<P>,
         _topics: &Topics,
         _slot: u32,
@@ -169,13 +169,13 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     }
 }
 
-impl<P: ProtocolTypes> Codec<P> for NoCodec {
+impl<P: ProtocolTypes> SubscriptionHandler<P> for NoSubscriptionHandler {
     fn shared_encoding(_row: &Row) -> Option<P::Encoding> {
         None
     }
 
-    fn granted<I: Io>(clients: &mut Clients<P>, slot: u32, _part: u32, _io: &mut I) {
-        clients.broken(slot);
+    fn tell_granted<I: Io>(clients: &mut Clients<P>, slot: u32, _part: u32, _io: &mut I) {
+        clients.end_as_broken(slot);
     }
 
     fn refused<I: Io>(
@@ -186,7 +186,7 @@ impl<P: ProtocolTypes> Codec<P> for NoCodec {
         _reason: Reason,
         _io: &mut I,
     ) {
-        clients.broken(of.0);
+        clients.end_as_broken(of.0);
     }
 
     fn message(
@@ -196,9 +196,9 @@ impl<P: ProtocolTypes> Codec<P> for NoCodec {
         of: (u32, u32),
         _message: &Message<'_>,
         _out: &mut Packets,
-    ) -> Offered {
-        clients.broken(of.0);
-        Offered::Full
+    ) -> OfferOutcome {
+        clients.end_as_broken(of.0);
+        OfferOutcome::Full
     }
 
     fn gap<I: Io>(
@@ -208,7 +208,7 @@ impl<P: ProtocolTypes> Codec<P> for NoCodec {
         _from: (PartitionId, Position),
         _io: &mut I,
     ) {
-        clients.broken(of.0);
+        clients.end_as_broken(of.0);
     }
 
     fn ended<I: Io>(
@@ -218,6 +218,6 @@ impl<P: ProtocolTypes> Codec<P> for NoCodec {
         _from: (PartitionId, u64),
         _io: &mut I,
     ) {
-        clients.broken(of.0);
+        clients.end_as_broken(of.0);
     }
 }

@@ -21,7 +21,7 @@ use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
 use crate::client::links::Links;
 use crate::client::outbox::Outbox;
-use crate::client::row::{Began, HELD, MULTI, PAUSED, Row, State};
+use crate::client::row::{HELD, PAUSED, Row, SUBSCRIPTION_LIST, StartSecond, State};
 use crate::client::side::Extra;
 use crate::client::topics::Moved;
 use crate::client::types::{ProtocolTypes, UnprocessedInput};
@@ -33,22 +33,22 @@ use crate::store::slab::{NONE, SideTable, Slab};
 /// subscriptions, and their number is estimated with this.
 const SHARE_BYTES: usize = 96;
 /// At most this many side rows wait until the end of the turn to have their charge updated. If more have changed, it is done before.
-const TOUCHED_MAX: usize = 4096;
+const CHANGED_SIDE_ROWS_MAX: usize = 4096;
 
 /// The connections of a shard.
 pub(crate) struct Connections<P: ProtocolTypes> {
     rows: Slab<Row>,
-    spills: SideTable<P::Spill>,
+    unprocessed_inputs: SideTable<P::UnprocessedInput>,
     outboxes: SideTable<Outbox>,
     extras: SideTable<Box<Extra<P>>>,
     /// The protocols' rows.
-    own: Slab<P::OwnRow>,
+    protocol_rows: Slab<P::ProtocolRow>,
     /// The grants of clients with credentials, and when they expire.
     pub(crate) grants: ConnectionGrants,
     /// The client addresses that proxies have named. The limits need only the part of an address that is in the row.
     relayed: BTreeMap<u32, IpAddr>,
     /// Connections whose side rows may have changed since they were last weighed (charged by their size).
-    touched: Vec<u32>,
+    changed_side_rows: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
     account: ShardAccount,
     /// The sockets that carry several consumers (streams of HTTP/2).
@@ -58,7 +58,7 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     /// The held received bytes.
     receive_bytes: usize,
     /// The next row to examine when room is needed for received bytes.
-    hoards: u32,
+    next_search_row: u32,
 }
 
 impl<P: ProtocolTypes> Connections<P> {
@@ -66,18 +66,18 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn new(account: ShardAccount) -> Connections<P> {
         Connections {
             rows: Slab::default(),
-            spills: SideTable::default(),
+            unprocessed_inputs: SideTable::default(),
             outboxes: SideTable::default(),
             extras: SideTable::default(),
-            own: Slab::default(),
+            protocol_rows: Slab::default(),
             grants: ConnectionGrants::default(),
             relayed: BTreeMap::new(),
-            touched: Vec::new(),
+            changed_side_rows: Vec::new(),
             account,
             links: Links::default(),
             outbox_bytes: 0,
             receive_bytes: 0,
-            hoards: 0,
+            next_search_row: 0,
         }
     }
 
@@ -116,7 +116,7 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// Removes a connection and everything that it holds.
     pub(crate) fn remove(&mut self, slot: u32) -> Row {
-        self.take_spill(slot);
+        self.take_unprocessed_input(slot);
         self.grants.remove(slot);
         self.drop_outbox(slot);
         self.drop_extra(slot);
@@ -142,7 +142,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Whether the connection still waits for this answer. A closing connection does not.
-    pub(crate) fn is_asked(&self, to: ReplyTo) -> bool {
+    pub(crate) fn is_waiting_for(&self, to: ReplyTo) -> bool {
         self.rows.try_get(to.slot).is_some_and(|row| {
             row.is_open()
                 && row.consumer.state != State::Draining
@@ -199,8 +199,8 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn was_missed(&self) -> bool {
         let missed = [
             self.rows.take_missed(),
-            self.own.take_missed(),
-            self.spills.take_missed(),
+            self.protocol_rows.take_missed(),
+            self.unprocessed_inputs.take_missed(),
             self.outboxes.take_missed(),
             self.extras.take_missed(),
             self.links.was_missed(),
@@ -214,14 +214,14 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Adds the counts and bytes of this table to `accounts`.
-    pub(crate) fn account(&self, accounts: &mut Accounts) {
+    pub(crate) fn add_to_accounts(&self, accounts: &mut Accounts) {
         accounts.connections = self.rows.len();
         accounts.streams = self.links.streams();
-        accounts.spills = self.spills.len();
+        accounts.spills = self.unprocessed_inputs.len();
         accounts.outboxes = self.outboxes.len();
         accounts.extras = self.extras.len();
         accounts.parts = self.account.parts();
-        accounts.mqtt_connections = self.own.len();
+        accounts.mqtt_connections = self.protocol_rows.len();
         accounts.identities = self.grants.len();
         accounts.relayed = self.relayed.len() as u32;
         accounts.receive_bytes = self.receive_bytes;
@@ -230,9 +230,9 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// The bytes of the rows, of the protocols' rows, and of the side rows without their heap.
     pub(crate) fn table_bytes(&self) -> (usize, usize, usize) {
-        let sides = self.spills.bytes() + self.outboxes.bytes() + self.extras.bytes();
+        let sides = self.unprocessed_inputs.bytes() + self.outboxes.bytes() + self.extras.bytes();
         let rows = self.rows.bytes() + self.links.table_bytes();
-        (rows, self.own.bytes(), sides)
+        (rows, self.protocol_rows.bytes(), sides)
     }
 }
 
@@ -240,13 +240,13 @@ impl<P: ProtocolTypes> Connections<P> {
 impl<P: ProtocolTypes> Connections<P> {
     /// The side row of a connection, created if needed. It is weighed at the end of the turn.
     pub(crate) fn extra(&mut self, slot: u32) -> &mut Extra<P> {
-        if self.touched.last() != Some(&slot) {
-            self.touched.push(slot);
+        if self.changed_side_rows.last() != Some(&slot) {
+            self.changed_side_rows.push(slot);
         }
         let row = self.rows.get_mut(slot);
         if row.extra() == NONE {
             let extra = self.extras.insert(Default::default());
-            self.extras.get_mut(extra).began = row.begin_extra(extra);
+            self.extras.get_mut(extra).start_second = row.begin_extra(extra);
         }
         self.extras.get_mut(row.extra())
     }
@@ -282,16 +282,16 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// When a connection began.
-    pub(crate) fn began(&self, slot: u32) -> Began {
+    pub(crate) fn start_second(&self, slot: u32) -> StartSecond {
         let row = self.rows.get(slot);
         self.find_extra(slot)
-            .map_or(row.began(), |extra| extra.began)
+            .map_or(row.start_second(), |extra| extra.start_second)
     }
 
     /// Records the new place of a connection among the members of a topic. False if the connection does not have that topic.
-    pub(crate) fn has_moved(&mut self, topic: u32, moved: &Moved) -> bool {
+    pub(crate) fn set_member_place(&mut self, topic: u32, moved: &Moved) -> bool {
         let row = self.rows.get_mut(moved.conn);
-        if !row.wants(MULTI) {
+        if !row.has_option(SUBSCRIPTION_LIST) {
             row.consumer.place = moved.index;
             return true;
         }
@@ -306,15 +306,15 @@ impl<P: ProtocolTypes> Connections<P> {
         let extra = row.extra();
         if extra != NONE {
             let mut side = self.extras.remove(extra);
-            row.end_extra(side.began);
+            row.end_extra(side.start_second);
             let (charged_bytes, _) = side.weigh();
             self.account.release(MemoryPart::Connections, charged_bytes);
         }
     }
 
     /// Updates the charges of side rows that may have changed.
-    pub(crate) fn weigh_touched(&mut self) {
-        let mut touched = core::mem::take(&mut self.touched);
+    pub(crate) fn weigh_changed_side_rows(&mut self) {
+        let mut touched = core::mem::take(&mut self.changed_side_rows);
         touched.sort_unstable();
         touched.dedup();
         for slot in touched.drain(..) {
@@ -325,13 +325,13 @@ impl<P: ProtocolTypes> Connections<P> {
                 self.account.change(MemoryPart::Connections, before, now);
             }
         }
-        self.touched = touched;
+        self.changed_side_rows = touched;
     }
 
     /// Whether so many side rows may have changed that they must be weighed before the end of the turn.
     #[inline]
-    pub(crate) fn must_weigh(&self) -> bool {
-        self.touched.len() > TOUCHED_MAX
+    pub(crate) fn must_weigh_now(&self) -> bool {
+        self.changed_side_rows.len() > CHANGED_SIDE_ROWS_MAX
     }
 }
 
@@ -349,7 +349,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// The bytes that must be released so that `bytes` more bytes fit below [`Level::Full`].
-    pub(crate) fn lacks(&mut self, bytes: usize) -> usize {
+    pub(crate) fn missing_bytes(&mut self, bytes: usize) -> usize {
         self.charge_received();
         self.account.lacks(bytes)
     }
@@ -371,12 +371,12 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Sets the charge of a part that belongs to no single connection.
-    pub(crate) fn charge(&mut self, part: MemoryPart, bytes: usize) {
+    pub(crate) fn set_charge(&mut self, part: MemoryPart, bytes: usize) {
         self.account.set(part, bytes);
     }
 
     /// How many subscriptions of a connection have a filter. Subscriptions to shared groups are estimated from their bytes.
-    pub(crate) fn filters_of(&self, slot: u32) -> usize {
+    pub(crate) fn filter_count(&self, slot: u32) -> usize {
         let Some(extra) = self.find_extra(slot) else {
             return 0;
         };
@@ -386,8 +386,10 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// The bytes that a connection makes the shard hold, with its part of shared messages.
-    pub(crate) fn held_by(&self, slot: u32) -> usize {
-        let spill = self.spill(slot).map_or(0, UnprocessedInput::bytes);
+    pub(crate) fn held_bytes(&self, slot: u32) -> usize {
+        let spill = self
+            .unprocessed_input(slot)
+            .map_or(0, UnprocessedInput::bytes);
         let outbox = self.outbox(slot).map_or(0, Outbox::weight);
         let extra = self.find_extra(slot).map_or(0, Extra::weight);
         spill + outbox + extra + self.links.bytes_of(slot)

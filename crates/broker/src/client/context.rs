@@ -15,14 +15,14 @@ use crate::client::outbox::Bounds;
 
 /// What decisions read.
 pub(crate) struct Context {
-    pub(crate) me: ShardId,
+    pub(crate) own_shard: ShardId,
     pub(crate) world: Arc<World>,
     /// The lives (periods between two starts) of the logs.
     pub(crate) lives: Arc<Lives>,
     pub(crate) now: Now,
     pub(crate) wall: Wall,
     /// The server drains: it moves its clients to other servers.
-    pub(crate) drains: bool,
+    pub(crate) is_draining: bool,
 }
 
 impl Context {
@@ -50,7 +50,7 @@ impl Context {
     }
 
     /// The keyed hash of a topic, and its home (the shard that keeps the topic).
-    pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
+    pub(crate) fn hash_and_home_of(&self, name: &[u8]) -> (u32, ShardId) {
         let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
         (hash, self.world.placement().home_of_name(name))
     }
@@ -73,12 +73,12 @@ impl Context {
     }
 
     /// The bounds for bytes that belong to no topic.
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn default_bounds(&self) -> Bounds {
         Bounds::of_all(&self.world.settings.limits)
     }
 
     /// How many bytes and messages may wait for a connection when a message of this topic arrives.
-    pub(crate) fn bounds_of(&self, topic: &[u8]) -> Bounds {
+    pub(crate) fn bounds_for_topic(&self, topic: &[u8]) -> Bounds {
         let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
         match rules.bound_outboxes() {
             true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
@@ -87,7 +87,7 @@ impl Context {
     }
 
     /// A number that differs between connections and between seconds. It spreads the reconnects of clients.
-    pub(crate) fn spread(&self, slot: u32) -> u32 {
-        slot ^ self.now.s << 16 ^ u32::from(self.me) << 8
+    pub(crate) fn retry_spread(&self, slot: u32) -> u32 {
+        slot ^ self.now.s << 16 ^ u32::from(self.own_shard) << 8
     }
 }

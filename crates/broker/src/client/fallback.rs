@@ -1,6 +1,6 @@
 //! Lets a slow consumer fall back to the log. If a connection has no room for a message, its subscription is no longer live (it no longer gets
 //! messages when they are published). It keeps the offset up to which it has seen the topic, and continues from the log when the connection has room
-//! again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback and record the position.
+//! again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in_partition`, which count the fallback and record the position.
 //! `docs/PROTOCOL-DETAILS.md` describes this for users.
 //!
 //! Three steps are elsewhere. `send::fits` (in MQTT `outgoing_publish`) checks whether a connection has room. `protocol/stream/leave`,
@@ -13,7 +13,7 @@
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;
 use crate::client::parts::{Clients, Matching};
-use crate::client::row::{LIVE, MULTI};
+use crate::client::row::{LIVE, SUBSCRIPTION_LIST};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
 use crate::filters::matching::GroupPosition;
@@ -22,29 +22,29 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Makes a subscription fall back. It has seen its topic up to `offset`.
     pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
-        self.read_on(slot, part, offset);
+        self.continue_from_log(slot, part, offset);
     }
 
     /// Makes a subscription fall back whose messages before `offset` are in the server's buffer and not sent. So its next page begins at `offset`,
     /// and the position of the client stays where it is.
     pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
-        ask_again(self, slot, part, offset);
+        schedule_page(self, slot, part, offset);
     }
 
     /// Continues a subscription from the log after `offset`. The subscription is not live any more.
-    pub(crate) fn read_on(&mut self, slot: u32, part: u32, offset: u64) {
+    pub(crate) fn continue_from_log(&mut self, slot: u32, part: u32, offset: u64) {
         let epoch = self.ctx.world.epoch;
-        if self.conns.get(slot).wants(MULTI)
+        if self.conns.get(slot).has_option(SUBSCRIPTION_LIST)
             && let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize)
         {
             (sub.offset, sub.epoch) = (offset, epoch);
         }
-        ask_again(self, slot, part, offset);
+        schedule_page(self, slot, part, offset);
     }
 
     /// Makes a group of filters fall back in one partition. The group has seen that partition up to `offset`.
-    pub(crate) fn fall_back_in(
+    pub(crate) fn fall_back_in_partition(
         &mut self,
         matching: &Matching,
         slot: u32,
@@ -54,10 +54,10 @@ impl<P: ProtocolTypes> Clients<P> {
         self.meter.stats.fallbacks += 1;
         let (seen, epoch) = (matching.seen.clone(), self.ctx.world.epoch);
         let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) else {
-            return self.broken(slot);
+            return self.end_as_broken(slot);
         };
         let Some(group) = subscriptions.group(serial) else {
-            return self.broken(slot);
+            return self.end_as_broken(slot);
         };
         let live = |offset| GroupPosition {
             offset,
@@ -70,7 +70,7 @@ impl<P: ProtocolTypes> Clients<P> {
             positions => positions.to_vec(),
         };
         let Some(at) = positions.get_mut(usize::from(partition)) else {
-            return self.broken(slot);
+            return self.end_as_broken(slot);
         };
         *at = GroupPosition {
             offset,
@@ -82,10 +82,10 @@ impl<P: ProtocolTypes> Clients<P> {
 }
 
 /// Records that the next page (a bounded run of past messages) of a topic begins after `offset`.
-fn ask_again<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, offset: u64) {
-    if clients.conns.get(slot).wants(MULTI) {
+fn schedule_page<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, offset: u64) {
+    if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         let Some(sub) = clients.conns.extra(slot).list.get_mut(part as usize) else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
         sub.flags &= !LIVE;
     } else {

@@ -53,14 +53,14 @@ impl<P: ProtocolTypes> Front<P> {
     }
 
     /// The state of a shard without connections, at time `now`. `home` counts the steps of the home on the same shard.
-    pub(crate) fn new(me: ShardId, world: Arc<World>, home: Steps, now: Now) -> Front<P> {
+    pub(crate) fn new(own_shard: ShardId, world: Arc<World>, home: Steps, now: Now) -> Front<P> {
         let work = Work::new(home);
         let account = ShardAccount::new(world.admission.clone(), world.shards as usize);
         Front {
             subs: Subscriptions {
                 topics: Topics::default(),
                 matching: Matching::new(usize::from(world.partitions), world.seed, &work.steps),
-                lanes: Lanes::new(me, world.shards as usize),
+                lanes: Lanes::new(own_shard, world.shards as usize),
             },
             feed: Feed {
                 deliveries: Deliveries::default(),
@@ -75,11 +75,11 @@ impl<P: ProtocolTypes> Front<P> {
                 scratch: Scratch::default(),
                 ctx: Context {
                     lives: Arc::new(Lives::first(world.epoch)),
-                    me,
+                    own_shard,
                     world,
                     now,
                     wall: Wall::default(),
-                    drains: false,
+                    is_draining: false,
                 },
                 meter: Meter {
                     work,
@@ -87,7 +87,7 @@ impl<P: ProtocolTypes> Front<P> {
                     notices: Notices::default(),
                     journal: None,
                 },
-                own: P::new_shard_state(now),
+                protocol_state: P::new_shard_state(now),
             },
         }
     }

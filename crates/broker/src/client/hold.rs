@@ -14,7 +14,7 @@ use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::parts::{Census, Clients, Connections, Context, Queues};
 use crate::client::progress::Allowance;
-use crate::client::protocols::{HeldInput, Protocols, protocol_of};
+use crate::client::protocols::{InputKind, Protocols, protocol_of};
 use crate::client::row::PAUSED;
 use crate::client::types::{PartialInput, UnprocessedInput};
 use crate::io::Io;
@@ -55,11 +55,11 @@ pub(crate) fn has_receive_room<P: Protocols, I: Io>(
 ) -> bool {
     // If little of the memory is received input, dropping input would not help.
     let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
-    if clients.conns.lacks(bytes) > 0 && clients.conns.receive_bytes() > part {
+    if clients.conns.missing_bytes(bytes) > 0 && clients.conns.receive_bytes() > part {
         clients.send_reply(slot, io);
         make_room(clients, queues, slot, bytes, io);
     }
-    clients.conns.lacks(bytes) == 0 || clients.may_take(census, slot, bytes)
+    clients.conns.missing_bytes(bytes) == 0 || clients.has_memory_for(census, slot, bytes)
 }
 
 /// Makes room for `bytes` bytes of this connection with some of the next rows of the table.
@@ -73,8 +73,8 @@ fn make_room<P: Protocols, I: Io>(
     let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
     for (class, .., slot) in hoarders(clients, newcomer, bytes) {
         let enough = match class {
-            Class::Large => clients.conns.lacks(bytes) == 0,
-            Class::Slow | Class::Poll => clients.conns.lacks(bytes + part) == 0,
+            Class::Large => clients.conns.missing_bytes(bytes) == 0,
+            Class::Slow | Class::Poll => clients.conns.missing_bytes(bytes + part) == 0,
         };
         if enough {
             return;
@@ -109,7 +109,9 @@ impl Context {
 
 /// The received bytes that are held for this connection.
 fn held_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
-    let spilled = conns.spill(slot).map_or(0, UnprocessedInput::bytes);
+    let spilled = conns
+        .unprocessed_input(slot)
+        .map_or(0, UnprocessedInput::bytes);
     spilled + partial_of(conns, slot).bytes
 }
 
@@ -143,10 +145,10 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
             of(row.consumer.client),
             by_address[&of(row.consumer.client)],
         );
-        let class = match protocol_of!(P, row.consumer.state, held_input(row)) {
-            HeldInput::Pipelined => Class::Poll,
-            HeldInput::Incomplete if owed > owed_most => Class::Slow,
-            HeldInput::Incomplete => {
+        let class = match protocol_of!(P, row.consumer.state, unprocessed_input_kind(row)) {
+            InputKind::Pipelined => Class::Poll,
+            InputKind::Incomplete if owed > owed_most => Class::Slow,
+            InputKind::Incomplete => {
                 let larger = match address == mine {
                     true => held > bytes,
                     false => of_address > by_address[&mine],
@@ -157,7 +159,7 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
                 }
                 Class::Large
             }
-            HeldInput::MustStay => continue,
+            InputKind::MustStay => continue,
         };
         hoarders.push((class, owed, of_address, held, slot));
     }
@@ -167,7 +169,9 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
 
 /// How many bytes this connection's input is behind.
 fn owed_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
-    let spilled = conns.spill(slot).map_or(0, UnprocessedInput::bytes_behind);
+    let spilled = conns
+        .unprocessed_input(slot)
+        .map_or(0, UnprocessedInput::bytes_behind);
     spilled.max(partial_of(conns, slot).bytes_behind)
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
     };
     let positions = since.iter().map(at).collect();
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
-        clients.broken(slot);
+        clients.end_as_broken(slot);
         return Err(Reason::Broken);
     };
     subscriptions.set_positions(serial, positions);
@@ -133,14 +133,14 @@ fn ask_pages_of<P: ProtocolTypes>(
     let placement = clients.ctx.world.placement();
     let to = clients.conns.reply_to(slot, 0);
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let newest = subscriptions.group(serial).map_or(0, |group| group.newest);
     let (mut snapshot_end, mut losses_before) = (0, 0);
     let all = placement.of_home(home);
     for partition in all.filter(|it| partition.is_none_or(|one| one == *it)) {
         let Some(at) = subscriptions.at_mut(serial, partition) else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
         at.asked = true;
         (snapshot_end, losses_before) = (at.snapshot_end, at.losses_before);
@@ -198,7 +198,7 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
     let client = clients.conns.get(slot).consumer.client;
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
     let Some(subscriptions) = subscriptions.filter(|all| all.group(serial).is_some()) else {
-        clients.broken(slot);
+        clients.end_as_broken(slot);
         return Err(Reason::Broken);
     };
     let part = subscriptions.next_place();
@@ -224,7 +224,7 @@ pub(crate) fn awaits_page<P: ProtocolTypes>(
     to: ReplyTo,
     serial: u32,
 ) -> bool {
-    conns.is_asked(to)
+    conns.is_waiting_for(to)
         && filter_subscriptions(conns, to.slot).is_some_and(|all| all.group(serial).is_some())
 }
 
@@ -268,7 +268,7 @@ impl<P: ProtocolTypes> Clients<P> {
         live: bool,
     ) {
         let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) else {
-            return self.broken(slot);
+            return self.end_as_broken(slot);
         };
         if let Some(at) = subscriptions.at_mut(serial, page.partition) {
             *at = GroupPosition {
@@ -294,18 +294,18 @@ pub(crate) fn leave_one<P: ProtocolTypes>(
 ) {
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
     let Some((row, place)) = subscriptions.and_then(|all| all.remove(part)) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let Removal { moved, ended } = subs.matching.leave(row, place);
     if let Some(Member { slot, part }) = moved {
         match filter_subscriptions_mut(&mut clients.conns, slot) {
             Some(subscriptions) => subscriptions.set_place(part, place),
-            None => clients.broken(slot),
+            None => clients.end_as_broken(slot),
         }
     }
     let Some(name) = ended else { return };
     for home in 0..clients.ctx.world.homes {
-        if home != clients.ctx.me {
+        if home != clients.ctx.own_shard {
             subs.lanes
                 .ask(home, |bytes| Ask::LeaveFilter(Span::append(bytes, &name)));
         }

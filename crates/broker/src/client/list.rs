@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crate::base::reason::Reason;
 use crate::client::joining::filter_subscriptions;
 use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions};
-use crate::client::row::{COUNTED, LIVE, MEMBER, MULTI};
+use crate::client::row::{COUNTED, LIVE, MEMBER, SUBSCRIPTION_LIST};
 use crate::client::side::{NamesBytes, Sub};
 use crate::client::subscriptions::{has_room_for, part_one};
 use crate::client::types::{ProtocolTypes, SideState, SubscriptionState};
@@ -26,7 +26,7 @@ const PAGES_MAX: u32 = 64;
 
 /// Whether this index of the list is free.
 pub(crate) fn is_vacant<S: SubscriptionState>(sub: &Sub<S>) -> bool {
-    sub.topic == NONE && sub.filter == 0 && sub.own.name().is_none()
+    sub.topic == NONE && sub.filter == 0 && sub.protocol_state.name().is_none()
 }
 
 /// The connection's list of subscriptions; empty if it has none.
@@ -38,7 +38,7 @@ pub(crate) fn list_of<P: ProtocolTypes>(
 }
 
 /// The subscription with this index. If the index comes from a table of the server and there is none, the caller ends the connection
-/// ([`Clients::broken`]).
+/// ([`Clients::end_as_broken`]).
 pub(crate) fn sub<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
@@ -63,7 +63,7 @@ pub(crate) fn part_of_topic<P: ProtocolTypes>(
     slot: u32,
     name: &[u8],
 ) -> Option<u32> {
-    let (hash, _) = clients.ctx.place_of(name);
+    let (hash, _) = clients.ctx.hash_and_home_of(name);
     let topic = subs.topics.find(hash, name)?;
     let list = list_of(&clients.conns, slot);
     clients.meter.work.steps.add(list.len() / 8);
@@ -92,7 +92,7 @@ pub(crate) fn add_sub<P: ProtocolTypes>(
     sub: Sub<P::SubscriptionState>,
 ) -> u32 {
     // A list that does not change has no free index.
-    let changes = conns.get(slot).has_list();
+    let changes = conns.get(slot).has_changing_subscriptions();
     let list = &mut conns.extra(slot).list;
     let mut vacant = list.iter().enumerate().filter(|(_, sub)| is_vacant(sub));
     let former = changes.then(|| vacant.next()).flatten();
@@ -120,7 +120,7 @@ pub(crate) fn leave<P: ProtocolTypes>(
     let extra = clients.conns.extra(slot);
     extra.behind.retain(|behind| behind.part != part);
     let Some(sub) = extra.list.get(part as usize) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let (topic, place, flags) = (sub.topic, sub.place, sub.flags);
     let is_filter = sub.filter != 0;
@@ -166,7 +166,7 @@ pub(crate) fn count_asked_pages<P: ProtocolTypes>(
     slot: u32,
     count: u32,
 ) {
-    if conns.get(slot).has_list()
+    if conns.get(slot).has_changing_subscriptions()
         && let Some(extra) = conns.find_extra_mut(slot)
     {
         extra.pages += count;
@@ -179,12 +179,12 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
     queues: &mut Queues,
     slot: u32,
 ) {
-    if clients.conns.get(slot).has_list()
+    if clients.conns.get(slot).has_changing_subscriptions()
         && let Some(extra) = clients.conns.find_extra_mut(slot)
         && extra.pages > 0
     {
         extra.pages -= 1;
-        if extra.pages == PAGES_MAX || extra.own.pending_answers() > PAGES_MAX as usize {
+        if extra.pages == PAGES_MAX || extra.protocol_state.pending_answers() > PAGES_MAX as usize {
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }
@@ -194,13 +194,13 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
 pub(crate) fn has_many_pages<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> bool {
     let extra = conns.find_extra(slot);
     extra.is_some_and(|extra| {
-        extra.pages > PAGES_MAX || extra.own.pending_answers() > PAGES_MAX as usize
+        extra.pages > PAGES_MAX || extra.protocol_state.pending_answers() > PAGES_MAX as usize
     })
 }
 
 /// An index of the list with its serial number, for [`ReplyTo::part`](crate::mail::ReplyTo::part).
 pub(crate) fn part_name<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part: u32) -> u32 {
-    if !conns.get(slot).wants(MULTI) {
+    if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         return part;
     }
     let serial = sub(conns, slot, part).map_or(0, |sub| sub.serial);
@@ -214,7 +214,7 @@ pub(crate) fn part_named<P: ProtocolTypes>(
     name: u32,
 ) -> Option<u32> {
     let part = name & ((1 << SERIAL_SHIFT) - 1);
-    if !conns.get(slot).wants(MULTI) {
+    if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         return (name == 0).then_some(0);
     }
     let sub = sub(conns, slot, part)?;
@@ -250,7 +250,7 @@ pub(crate) fn name_of<P: ProtocolTypes>(
     let Some(sub) = sub(conns, slot, part) else {
         return Vec::new();
     };
-    match sub.own.name() {
+    match sub.protocol_state.name() {
         Some(name) => name.to_vec(),
         None if sub.topic != NONE => subs.topics.name(sub.topic).to_vec(),
         None => filter_of(conns, &subs.matching, slot, part).unwrap_or_default(),
@@ -317,7 +317,7 @@ fn note_names<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, names_bytes
 fn names_bytes<P: ProtocolTypes>(clients: &Clients<P>, subs: &Subscriptions, slot: u32) -> u32 {
     let list = list_of(&clients.conns, slot);
     clients.meter.work.steps.add(list.len());
-    let topics = list.iter().map(|sub| match sub.own.name() {
+    let topics = list.iter().map(|sub| match sub.protocol_state.name() {
         Some(name) => name.len(),
         None if sub.topic != NONE => subs.topics.name(sub.topic).len(),
         None => 0,
@@ -334,24 +334,24 @@ impl<P: ProtocolTypes> Clients<P> {
         let epoch = self.ctx.world.epoch;
         self.conns.extra(slot);
         let row = self.conns.get_mut(slot);
-        if row.wants(MULTI) {
+        if row.has_option(SUBSCRIPTION_LIST) {
             return;
         }
-        row.consumer.options |= MULTI;
+        row.consumer.options |= SUBSCRIPTION_LIST;
         let (topic, place) = (
             core::mem::replace(&mut row.consumer.topic, NONE),
             row.consumer.place,
         );
         let flags = row.consumer.flags & (COUNTED | LIVE | MEMBER);
         row.consumer.flags &= !flags;
-        let own = P::SubscriptionState::unpack_options(&mut row.consumer.options);
+        let protocol_state = P::SubscriptionState::unpack_options(&mut row.consumer.options);
         if topic != NONE {
             self.conns.extra(slot).list.push(Sub {
                 topic,
                 place,
                 flags,
                 epoch,
-                own,
+                protocol_state,
                 ..Sub::default()
             });
         }
@@ -362,7 +362,7 @@ impl<P: ProtocolTypes> Clients<P> {
 /// answer refers to them.
 pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) {
     let row = conns.get(slot);
-    if row.extra() == NONE || row.link.spill != NONE {
+    if row.extra() == NONE || row.link.unprocessed_input != NONE {
         return;
     }
     let extra = conns.extra_of(slot);
@@ -372,10 +372,10 @@ pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) 
     }
     let mut subs = extra.list.iter().filter(|sub| !is_vacant(sub));
     match (subs.next(), subs.next()) {
-        (None, _) => conns.get_mut(slot).consumer.options &= !MULTI,
+        (None, _) => conns.get_mut(slot).consumer.options &= !SUBSCRIPTION_LIST,
         (Some(sub), None) if sub.topic != NONE && sub.flags & !MEMBER == COUNTED | LIVE => {
-            let mut options = row.consumer.options & !MULTI;
-            if !sub.own.pack_options(&mut options) {
+            let mut options = row.consumer.options & !SUBSCRIPTION_LIST;
+            if !sub.protocol_state.pack_options(&mut options) {
                 return;
             }
             let (topic, place, flags) = (sub.topic, sub.place, sub.flags);

@@ -29,7 +29,7 @@ pub(crate) struct Clients<P: ProtocolTypes> {
     pub(crate) ctx: Context,
     pub(crate) meter: Meter,
     /// The protocols' state of the shard.
-    pub(crate) own: P::ShardState,
+    pub(crate) protocol_state: P::ShardState,
 }
 
 /// The topics and filters of connections, and the lanes (ordered queues of mail) to the homes (the parts of shards that keep

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::budget::account::Level;
 use crate::client::parts::{Clients, Subscriptions};
-use crate::client::row::{MEMBER, MULTI};
+use crate::client::row::{MEMBER, SUBSCRIPTION_LIST};
 use crate::client::types::ProtocolTypes;
 use crate::mail::presence::{MEMBER_BYTES, PresenceAsk, write_member};
 use crate::mail::{Ask, Span};
@@ -26,7 +26,7 @@ pub(crate) fn begins_presence<P: ProtocolTypes>(
     let (user, info) = texts_of(clients, slot);
     let mut text = Vec::with_capacity(3 + name.len() + user.len() + info.len());
     write_member(&mut text, name, user, info);
-    let (_, home) = clients.ctx.place_of(name);
+    let (_, home) = clients.ctx.hash_and_home_of(name);
     // While memory is this short, the connection is only counted.
     let ask = PresenceAsk::Join(conn, clients.conns.level() < Level::Full);
     subs.lanes
@@ -48,7 +48,7 @@ pub(crate) fn member_bytes<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) ->
     }
     let is_member = |flags: u8| usize::from(flags & MEMBER != 0);
     let row = clients.conns.get(slot);
-    let members = match row.wants(MULTI) {
+    let members = match row.has_option(SUBSCRIPTION_LIST) {
         true => {
             let list = &clients.conns.extra_of(slot).list;
             clients.meter.work.steps.add(list.len() / SUBS_PER_STEP);
@@ -75,7 +75,7 @@ pub(crate) fn ends_presence<P: ProtocolTypes>(
     };
     let ask = PresenceAsk::Leave(clients.conns.id_of(slot), linger_s);
     let name = subs.topics.name(topic);
-    let (_, home) = clients.ctx.place_of(name);
+    let (_, home) = clients.ctx.hash_and_home_of(name);
     subs.lanes
         .ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, name)));
 }

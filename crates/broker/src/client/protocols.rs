@@ -1,5 +1,5 @@
 //! The trait [`Protocol`]: the functions that the rest of the shard calls on a connection's protocol. The default functions serve a protocol whose clients
-//! subscribe and unsubscribe on an open connection, and encode through its [`Codec`].
+//! subscribe and unsubscribe on an open connection, and encode through its [`SubscriptionHandler`].
 //!
 //! [`protocol_of`] is the only place that knows which protocol serves a connection: one `match` over the [state](crate::client::row::State).
 
@@ -7,7 +7,7 @@ use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::budget::stats::Transport;
-use crate::client::codec::Codec;
+use crate::client::codec::SubscriptionHandler;
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::front::Front;
 use crate::client::list::filters::filter_page;
@@ -15,7 +15,7 @@ use crate::client::list::live::{live_matches, live_messages};
 use crate::client::list::page::page_of_topic;
 use crate::client::parts::{Clients, Connections, Queues};
 use crate::client::progress::Allowance;
-use crate::client::row::{MULTI, Row};
+use crate::client::row::{Row, SUBSCRIPTION_LIST};
 use crate::client::types::{PartialInput, ProtocolTypes, SubscriptionRef, UnprocessedInput};
 use crate::home::Home;
 use crate::io::{CloseMode, Io};
@@ -23,7 +23,7 @@ use crate::mail::{FilterPage, Frames, Outcome, Page, ReplyTo};
 use crate::store::slab::NONE;
 
 /// The kind of received bytes that are held for a connection.
-pub(crate) enum HeldInput {
+pub(crate) enum InputKind {
     /// A part of an input.
     Incomplete,
     /// Pipelined requests behind a poll that waits for a message.
@@ -85,8 +85,8 @@ pub(crate) trait Protocols: ProtocolTypes {
 
 /// One protocol. `slot` is the connection's row.
 pub(crate) trait Protocol<P: Protocols> {
-    /// Encodes messages, and the notices that a subscription has begun or ended. [`NoCodec`](crate::client::codec::NoCodec) if the client gets none.
-    type Codec: Codec<P>;
+    /// Encodes messages, and the notices that a subscription has begun or ended. [`NoSubscriptionHandler`](crate::client::codec::NoSubscriptionHandler) if the client gets none.
+    type SubscriptionHandler: SubscriptionHandler<P>;
 
     /// The transport that the connection is counted for.
     fn transport(row: &Row) -> Transport;
@@ -133,7 +133,7 @@ pub(crate) trait Protocol<P: Protocols> {
 
     /// The peer has closed its side.
     fn peer_ended<I: Io>(clients: &mut Clients<P>, slot: u32, _io: &mut I) {
-        clients.drop_conn(slot, CloseMode::Now);
+        clients.drop_connection(slot, CloseMode::Now);
     }
 
     /// Called each second, unless the connection has just ended because of a slow input or a deadline.
@@ -151,12 +151,14 @@ pub(crate) trait Protocol<P: Protocols> {
 
     /// Whether received bytes may still have to be processed.
     fn has_waiting_input(conns: &Connections<P>, slot: u32) -> bool {
-        conns.spill(slot).is_some_and(UnprocessedInput::is_waiting)
+        conns
+            .unprocessed_input(slot)
+            .is_some_and(UnprocessedInput::is_waiting)
     }
 
     /// The kind of received bytes that the connection holds.
-    fn held_input(_row: &Row) -> HeldInput {
-        HeldInput::Incomplete
+    fn unprocessed_input_kind(_row: &Row) -> InputKind {
+        InputKind::Incomplete
     }
 
     /// An incomplete input that the protocol stores itself: its length, and by how many bytes it is too slow (see `progress.rs`).
@@ -166,12 +168,12 @@ pub(crate) trait Protocol<P: Protocols> {
 
     /// Whether there may be a partly received input.
     fn has_begun_input(conns: &Connections<P>, slot: u32) -> bool {
-        conns.get(slot).link.spill != NONE
+        conns.get(slot).link.unprocessed_input != NONE
     }
 
     /// Called each second while an input is incomplete. Returns whether the client sends it too slowly.
     fn count_input_second(clients: &mut Clients<P>, slot: u32, allowance: Allowance) -> bool {
-        let spill = clients.conns.spill_mut(slot);
+        let spill = clients.conns.unprocessed_input_mut(slot);
         spill.is_some_and(|spill| spill.count_second(allowance))
     }
 
@@ -195,7 +197,7 @@ pub(crate) trait Protocol<P: Protocols> {
 
     /// Ends the connection if new settings no longer allow what it has. False if the connection stays.
     fn settings_changed<I: Io>(front: &mut Front<P>, slot: u32, io: &mut I) -> bool {
-        let denied = front.clients.may_keep(&front.subs, slot);
+        let denied = front.clients.check_subscriptions(&front.subs, slot);
         denied.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }
 
@@ -242,7 +244,7 @@ pub(crate) trait Protocol<P: Protocols> {
         page: TopicPage<'_>,
         io: &mut I,
     ) {
-        page_of_topic::<Self::Codec, P, I>(front, (of.slot, of.part), page, io);
+        page_of_topic::<Self::SubscriptionHandler, P, I>(front, (of.slot, of.part), page, io);
     }
 
     /// Handles a page that the client has asked for (history). False if the page is for a subscription.
@@ -262,30 +264,30 @@ pub(crate) trait Protocol<P: Protocols> {
         page: MatchPage<'_>,
         io: &mut I,
     ) {
-        filter_page::<Self::Codec, P, I>(front, of, page, io);
+        filter_page::<Self::SubscriptionHandler, P, I>(front, of, page, io);
     }
 
     /// The encoding in which the connection gets a whole run of live messages of a topic, as all others with this encoding do. `None` if its
     /// messages are encoded for it alone: then [`Protocol::deliver_live`] delivers them.
     #[inline]
     fn shared_encoding(row: &Row) -> Option<P::Encoding> {
-        match row.wants(MULTI) {
+        match row.has_option(SUBSCRIPTION_LIST) {
             true => None,
-            false => Self::Codec::shared_encoding(row),
+            false => Self::SubscriptionHandler::shared_encoding(row),
         }
     }
 
     /// Delivers the live messages of the current run to a subscription, if there is no encoding that it shares.
     fn deliver_live<I: Io>(front: &mut Front<P>, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
-        if !front.clients.conns.get(slot).wants(MULTI) {
+        if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
             front.clients.expand(slot);
         }
-        live_messages::<Self::Codec, P, I>(front, (slot, part), frames, io);
+        live_messages::<Self::SubscriptionHandler, P, I>(front, (slot, part), frames, io);
     }
 
     /// Delivers, in order, the messages of a run that match the connection's filters. Skips a message if the filters still catch up in its partition.
     fn deliver_matched<I: Io>(front: &mut Front<P>, slot: u32, matches: Matches<'_>, io: &mut I) {
-        live_matches::<Self::Codec, P, I>(front, slot, matches, io);
+        live_matches::<Self::SubscriptionHandler, P, I>(front, slot, matches, io);
     }
 }

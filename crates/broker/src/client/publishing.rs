@@ -15,21 +15,21 @@ use crate::client::types::ProtocolTypes;
 
 /// Why a message is not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum PublishRefusal {
     /// The topic's name is not valid.
     Name(TopicError),
     /// The client lacks the right to publish it.
     Denied(Reason),
     /// Another reason.
-    For(Reason),
+    Other(Reason),
 }
 
-impl Refused {
+impl PublishRefusal {
     /// The reason, without what is wrong with a name.
     pub fn reason(&self) -> Reason {
         match self {
-            Refused::Name(_) => Reason::BadName,
-            Refused::Denied(reason) | Refused::For(reason) => *reason,
+            PublishRefusal::Name(_) => Reason::BadName,
+            PublishRefusal::Denied(reason) | PublishRefusal::Other(reason) => *reason,
         }
     }
 }
@@ -43,14 +43,14 @@ pub fn check_message(
     name: &[u8],
     bytes: usize,
     may_reserved: impl FnOnce() -> bool,
-) -> Result<(), Refused> {
-    topic::check_name(name, limits.topic_bytes).map_err(Refused::Name)?;
+) -> Result<(), PublishRefusal> {
+    topic::check_name(name, limits.topic_bytes).map_err(PublishRefusal::Name)?;
     if topic::is_reserved(name) && !may_reserved() {
-        return Err(Refused::For(Reason::Reserved));
+        return Err(PublishRefusal::Other(Reason::Reserved));
     }
     match bytes <= limits.message_bytes {
         true => Ok(()),
-        false => Err(Refused::For(Reason::MessageTooLong)),
+        false => Err(PublishRefusal::Other(Reason::MessageTooLong)),
     }
 }
 
@@ -62,9 +62,9 @@ impl<P: ProtocolTypes> Clients<P> {
         name: &[u8],
         bytes: usize,
         may_reserved: impl FnOnce() -> bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PublishRefusal> {
         check_message(&self.ctx.world.settings.limits, name, bytes, may_reserved)?;
-        self.may(slot, Right::Publish, name)
-            .map_err(Refused::Denied)
+        self.check_right(slot, Right::Publish, name)
+            .map_err(PublishRefusal::Denied)
     }
 }

@@ -229,18 +229,18 @@ fn fell_behind_in_run<P: ProtocolTypes>(
 ) {
     let group = filter_subscriptions(&clients.conns, slot).and_then(|all| all.groups().first());
     let Some(serial) = group.map(|group| group.serial) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let mut behind: Vec<PartitionId> = Vec::new();
     for n in rest {
         let topic = run.topics.get(n).zip(run.records().get(n));
         let Some((&(partition, _), record)) = topic else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
         let offset = record.offset - 1;
         if !behind.contains(&partition) {
             behind.push(partition);
-            clients.fall_back_in(matching, slot, serial, (partition, offset));
+            clients.fall_back_in_partition(matching, slot, serial, (partition, offset));
         }
     }
 }
@@ -300,7 +300,7 @@ fn queue<P: ProtocolTypes>(
         let waits = !record.latest || planted::is(Fault::Superseded);
         if !waits || !fits(&clients.conns, parcel.slot, len, bounds) {
             let offset = record.previous;
-            if clients.conns.get(parcel.slot).wants(FILTERS) {
+            if clients.conns.get(parcel.slot).has_option(FILTERS) {
                 return fell_behind_in_run(
                     clients,
                     &subs.matching,

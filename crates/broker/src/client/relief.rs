@@ -1,7 +1,7 @@
 //! Frees memory that clients make the server hold, when the memory account nears its limit.
 //!
 //! First, nothing more is added to outboxes: subscribers fall back to the log ([`fits`](crate::client::send::fits)), and lost
-//! messages are remembered for fewer topics. Then clients that hold much get no new session or subscription ([`Clients::may_take`],
+//! messages are remembered for fewer topics. Then clients that hold much get no new session or subscription ([`Clients::has_memory_for`],
 //! [`has_memory_for_absent`]). Just below the limit, the heaviest party (address or user) loses what it holds, until there is room again. First
 //! its sessions without a connection end, as if they had expired, then its connections, largest first. Clients that hold little are
 //! served. They end only above the limit, on a shard where nobody holds much and all together do.
@@ -35,8 +35,8 @@ impl<P: Protocols> Front<P> {
     #[inline]
     pub(crate) fn charge_input<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) {
         self.clients.conns.charge_received();
-        if self.clients.conns.must_weigh() {
-            self.clients.conns.weigh_touched();
+        if self.clients.conns.must_weigh_now() {
+            self.clients.conns.weigh_changed_side_rows();
         }
         // Once a turn: if no connection can be ended, inputs must not each cost a step of the census.
         if self.clients.conns.level() == Level::Over && self.census.may_make_room() {
@@ -116,7 +116,7 @@ impl<P: Protocols> Front<P> {
     }
 }
 
-/// Whether a session at this home, whose client is absent, may hold `bytes` more: as in [`Clients::may_take`].
+/// Whether a session at this home, whose client is absent, may hold `bytes` more: as in [`Clients::has_memory_for`].
 pub(crate) fn has_memory_for_absent<P: ProtocolTypes>(
     clients: &Clients<P>,
     census: &Census,
@@ -147,7 +147,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
         home.trim_losses(LOSSES_MAX, usize::MAX);
         is_near && home.trim_losses(LOSSES_NEAR, LOSSES_PER_TURN)
     });
-    conns.weigh_touched();
+    conns.weigh_changed_side_rows();
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
     let queued = of_home(Home::pages_bytes) + front.queues.bytes() + waiting_bytes;
     let turns = front.subs.lanes.own_bytes() + queued;
@@ -155,13 +155,13 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     let subscriptions = filters + of_home(Home::losses_bytes);
     let answers = of_home(|home| home.retries.answers_bytes());
     let presence = of_home(Home::presence_bytes);
-    conns.charge(MemoryPart::Turns, turns);
-    conns.charge(MemoryPart::Subscriptions, subscriptions);
-    conns.charge(MemoryPart::Presence, presence);
-    conns.charge(MemoryPart::Credentials, front.gate.question_bytes().get());
-    conns.charge(MemoryPart::ClientLog, client_log_bytes);
-    conns.charge(MemoryPart::Tls, io.transport_bytes());
-    conns.charge(MemoryPart::Answers, answers);
+    conns.set_charge(MemoryPart::Turns, turns);
+    conns.set_charge(MemoryPart::Subscriptions, subscriptions);
+    conns.set_charge(MemoryPart::Presence, presence);
+    conns.set_charge(MemoryPart::Credentials, front.gate.question_bytes().get());
+    conns.set_charge(MemoryPart::ClientLog, client_log_bytes);
+    conns.set_charge(MemoryPart::Tls, io.transport_bytes());
+    conns.set_charge(MemoryPart::Answers, answers);
     trims
 }
 
@@ -187,8 +187,8 @@ fn count_holders<P: ProtocolTypes>(
         if !clients.conns.get(slot).is_open() {
             continue;
         }
-        let bytes = clients.conns.held_by(slot)
-            + clients.conns.filters_of(slot) * filter_bytes
+        let bytes = clients.conns.held_bytes(slot)
+            + clients.conns.filter_count(slot) * filter_bytes
             + member_bytes(clients, slot);
         if bytes > 0 {
             let (party, conn) = (clients.party(slot), clients.conns.id_of(slot));
@@ -225,7 +225,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Whether this connection may make the shard hold `bytes` more bytes of a request or a session. Always below [`Level::Full`].
     /// From then on only if its address or user then still holds little.
-    pub(crate) fn may_take(&self, census: &Census, slot: u32, bytes: usize) -> bool {
+    pub(crate) fn has_memory_for(&self, census: &Census, slot: u32, bytes: usize) -> bool {
         if self.conns.level() < Level::Full {
             return true;
         }

@@ -101,8 +101,12 @@ pub(crate) fn review<P: Protocols, I: Io>(
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether the client would now be allowed to subscribe to everything that it is subscribed to.
-    pub(crate) fn may_keep(&self, subs: &Subscriptions, slot: u32) -> Result<(), Reason> {
-        let may = |name: &[u8]| self.may(slot, Right::Subscribe, name);
+    pub(crate) fn check_subscriptions(
+        &self,
+        subs: &Subscriptions,
+        slot: u32,
+    ) -> Result<(), Reason> {
+        let may = |name: &[u8]| self.check_right(slot, Right::Subscribe, name);
         all_topics_of(&self.conns, &subs.topics, slot)
             .into_iter()
             .try_for_each(may)?;

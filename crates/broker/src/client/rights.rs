@@ -26,7 +26,7 @@ const HASH_WORK: usize = 3;
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether the connection's client has this right on every topic that `filter` matches. A topic name is a filter too.
-    pub(crate) fn may(&self, slot: u32, right: Right, filter: &[u8]) -> Result<(), Reason> {
+    pub(crate) fn check_right(&self, slot: u32, right: Right, filter: &[u8]) -> Result<(), Reason> {
         let access = &self.ctx.world.settings.access;
         if !access.closed {
             return Ok(());
@@ -85,7 +85,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Whether the client has each of these rights on each of these topics or filters.
-    pub(crate) fn may_all(
+    pub(crate) fn check_rights(
         &self,
         slot: u32,
         rights: &[Right],
@@ -94,13 +94,13 @@ impl<P: ProtocolTypes> Clients<P> {
         let each = |right: &Right| {
             names
                 .iter()
-                .try_for_each(|name| self.may(slot, *right, name))
+                .try_for_each(|name| self.check_right(slot, *right, name))
         };
         rights.iter().try_for_each(each)
     }
 
     /// Whether the client may publish to any topic.
-    pub(crate) fn may_publish_some(&self, slot: u32) -> Result<(), Reason> {
+    pub(crate) fn check_may_publish_anywhere(&self, slot: u32) -> Result<(), Reason> {
         let access = &self.ctx.world.settings.access;
         let right = Right::Publish;
         let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
@@ -130,7 +130,7 @@ impl<P: ProtocolTypes> Clients<P> {
     ///
     /// # Errors
     /// Why the credential was refused.
-    pub(crate) fn enter_as(&mut self, slot: u32, who: Option<Identity>) -> Result<(), Reason> {
+    pub(crate) fn set_identity(&mut self, slot: u32, who: Option<Identity>) -> Result<(), Reason> {
         if let Some(known) = who.map_or(Ok(None), |who| self.check_identity(who))? {
             self.conns.grants.set(slot, known);
         }
@@ -185,7 +185,7 @@ pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     if let Some(known) = gate.verdict_cache().get(digest, now_s, wall_s) {
         return Some(Ok(Some(known.clone())));
     }
-    if !clients.may_take(census, slot, bytes) {
+    if !clients.has_memory_for(census, slot, bytes) {
         return Some(Err(Reason::VerifierBusy));
     }
     let asker = Party::without_name(clients.conns.get(slot).consumer.client, slot).number();
@@ -199,7 +199,7 @@ pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
 }
 
 /// Handles a verdict from the verifier: caches it, and tells the connection's protocol.
-pub(crate) fn verdict<P: Protocols>(
+pub(crate) fn handle_verdict<P: Protocols>(
     clients: &mut Clients<P>,
     queues: &mut Queues,
     gate: &mut Gate,

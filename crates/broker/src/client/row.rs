@@ -52,35 +52,35 @@ pub const SERVED: u8 = 64;
 pub const TURNED_AWAY: u8 = 128;
 
 /// The connection subscribes to several topics.
-pub const MULTI: u32 = 1 << 10;
+pub const SUBSCRIPTION_LIST: u32 = 1 << 10;
 /// The connection subscribes by filter.
 pub const FILTERS: u32 = 1 << 23;
-/// The first of eight bits of the options that only the connection's protocol uses. The lower bits, except `MULTI` and `FILTERS`,
+/// The first of eight bits of the options that only the connection's protocol uses. The lower bits, except `SUBSCRIPTION_LIST` and `FILTERS`,
 /// are the options of the request that the connection began with.
-pub const OWN_SHIFT: u32 = 24;
+pub const PROTOCOL_OPTIONS_SHIFT: u32 = 24;
 /// The mask of these eight bits.
-pub const OWN: u32 = 0xff << OWN_SHIFT;
+pub const PROTOCOL_OPTIONS: u32 = 0xff << PROTOCOL_OPTIONS_SHIFT;
 
 /// The second in which a connection began: the low 31 bits of [`Now::unix_s`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Began(u32);
+pub struct StartSecond(u32);
 
-impl Began {
+impl StartSecond {
     const BITS: u32 = (1 << 31) - 1;
 
     /// A beginning at `now`.
-    pub fn at(now: Now) -> Began {
-        Began(now.unix_s & Began::BITS)
+    pub fn at(now: Now) -> StartSecond {
+        StartSecond(now.unix_s & StartSecond::BITS)
     }
 
     /// All 32 bits of the second. No connection is open for 68 years, so 31 bits are enough.
     pub fn unix_s(self, now: Now) -> u32 {
-        let age_s = now.unix_s.wrapping_sub(self.0) & Began::BITS;
+        let age_s = now.unix_s.wrapping_sub(self.0) & StartSecond::BITS;
         now.unix_s.saturating_sub(age_s)
     }
 }
 
-/// In [`Consumer::extra`]: the connection has no side row, and the other bits are [`Began`].
+/// In [`Consumer::extra`]: the connection has no side row, and the other bits are [`StartSecond`].
 const NO_EXTRA: u32 = 1 << 31;
 
 /// The row of a connection: a link, and the consumer on it.
@@ -100,7 +100,7 @@ pub struct Link {
     /// The socket; for a stream its number.
     pub socket: SocketId,
     /// Side row: received bytes that wait to be processed or completed.
-    pub spill: u32,
+    pub unprocessed_input: u32,
     /// Side row: bytes that the socket refused.
     pub outbox: u32,
     /// The second of the next timeout, or 0.
@@ -115,8 +115,8 @@ pub struct Link {
 
 /// A client that is served on a link: its subscriptions, its rights, and the answers that it waits for.
 pub struct Consumer {
-    /// Side row: all other state that few connections need. It also stores the connection's [`Began`]. Without a side row this field is
-    /// [`NO_EXTRA`] and the [`Began`].
+    /// Side row: all other state that few connections need. It also stores the connection's [`StartSecond`]. Without a side row this field is
+    /// [`NO_EXTRA`] and the [`StartSecond`].
     extra: u32,
     /// The topic, if there is only one.
     pub topic: u32,
@@ -125,7 +125,7 @@ pub struct Consumer {
     /// The options of the consumer.
     pub options: u32,
     /// The row of its protocol, if the protocol has such rows.
-    pub own: u32,
+    pub protocol_row: u32,
     /// The client whose limits count it.
     pub client: Client,
     /// Counts its requests.
@@ -144,7 +144,7 @@ impl SlabRow for Row {
         Row {
             link: Link {
                 socket: NO_SOCKET,
-                spill: NONE,
+                unprocessed_input: NONE,
                 outbox: NONE,
                 deadline_s: 0,
                 sent_s: 0,
@@ -156,7 +156,7 @@ impl SlabRow for Row {
                 topic: next,
                 place: 0,
                 options: 0,
-                own: NONE,
+                protocol_row: NONE,
                 client: Client::NOBODY,
                 request: 0,
                 state: State::Draining,
@@ -177,7 +177,7 @@ impl Row {
     pub fn new(socket: SocketId, state: State, now: Now, deadline_s: u32) -> Self {
         let mut row = Row::vacant(NONE);
         (row.link.socket, row.link.deadline_s, row.link.sent_s) = (socket, deadline_s, now.s);
-        row.consumer.extra = NO_EXTRA | Began::at(now).0;
+        row.consumer.extra = NO_EXTRA | StartSecond::at(now).0;
         row.consumer.state = state;
         row
     }
@@ -190,16 +190,16 @@ impl Row {
         }
     }
     /// Records the first side row, which from now on stores when the connection began.
-    pub fn begin_extra(&mut self, extra: u32) -> Began {
-        Began(core::mem::replace(&mut self.consumer.extra, extra) & Began::BITS)
+    pub fn begin_extra(&mut self, extra: u32) -> StartSecond {
+        StartSecond(core::mem::replace(&mut self.consumer.extra, extra) & StartSecond::BITS)
     }
     /// Records that there is no side row, so the row stores when the connection began.
-    pub fn end_extra(&mut self, began: Began) {
+    pub fn end_extra(&mut self, began: StartSecond) {
         self.consumer.extra = NO_EXTRA | began.0;
     }
     /// When the connection began, if it has no side row.
-    pub fn began(&self) -> Began {
-        Began(self.consumer.extra & Began::BITS)
+    pub fn start_second(&self) -> StartSecond {
+        StartSecond(self.consumer.extra & StartSecond::BITS)
     }
     /// Whether the row is in use.
     pub fn is_open(&self) -> bool {
@@ -207,7 +207,7 @@ impl Row {
     }
     /// Whether the subscriptions of the connection change while it is open. Several subscriptions are then a list with free places.
     #[inline]
-    pub fn has_list(&self) -> bool {
+    pub fn has_changing_subscriptions(&self) -> bool {
         match self.consumer.state {
             State::Mqtt | State::Centrifugo => true,
             State::Proxy | State::Http | State::Waiting | State::Poll | State::Http2 => false,
@@ -216,7 +216,7 @@ impl Row {
     }
     /// Whether any bit of `option` is set.
     #[inline]
-    pub fn wants(&self, option: u32) -> bool {
+    pub fn has_option(&self, option: u32) -> bool {
         self.consumer.options & option != 0
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     let row = clients.conns.get_mut(slot);
     row.link.deadline_s = deadline_s;
     if row.link.has(CLOSING) {
-        return clients.shut(slot, io);
+        return clients.close_after_output(slot, io);
     }
     clients.conns.update_interest(slot, io);
     protocol_of!(P, state, outbox_drained(front, slot));
@@ -210,13 +210,13 @@ impl<P: ProtocolTypes> Clients<P> {
         frames: &Frames,
     ) -> Bounds {
         if !self.ctx.world.rules.bound_outboxes() {
-            return self.ctx.bounds();
+            return self.ctx.default_bounds();
         }
         match run.topics.get(message) {
-            Some((_, name)) => self.ctx.bounds_of(frames.name(*name)),
+            Some((_, name)) => self.ctx.bounds_for_topic(frames.name(*name)),
             None => self
                 .ctx
-                .bounds_of(topics.name(topic_of(&self.conns, slot, part))),
+                .bounds_for_topic(topics.name(topic_of(&self.conns, slot, part))),
         }
     }
 }

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::client::row::Began;
+use crate::client::row::StartSecond;
 use crate::client::types::{ProtocolTypes, SideState};
 use crate::filters::matching::FilterSubscriptions;
 
@@ -25,7 +25,7 @@ pub(crate) struct Sub<S> {
     /// The epoch of that offset.
     pub epoch: u32,
     /// State that only the connection's protocol reads.
-    pub own: S,
+    pub protocol_state: S,
 }
 
 /// A subscription that must read from the log before it gets live messages (sent when they are published) again.
@@ -77,9 +77,9 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     /// The subscriptions by filter.
     pub filters: Option<Box<FilterSubscriptions>>,
     /// State of the connection's protocol.
-    pub own: P::SideState,
+    pub protocol_state: P::SideState,
     /// When the connection began. It is stored here while there is a side row.
-    pub began: Began,
+    pub start_second: StartSecond,
     /// The bytes of the side row that are charged to the account.
     charged_bytes: usize,
 }
@@ -94,8 +94,8 @@ impl<P: ProtocolTypes> Default for Extra<P> {
             set: 0,
             behind: Vec::new(),
             filters: None,
-            own: P::SideState::default(),
-            began: Began::default(),
+            protocol_state: P::SideState::default(),
+            start_second: StartSecond::default(),
             charged_bytes: 0,
         }
     }
@@ -104,7 +104,7 @@ impl<P: ProtocolTypes> Default for Extra<P> {
 impl<P: ProtocolTypes> Extra<P> {
     /// The bytes of the side row and its heap, with its part of shared messages.
     pub fn weight(&self) -> usize {
-        self.own_bytes() + self.own.shared_weight()
+        self.own_bytes() + self.protocol_state.shared_weight()
     }
 
     /// The same bytes without large messages.
@@ -114,12 +114,12 @@ impl<P: ProtocolTypes> Extra<P> {
             + self.shared_bytes as usize
             + self.behind.capacity() * size_of::<Behind>()
             + self.filters.as_ref().map_or(0, |filters| filters.bytes())
-            + self.own.bytes()
+            + self.protocol_state.bytes()
     }
 
     /// Whether no subscription is behind, no page is in flight, and the connection's protocol needs no state here.
     pub fn is_idle(&self) -> bool {
-        self.behind.is_empty() && self.pages == 0 && self.own.is_idle()
+        self.behind.is_empty() && self.pages == 0 && self.protocol_state.is_idle()
     }
 
     /// Updates the charge. Returns the charged bytes before and now.

@@ -12,7 +12,7 @@ use crate::budget::admission::Client;
 use crate::client::joining::join_filters;
 use crate::client::list::{add_sub, count_asked_pages, part_name, sub_mut, vacate};
 use crate::client::parts::{Clients, Subscriptions, Topics};
-use crate::client::row::MULTI;
+use crate::client::row::SUBSCRIPTION_LIST;
 use crate::client::side::Sub;
 use crate::client::subscriptions::ask_of;
 use crate::client::types::ProtocolTypes;
@@ -74,7 +74,7 @@ impl First {
     };
 }
 
-/// Subscribes a connection. The subscription is in the list if the connection has one ([`MULTI`]), else in the row. `own` is the protocol's state in the
+/// Subscribes a connection. The subscription is in the list if the connection has one ([`SUBSCRIPTION_LIST`]), else in the row. `own` is the protocol's state in the
 /// list. Returns the index in the list.
 ///
 /// # Errors
@@ -98,13 +98,13 @@ fn subscribe_to_topic<P: ProtocolTypes>(
     slot: u32,
     name: &[u8],
     wanted: &Wanted<'_>,
-    own: P::SubscriptionState,
+    protocol_state: P::SubscriptionState,
 ) -> u32 {
     let since = wanted.since.first().copied().unwrap_or(Since::Default);
-    let (hash, _) = clients.ctx.place_of(name);
+    let (hash, _) = clients.ctx.hash_and_home_of(name);
     let topic = subs.topics.open(hash, name);
     let place = subs.topics.join(topic, slot);
-    let part = if clients.conns.get(slot).wants(MULTI) {
+    let part = if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // Until a page comes, its position is the one that the client has named. Without one it has seen nothing.
         let seen = match since {
             Since::At(position) => position,
@@ -115,7 +115,7 @@ fn subscribe_to_topic<P: ProtocolTypes>(
             place,
             offset: seen.offset,
             epoch: seen.epoch,
-            own,
+            protocol_state,
             ..Sub::default()
         };
         add_sub(&mut clients.conns, slot, sub)
@@ -157,16 +157,16 @@ fn subscribe_to_filters<P: ProtocolTypes>(
     slot: u32,
     filters: &[&[u8]],
     wanted: &Wanted<'_>,
-    own: P::SubscriptionState,
+    protocol_state: P::SubscriptionState,
 ) -> Result<u32, Reason> {
-    let is_listed = clients.conns.get(slot).wants(MULTI);
+    let is_listed = clients.conns.get(slot).has_option(SUBSCRIPTION_LIST);
     let part = match is_listed {
         true => {
             let sub = Sub {
                 topic: NONE,
                 // It has no group yet.
                 filter: u32::MAX,
-                own,
+                protocol_state,
                 ..Sub::default()
             };
             add_sub(&mut clients.conns, slot, sub)

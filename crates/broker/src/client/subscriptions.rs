@@ -15,7 +15,7 @@ use crate::client::parts::{
     Clients, Connections, Context, Deliveries, Matching, Subscriptions, Topics,
 };
 use crate::client::presence::{begins_presence, ends_presence};
-use crate::client::row::{COUNTED, FILTERS, MEMBER, MULTI};
+use crate::client::row::{COUNTED, FILTERS, MEMBER, SUBSCRIPTION_LIST};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
 use crate::mail::{Attach, ReplyTo};
@@ -42,8 +42,8 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
     slot: u32,
 ) {
     let row = clients.conns.get_mut(slot);
-    if row.wants(MULTI) {
-        row.consumer.options &= !MULTI;
+    if row.has_option(SUBSCRIPTION_LIST) {
+        row.consumer.options &= !SUBSCRIPTION_LIST;
         let extra = clients.conns.extra(slot);
         extra.shared_bytes = 0;
         for sub in core::mem::take(&mut extra.list) {
@@ -53,7 +53,7 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
         }
         return;
     }
-    if row.wants(FILTERS) {
+    if row.has_option(FILTERS) {
         row.consumer.options &= !FILTERS;
         return clients.leave_filters(subs, slot);
     }
@@ -69,7 +69,7 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
 /// The topic of a part, or `NONE`.
 pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part: u32) -> u32 {
     let row = conns.get(slot);
-    if !row.wants(MULTI) {
+    if !row.has_option(SUBSCRIPTION_LIST) {
         return row.consumer.topic;
     }
     conns
@@ -85,9 +85,9 @@ pub(crate) fn topics_of<P: ProtocolTypes>(
     slot: u32,
 ) -> impl Iterator<Item = u32> {
     let row = conns.get(slot);
-    let several = row.wants(MULTI) && row.extra() != NONE;
+    let several = row.has_option(SUBSCRIPTION_LIST) && row.extra() != NONE;
     let list = several.then(|| conns.extra_of(slot).list.iter().map(|sub| sub.topic));
-    let one = (!row.wants(MULTI)).then_some(row.consumer.topic);
+    let one = (!row.has_option(SUBSCRIPTION_LIST)).then_some(row.consumer.topic);
     let all = list.into_iter().flatten().chain(one);
     all.filter(|topic| *topic != NONE)
 }
@@ -98,7 +98,7 @@ pub(crate) fn flags_of<P: ProtocolTypes>(
     slot: u32,
     part: u32,
 ) -> &mut u8 {
-    if !conns.get(slot).wants(MULTI) {
+    if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         return &mut conns.get_mut(slot).consumer.flags;
     }
     &mut conns.extra_mut(slot).list[part as usize].flags
@@ -113,7 +113,7 @@ pub(crate) fn record_seen<P: ProtocolTypes>(
     epoch: u32,
 ) {
     let row = conns.get(slot);
-    if row.wants(MULTI) {
+    if row.has_option(SUBSCRIPTION_LIST) {
         let sub = &mut conns.extra_mut(slot).list[part as usize];
         (sub.offset, sub.epoch) = (offset, epoch);
     }
@@ -122,7 +122,7 @@ pub(crate) fn record_seen<P: ProtocolTypes>(
 /// The number of parts of a connection.
 pub(crate) fn parts<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> u32 {
     let row = conns.get(slot);
-    if row.wants(MULTI) {
+    if row.has_option(SUBSCRIPTION_LIST) {
         conns.extra_of(slot).list.len() as u32
     } else {
         1
@@ -146,10 +146,10 @@ impl<P: ProtocolTypes> Clients<P> {
         out: &mut Vec<u8>,
     ) {
         let row = self.conns.get(slot);
-        if row.wants(FILTERS) {
+        if row.has_option(FILTERS) {
             return self.write_matched_id(matching, deliveries, slot, &[], out);
         }
-        if !row.wants(MULTI) {
+        if !row.has_option(SUBSCRIPTION_LIST) {
             position::write(out, self.ctx.position_at(offset));
             return;
         }
@@ -246,7 +246,7 @@ pub(crate) fn part_one<P: ProtocolTypes>(
     flags: u8,
 ) {
     if let Some(moved) = subs.topics.part(topic, place) {
-        clients.conns.has_moved(topic, &moved);
+        clients.conns.set_member_place(topic, &moved);
     }
     if flags & MEMBER != 0 {
         ends_presence(clients, subs, slot, topic);

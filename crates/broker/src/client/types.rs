@@ -61,13 +61,13 @@ pub(crate) trait SubscriptionState: Default {
 /// The types of the protocols of a server.
 pub(crate) trait ProtocolTypes: Sized {
     /// Received bytes that are not processed yet.
-    type Spill: UnprocessedInput;
+    type UnprocessedInput: UnprocessedInput;
     /// The protocol's state in a side row.
     type SideState: SideState;
     /// The protocol's state of each subscription in a list.
     type SubscriptionState: SubscriptionState;
     /// A row (table entry) that a protocol may add to a connection.
-    type OwnRow: SlabRow;
+    type ProtocolRow: SlabRow;
     /// The protocols' state of a shard.
     type ShardState;
     /// The forms in which messages are sent.

@@ -31,10 +31,10 @@ use crate::protocol::stream::interest::unfollow;
 use crate::store::slab::NONE;
 
 impl ProtocolTypes for AllProtocols {
-    type Spill = Spill;
+    type UnprocessedInput = Spill;
     type SideState = Side;
     type SubscriptionState = SubscriptionState;
-    type OwnRow = MqttRow;
+    type ProtocolRow = MqttRow;
     type ShardState = ShardState;
     type Encoding = Encoding;
 
@@ -57,13 +57,13 @@ impl Protocols for AllProtocols {
 
     fn connection_ends(front: &mut Front, slot: u32) {
         for stream in front.clients.conns.end_link(slot) {
-            front.clients.drop_conn(stream, CloseMode::Now);
+            front.clients.drop_connection(stream, CloseMode::Now);
         }
         drop_batch(&mut front.clients.conns, slot);
         let row = front.clients.conns.get_mut(slot);
-        if row.consumer.own != NONE {
+        if row.consumer.protocol_row != NONE {
             front.end_session(slot);
-        } else if row.wants(FOLLOWS) {
+        } else if row.has_option(FOLLOWS) {
             row.consumer.options &= !FOLLOWS;
             unfollow(&mut front.clients, &mut front.subs.lanes, slot);
         }

@@ -81,9 +81,11 @@ impl Encoding {
     /// The encoding that a request has asked for.
     #[inline]
     pub(crate) fn of_request(row: &Row) -> Encoding {
-        let envelope = row.wants(ENVELOPE);
-        if row.consumer.state == State::Sse || row.wants(crate::protocol::http::options::EVENTS) {
-            return match (envelope, row.wants(HTTP10)) {
+        let envelope = row.has_option(ENVELOPE);
+        if row.consumer.state == State::Sse
+            || row.has_option(crate::protocol::http::options::EVENTS)
+        {
+            return match (envelope, row.has_option(HTTP10)) {
                 (false, false) => Encoding::Events,
                 (false, true) => Encoding::EventsToEnd,
                 (true, false) => Encoding::EventsEnvelope,
@@ -93,7 +95,7 @@ impl Encoding {
         if row.consumer.options & (META | ENVELOPE | DEFLATE) == 0 {
             return Encoding::Frame;
         }
-        if row.wants(META) {
+        if row.has_option(META) {
             Encoding::Meta
         } else if envelope {
             Encoding::FrameEnvelope

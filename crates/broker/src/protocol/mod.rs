@@ -24,7 +24,7 @@ mod sse;
 pub(crate) mod stream;
 mod websocket;
 
-pub use crate::client::publishing::{Refused, check_message};
+pub use crate::client::publishing::{PublishRefusal, check_message};
 pub use crate::client::review::Review;
 pub use centrifugo::reasons::error_of as centrifugo_error_of;
 pub use centrifugo::state::{client_id_text, client_named as centrifugo_client_named, epoch_text};

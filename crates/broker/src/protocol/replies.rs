@@ -4,12 +4,12 @@
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
-use crate::client::codec::Codec as _;
+use crate::client::codec::SubscriptionHandler as _;
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::joining::awaits_page;
 use crate::client::list::{count_answered_page, part_named};
 use crate::client::protocols::protocol_of;
-use crate::client::row::{COUNTED, LIVE, MULTI, State};
+use crate::client::row::{COUNTED, LIVE, SUBSCRIPTION_LIST, State};
 use crate::client::subscriptions::{flags_of, parts, topic_of, update_presence};
 use crate::client::types::SubscriptionRef;
 use crate::io::Io;
@@ -55,7 +55,7 @@ impl Front {
             } => self.page(topic, to, page, frames, io),
             Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
             Tell::Fenced(to) => self.answered(to, None, io),
-            Tell::Released(to, _) if !clients.conns.is_asked(to) => {
+            Tell::Released(to, _) if !clients.conns.is_waiting_for(to) => {
                 late_answer(clients, &mut subs.lanes, to, None);
             }
             Tell::Released(to, is_known) => mqtt_released(clients, queues, to, is_known, io),
@@ -64,7 +64,7 @@ impl Front {
                 group,
                 is_new_subscriber,
             } => {
-                if clients.conns.is_asked(to) {
+                if clients.conns.is_waiting_for(to) {
                     count_answered_page(clients, queues, to.slot);
                 }
                 let refused = group_joined(
@@ -93,7 +93,7 @@ impl Front {
             }
             Tell::SessionTaken(holder) => end_holder(clients, holder, Reason::TakenOver, io),
             Tell::NoRoomForRecords(holder) => end_holder(clients, holder, Reason::DiskFull, io),
-            Tell::Presence(to, _) if !clients.conns.is_asked(to) => {}
+            Tell::Presence(to, _) if !clients.conns.is_waiting_for(to) => {}
             Tell::Presence(to, ref page) => match clients.conns.get(to.slot).consumer.state {
                 State::Centrifugo => {
                     presence_answered(clients, &mut subs.lanes, queues, to, page, io);
@@ -114,7 +114,7 @@ impl Front {
             subs.topics.get_mut(topic).waiting -= 1;
         }
         let mut part = None;
-        if clients.conns.is_asked(to) {
+        if clients.conns.is_waiting_for(to) {
             count_answered_page(clients, queues, slot);
             page_answered(clients, queues, slot);
             let state = clients.conns.get(slot).consumer.state;
@@ -180,7 +180,7 @@ impl Front {
             // before it.
             subs.matching.record_seen_by_all(page.partition, page.head);
         }
-        if clients.conns.is_asked(to) {
+        if clients.conns.is_waiting_for(to) {
             count_answered_page(clients, queues, to.slot);
         }
         if !awaits_page(&clients.conns, to, serial) {
@@ -201,9 +201,12 @@ impl Front {
                 Some(Outcome::NoRoom(_)) => WillOutcome::Refused,
                 _ => WillOutcome::Published,
             };
-            return clients.own.published_wills.push((to.part, outcome));
+            return clients
+                .protocol_state
+                .published_wills
+                .push((to.part, outcome));
         }
-        if !clients.conns.is_asked(to) {
+        if !clients.conns.is_waiting_for(to) {
             return late_answer(clients, &mut subs.lanes, to, outcome);
         }
         let state = clients.conns.get(to.slot).consumer.state;
@@ -222,7 +225,7 @@ impl Front {
         let state = row.consumer.state;
         let shared = protocol_of!(AllProtocols, state, shared_encoding(row));
         let (mut part, mut flags) = (0, row.consumer.flags | COUNTED);
-        if row.wants(MULTI) {
+        if row.has_option(SUBSCRIPTION_LIST) {
             let mut list = self.clients.conns.extra_of(slot).list.iter();
             let at = list.position(|sub| sub.topic == topic);
             part = at.expect("a member has the topic in its list");
@@ -232,12 +235,14 @@ impl Front {
         let of = SubscriptionRef { slot, topic, part };
         let is_live = flags & (COUNTED | LIVE) == COUNTED | LIVE;
         let begun = matches!(state, State::WebSocket | State::Sse);
-        if is_live || begun && !row.wants(MULTI) && planted::is(Fault::LiveBeforeHead) {
+        if is_live
+            || begun && !row.has_option(SUBSCRIPTION_LIST) && planted::is(Fault::LiveBeforeHead)
+        {
             match shared {
                 Some(encoding) => self.push_encoded(of, encoding, frames, io),
                 None => protocol_of!(AllProtocols, state, deliver_live(self, of, frames, io)),
             }
-        } else if row.wants(MULTI) {
+        } else if row.has_option(SUBSCRIPTION_LIST) {
             let first = self.feed.run.records()[0];
             deliver_early(&mut self.clients, slot, part, &first, frames);
         }
@@ -262,5 +267,5 @@ impl Front {
 
 /// Whether the subscriptions of a connection may be members of their topics: those of a long-poll are not, since it comes and goes.
 fn may_be_present(conns: &Connections, slot: u32) -> bool {
-    conns.get(slot).has_list() || is_stream(conns, slot)
+    conns.get(slot).has_changing_subscriptions() || is_stream(conns, slot)
 }

@@ -7,11 +7,11 @@ use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::verdict::Identity;
 use crate::budget::stats::Transport;
-use crate::client::codec::NoCodec;
+use crate::client::codec::NoSubscriptionHandler;
 use crate::client::credit::stall_if_needed;
 use crate::client::progress::Allowance;
-use crate::client::protocols::{HeldInput, MatchPage, Matches, Protocol, TopicPage};
-use crate::client::row::{EOF, FILTERS, MULTI, PAUSED, Row, SERVED, State};
+use crate::client::protocols::{InputKind, MatchPage, Matches, Protocol, TopicPage};
+use crate::client::row::{EOF, FILTERS, PAUSED, Row, SERVED, SUBSCRIPTION_LIST, State};
 use crate::client::types::{SubscriptionRef, UnprocessedInput};
 use crate::home::Home;
 use crate::io::{CloseMode, Io};
@@ -55,7 +55,7 @@ use crate::store::slab::NONE;
 pub(crate) struct Request;
 
 impl Protocol<AllProtocols> for Request {
-    type Codec = NoCodec;
+    type SubscriptionHandler = NoSubscriptionHandler;
 
     fn transport(row: &Row) -> Transport {
         match row.consumer.state {
@@ -83,7 +83,7 @@ impl Protocol<AllProtocols> for Request {
         let row = front.clients.conns.get(conn.slot);
         match row.consumer.state {
             State::Http => front.http_resume(conn, home, io),
-            State::Waiting if row.wants(FILTERS) => {
+            State::Waiting if row.has_option(FILTERS) => {
                 catch_up_filters(&mut front.clients, &mut front.subs, conn.slot);
             }
             State::Waiting => go_on_with_batch(front, conn.slot, home, io),
@@ -112,7 +112,7 @@ impl Protocol<AllProtocols> for Request {
             row.link.flags |= EOF | PAUSED;
             return clients.conns.update_interest(slot, io);
         }
-        clients.drop_conn(slot, CloseMode::Now);
+        clients.drop_connection(slot, CloseMode::Now);
     }
 
     fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
@@ -126,38 +126,46 @@ impl Protocol<AllProtocols> for Request {
         let clients = &mut front.clients;
         let row = clients.conns.get_mut(slot);
         match row.consumer.state {
-            State::Http if row.link.spill == NONE && row.link.has(SERVED) => clients.shut(slot, io),
+            State::Http if row.link.unprocessed_input == NONE && row.link.has(SERVED) => {
+                clients.close_after_output(slot, io)
+            }
             State::Http => clients.end_connection(slot, Reason::TooSlow, io),
             State::Waiting => row.link.deadline_s = 0,
             State::Poll => end_poll(front, slot, io),
             _ => {
                 clients.scratch.note_close_reason(Closed::Timeout);
-                clients.drop_conn(slot, CloseMode::Now);
+                clients.drop_connection(slot, CloseMode::Now);
             }
         }
     }
 
     fn has_waiting_input(conns: &Connections, slot: u32) -> bool {
-        has_batch(conns, slot) || conns.spill(slot).is_some_and(UnprocessedInput::is_waiting)
+        has_batch(conns, slot)
+            || conns
+                .unprocessed_input(slot)
+                .is_some_and(UnprocessedInput::is_waiting)
     }
 
-    fn held_input(row: &Row) -> HeldInput {
+    fn unprocessed_input_kind(row: &Row) -> InputKind {
         match row.consumer.state {
-            State::Http => HeldInput::Incomplete,
-            State::Poll => HeldInput::Pipelined,
-            _ => HeldInput::MustStay,
+            State::Http => InputKind::Incomplete,
+            State::Poll => InputKind::Pipelined,
+            _ => InputKind::MustStay,
         }
     }
 
     /// The partly received input of a connection that got its last bytes was discarded.
     fn has_begun_input(conns: &Connections, slot: u32) -> bool {
         let row = conns.get(slot);
-        row.consumer.state != State::Draining && row.link.spill != NONE
+        row.consumer.state != State::Draining && row.link.unprocessed_input != NONE
     }
 
     fn count_input_second(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
         let is_input = clients.conns.get(slot).consumer.state == State::Http;
-        let spill = clients.conns.spill_mut(slot).filter(|_| is_input);
+        let spill = clients
+            .conns
+            .unprocessed_input_mut(slot)
+            .filter(|_| is_input);
         spill.is_some_and(|spill| spill.count_second(allowance))
     }
 
@@ -174,7 +182,8 @@ impl Protocol<AllProtocols> for Request {
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         let clients = &mut front.clients;
         let state = clients.conns.get(slot).consumer.state;
-        let may = may_follow(clients, slot).and_then(|()| clients.may_keep(&front.subs, slot));
+        let may =
+            may_follow(clients, slot).and_then(|()| clients.check_subscriptions(&front.subs, slot));
         match (may, state) {
             (Ok(()), _) => false,
             (Err(denied), State::Waiting) => end_waiting(clients, slot, denied),
@@ -200,8 +209,8 @@ impl Protocol<AllProtocols> for Request {
         let (row, conns) = (clients.conns.get(slot), &clients.conns);
         match row.consumer.state {
             // No request is being processed.
-            State::Http if row.link.spill == NONE && row.link.outbox == NONE => {
-                clients.shut(slot, io);
+            State::Http if row.link.unprocessed_input == NONE && row.link.outbox == NONE => {
+                clients.close_after_output(slot, io);
             }
             // A publish is in flight, and its answer comes soon, so only the bytes pipelined after it are dropped.
             State::Waiting if !is_subscribing(conns, slot) && !awaits_verdict(conns, slot) => {
@@ -216,7 +225,7 @@ impl Protocol<AllProtocols> for Request {
         let row = clients.conns.get_mut(slot);
         match row.consumer.state {
             State::Proxy => {
-                clients.drop_conn(slot, CloseMode::Now);
+                clients.drop_connection(slot, CloseMode::Now);
                 true
             }
             State::Http => move_idle(clients, slot, io),
@@ -248,7 +257,7 @@ impl Protocol<AllProtocols> for Request {
             return not_attached(front, slot, page.0.attached, io);
         }
         let conns = &front.clients.conns;
-        if conns.get(slot).wants(HISTORY) {
+        if conns.get(slot).has_option(HISTORY) {
             return history_page(front, (slot, topic), page, io);
         }
         match is_stream(conns, slot) {
@@ -274,7 +283,7 @@ impl Protocol<AllProtocols> for Request {
             return stream_live_of_part(front, slot, (topic, part), frames, io);
         }
         let first = front.feed.run.records()[0];
-        if row.wants(MULTI) {
+        if row.has_option(SUBSCRIPTION_LIST) {
             front.clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
         }
         answer_poll(front, (slot, topic), (&first, frames), io);

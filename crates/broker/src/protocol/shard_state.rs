@@ -56,7 +56,7 @@ impl ShardState {
     pub fn next_number(&mut self, ctx: &Context) -> u64 {
         self.numbers += 1;
         let mut bytes = Vec::from(self.numbers.to_le_bytes());
-        bytes.extend_from_slice(&ctx.me.to_le_bytes());
+        bytes.extend_from_slice(&ctx.own_shard.to_le_bytes());
         bytes.extend_from_slice(&ctx.world.writer.unwrap_or(0).to_le_bytes());
         bytes.extend_from_slice(&ctx.world.epoch.to_le_bytes());
         xxh3_64_with_seed(&bytes, ctx.world.seed)

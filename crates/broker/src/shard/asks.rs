@@ -27,7 +27,7 @@ impl Shard {
     #[inline]
     pub(super) fn take_own_asks(&mut self) {
         if let Some(asked) = self.front.subs.lanes.take_own_asks() {
-            self.take_asks(self.front.clients.ctx.me, asked);
+            self.take_asks(self.front.clients.ctx.own_shard, asked);
         }
     }
 
@@ -93,7 +93,7 @@ impl Shard {
             return false;
         }
         lane.credit_bytes += asked.weight;
-        if from == self.front.clients.ctx.me {
+        if from == self.front.clients.ctx.own_shard {
             self.front.subs.lanes.recycle_asks(asked);
         }
         true

@@ -119,7 +119,7 @@ impl NodeContext<'_> {
     /// Writes the notes that are due. Called once a second.
     pub(super) fn tick(&mut self) {
         let placement = self.ctx.world.placement();
-        let me = self.ctx.me;
+        let me = self.ctx.own_shard;
         self.write_marks_of_interruption();
         for (at, _) in placement.of_home(me).enumerate() {
             self.write_missing_death(at);
@@ -150,7 +150,7 @@ impl NodeContext<'_> {
         for writer in new {
             self.cluster.announced_deaths.push(writer);
             for home in 0..self.ctx.world.homes {
-                match home == self.ctx.me {
+                match home == self.ctx.own_shard {
                     true => self.cluster.add_death(writer),
                     false => self.lanes.ask(home, |_| Ask::DeclareWriterDead(writer)),
                 }
@@ -322,7 +322,7 @@ impl NodeContext<'_> {
     fn apply_death(&mut self, at: usize, writer: u64) {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();
-        let is_first = of_beats.home_of(HEARTBEAT_PARTITION) == self.ctx.me
+        let is_first = of_beats.home_of(HEARTBEAT_PARTITION) == self.ctx.own_shard
             && of_beats.place_at_home(HEARTBEAT_PARTITION) == at;
         if !is_first {
             return;
@@ -341,7 +341,7 @@ impl NodeContext<'_> {
     pub(super) fn state(&mut self) -> Box<ClusterState> {
         self.cluster.forget_dead(self.ctx.now.unix_s);
         let home = &mut self.home;
-        let all = self.ctx.world.placement().of_home(self.ctx.me);
+        let all = self.ctx.world.placement().of_home(self.ctx.own_shard);
         let partitions = all.enumerate().map(|(at, partition)| PartitionState {
             partition,
             offset: home.logs.writer_set(at).last,

@@ -85,7 +85,7 @@ impl Front {
     /// Keeps the lists of a finished delivery for reuse.
     pub(super) fn recycle_delivery(&mut self, delivery: Delivery) {
         self.feed.deliveries.recycle(delivery.keys);
-        if delivery.home == self.clients.ctx.me {
+        if delivery.home == self.clients.ctx.own_shard {
             self.subs.lanes.recycle_tells(delivery.tells);
         }
     }

@@ -299,7 +299,7 @@ fn extend_run(
         Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
         _ => None,
     };
-    if delivery.home != clients.ctx.me {
+    if delivery.home != clients.ctx.own_shard {
         // A home on this shard has just read the same rows, so they are in the cache already.
         matching.prefetch((0..messages_max).map_while(of));
     }
@@ -344,7 +344,7 @@ fn prefetch_due(conns: &Connections, due: &[Addressee]) {
     let mut sides = [(NONE, NONE); PREFETCH_ROWS];
     for (side, due) in sides.iter_mut().zip(due) {
         if let Some(row) = conns.try_get(due.slot) {
-            *side = (row.extra(), row.consumer.own);
+            *side = (row.extra(), row.consumer.protocol_row);
         }
     }
     let mut subs = [(NONE, NONE); PREFETCH_ROWS];
@@ -361,7 +361,7 @@ fn prefetch_due(conns: &Connections, due: &[Addressee]) {
             read ^= list.get(part as usize).map_or(0, |sub| sub.epoch);
         }
         if mqtt != NONE {
-            read ^= conns.own_row(due.slot).packet_bytes_max;
+            read ^= conns.protocol_row(due.slot).packet_bytes_max;
         }
     }
     core::hint::black_box(read);

@@ -21,17 +21,17 @@ impl Shard {
     /// Begins the drain, at the rate and until the deadline of `settings.drain`. The rate is the total of all shards. A second call changes
     /// nothing.
     pub fn drain(&mut self, now: Now) {
-        self.front.clients.ctx.drains = true;
+        self.front.clients.ctx.is_draining = true;
         let drain = &self.front.clients.ctx.world.settings.drain;
         let until_s = now.s.saturating_add(drain.deadline_s);
-        let me = self.front.clients.ctx.me;
+        let me = self.front.clients.ctx.own_shard;
         self.draining
             .get_or_insert(DrainProgress::new(drain.rate_per_s, me, until_s));
     }
 
     /// Whether the shard is drained.
     pub fn drains(&self) -> bool {
-        self.front.clients.ctx.drains
+        self.front.clients.ctx.is_draining
     }
 
     /// Stops the clock, so that the shard begins no more work by itself, and reports the work in progress.
@@ -77,7 +77,7 @@ pub(super) fn move_due_clients<I: Io>(
             // Nothing to do: the row is free.
         } else if over {
             front.clients.scratch.note_close_reason(Closed::Operator);
-            front.clients.drop_conn(slot, CloseMode::Now);
+            front.clients.drop_connection(slot, CloseMode::Now);
         } else if !front.clients.conns.get(slot).link.has(CLOSING) {
             let state = front.clients.conns.get(slot).consumer.state;
             let is_moved = protocol_of!(AllProtocols, state, move_off(front, slot, io));

@@ -221,7 +221,7 @@ pub(super) fn count_written<I: Io>(stats: &Stats, frames: &Frames, before: u64, 
 pub(crate) fn end_walk(conns: &mut Connections, topics: &mut Topics, topic: u32) {
     topics.end_walk(topic, |moved| {
         assert!(
-            conns.has_moved(topic, &moved),
+            conns.set_member_place(topic, &moved),
             "a member has the topic in its list"
         );
     });

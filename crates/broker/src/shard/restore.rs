@@ -324,7 +324,7 @@ impl Shard {
             }
             None => self.sessions.release_held(now),
         }
-        let me = self.front.clients.ctx.me;
+        let me = self.front.clients.ctx.own_shard;
         let Some(home) = &mut self.home else { return };
         if !world.replicates_sessions() {
             let unreleased = &mut home.retries.unreleased;
@@ -357,7 +357,10 @@ impl Shard {
             shard,
             ..
         } = restored;
-        assert!(shard == self.front.clients.ctx.me, "each has its own");
+        assert!(
+            shard == self.front.clients.ctx.own_shard,
+            "each has its own"
+        );
         let turn_limits = self.front.clients.meter.work.turn_limits;
         sessions.count_restored(&self.front.clients.ctx.world.admission);
         self.front.clients.meter.work.home = home.steps().clone();

@@ -184,7 +184,7 @@ impl Shard {
             ([], Some(to)) => self.front.subs.lanes.tell(from, Tell::Released(to, false)),
             ([at], _) => write(self, *at, PendingRequest::of_ask(from, ask)),
             _ => {
-                let me = self.front.clients.ctx.me;
+                let me = self.front.clients.ctx.own_shard;
                 for at in places {
                     write(self, at, PendingRequest::new(me, Request::Answered));
                 }
@@ -212,7 +212,7 @@ impl Shard {
             return;
         }
         let ctx = &self.front.clients.ctx;
-        let (hash, _) = ctx.place_of(name);
+        let (hash, _) = ctx.hash_and_home_of(name);
         let ended = session.filter(|session| session.has_ended);
         let tokens = [ended.map_or(0, |session| session.token), will];
         if self.sessions.claims_in_flight(name) > 0 {
@@ -227,7 +227,7 @@ impl Shard {
             // A connection holds the session, and records the session with the connection's will.
             (None, _) => return self.release_tokens(tokens),
         };
-        let waiting = PendingRequest::new(ctx.me, Request::EndRecorded(tokens));
+        let waiting = PendingRequest::new(ctx.own_shard, Request::EndRecorded(tokens));
         let record = change.encode(name, None);
         self.write_session_record(place_of(ctx, name), waiting, &record);
     }
@@ -249,7 +249,7 @@ impl Shard {
                 group,
                 offset,
             } = due;
-            let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::Answered);
+            let waiting = PendingRequest::new(self.front.clients.ctx.own_shard, Request::Answered);
             let (filter, name) = (&group.0[..], &group.1[..]);
             let note = Note::Group(GroupPosition {
                 filter,
@@ -272,7 +272,7 @@ impl Shard {
     /// Records in partition `at` that this process has begun, if the log must have that and does not.
     fn record_start(&mut self, at: usize) {
         if self.sessions.take_unrecorded_start(at) {
-            let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::Answered);
+            let waiting = PendingRequest::new(self.front.clients.ctx.own_shard, Request::Answered);
             self.write_record(at, waiting, |out, offset_delta| {
                 Note::Start.encode(out, offset_delta);
             });

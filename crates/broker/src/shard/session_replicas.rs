@@ -213,7 +213,7 @@ impl Shard {
         let (of_death, after) = self.sessions.apply(record, &world, place);
         if after.is_takeover && self.counts_needs() {
             let ctx = &self.front.clients.ctx;
-            let (hash, _) = ctx.place_of(record.name);
+            let (hash, _) = ctx.hash_and_home_of(record.name);
             let per_minute = world.settings.mqtt.takeovers_per_minute;
             self.sessions.note_takeover(hash, ctx.now, per_minute);
             self.front.clients.meter.stats.takeovers += u64::from(after.fenced.is_some());
@@ -306,13 +306,13 @@ impl Shard {
     /// As the steward: records the end of an expired session, or a session's state without the published will with this token.
     pub(super) fn record_as_steward(&mut self, name: &[u8], will: u64) {
         let ctx = &self.front.clients.ctx;
-        let (hash, _) = ctx.place_of(name);
+        let (hash, _) = ctx.hash_and_home_of(name);
         let Some((change, fence)) = self.sessions.change_by_steward((hash, name), will, ctx.now)
         else {
             return;
         };
         let record = change.encode(name, Some(fence));
-        let waiting = PendingRequest::new(ctx.me, Request::EndRecorded([0, will]));
+        let waiting = PendingRequest::new(ctx.own_shard, Request::EndRecorded([0, will]));
         self.write_session_record(self.place_of_session(name), waiting, &record);
     }
 
@@ -320,12 +320,12 @@ impl Shard {
     pub(super) fn record_end_by_operator(&mut self, name: &SessionName) -> Ended {
         let name = session_named(&name.client_id, &name.user);
         let ctx = &self.front.clients.ctx;
-        let (hash, _) = ctx.place_of(&name);
+        let (hash, _) = ctx.hash_and_home_of(&name);
         let change = self.sessions.change_by_operator((hash, &name));
         let count = u32::from(change.is_some());
         if let Some((change, fence)) = change {
             let record = change.encode(&name, Some(fence));
-            let waiting = PendingRequest::new(ctx.me, Request::Answered);
+            let waiting = PendingRequest::new(ctx.own_shard, Request::Answered);
             self.write_session_record(self.place_of_session(&name), waiting, &record);
         }
         Ended { count, next: None }

@@ -181,7 +181,7 @@ fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32)
 pub(super) fn count_held_bytes(clients: &mut Clients, sessions: &SessionsAtHome) {
     clients
         .conns
-        .charge(MemoryPart::Sessions, sessions.held_bytes());
+        .set_charge(MemoryPart::Sessions, sessions.held_bytes());
 }
 
 /// Tells a connection the outcome of its claim to a session. Returns the will to publish.
@@ -265,7 +265,7 @@ pub(super) fn publish_will(
     will: &Will,
     to: Option<ReplyTo>,
 ) {
-    let (hash, home) = clients.ctx.place_of(&will.topic);
+    let (hash, home) = clients.ctx.hash_and_home_of(&will.topic);
     let message = Publish {
         hash,
         name: &will.topic,

@@ -48,8 +48,8 @@ fn publish_if_watched(
     due: bool,
 ) {
     let (name, value) = TOPICS[topic];
-    let (hash, home) = clients.ctx.place_of(name.as_bytes());
-    if home != clients.ctx.me {
+    let (hash, home) = clients.ctx.hash_and_home_of(name.as_bytes());
+    if home != clients.ctx.own_shard {
         return;
     }
     let is_watched = here.is_watched(hash, name.as_bytes(), &subs.matching);
@@ -83,6 +83,6 @@ fn publish_sys(clients: &Clients, lanes: &mut Lanes, hash: u32, name: &str, text
         dedup: None,
         client: Client::NOBODY,
     };
-    let me = clients.ctx.me;
+    let me = clients.ctx.own_shard;
     lanes.ask_publish(&clients.meter.work, me, &message, WantedAnswer::None);
 }

@@ -74,11 +74,12 @@ impl Shard {
                 .map(|lane| lane.under_way_bytes)
                 .sum(),
             turns_held: self.front.subs.lanes.turns_held(),
-            waiting: self.front.queues.len() + self.front.clients.own.closing_sessions.len(),
+            waiting: self.front.queues.len()
+                + self.front.clients.protocol_state.closing_sessions.len(),
             asks: self.front.subs.lanes.asks_waiting() + self.commits.len(),
             ..Accounts::default()
         };
-        self.front.clients.conns.account(&mut accounts);
+        self.front.clients.conns.add_to_accounts(&mut accounts);
         self.front.subs.topics.account(&mut accounts);
         self.sessions.account(&mut accounts);
         self.front.subs.matching.account(&mut accounts);

@@ -7,7 +7,7 @@
 use crate::base::reason::Reason;
 use crate::client::delivery::Delivery;
 use crate::client::protocols::protocol_of;
-use crate::client::row::{COUNTED, MULTI, State};
+use crate::client::row::{COUNTED, SUBSCRIPTION_LIST, State};
 use crate::io::Io;
 use crate::protocol::front::{AllProtocols, Connections, Front, Sub};
 use crate::protocol::http::options::HISTORY;
@@ -43,7 +43,7 @@ impl Front {
             };
             let row = self.clients.conns.get(slot);
             let state = row.consumer.state;
-            if state == State::Waiting && row.wants(HISTORY) {
+            if state == State::Waiting && row.has_option(HISTORY) {
                 // A page for this connection is in flight, and will report the end of the topic.
                 continue;
             }
@@ -68,13 +68,13 @@ impl Front {
 /// answers of others. Returns whether the deletion was noted.
 fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
-    if row.consumer.state != State::Waiting || !row.wants(MULTI) {
+    if row.consumer.state != State::Waiting || !row.has_option(SUBSCRIPTION_LIST) {
         return false;
     }
     let extra = conns.extra_mut(slot);
     let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
     let early = extra.list.iter().any(answered);
-    if let Some(attaching) = extra.own.attaching.as_mut().filter(|_| early) {
+    if let Some(attaching) = extra.protocol_state.attaching.as_mut().filter(|_| early) {
         attaching.gone = true;
     }
     early

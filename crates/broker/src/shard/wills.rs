@@ -90,14 +90,16 @@ impl Shard {
     /// Records the sessions whose wills are now in the log.
     pub(super) fn finish_wills(&mut self) {
         let mut begins_again = false;
-        for (part, outcome) in core::mem::take(&mut self.front.clients.own.published_wills) {
+        for (part, outcome) in
+            core::mem::take(&mut self.front.clients.protocol_state.published_wills)
+        {
             let Some(published) = self.wills.waiting.remove(&part) else {
                 continue;
             };
             let ctx = &self.front.clients.ctx;
             if ctx.world.replicates_sessions() {
                 let (now, name) = (ctx.now, &published.name[..]);
-                let session = (ctx.place_of(name).0, name);
+                let session = (ctx.hash_and_home_of(name).0, name);
                 let is_kept = match (outcome, published.retired) {
                     (WillOutcome::Published, _) => false,
                     // If it is unknown, the log has stored the message too late, so the message is void at all nodes.

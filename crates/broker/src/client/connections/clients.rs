@@ -13,25 +13,27 @@ const RELAYED_BYTES: usize = 32;
 impl<P: ProtocolTypes> Connections<P> {
     /// The protocol's row of this connection.
     #[inline]
-    pub(crate) fn own_row(&self, slot: u32) -> &P::OwnRow {
-        self.own.get(self.rows.get(slot).consumer.own)
+    pub(crate) fn protocol_row(&self, slot: u32) -> &P::ProtocolRow {
+        self.protocol_rows
+            .get(self.rows.get(slot).consumer.protocol_row)
     }
 
     /// The protocol's row of this connection, mutably.
-    pub(crate) fn own_row_mut(&mut self, slot: u32) -> &mut P::OwnRow {
-        self.own.get_mut(self.rows.get(slot).consumer.own)
+    pub(crate) fn protocol_row_mut(&mut self, slot: u32) -> &mut P::ProtocolRow {
+        self.protocol_rows
+            .get_mut(self.rows.get(slot).consumer.protocol_row)
     }
 
     /// Stores the protocol's row of this connection.
-    pub(crate) fn set_own_row(&mut self, slot: u32, row: P::OwnRow) {
-        self.rows.get_mut(slot).consumer.own = self.own.insert(row);
+    pub(crate) fn set_protocol_row(&mut self, slot: u32, row: P::ProtocolRow) {
+        self.rows.get_mut(slot).consumer.protocol_row = self.protocol_rows.insert(row);
     }
 
     /// Removes the protocol's row of this connection.
-    pub(crate) fn take_own_row(&mut self, slot: u32) -> P::OwnRow {
+    pub(crate) fn take_protocol_row(&mut self, slot: u32) -> P::ProtocolRow {
         let row = self.rows.get_mut(slot);
-        let own = core::mem::replace(&mut row.consumer.own, NONE);
-        self.own.remove(own)
+        let own = core::mem::replace(&mut row.consumer.protocol_row, NONE);
+        self.protocol_rows.remove(own)
     }
 
     /// The client's address, if a proxy has named it.

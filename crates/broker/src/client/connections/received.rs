@@ -8,55 +8,57 @@ use crate::store::slab::NONE;
 impl<P: ProtocolTypes> Connections<P> {
     /// The held input of a connection, if there is any.
     #[inline]
-    pub(crate) fn spill(&self, slot: u32) -> Option<&P::Spill> {
-        match self.rows.get(slot).link.spill {
+    pub(crate) fn unprocessed_input(&self, slot: u32) -> Option<&P::UnprocessedInput> {
+        match self.rows.get(slot).link.unprocessed_input {
             NONE => None,
-            spill => Some(self.spills.get(spill)),
+            spill => Some(self.unprocessed_inputs.get(spill)),
         }
     }
 
     /// The held input, mutably. The caller must not change the number of bytes.
     #[inline]
-    pub(crate) fn spill_mut(&mut self, slot: u32) -> Option<&mut P::Spill> {
-        match self.rows.get(slot).link.spill {
+    pub(crate) fn unprocessed_input_mut(&mut self, slot: u32) -> Option<&mut P::UnprocessedInput> {
+        match self.rows.get(slot).link.unprocessed_input {
             NONE => None,
-            spill => Some(self.spills.get_mut(spill)),
+            spill => Some(self.unprocessed_inputs.get_mut(spill)),
         }
     }
 
     /// Takes the held input of a connection.
     #[inline]
-    pub(crate) fn take_spill(&mut self, slot: u32) -> Option<P::Spill> {
-        match self.rows.get(slot).link.spill {
+    pub(crate) fn take_unprocessed_input(&mut self, slot: u32) -> Option<P::UnprocessedInput> {
+        match self.rows.get(slot).link.unprocessed_input {
             NONE => None,
-            spill => Some(self.remove_spill(slot, spill)),
+            spill => Some(self.remove_unprocessed_input(slot, spill)),
         }
     }
 
-    fn remove_spill(&mut self, slot: u32, spill: u32) -> P::Spill {
-        self.rows.get_mut(slot).link.spill = NONE;
-        let spill = self.spills.remove(spill);
+    fn remove_unprocessed_input(&mut self, slot: u32, spill: u32) -> P::UnprocessedInput {
+        self.rows.get_mut(slot).link.unprocessed_input = NONE;
+        let spill = self.unprocessed_inputs.remove(spill);
         self.receive_bytes -= spill.bytes();
         spill
     }
 
     /// Holds input for a connection that holds none.
-    pub(crate) fn set_spill(&mut self, slot: u32, spill: P::Spill) {
+    pub(crate) fn set_unprocessed_input(&mut self, slot: u32, spill: P::UnprocessedInput) {
         self.receive_bytes += spill.bytes();
-        self.rows.get_mut(slot).link.spill = self.spills.insert(spill);
+        self.rows.get_mut(slot).link.unprocessed_input = self.unprocessed_inputs.insert(spill);
     }
 
     /// Changes the held input of a connection, which may be empty.
-    pub(crate) fn change_spill<R>(
+    pub(crate) fn change_unprocessed_input<R>(
         &mut self,
         slot: u32,
-        change: impl FnOnce(&mut P::Spill) -> R,
+        change: impl FnOnce(&mut P::UnprocessedInput) -> R,
     ) -> R {
         let row = self.rows.get_mut(slot);
-        if row.link.spill == NONE {
-            row.link.spill = self.spills.insert(P::Spill::default());
+        if row.link.unprocessed_input == NONE {
+            row.link.unprocessed_input = self
+                .unprocessed_inputs
+                .insert(P::UnprocessedInput::default());
         }
-        let spill = self.spills.get_mut(row.link.spill);
+        let spill = self.unprocessed_inputs.get_mut(row.link.unprocessed_input);
         self.receive_bytes -= spill.bytes();
         let result = change(spill);
         self.receive_bytes += spill.bytes();
@@ -64,12 +66,12 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Counts `bytes` received bytes that a side row holds from now on.
-    pub(crate) fn hold_bytes(&mut self, bytes: usize) {
+    pub(crate) fn count_held_bytes(&mut self, bytes: usize) {
         self.receive_bytes += bytes;
     }
 
     /// Stops counting `bytes` received bytes that a side row held.
-    pub(crate) fn release_bytes(&mut self, bytes: usize) {
+    pub(crate) fn stop_counting_held_bytes(&mut self, bytes: usize) {
         self.receive_bytes -= bytes;
     }
 
@@ -81,8 +83,8 @@ impl<P: ProtocolTypes> Connections<P> {
     /// The next row to examine when room is needed for received bytes. The walk goes round the table.
     pub(crate) fn next_row_to_search(&mut self) -> u32 {
         let end = self.rows.end().max(1);
-        let slot = self.hoards % end;
-        self.hoards = (slot + 1) % end;
+        let slot = self.next_search_row % end;
+        self.next_search_row = (slot + 1) % end;
         slot
     }
 

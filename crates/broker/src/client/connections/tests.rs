@@ -23,7 +23,7 @@ fn two() -> Connections {
 }
 
 fn append(conns: &mut Connections, slot: u32, bytes: &[u8]) {
-    conns.change_spill(slot, |spill| match spill {
+    conns.change_unprocessed_input(slot, |spill| match spill {
         Spill::Http(spill) => spill.append(bytes, 8_000),
         _ => panic!("a request"),
     });
@@ -50,13 +50,15 @@ fn received_bytes_count_while_they_are_held() {
     let mut conns = two();
     append(&mut conns, 0, &[7; 100]);
     append(&mut conns, 0, &[7; 50]);
-    let held = conns.spill(0).map_or(0, UnprocessedInput::bytes);
+    let held = conns
+        .unprocessed_input(0)
+        .map_or(0, UnprocessedInput::bytes);
     assert!(held >= 150 && conns.receive_bytes() == held);
     conns.charge_received();
     assert_eq!(charged(&conns, MemoryPart::Received), held);
-    assert!(conns.take_spill(0).is_some() && conns.take_spill(0).is_none());
+    assert!(conns.take_unprocessed_input(0).is_some() && conns.take_unprocessed_input(0).is_none());
     assert_eq!(conns.receive_bytes(), 0);
-    conns.set_spill(1, Spill::Http(HttpSpill::default()));
+    conns.set_unprocessed_input(1, Spill::Http(HttpSpill::default()));
     append(&mut conns, 1, &[7; 10]);
     conns.remove(1);
     assert_eq!(conns.receive_bytes(), 0);
@@ -80,13 +82,13 @@ fn an_outbox_is_charged_until_it_is_dropped() {
 #[test]
 fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection() {
     let mut conns = two();
-    conns.extra(0).own.publish_to = Some(PublishTo {
+    conns.extra(0).protocol_state.publish_to = Some(PublishTo {
         hash: 1,
         name: alloc::vec![0; 300].into(),
         published: 0,
     });
     assert_eq!(charged(&conns, MemoryPart::Connections), 0);
-    conns.weigh_touched();
+    conns.weigh_changed_side_rows();
     assert!(charged(&conns, MemoryPart::Connections) >= 300);
     assert!(conns.find_extra(0).is_some() && conns.find_extra(1).is_none());
     conns.remove(0);
@@ -104,7 +106,7 @@ fn it_is_known_when_a_connection_began_while_it_has_a_side_row_and_while_it_has_
         let mut conns = two();
         let slot = conns.insert(Row::new(SocketId(7), State::Http, at(0), 0));
         for age_s in [0, 1, 86_400] {
-            let began = |conns: &Connections| conns.began(slot).unix_s(at(age_s));
+            let began = |conns: &Connections| conns.start_second(slot).unix_s(at(age_s));
             assert_eq!(began(&conns), unix_s);
             conns.extra(slot);
             assert_eq!(began(&conns), unix_s);

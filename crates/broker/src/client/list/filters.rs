@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
-use crate::client::codec::{Codec, Message, Offered};
+use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
 use crate::client::front::Front;
 use crate::client::joining::{
     Asking, ask_matches, filter_subscriptions, filter_subscriptions_mut, join_filters,
@@ -20,7 +20,7 @@ use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames};
 
 /// Handles a home's page for a subscription with wildcards.
-pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
     (slot, serial): (u32, u32),
     (page, frames): (&FilterPage, &Frames),
@@ -59,7 +59,7 @@ pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
             frames,
             retained,
         };
-        if C::message(clients, subs, deliveries, of, &message, &mut out) == Offered::Full {
+        if C::message(clients, subs, deliveries, of, &message, &mut out) == OfferOutcome::Full {
             full = Some(seen);
             break;
         }
@@ -76,10 +76,10 @@ pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
     }
     clients.record_page(slot, serial, page, offset, live);
     if live {
-        C::is_live(&mut clients.conns, of, page.partition, offset);
+        C::note_live(&mut clients.conns, of, page.partition, offset);
     }
     if is_answered(&clients.conns, slot, serial) {
-        C::granted(clients, slot, part, io);
+        C::tell_granted(clients, slot, part, io);
     }
     resume_if_behind(clients, queues, slot, serial);
 }
@@ -100,7 +100,7 @@ fn record_retained_page<P: ProtocolTypes>(
         return queues.resume_later(clients, clients.conns.id_of(slot));
     }
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     if let Some(at) = subscriptions.at_mut(serial, page.partition) {
         (at.offset, at.asked) = (RETAINED_SENT, true);
@@ -136,7 +136,7 @@ pub(crate) fn resend_retained<P: ProtocolTypes>(
 }
 
 /// Requests the next pages of subscriptions with wildcards that have fallen behind, as far as there is room.
-pub(super) fn catch_up_filters<C: Codec<P>, P: ProtocolTypes>(
+pub(super) fn catch_up_filters<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
@@ -145,13 +145,14 @@ pub(super) fn catch_up_filters<C: Codec<P>, P: ProtocolTypes>(
     let Some(subscriptions) = filter_subscriptions(conns, slot) else {
         return;
     };
-    let bound = !C::has_place(conns, slot);
+    let bound = !C::can_take_more(conns, slot);
     let mut behind = Vec::new();
     for group in subscriptions.waiting() {
         let mut parts = subscriptions.parts_of(group.serial);
         // What has no bound is never held back.
-        let held =
-            |(_, part): (u32, &FilterPart)| bound && C::places(conns, slot, part.id) != u32::MAX;
+        let held = |(_, part): (u32, &FilterPart)| {
+            bound && C::page_messages_max(conns, slot, part.id) != u32::MAX
+        };
         if !parts.any(held) {
             behind.push(group.serial);
         }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::client::codec::{Codec, Message};
+use crate::client::codec::{Message, SubscriptionHandler};
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::front::Front;
 use crate::client::joining::filter_subscriptions;
@@ -20,7 +20,7 @@ use crate::store::slab::NONE;
 
 /// Sends the messages of the current run to a subscription to their topic. If a live filter of the client matches the topic too, that filter sends them
 /// instead.
-pub(crate) fn live_messages<C: Codec<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
     (slot, part): (u32, u32),
     frames: &Frames,
@@ -29,7 +29,7 @@ pub(crate) fn live_messages<C: Codec<P>, P: ProtocolTypes, I: Io>(
     let (clients, subs, feed, _) = front.parts();
     let topic = topic_of(&clients.conns, slot, part);
     if topic == NONE {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     }
     if filter_subscriptions(&clients.conns, slot).is_some()
         && clients.has_match(&subs.matching, slot, subs.topics.name(topic))
@@ -47,13 +47,13 @@ pub(crate) fn live_messages<C: Codec<P>, P: ProtocolTypes, I: Io>(
     }
     if let Some(left) = left {
         let partition = clients.ctx.partition_of(subs.topics.name(topic));
-        C::falls_behind(clients, &subs.topics, slot, partition, left.offset);
+        C::note_falling_behind(clients, &subs.topics, slot, partition, left.offset);
         clients.fall_back(slot, part, left.previous);
     }
 }
 
 /// Sends the messages of a run that match filters of the client, each once.
-pub(crate) fn live_matches<C: Codec<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn live_matches<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
     slot: u32,
     (all, messages, frames): (&[Addressee], &[Matched], &Frames),
@@ -67,7 +67,7 @@ pub(crate) fn live_matches<C: Codec<P>, P: ProtocolTypes, I: Io>(
             .first()
             .and_then(|due| messages.get(due.message as usize));
         let Some(message) = message else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
         let of = (due, message, frames);
         live_match::<C, P>(clients, subs, deliveries, slot, of, &mut out);
@@ -77,7 +77,7 @@ pub(crate) fn live_matches<C: Codec<P>, P: ProtocolTypes, I: Io>(
     }
 }
 
-fn live_match<C: Codec<P>, P: ProtocolTypes>(
+fn live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     deliveries: &Deliveries,
@@ -96,7 +96,7 @@ fn live_match<C: Codec<P>, P: ProtocolTypes>(
         frames,
         retained: false,
     };
-    C::matched(clients, subs, deliveries, slot, &mut parts, &offered, out);
+    C::append_message_to_several(clients, subs, deliveries, slot, &mut parts, &offered, out);
     if let Some(part) = exact {
         let epoch = clients.ctx.world.epoch;
         if let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
@@ -107,7 +107,7 @@ fn live_match<C: Codec<P>, P: ProtocolTypes>(
         return;
     }
     let (partition, offset) = (message.partition, record.offset);
-    C::falls_behind(clients, &subs.topics, slot, partition, offset);
+    C::note_falling_behind(clients, &subs.topics, slot, partition, offset);
     for part in parts {
         fell_behind_with(clients, &subs.matching, slot, part, message);
     }
@@ -155,7 +155,7 @@ fn fell_behind_with<P: ProtocolTypes>(
     match serial_of(&clients.conns, slot, part) {
         Some(serial) => {
             let seen = (message.partition, record.offset - 1);
-            clients.fall_back_in(matching, slot, serial, seen);
+            clients.fall_back_in_partition(matching, slot, serial, seen);
         }
         None => clients.fall_back(slot, part, record.previous),
     }

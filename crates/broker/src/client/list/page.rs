@@ -5,7 +5,7 @@
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::Position;
-use crate::client::codec::{Codec, Message, Offered};
+use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
 use crate::client::front::Front;
 use crate::client::list::filters::catch_up_filters;
 use crate::client::list::{collapse, count_asked_pages, part_name, sub_mut};
@@ -20,7 +20,7 @@ use crate::mail::{AttachOutcome, Frames, LatestValues, Page, Record};
 use crate::store::slab::NONE;
 
 /// Handles a home's answer for a subscription to a topic: a page, or a refusal.
-pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn page_of_topic<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
     of: (u32, u32),
     (page, frames): (&Page, &Frames),
@@ -36,9 +36,9 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
     clients.expand(slot);
     let topic = topic_of(&clients.conns, slot, part);
     if topic == NONE {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     }
-    C::granted(clients, slot, part, io);
+    C::tell_granted(clients, slot, part, io);
     let (first, count) = (page.first as usize, page.count as usize);
     let records = frames.pages.get(first..first + count).unwrap_or_default();
     let is_beside = page.values == LatestValues::InThisPage;
@@ -47,7 +47,7 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
         false => records.len().min(page.retained as usize),
     };
     let (retained, records) = records.split_at(retained);
-    C::retained(clients, subs, queues, of, page, (retained, frames), io);
+    C::take_retained(clients, subs, queues, of, page, (retained, frames), io);
     if is_beside || page.only_retained {
         return;
     }
@@ -61,7 +61,7 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
         }
     }
     let (mut head, mut at_head) = (page.head, page.at_head);
-    let left = match C::first_page(clients, of, page, (records, frames), io) {
+    let left = match C::send_first_page(clients, of, page, (records, frames), io) {
         true => None,
         false => send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io),
     };
@@ -69,12 +69,12 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
         (head, at_head) = (left.previous, false);
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     (sub.offset, sub.epoch) = (head, page.epoch);
     if at_head {
         sub.flags |= LIVE;
-        C::is_live(&mut clients.conns, of, partition, head);
+        C::note_live(&mut clients.conns, of, partition, head);
         collapse(&mut clients.conns, slot);
     } else {
         let seen = Behind::at(part, head, page.epoch);
@@ -86,7 +86,7 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
 }
 
 /// A home has refused a subscription, or its topic was deleted.
-fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
+fn not_attached<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     queues: &mut Queues,
@@ -96,7 +96,7 @@ fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
 ) {
     let (slot, part) = of;
     clients.expand(slot);
-    if C::retained_ended(clients, queues, of, page) {
+    if C::take_retained_deletion(clients, queues, of, page) {
         // The subscription itself continues, and will learn of the deletion.
         return;
     }
@@ -105,7 +105,7 @@ fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
     }
     let topic = topic_of(&clients.conns, slot, part);
     let Some(sub) = sub_mut(&mut clients.conns, slot, part).filter(|_| topic != NONE) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     // The kept messages were deleted. It continues after the deletion.
     (sub.offset, sub.epoch) = (page.head, page.epoch);
@@ -118,7 +118,7 @@ fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
 }
 
 /// Sends messages of a topic in their order. Returns the first one for which there was no room.
-pub(super) fn send_in_order<'r, C: Codec<P>, P: ProtocolTypes, I: Io>(
+pub(super) fn send_in_order<'r, C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     deliveries: &Deliveries,
@@ -136,7 +136,7 @@ pub(super) fn send_in_order<'r, C: Codec<P>, P: ProtocolTypes, I: Io>(
             frames,
             retained: false,
         };
-        C::message(clients, subs, deliveries, of, &message, &mut out) == Offered::Full
+        C::message(clients, subs, deliveries, of, &message, &mut out) == OfferOutcome::Full
     });
     if !out.bytes.is_empty() {
         clients.put_messages(of.0, &out.bytes, &out.ends, io);
@@ -146,7 +146,7 @@ pub(super) fn send_in_order<'r, C: Codec<P>, P: ProtocolTypes, I: Io>(
 
 /// Requests the next pages of subscriptions that have fallen behind, as far as there is room for their messages. While bytes wait in the outbox, only those
 /// that no home counts are requested: it may be that the bytes wait for their grants.
-pub(crate) fn catch_up<C: Codec<P>, P: ProtocolTypes>(
+pub(crate) fn catch_up<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
@@ -164,7 +164,7 @@ pub(crate) fn catch_up<C: Codec<P>, P: ProtocolTypes>(
         let is_counted = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
         let most = match is_counted {
             false => u32::MAX,
-            true if may_read => C::places(&clients.conns, slot, seen.part),
+            true if may_read => C::page_messages_max(&clients.conns, slot, seen.part),
             true => 0,
         };
         if most == 0 {
@@ -178,8 +178,11 @@ pub(crate) fn catch_up<C: Codec<P>, P: ProtocolTypes>(
 }
 
 /// Whether a subscription that has fallen behind may read on.
-fn has_room<C: Codec<P>, P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> bool {
+fn has_room<C: SubscriptionHandler<P>, P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+) -> bool {
     let mut behind = conns.extra_of(slot).behind.iter();
-    C::has_place(conns, slot)
-        || behind.any(|behind| C::places(conns, slot, behind.part) == u32::MAX)
+    C::can_take_more(conns, slot)
+        || behind.any(|behind| C::page_messages_max(conns, slot, behind.part) == u32::MAX)
 }

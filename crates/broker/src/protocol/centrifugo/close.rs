@@ -18,7 +18,7 @@ pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Re
     clients.refused(slot, reason);
     match disconnect_of(reason) {
         Some(code) => end_by(clients, slot, row.closed, (code.code as u16, code.text), io),
-        None => clients.drop_conn(slot, CloseMode::Now),
+        None => clients.drop_connection(slot, CloseMode::Now),
     }
 }
 
@@ -80,8 +80,8 @@ fn end_by<I: Io>(
 /// Releases commands that wait, since their connection ends.
 pub(crate) fn drop_held(clients: &mut Clients, slot: u32) {
     let extra = clients.conns.find_extra(slot);
-    if extra.is_some_and(|extra| extra.own.centrifugo.is_some()) {
+    if extra.is_some_and(|extra| extra.protocol_state.centrifugo.is_some()) {
         let held = core::mem::take(&mut state_mut(&mut clients.conns, slot).held);
-        clients.conns.release_bytes(held.bytes());
+        clients.conns.stop_counting_held_bytes(held.bytes());
     }
 }

@@ -7,7 +7,7 @@ use crore_wire::centrifugo::{Answer, Payload, Publication, SubscribeResult};
 use crate::base::ids::PartitionId;
 use crate::base::position::Position;
 use crate::base::reason::Reason;
-use crate::client::codec::{Codec, Message, Offered};
+use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
 use crate::client::outbox::Packets;
 use crate::client::row::Row;
 use crate::client::send;
@@ -29,15 +29,15 @@ use crate::store::slab::NONE;
 /// The codec.
 pub(crate) struct CentrifugoCodec;
 
-impl Codec<AllProtocols> for CentrifugoCodec {
+impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
     fn shared_encoding(row: &Row) -> Option<Encoding> {
-        (!row.wants(DELTA)).then(|| pushes_of(row))
+        (!row.has_option(DELTA)).then(|| pushes_of(row))
     }
 
-    fn granted<I: Io>(_clients: &mut Clients, _slot: u32, _part: u32, _io: &mut I) {}
+    fn tell_granted<I: Io>(_clients: &mut Clients, _slot: u32, _part: u32, _io: &mut I) {}
 
     /// The reply has the messages of the first page. If the client has named a position, the reply tells whether they are all since then.
-    fn first_page<I: Io>(
+    fn send_first_page<I: Io>(
         clients: &mut Clients,
         (slot, part): (u32, u32),
         page: &Page,
@@ -123,14 +123,19 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         (slot, part): (u32, u32),
         message: &Message<'_>,
         out: &mut Packets,
-    ) -> Offered {
+    ) -> OfferOutcome {
         let (record, frames) = (message.record, message.frames);
         let row = clients.conns.get(slot);
         let (waits, encoding) = (row.link.outbox != NONE, pushes_of(row));
         let bytes = out.bytes.len() + frames.frame(record).len();
-        let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());
+        let bounds = || {
+            clients
+                .ctx
+                .bounds_for_topic(message.name)
+                .after(out.ends.len())
+        };
         if record.latest && waits || !send::fits(&clients.conns, slot, bytes, bounds) {
-            return Offered::Full;
+            return OfferOutcome::Full;
         }
         let before = out.bytes.len();
         let of = (slot, part);
@@ -141,7 +146,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         if clients.ctx.world.rules.count_waiting() {
             out.ends.push(out.bytes.len());
         }
-        Offered::Done
+        OfferOutcome::Done
     }
 
     /// The subscription ends, or the connection if the server began it. The client begins again and recovers, and learns from the reply that messages are lost.

@@ -10,7 +10,7 @@ use crate::client::credit::{must_stall, stop_reading, waits_for_carriers};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::list::has_many_pages;
 use crate::client::list::page::catch_up;
-use crate::client::row::{OWN, State};
+use crate::client::row::{PROTOCOL_OPTIONS, State};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::spill_buffer::SpillBuffer;
@@ -128,7 +128,7 @@ pub(crate) fn begin_centrifugo(clients: &mut Clients, slot: u32, options: u32) {
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
     // The options of the request have no meaning any more.
-    row.consumer.options &= !OWN;
+    row.consumer.options &= !PROTOCOL_OPTIONS;
     row.consumer.options |= options;
     row.consumer.state = State::Centrifugo;
     row.consumer.place = clients.ctx.now.s + head_s;
@@ -211,7 +211,7 @@ impl Front {
             }
         }
         let row = self.clients.conns.get(slot);
-        if row.link.spill != NONE && row.wants(UPGRADE) {
+        if row.link.unprocessed_input != NONE && row.has_option(UPGRADE) {
             self.frames_received(slot, &mut [], home, io);
         }
         if self.clients.conns.get(slot).consumer.state == State::Centrifugo {
@@ -325,7 +325,7 @@ impl Front {
             return After::Later;
         }
         let is_connect = matches!(command.request, Request::Connect(_));
-        if is_connect != self.clients.conns.get(slot).wants(CONNECTED)
+        if is_connect != self.clients.conns.get(slot).has_option(CONNECTED)
             && waits_for_verdict(self, slot, &command.request, io)
         {
             return After::Later;
@@ -365,7 +365,7 @@ impl Front {
             ..
         } = self;
         let id = command.id;
-        let is_connected = clients.conns.get(slot).wants(CONNECTED);
+        let is_connected = clients.conns.get(slot).has_option(CONNECTED);
         if !is_connected && !matches!(command.request, Request::Connect(_)) {
             return Err(Refused::bad("the first command is not connect"));
         }
@@ -418,7 +418,7 @@ impl Front {
             return None;
         }
         let held = core::mem::take(&mut state_mut(&mut self.clients.conns, slot).held);
-        self.clients.conns.release_bytes(held.bytes());
+        self.clients.conns.stop_counting_held_bytes(held.bytes());
         Some(held)
     }
 
@@ -434,7 +434,7 @@ impl Front {
             end_for_room(clients, slot, io);
             return false;
         }
-        clients.conns.hold_bytes(held.bytes());
+        clients.conns.count_held_bytes(held.bytes());
         state_mut(&mut clients.conns, slot).held = held;
         true
     }

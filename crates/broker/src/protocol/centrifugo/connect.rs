@@ -22,7 +22,7 @@ pub(super) fn client_connects(
     (id, connect): (u32, &Connect<'_>),
     verdict: Option<Identity>,
 ) -> Result<(), Refused> {
-    if clients.conns.get(slot).wants(CONNECTED) {
+    if clients.conns.get(slot).has_option(CONNECTED) {
         return Err(Refused::bad("there was a connect before"));
     }
     let has_verdict = verdict.is_some();
@@ -33,7 +33,7 @@ pub(super) fn client_connects(
                 Reason::TokenOfSubscription.text().into(),
             ));
         }
-        let entered = clients.enter_as(slot, Some(who));
+        let entered = clients.set_identity(slot, Some(who));
         entered.map_err(|reason| refuse_token(clients, slot, reason))?;
     }
     if !may_connect(clients, slot) {

@@ -7,7 +7,7 @@ use crate::budget::stats::Transport;
 use crate::client::list::live::live_messages;
 use crate::client::list::sub_mut;
 use crate::client::protocols::{Protocol, TopicPage};
-use crate::client::row::{MULTI, Row};
+use crate::client::row::{Row, SUBSCRIPTION_LIST};
 use crate::client::types::{PartialInput, SubscriptionRef};
 use crate::home::Home;
 use crate::io::Io;
@@ -32,14 +32,14 @@ use crate::protocol::http::options::UPGRADE;
 pub(crate) struct Centrifugo;
 
 impl Protocol<AllProtocols> for Centrifugo {
-    type Codec = CentrifugoCodec;
+    type SubscriptionHandler = CentrifugoCodec;
 
     fn transport(_row: &Row) -> Transport {
         Transport::Centrifugo
     }
 
     fn has_frames(row: &Row) -> bool {
-        row.wants(UPGRADE)
+        row.has_option(UPGRADE)
     }
 
     fn received<I: Io>(
@@ -50,7 +50,7 @@ impl Protocol<AllProtocols> for Centrifugo {
         io: &mut I,
     ) {
         // The body of a request came before, and nothing more is due.
-        if front.clients.conns.get(slot).wants(UPGRADE) {
+        if front.clients.conns.get(slot).has_option(UPGRADE) {
             front.frames_received(slot, bytes, home, io);
         }
     }
@@ -63,7 +63,7 @@ impl Protocol<AllProtocols> for Centrifugo {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
-        match front.clients.conns.get(slot).wants(ONE_WAY) {
+        match front.clients.conns.get(slot).has_option(ONE_WAY) {
             true => one_way_frame(front, slot, data, home, io),
             false => front.centrifugo_frame(slot, data, home, io),
         }
@@ -138,7 +138,7 @@ impl Protocol<AllProtocols> for Centrifugo {
     fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
         if has_deltas(&front.clients.conns, slot, part) {
-            if !front.clients.conns.get(slot).wants(MULTI) {
+            if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
                 front.clients.expand(slot);
             }
             return live_messages::<CentrifugoCodec, _, I>(front, (slot, part), frames, io);

@@ -138,7 +138,7 @@ pub(super) fn has_deltas(conns: &Connections, slot: u32, part: u32) -> bool {
 }
 
 fn find(conns: &Connections, slot: u32, part: u32) -> Option<usize> {
-    let is_wanted = |row: &Row| row.wants(DELTA);
+    let is_wanted = |row: &Row| row.has_option(DELTA);
     let deltas = &state(conns, slot)
         .filter(|_| is_wanted(conns.get(slot)))?
         .deltas;
@@ -174,7 +174,7 @@ pub(super) fn write_delta_push(
         false => clients.ctx.world.settings.centrifugo.delta_bytes,
     };
     let at = (record.offset, record.previous);
-    let latest = &mut clients.own.latest_messages;
+    let latest = &mut clients.protocol_state.latest_messages;
     let (delta, is_new) = latest.delta((format, name), (at, &text), most);
     if is_new {
         clients.meter.work.steps.add_bytes(2 * text.len());

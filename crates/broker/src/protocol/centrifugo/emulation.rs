@@ -91,9 +91,9 @@ impl Session {
 /// The session id of a connection.
 pub(super) fn session_id(clients: &Clients, slot: u32) -> String {
     let session = Session {
-        shard: clients.ctx.me,
+        shard: clients.ctx.own_shard,
         conn: clients.conns.id_of(slot),
-        began_unix_s: clients.conns.began(slot).unix_s(clients.ctx.now),
+        began_unix_s: clients.conns.start_second(slot).unix_s(clients.ctx.now),
     };
     session.id(&clients.ctx.world)
 }
@@ -157,7 +157,7 @@ pub(crate) fn commands_came<I: Io>(
         let row = clients.conns.get(slot);
         row.consumer.state == State::Centrifugo
             && posts_commands(row)
-            && clients.conns.began(slot).unix_s(clients.ctx.now) == commands.began_unix_s
+            && clients.conns.start_second(slot).unix_s(clients.ctx.now) == commands.began_unix_s
     };
     if is_served {
         front.posted_frame(slot, &commands.data, io);
@@ -172,7 +172,7 @@ pub(crate) fn commands_handed_over<I: Io>(
     to: ReplyTo,
     io: &mut I,
 ) -> bool {
-    let pending = &mut clients.conns.extra(to.slot).own.pending;
+    let pending = &mut clients.conns.extra(to.slot).protocol_state.pending;
     if !matches!(pending, Some(Pending::Commands)) {
         return false;
     }

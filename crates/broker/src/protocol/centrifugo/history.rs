@@ -38,7 +38,7 @@ pub(super) fn client_asks_history(
     }
     check_name(clients, slot, wanted.channel)?;
     let name = wanted.channel.as_bytes();
-    if let Err(denied) = clients.may(slot, Right::Subscribe, name) {
+    if let Err(denied) = clients.check_right(slot, Right::Subscribe, name) {
         clients.note_denied(slot, denied, name);
         return Err(Refused::for_reason(clients, slot, denied));
     }
@@ -78,7 +78,7 @@ pub(super) fn ask_for_page(
     count_asked_pages(&mut clients.conns, slot, 1);
     let part = NO_PART | u32::from(number) << NUMBER_SHIFT;
     let to = clients.conns.reply_to(slot, part);
-    let (hash, _) = clients.ctx.place_of(name);
+    let (hash, _) = clients.ctx.hash_and_home_of(name);
     let topic = subs.topics.open(hash, name);
     let ask = Attach {
         most: most.max(1),

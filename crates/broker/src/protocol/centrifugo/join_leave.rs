@@ -43,7 +43,8 @@ pub(super) fn begin_pushes(
 
 fn may_watch(clients: &Clients, slot: u32, name: &[u8]) -> bool {
     let rules = &clients.ctx.world.rules;
-    rules.get(rules.number_for(name)).presence && clients.may(slot, Right::Presence, name).is_ok()
+    rules.get(rules.number_for(name)).presence
+        && clients.check_right(slot, Right::Presence, name).is_ok()
 }
 
 fn ask(
@@ -54,7 +55,7 @@ fn ask(
     ask: impl Fn(ReplyTo) -> PresenceAsk,
 ) {
     let to = clients.conns.reply_to(slot, watching.part);
-    let (_, home) = clients.ctx.place_of(&watching.topic);
+    let (_, home) = clients.ctx.hash_and_home_of(&watching.topic);
     lanes.ask(home, |bytes| {
         Ask::Presence(ask(to), Span::append(bytes, &watching.topic))
     });

@@ -7,7 +7,7 @@ use crore_wire::centrifugo::codes::{Disconnect, Unsubscribe};
 use crate::base::access::Right;
 use crate::base::reason::Reason;
 use crate::client::list::list_of;
-use crate::client::row::MULTI;
+use crate::client::row::SUBSCRIPTION_LIST;
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::options::{CONNECTED, connect_until_s};
@@ -31,7 +31,7 @@ pub(super) fn end_passed<I: Io>(
     io: &mut I,
 ) -> bool {
     let row = clients.conns.get(slot);
-    if !row.wants(CONNECTED) {
+    if !row.has_option(CONNECTED) {
         // While the server looks for the answer, the client cannot do anything about it.
         let waits = is_asked_for(clients, slot) || is_connecting(clients, slot);
         let is_late = !waits && connect_until_s(row) < clients.ctx.now.s;
@@ -79,9 +79,9 @@ pub(super) fn may_keep_all(
     let row = clients.conns.get(slot);
     let may = |topic: u32| match topic {
         NONE => Ok(()),
-        topic => clients.may(slot, Right::Subscribe, subs.topics.name(topic)),
+        topic => clients.check_right(slot, Right::Subscribe, subs.topics.name(topic)),
     };
-    if !row.wants(MULTI) {
+    if !row.has_option(SUBSCRIPTION_LIST) {
         return may(row.consumer.topic);
     }
     let by_token = parts_by_token(clients, slot);
@@ -111,7 +111,7 @@ pub(super) fn end_not_granted(clients: &mut Clients, subs: &mut Subscriptions, s
         sub.topic != NONE
             && by_token.binary_search(&(*part as u32)).is_err()
             && clients
-                .may(slot, Right::Subscribe, subs.topics.name(sub.topic))
+                .check_right(slot, Right::Subscribe, subs.topics.name(sub.topic))
                 .is_err()
     });
     let lost: Vec<u32> = lost.map(|(part, _)| part as u32).collect();

@@ -26,7 +26,7 @@ pub(super) fn one_way_frame<I: Io>(
 ) -> bool {
     let conns = &front.clients.conns;
     let is_held = state(conns, slot).is_some_and(|it| !it.held.is_empty());
-    if conns.get(slot).wants(CONNECTED) || is_held || is_connecting(&front.clients, slot) {
+    if conns.get(slot).has_option(CONNECTED) || is_held || is_connecting(&front.clients, slot) {
         return true;
     }
     connect_as(front, slot, data, home, io)

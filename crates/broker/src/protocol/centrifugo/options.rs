@@ -2,7 +2,7 @@
 
 use crore_wire::centrifugo::Format;
 
-use crate::client::row::{OWN_SHIFT, Row};
+use crate::client::row::{PROTOCOL_OPTIONS_SHIFT, Row};
 use crate::protocol::encode::Encoding;
 use crate::protocol::http::options::{EVENTS, HTTP10, UPGRADE};
 
@@ -11,13 +11,13 @@ pub(super) const ONE_WAY: u32 = 1 << 20;
 /// A subscription gets deltas, so that its messages are written for it alone. A bit that no request uses.
 pub(super) const DELTA: u32 = 1 << 21;
 /// Its frames are protobuf, not JSON.
-pub(super) const PROTOBUF: u32 = 1 << OWN_SHIFT;
+pub(super) const PROTOBUF: u32 = 1 << PROTOCOL_OPTIONS_SHIFT;
 /// The connect command has been carried out.
-pub(super) const CONNECTED: u32 = 1 << (OWN_SHIFT + 5);
+pub(super) const CONNECTED: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 5);
 /// The client has not answered the last ping.
-pub(super) const AWAITS_PONG: u32 = 1 << (OWN_SHIFT + 6);
+pub(super) const AWAITS_PONG: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 6);
 /// Whether the last ping was sent in an odd interval.
-pub(super) const ODD_PING: u32 = 1 << (OWN_SHIFT + 7);
+pub(super) const ODD_PING: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 7);
 
 /// The second by which the connect command must come. A client that has not connected has no subscription, so the place of one has room for it.
 pub(super) fn connect_until_s(row: &Row) -> u32 {
@@ -30,7 +30,7 @@ pub(super) const VERSION: &str = concat!("crore ", env!("CARGO_PKG_VERSION"));
 /// The form of its frames.
 #[inline]
 pub(crate) fn format_of(row: &Row) -> Format {
-    match row.wants(PROTOBUF) {
+    match row.has_option(PROTOBUF) {
         true => Format::Protobuf,
         false => Format::Json,
     }
@@ -39,8 +39,12 @@ pub(crate) fn format_of(row: &Row) -> Format {
 /// The encoding of the messages that it gets.
 #[inline]
 pub(crate) fn pushes_of(row: &Row) -> Encoding {
-    if row.wants(ONE_WAY) {
-        return match (row.wants(UPGRADE), row.wants(EVENTS), row.wants(HTTP10)) {
+    if row.has_option(ONE_WAY) {
+        return match (
+            row.has_option(UPGRADE),
+            row.has_option(EVENTS),
+            row.has_option(HTTP10),
+        ) {
             (true, ..) => Encoding::OneWayFrame,
             (_, true, false) => Encoding::OneWayEvents,
             (_, true, true) => Encoding::OneWayEventsToEnd,
@@ -48,10 +52,11 @@ pub(crate) fn pushes_of(row: &Row) -> Encoding {
             (_, false, true) => Encoding::OneWayLinesToEnd,
         };
     }
-    match (row.wants(UPGRADE), row.wants(PROTOBUF)) {
+    match (row.has_option(UPGRADE), row.has_option(PROTOBUF)) {
         (true, true) => Encoding::PushProtobuf,
         (true, false) => Encoding::PushJson,
-        (false, is_protobuf) => match (is_protobuf, row.wants(EVENTS), row.wants(HTTP10)) {
+        (false, is_protobuf) => match (is_protobuf, row.has_option(EVENTS), row.has_option(HTTP10))
+        {
             (true, _, false) => Encoding::PushMessages,
             (true, _, true) => Encoding::PushMessagesToEnd,
             (false, true, false) => Encoding::PushEvents,
@@ -64,5 +69,5 @@ pub(crate) fn pushes_of(row: &Row) -> Encoding {
 
 /// Whether the way to the client is the body of an answer, and the client posts its commands.
 pub(super) fn posts_commands(row: &Row) -> bool {
-    !row.wants(UPGRADE | ONE_WAY)
+    !row.has_option(UPGRADE | ONE_WAY)
 }

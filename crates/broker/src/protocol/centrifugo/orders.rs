@@ -29,7 +29,9 @@ pub(crate) fn centrifugo_order<I: Io>(
     let slot = conn.slot;
     let is_served = clients.conns.is_current(conn) && {
         let row = clients.conns.get(slot);
-        row.consumer.state == State::Centrifugo && row.wants(CONNECTED) && !row.link.has(CLOSING)
+        row.consumer.state == State::Centrifugo
+            && row.has_option(CONNECTED)
+            && !row.link.has(CLOSING)
     };
     let is_done = is_served
         && match order {

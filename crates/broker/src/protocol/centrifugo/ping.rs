@@ -45,14 +45,15 @@ fn set_odd(clients: &mut Clients, slot: u32, is_odd: bool) {
 pub(super) fn centrifugo_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     collapse(&mut clients.conns, slot);
     let row = clients.conns.get(slot);
-    let Some((is_odd, since_s)) = place(clients, slot).filter(|_| row.wants(CONNECTED)) else {
+    let Some((is_odd, since_s)) = place(clients, slot).filter(|_| row.has_option(CONNECTED)) else {
         return;
     };
-    let is_due = is_odd != row.wants(ODD_PING);
+    let is_due = is_odd != row.has_option(ODD_PING);
     let is_late = since_s >= clients.ctx.world.settings.centrifugo.pong_timeout_s;
     // While bytes wait in either direction, the server does not read the pong. Other limits apply then.
-    let reads = row.link.outbox == NONE && row.link.spill == NONE && !row.link.has(PAUSED);
-    if row.wants(AWAITS_PONG) && (is_due || is_late) {
+    let reads =
+        row.link.outbox == NONE && row.link.unprocessed_input == NONE && !row.link.has(PAUSED);
+    if row.has_option(AWAITS_PONG) && (is_due || is_late) {
         if reads {
             let code = Disconnect::NO_PONG;
             return end_saying(clients, slot, code, code.text, io);
@@ -62,7 +63,7 @@ pub(super) fn centrifugo_second<I: Io>(clients: &mut Clients, slot: u32, io: &mu
     if is_due {
         set_odd(clients, slot, is_odd);
         // A ping that comes late in its interval would leave too little time for its pong. A client that only listens has none.
-        if since_s <= ON_TIME_S && !clients.conns.get(slot).wants(ONE_WAY) {
+        if since_s <= ON_TIME_S && !clients.conns.get(slot).has_option(ONE_WAY) {
             clients.conns.get_mut(slot).consumer.options |= AWAITS_PONG;
         }
         write_ping(clients, slot);

@@ -41,7 +41,7 @@ pub(super) fn client_asks_presence(
     }
     check_name(clients, slot, channel)?;
     let name = channel.as_bytes();
-    if let Err(denied) = clients.may(slot, Right::Presence, name) {
+    if let Err(denied) = clients.check_right(slot, Right::Presence, name) {
         clients.note_denied(slot, denied, name);
         return Err(Refused::for_reason(clients, slot, denied));
     }
@@ -69,7 +69,7 @@ pub(super) fn awaits_members(clients: &Clients, slot: u32) -> bool {
 
 fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, name: &[u8], after: u64) {
     let to = clients.conns.reply_to(slot, COMMAND);
-    let (_, home) = clients.ctx.place_of(name);
+    let (_, home) = clients.ctx.hash_and_home_of(name);
     lanes.ask(home, |bytes| {
         Ask::Presence(PresenceAsk::Read(to, after), Span::append(bytes, name))
     });

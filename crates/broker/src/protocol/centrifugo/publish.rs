@@ -4,7 +4,7 @@ use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::centrifugo::{Answer, Publish};
 
 use crate::client::asking::publish_as;
-use crate::client::publishing::Refused as NotPublished;
+use crate::client::publishing::PublishRefusal as NotPublished;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
@@ -43,12 +43,12 @@ pub(super) fn client_publishes(
             clients.note_denied(slot, reason, name);
             return Err(Refused::for_reason(clients, slot, reason));
         }
-        Err(NotPublished::For(reason)) => return Err(Refused::for_reason(clients, slot, reason)),
+        Err(NotPublished::Other(reason)) => return Err(Refused::for_reason(clients, slot, reason)),
     }
-    if let Err(reached) = clients.may_publish(slot) {
+    if let Err(reached) = clients.check_publish_rate(slot) {
         return Err(Refused::for_reason(clients, slot, reached));
     }
-    let (hash, at) = clients.ctx.place_of(name);
+    let (hash, at) = clients.ctx.hash_and_home_of(name);
     let message = message::Publish {
         hash,
         name,

@@ -44,7 +44,7 @@ impl Refused {
 
 /// Appends the reply to a command to the bytes that are sent next. A client that sends no commands gets the reply to its connect as a push.
 pub(super) fn write_reply(clients: &mut Clients, slot: u32, id: u32, answer: Answer<'_>) {
-    if clients.conns.get(slot).wants(ONE_WAY) {
+    if clients.conns.get(slot).has_option(ONE_WAY) {
         if let Answer::Connect(result) = answer {
             write_push(clients, slot, &Push::Connect(result));
         }
@@ -58,7 +58,7 @@ pub(super) fn write_reply(clients: &mut Clients, slot: u32, id: u32, answer: Ans
 
 /// Appends a push.
 pub(super) fn write_push(clients: &mut Clients, slot: u32, push: &Push<'_>) {
-    let is_one_way = clients.conns.get(slot).wants(ONE_WAY);
+    let is_one_way = clients.conns.get(slot).has_option(ONE_WAY);
     write_item(clients, slot, |format, out| {
         let written = match is_one_way {
             true => encode::bare_push(format, push, out),
@@ -87,7 +87,7 @@ fn write_item(clients: &mut Clients, slot: u32, write: impl FnOnce(Format, &mut 
         }
         _ => {
             let item = out.split_off(start);
-            let part = match row.wants(EVENTS) {
+            let part = match row.has_option(EVENTS) {
                 true => [b"data: ", &item[..], b"\n\n"].concat(),
                 false => [&item[..], b"\n"].concat(),
             };

@@ -216,12 +216,16 @@ impl Centrifugo {
 
 /// The state of a connection, if it has any.
 pub(super) fn state(conns: &Connections, slot: u32) -> Option<&Centrifugo> {
-    conns.find_extra(slot)?.own.centrifugo.as_deref()
+    conns.find_extra(slot)?.protocol_state.centrifugo.as_deref()
 }
 
 /// The state of a connection, made if necessary.
 pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut Centrifugo {
-    conns.extra(slot).own.centrifugo.get_or_insert_default()
+    conns
+        .extra(slot)
+        .protocol_state
+        .centrifugo
+        .get_or_insert_default()
 }
 
 /// Whether the subscription with this index waits for its first page.
@@ -263,7 +267,7 @@ pub fn client_named(world: &World, id: &str) -> Option<(ShardId, ConnId)> {
 /// The id of the client, which no other connection has.
 pub(super) fn client_id(clients: &Clients, slot: u32) -> String {
     let at = MemberConn {
-        shard: clients.ctx.me,
+        shard: clients.ctx.own_shard,
         conn: clients.conns.id_of(slot),
     };
     client_id_text(&clients.ctx.world, at)

@@ -57,7 +57,7 @@ pub(super) fn client_subscribes(
         None => None,
     };
     if granted.is_none()
-        && let Err(denied) = clients.may(slot, Right::Subscribe, name)
+        && let Err(denied) = clients.check_right(slot, Right::Subscribe, name)
     {
         clients.note_denied(slot, denied, name);
         return Err(Refused::for_reason(clients, slot, denied));
@@ -65,7 +65,7 @@ pub(super) fn client_subscribes(
     if let Err(reached) = has_room(clients, subs, slot, name) {
         return Err(Refused::for_reason(clients, slot, reached));
     }
-    if !clients.may_take(census, slot, 0) {
+    if !clients.has_memory_for(census, slot, 0) {
         return Err(Refused::for_reason(clients, slot, Reason::MemoryFull));
     }
     let since = match wanted.recover {

@@ -87,7 +87,7 @@ fn idle_client_of_one_subscription_has_its_row_alone() {
     let row = shard.front().clients.conns.get(0);
     assert!(has_sent(&io, "subscribe") && row.consumer.flags == COUNTED | LIVE);
     assert_eq!(
-        (row.extra(), row.link.spill, row.link.outbox),
+        (row.extra(), row.link.unprocessed_input, row.link.outbox),
         (NONE, NONE, NONE)
     );
 }

@@ -140,7 +140,7 @@ pub(super) fn client_refreshes(
         ));
     }
     clients
-        .enter_as(slot, Some(who))
+        .set_identity(slot, Some(who))
         .map_err(|reason| match error_of(reason) {
             ErrorCode::INTERNAL => Refused::for_reason(clients, slot, reason),
             ErrorCode::TOKEN_EXPIRED => end_with(Disconnect::EXPIRED, reason.text()),

@@ -19,7 +19,7 @@ pub(super) fn finish_connect(
     subs: &[(&str, SubscribeResult<'_>)],
 ) {
     let row = clients.conns.get_mut(slot);
-    let sends = !row.wants(ONE_WAY);
+    let sends = !row.has_option(ONE_WAY);
     row.consumer.options |= CONNECTED;
     begin_pings(clients, slot);
     let client = client_id(clients, slot);

@@ -12,7 +12,7 @@ use crate::base::journal::EventKind;
 use crate::base::notices::Notice;
 use crate::base::position::{self, Position};
 use crate::base::reason::{Reason, SEND_A_TOKEN, Section};
-use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
+use crate::client::row::{CLOSING, EOF, FILTERS, PAUSED, SERVED, SUBSCRIPTION_LIST, State};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::TopicInfo;
@@ -55,7 +55,7 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     row.consumer.request = row.consumer.request.wrapping_add(1);
     row.consumer.state = State::Http;
     row.link.flags |= SERVED;
-    if row.wants(KEEP) && !row.link.has(CLOSING) {
+    if row.has_option(KEEP) && !row.link.has(CLOSING) {
         row.link.deadline_s = now_s + keep_alive_s;
         // The next request may be refused before it is judged, so these options must not stay.
         row.consumer.options &= !(HEAD | JSON | STREAMS | ORIGIN);
@@ -64,7 +64,7 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
         return;
     }
     clients.send_reply(slot, io);
-    clients.shut(slot, io);
+    clients.close_after_output(slot, io);
 }
 
 /// Sends the answer to a request that waited, and continues with the requests after it.
@@ -78,7 +78,7 @@ pub(crate) fn answer_waiting<I: Io>(
     request_done(clients, slot, io);
     let row = clients.conns.get(slot);
     if row.consumer.state == State::Http
-        && (row.link.spill != NONE || row.link.has(PAUSED) || row.link.has(EOF))
+        && (row.link.unprocessed_input != NONE || row.link.has(PAUSED) || row.link.has(EOF))
     {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
@@ -108,14 +108,14 @@ pub(crate) fn refuse_saying<I: Io>(
 ) {
     clients.count_refusal(slot, reason, words);
     clients.scratch.note_close_reason(reason.row().closed);
-    clients.conns.take_spill(slot);
+    clients.conns.take_unprocessed_input(slot);
     let row = clients.conns.get_mut(slot);
     // These options are kept: those of the subscriptions, which end later, the form of the answer, and the page that may read it.
-    row.consumer.options &= MULTI | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
+    row.consumer.options &= SUBSCRIPTION_LIST | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
     let status = reason.row().status.unwrap_or(INTERNAL);
     clients.respond_line(slot, status, words, None);
     clients.send_reply(slot, io);
-    clients.shut(slot, io);
+    clients.close_after_output(slot, io);
 }
 
 /// Writes the lines that all responses of this second begin with.
@@ -246,8 +246,8 @@ impl Clients {
         (content_type, body): (&str, &[u8]),
         header: Option<(&str, &[u8])>,
     ) {
-        let no_body = self.conns.get(slot).wants(HEAD);
-        let retry_after_s = retry::after_s(self.ctx.spread(slot));
+        let no_body = self.conns.get(slot).has_option(HEAD);
+        let retry_after_s = retry::after_s(self.ctx.retry_spread(slot));
         let head = self
             .head(slot, status)
             .header("Content-Type", content_type.as_bytes());
@@ -293,7 +293,7 @@ impl Clients {
     fn count_refusal(&mut self, slot: u32, reason: Reason, words: &str) {
         self.refused(slot, reason);
         self.note(slot, EventKind::Refused, words.as_bytes());
-        if reason.row().status == Some(BAD_REQUEST) && self.conns.get(slot).wants(STREAMS) {
+        if reason.row().status == Some(BAD_REQUEST) && self.conns.get(slot).has_option(STREAMS) {
             self.meter.stats.refused_streams += 1;
             self.meter.notices.note_refusal(Notice::Stream, words);
         }
@@ -315,7 +315,7 @@ impl Clients {
         reason: &str,
         header: Option<(&str, &[u8])>,
     ) {
-        let as_json = self.conns.get(slot).wants(JSON);
+        let as_json = self.conns.get(slot).has_option(JSON);
         let (content_type, body) = refusal(status, reason, as_json);
         self.respond(slot, status, (content_type, &body), header);
     }
@@ -332,7 +332,7 @@ impl Clients {
         let mut id = core::mem::take(&mut self.scratch.id);
         id.clear();
         position::write(&mut id, Position::new(info.epoch, info.offset));
-        let as_json = self.conns.get(slot).wants(JSON);
+        let as_json = self.conns.get(slot).has_option(JSON);
         let mut body = Vec::with_capacity(160);
         let number = |body: &mut Vec<u8>, value: Option<u32>| match value {
             Some(value) => position::write_decimal(body, u64::from(value)),
@@ -383,7 +383,7 @@ impl Clients {
 
 /// Writes the head of a stream of this content type into `reply`.
 pub(crate) fn stream_head(clients: &mut Clients, slot: u32, content_type: &[u8]) {
-    let http10 = clients.conns.get(slot).wants(HTTP10);
+    let http10 = clients.conns.get(slot).has_option(HTTP10);
     if http10 {
         clients.conns.get_mut(slot).consumer.options &= !KEEP;
     }

@@ -2,7 +2,7 @@
 //! connection ends.
 
 use crate::base::reason::{Closed, Reason};
-use crate::client::row::{FILTERS, MULTI, SERVED, State};
+use crate::client::row::{FILTERS, SERVED, SUBSCRIPTION_LIST, State};
 use crate::io::{CloseMode, Io};
 use crate::protocol::front::{Clients, Connections};
 use crate::protocol::http::answer::{refuse, request_done};
@@ -19,7 +19,9 @@ const QUIET_S: u32 = 2;
 /// Ends an HTTP connection without a stream.
 pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     match (clients.conns.get(slot).consumer.state, reason.row().status) {
-        (State::Draining | State::Proxy, _) | (_, None) => clients.drop_conn(slot, CloseMode::Now),
+        (State::Draining | State::Proxy, _) | (_, None) => {
+            clients.drop_connection(slot, CloseMode::Now)
+        }
         (State::Waiting | State::Poll, Some(_)) if is_subscribing(&clients.conns, slot) => {
             end_subscribing(clients, slot, reason, io);
         }
@@ -36,7 +38,7 @@ fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
     let is_first = clients.conns.get(slot).consumer.state == State::Http
         || awaits_verdict(&clients.conns, slot);
     // The refusal is the last answer of the connection, so its other bytes are not needed.
-    if is_first && let Some(Spill::Http(part)) = clients.conns.take_spill(slot) {
+    if is_first && let Some(Spill::Http(part)) = clients.conns.take_unprocessed_input(slot) {
         note_reader_of_part(clients, slot, &part.data);
     }
 }
@@ -44,7 +46,7 @@ fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
 /// Ends a request that waits for another shard, and that new settings would refuse.
 pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> bool {
     clients.scratch.note_close_reason(reason.row().closed);
-    clients.drop_conn(slot, CloseMode::Now);
+    clients.drop_connection(slot, CloseMode::Now);
     true
 }
 
@@ -52,12 +54,13 @@ pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> b
 /// request.
 pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
     let row = clients.conns.get(slot);
-    let idle = row.link.has(SERVED) && row.link.spill == NONE && row.link.outbox == NONE;
+    let idle =
+        row.link.has(SERVED) && row.link.unprocessed_input == NONE && row.link.outbox == NONE;
     if !idle || clients.ctx.now.s.saturating_sub(row.link.sent_s) < QUIET_S {
         return false;
     }
     clients.scratch.note_close_reason(Closed::Operator);
-    clients.shut(slot, io);
+    clients.close_after_output(slot, io);
     true
 }
 
@@ -71,7 +74,7 @@ fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: 
 /// Tells the client of an event stream when to connect again.
 pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.scratch.note_close_reason(Closed::Operator);
-    let text = retry::moved_off(clients.ctx.spread(slot), clients.conns.len());
+    let text = retry::moved_off(clients.ctx.retry_spread(slot), clients.conns.len());
     let reply = &mut clients.scratch.reply;
     reply.clear();
     write_part(clients.conns.get(slot), &text, reply);
@@ -81,10 +84,11 @@ pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io
 /// Whether the waiting request is a subscription.
 pub(crate) fn is_subscribing(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
-    row.consumer.topic != NONE || row.consumer.options & (MULTI | FILTERS | FOLLOWS) != 0
+    row.consumer.topic != NONE
+        || row.consumer.options & (SUBSCRIPTION_LIST | FILTERS | FOLLOWS) != 0
 }
 
 /// Whether the request waits for the verdict on its credential.
 pub(crate) fn awaits_verdict(conns: &Connections, slot: u32) -> bool {
-    matches!(conns.spill(slot), Some(Spill::Http(it)) if it.asked)
+    matches!(conns.unprocessed_input(slot), Some(Spill::Http(it)) if it.asked)
 }

@@ -90,7 +90,7 @@ pub(crate) fn http_verdict(
     conn: ConnId,
     who: Identity,
 ) {
-    let Some(Spill::Http(spill)) = clients.conns.spill_mut(conn.slot) else {
+    let Some(Spill::Http(spill)) = clients.conns.unprocessed_input_mut(conn.slot) else {
         return;
     };
     if core::mem::take(&mut spill.asked) {

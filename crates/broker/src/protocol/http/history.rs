@@ -36,7 +36,7 @@ pub(crate) fn history_page<I: Io>(
     io: &mut I,
 ) {
     let (clients, subs, feed, queues) = front.parts();
-    let tags = match clients.conns.extra(slot).own.pending.take() {
+    let tags = match clients.conns.extra(slot).protocol_state.pending.take() {
         Some(Pending::History(tags)) => tags,
         _ => Default::default(),
     };
@@ -54,7 +54,7 @@ pub(crate) fn history_page<I: Io>(
             &mut body,
         );
     }
-    let sends = !is_known && !clients.conns.get(slot).wants(HEAD);
+    let sends = !is_known && !clients.conns.get(slot).has_option(HEAD);
     history_head(clients, slot, page, &tag, (!is_known).then_some(body.len()));
     unsubscribe(clients, subs, slot);
     if sends {
@@ -84,7 +84,8 @@ pub(crate) fn history<I: Io>(
     // Sends answers to earlier requests.
     clients.send_reply(slot, io);
     let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
-    clients.conns.extra(slot).own.pending = Some(Pending::History(tags.join(&b',').into()));
+    clients.conns.extra(slot).protocol_state.pending =
+        Some(Pending::History(tags.join(&b',').into()));
     let row = clients.conns.get_mut(slot);
     row.consumer.options |= HISTORY;
     row.consumer.state = State::Waiting;
@@ -96,7 +97,7 @@ pub(crate) fn history<I: Io>(
     };
     if subscribe(clients, subs, slot, &wanted, SubscriptionState::default()).is_err() {
         // Cannot happen: only filters are refused.
-        clients.broken(slot);
+        clients.end_as_broken(slot);
     }
     Flow::Wait
 }

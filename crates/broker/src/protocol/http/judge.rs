@@ -42,7 +42,7 @@ pub(crate) fn judge(
     body: Body,
     who: Option<Identity>,
 ) -> Result<Task, Answered> {
-    let drains = clients.ctx.drains;
+    let drains = clients.ctx.is_draining;
     // The body of a stream's answer is not in chunks, but ends with the stream.
     let is_stream = clients.conns.is_stream(slot);
     let row = clients.conns.get_mut(slot);
@@ -89,7 +89,7 @@ fn judge_request(
     let may = admitted(clients, slot, head);
     may.map_err(|reached| turn_away(clients, slot, head, reached))?;
     judge_methods(clients, slot, head, endpoint)?;
-    let entered = clients.enter_as(slot, who);
+    let entered = clients.set_identity(slot, who);
     entered.or_else(|refusal| answered(clients, slot, refusal))?;
     if !upgrade && head.method == Method::Get && head.header("sec-websocket-key").is_some() {
         return answered(clients, slot, Reason::UpgradeLost);
@@ -191,7 +191,7 @@ fn judge_names(
             clients.respond_saying(slot, Reason::Unread, &words);
             return Err(Answered);
         }
-        let may = clients.may_publish_some(slot);
+        let may = clients.check_may_publish_anywhere(slot);
         may.map_err(|denied| deny(clients, slot, denied, head.path))?;
         return Ok(Task::Batch);
     }
@@ -214,7 +214,7 @@ fn judge_names(
         Method::Delete => Some(TopicRequest::Change(Change::Delete)),
         _ => Some(TopicRequest::Info),
     };
-    let may = clients.may_all(slot, rights(endpoint, verb, head.method), &names);
+    let may = clients.check_rights(slot, rights(endpoint, verb, head.method), &names);
     may.map_err(|denied| deny(clients, slot, denied, head.path))?;
     let writes = match endpoint {
         Endpoint::Publish => posts || verb != Some(TopicRequest::Info),

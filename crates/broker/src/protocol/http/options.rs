@@ -1,7 +1,7 @@
 //! The options of a request, as bits in [`Consumer::options`](crate::client::row::Consumer::options). A stream keeps the options of its
 //! request.
 
-use crate::client::row::{OWN, OWN_SHIFT};
+use crate::client::row::{PROTOCOL_OPTIONS, PROTOCOL_OPTIONS_SHIFT};
 
 /// The answer's body is not in chunks: HTTP/1.0, or a stream of HTTP/2.
 pub(crate) const HTTP10: u32 = 1;
@@ -40,6 +40,6 @@ pub(crate) const HISTORY: u32 = 1 << 18;
 /// The request is for an event stream or a WebSocket. Browsers hide a refusal of it from the page.
 pub(crate) const STREAMS: u32 = 1 << 19;
 /// The first bit of the number of the allowed origin: eight bits, 0 for none, 255 for any.
-pub(crate) const ORIGIN_SHIFT: u32 = OWN_SHIFT;
+pub(crate) const ORIGIN_SHIFT: u32 = PROTOCOL_OPTIONS_SHIFT;
 /// The mask of that number.
-pub(crate) const ORIGIN: u32 = OWN;
+pub(crate) const ORIGIN: u32 = PROTOCOL_OPTIONS;

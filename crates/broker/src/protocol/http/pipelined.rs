@@ -16,12 +16,12 @@ pub(crate) fn hold_pipelined<I: Io>(front: &mut Front, slot: u32, bytes: &[u8], 
     let (clients, queues, census) = (&mut front.clients, &front.queues, &front.census);
     let limit = clients.ctx.world.settings.limits.head_bytes;
     let row = clients.conns.get(slot);
-    if row.consumer.state == State::Poll && !row.wants(KEEP) {
+    if row.consumer.state == State::Poll && !row.has_option(KEEP) {
         // Bytes after the last request of a connection have no meaning.
         return;
     }
-    let (polls, upgrades) = (row.consumer.state == State::Poll, row.wants(UPGRADE));
-    let (before, asked) = match clients.conns.spill(slot) {
+    let (polls, upgrades) = (row.consumer.state == State::Poll, row.has_option(UPGRADE));
+    let (before, asked) = match clients.conns.unprocessed_input(slot) {
         None => (0, false),
         Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
         Some(_) => return end_for_room(clients, slot, io),
@@ -34,13 +34,15 @@ pub(crate) fn hold_pipelined<I: Io>(front: &mut Front, slot: u32, bytes: &[u8], 
             false => forget_pipelined(&mut clients.conns, queues, slot, io),
         };
     }
-    let held = clients.conns.change_spill(slot, |spill| match spill {
-        Spill::Http(spill) => {
-            spill.append(bytes, limit);
-            spill.data.len()
-        }
-        _ => 0,
-    });
+    let held = clients
+        .conns
+        .change_unprocessed_input(slot, |spill| match spill {
+            Spill::Http(spill) => {
+                spill.append(bytes, limit);
+                spill.data.len()
+            }
+            _ => 0,
+        });
     if held > limit {
         clients.conns.get_mut(slot).link.flags |= PAUSED;
         clients.conns.update_interest(slot, io);
@@ -55,7 +57,7 @@ pub(crate) fn forget_pipelined<I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    conns.take_spill(slot);
+    conns.take_unprocessed_input(slot);
     let row = conns.get_mut(slot);
     row.consumer.options &= !KEEP;
     if row.consumer.state == State::Poll {
@@ -79,9 +81,9 @@ pub(crate) fn begin_poll_wait<I: Io>(
     let limit = clients.ctx.world.settings.limits.head_bytes;
     clients.conns.get_mut(slot).consumer.state = State::Poll;
     let row = clients.conns.get(slot);
-    let spill = clients.conns.spill(slot);
+    let spill = clients.conns.unprocessed_input(slot);
     let long = matches!(spill, Some(Spill::Http(it)) if it.data.len() > limit);
-    if long || !row.wants(KEEP) {
+    if long || !row.has_option(KEEP) {
         forget_pipelined(&mut clients.conns, queues, slot, io);
     }
 }

@@ -59,12 +59,12 @@ pub(crate) fn read_presence<I: Io>(
         after,
         counts_only,
     };
-    clients.conns.extra(slot).own.pending = Some(Pending::Presence(Box::new(request)));
+    clients.conns.extra(slot).protocol_state.pending = Some(Pending::Presence(Box::new(request)));
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
     // Nobody came after the last number, so the counts come alone.
     let after = if counts_only { u64::MAX } else { after };
     let to = clients.conns.reply_to(slot, 0);
-    let (_, home) = clients.ctx.place_of(name);
+    let (_, home) = clients.ctx.hash_and_home_of(name);
     lanes.ask(home, |bytes| {
         Ask::Presence(PresenceAsk::Read(to, after), Span::append(bytes, name))
     });
@@ -81,8 +81,8 @@ pub(crate) fn presence_read<I: Io>(
 ) {
     let slot = to.slot;
     let extra = clients.conns.extra(slot);
-    let Some(Pending::Presence(request)) = extra.own.pending.take() else {
-        return clients.broken(slot);
+    let Some(Pending::Presence(request)) = extra.protocol_state.pending.take() else {
+        return clients.end_as_broken(slot);
     };
     let mut tag = Vec::with_capacity(48);
     // In front: what follows a tag may be a proxy's suffix.
@@ -95,7 +95,7 @@ pub(crate) fn presence_read<I: Io>(
     if !is_known {
         write_answer(&clients.ctx, &request, page, &mut body);
     }
-    let sends = !is_known && !clients.conns.get(slot).wants(HEAD);
+    let sends = !is_known && !clients.conns.get(slot).has_option(HEAD);
     let mut head = clients.head_without_cache_rule(slot, if is_known { 304 } else { 200 });
     if !is_known {
         head = head.header("Content-Type", b"application/json");

@@ -63,11 +63,11 @@ pub(crate) fn publish_one(
             return Flow::Next;
         }
     };
-    if let Err(reason) = clients.may_publish(slot) {
+    if let Err(reason) = clients.check_publish_rate(slot) {
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    let (hash, at) = clients.ctx.place_of(name);
+    let (hash, at) = clients.ctx.hash_and_home_of(name);
     let binary = is_binary(content_type, data);
     let answer = WantedAnswer::OutcomeAndInfo(clients.conns.reply_to(slot, 0));
     let dedup = dedup_key(clients, slot, key_of_retry);
@@ -139,6 +139,6 @@ pub(crate) fn verb(
 
 pub(crate) fn wait(conns: &mut Connections, slot: u32, pending: Pending) -> Flow {
     conns.get_mut(slot).consumer.state = State::Waiting;
-    conns.extra(slot).own.pending = Some(pending);
+    conns.extra(slot).protocol_state.pending = Some(pending);
     Flow::Wait
 }

@@ -53,7 +53,7 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let spill = self.clients.conns.take_spill(slot);
+        let spill = self.clients.conns.take_unprocessed_input(slot);
         let Some(spill) = spill else {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
                 if let Some(state) = changed_to(&self.clients.conns, slot) {
@@ -89,13 +89,13 @@ impl Front {
             return;
         }
         self.queues.read_again(&mut self.clients.conns, conn, io);
-        if self.clients.conns.get(conn.slot).link.spill != NONE {
+        if self.clients.conns.get(conn.slot).link.unprocessed_input != NONE {
             self.http_received(conn.slot, &mut [], home, io);
         }
         let row = self.clients.conns.get(conn.slot);
         let idle = row.consumer.state == State::Http && row.link.outbox == NONE;
         if row.link.has(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
-            self.clients.drop_conn(conn.slot, CloseMode::Now);
+            self.clients.drop_connection(conn.slot, CloseMode::Now);
         }
     }
 
@@ -231,7 +231,7 @@ fn proxy_header(
         Ok(None) => Ok(None),
         Err(_) => {
             clients.scratch.note_close_reason(Closed::Refused);
-            clients.drop_conn(slot, CloseMode::Reset);
+            clients.drop_connection(slot, CloseMode::Reset);
             Err(Refused)
         }
     }
@@ -239,7 +239,9 @@ fn proxy_header(
 
 /// Whether received bytes wait to be processed.
 pub(crate) fn is_held(conns: &Connections, slot: u32) -> bool {
-    conns.spill(slot).is_some_and(UnprocessedInput::is_waiting)
+    conns
+        .unprocessed_input(slot)
+        .is_some_and(UnprocessedInput::is_waiting)
 }
 
 /// The state of a connection that has changed to another protocol: its bytes are not HTTP, or they follow an upgrade without a subscription.
@@ -311,7 +313,7 @@ fn refuse_head<I: Io>(
         clients.refused(slot, Reason::HttpVersion);
         http2::refuse(&mut clients.scratch.reply);
         clients.send_reply(slot, io);
-        clients.shut(slot, io);
+        clients.close_after_output(slot, io);
         return;
     }
     let words: Cow<'_, str> = match error {
@@ -384,11 +386,11 @@ fn keep_request<I: Io>(front: &mut Front, slot: u32, kept: HttpSpill, io: &mut I
     if !has_receive_room(clients, queues, census, slot, bytes, io) {
         let row = clients.conns.get(slot);
         let answer_due = matches!(row.consumer.state, State::Waiting | State::Poll);
-        return match answer_due && !row.wants(UPGRADE) && !kept.asked {
+        return match answer_due && !row.has_option(UPGRADE) && !kept.asked {
             true => forget_pipelined(&mut clients.conns, queues, slot, io),
             // The bytes are part of a request, or frames after an upgrade.
             false => {
-                clients.conns.set_spill(slot, Spill::Http(kept));
+                clients.conns.set_unprocessed_input(slot, Spill::Http(kept));
                 end_for_room(clients, slot, io)
             }
         };
@@ -407,7 +409,7 @@ fn keep_request<I: Io>(front: &mut Front, slot: u32, kept: HttpSpill, io: &mut I
             row.link.deadline_s = head_until_s;
         }
     }
-    clients.conns.set_spill(slot, Spill::Http(kept));
+    clients.conns.set_unprocessed_input(slot, Spill::Http(kept));
 }
 
 /// How the body of a request is delimited, and its size limit.

@@ -66,5 +66,5 @@ pub(crate) fn end_stream_with_code<I: Io>(
         false => write_end(clients.conns.get(slot), &mut bytes),
     }
     clients.put(slot, &bytes, io);
-    clients.shut(slot, io);
+    clients.close_after_output(slot, io);
 }

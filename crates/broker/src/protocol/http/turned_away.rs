@@ -89,7 +89,7 @@ impl Clients {
     pub(crate) fn shed_events(&mut self, slot: u32, reason: Reason) {
         self.refused(slot, reason);
         self.note(slot, EventKind::Refused, reason.text().as_bytes());
-        let text = retry::turned_away(self.ctx.spread(slot));
+        let text = retry::turned_away(self.ctx.retry_spread(slot));
         let head = self.head_without_cache_rule(slot, 200);
         head.lines(EVENT_STREAM).content(&text);
     }

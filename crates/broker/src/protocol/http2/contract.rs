@@ -13,7 +13,7 @@ use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::budget::admission::Client;
 use crate::budget::stats::Transport;
-use crate::client::codec::NoCodec;
+use crate::client::codec::NoSubscriptionHandler;
 use crate::client::protocols::{Protocol, protocol_of};
 use crate::client::row::{CLOSING, EOF, PAUSED, Row, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
@@ -67,7 +67,7 @@ pub(super) fn end_link<I: Io>(clients: &mut Clients, slot: u32, closed: Closed, 
     let frames = clients.conns.links.take_frames(slot);
     clients.put(slot, &frames, io);
     clients.scratch.note_close_reason(closed);
-    clients.shut(slot, io);
+    clients.close_after_output(slot, io);
 }
 
 /// Tells the client why the link ends, and ends it.
@@ -91,7 +91,7 @@ fn has_streams(clients: &Clients, slot: u32) -> bool {
 }
 
 impl Protocol<AllProtocols> for Http2 {
-    type Codec = NoCodec;
+    type SubscriptionHandler = NoSubscriptionHandler;
 
     fn transport(_row: &Row) -> Transport {
         Transport::Http2
@@ -132,7 +132,7 @@ impl Protocol<AllProtocols> for Http2 {
             is_due |= !clients.conns.get(stream).link.has(CLOSING);
         }
         if !is_due {
-            return clients.drop_conn(slot, CloseMode::Now);
+            return clients.drop_connection(slot, CloseMode::Now);
         }
         clients.conns.get_mut(slot).link.flags |= EOF | PAUSED;
         clients.conns.update_interest(slot, io);
@@ -144,9 +144,9 @@ impl Protocol<AllProtocols> for Http2 {
         let (idle_s, settings_s) = (timeouts.keep_alive_s, timeouts.head_s);
         let now_s = clients.ctx.now.s;
         let age_s = (clients.ctx.now.unix_s)
-            .saturating_sub(clients.conns.began(slot).unix_s(clients.ctx.now));
+            .saturating_sub(clients.conns.start_second(slot).unix_s(clients.ctx.now));
         let Some(link) = clients.conns.links.get(slot) else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
         let (is_idle, is_told) = (link.codec.streams() == 0, link.is_told);
         if !link.codec.is_acknowledged() && age_s > settings_s {
@@ -156,7 +156,7 @@ impl Protocol<AllProtocols> for Http2 {
         }
         let link = &clients.conns.get(slot).link;
         if is_idle && link.has(EOF) && link.outbox == NONE {
-            return clients.drop_conn(slot, CloseMode::Now);
+            return clients.drop_connection(slot, CloseMode::Now);
         }
         if is_idle && (is_told || link.has(TURNED_AWAY) && link.has(SERVED)) {
             let reason = if is_told { GoAway::Drain } else { GoAway::Full };

@@ -47,7 +47,7 @@ pub(super) fn link_received<I: Io>(
     home: &mut Option<Home>,
     io: &mut I,
 ) {
-    let held = match front.clients.conns.take_spill(slot) {
+    let held = match front.clients.conns.take_unprocessed_input(slot) {
         Some(Spill::Http2(mut held, progress)) => {
             held.append(input, usize::MAX);
             Some((held, progress))
@@ -81,7 +81,9 @@ pub(super) fn link_received<I: Io>(
     if !has_receive_room(clients, queues, &front.census, slot, held.bytes(), io) {
         return end_for_room(clients, slot, io);
     }
-    clients.conns.set_spill(slot, Spill::Http2(held, progress));
+    clients
+        .conns
+        .set_unprocessed_input(slot, Spill::Http2(held, progress));
 }
 
 /// Handles all whole frames. Returns the number of their bytes.
@@ -108,7 +110,7 @@ fn frames<I: Io>(
             break;
         }
         let Some(link) = clients.conns.links.get_mut(slot) else {
-            clients.broken(slot);
+            clients.end_as_broken(slot);
             return Err(Ends);
         };
         if begun.slot.is_none() && link.is_full {
@@ -198,7 +200,7 @@ fn handle<I: Io>(
         }
         Event::Reset { slot, .. } | Event::Refused { slot, .. } => {
             if let Some(slot) = known(slot) {
-                front.clients.drop_conn(slot, CloseMode::Now);
+                front.clients.drop_connection(slot, CloseMode::Now);
             }
         }
         Event::Writable { .. } => front.clients.conns.links.wake(link),

@@ -317,7 +317,7 @@ mod tests {
         let clients = &mut world.shard.front().clients;
         let link = clients.conns.links.get(world.link.slot).expect("a link");
         let (_, slot) = link.codec.slots().next().expect("a stream");
-        clients.drop_conn(slot, CloseMode::Now);
+        clients.drop_connection(slot, CloseMode::Now);
         world.io.sent.clear();
         while world.shard.flush(NOW, &mut world.io) {}
         let header = Header::read(&world.io.sent).map(|it| (it.kind, it.stream));

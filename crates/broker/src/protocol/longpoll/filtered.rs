@@ -67,11 +67,11 @@ fn open_poll<I: Io>(front: &mut Front, slot: u32, opening: Box<Opening>, io: &mu
         saw_of_partition(clients, slot, held.partition, held.record.offset);
         return answer_match(front, (slot, &just), (name, &held.record, frames), io);
     }
-    if clients.conns.get(slot).wants(HEAD) {
+    if clients.conns.get(slot).has_option(HEAD) {
         return answer_nothing(front, slot, None, io);
     }
     if clients.conns.get(slot).link.has(EOF) {
-        return clients.drop_conn(slot, CloseMode::Now);
+        return clients.drop_connection(slot, CloseMode::Now);
     }
     let wait_s = filter_rule(clients, &subs.matching, slot).poll_timeout_s;
     begin_poll_wait(clients, queues, slot, io);

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::base::position::{self, Since};
 use crate::base::reason::{Closed, Reason};
-use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, MULTI, State};
+use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, SUBSCRIPTION_LIST, State};
 use crate::client::side::Behind;
 use crate::client::subscriptions::{
     ask_of, flags_of, parts, record_seen, rule_of, topic_of, unsubscribe,
@@ -35,16 +35,16 @@ pub(crate) fn poll_page<I: Io>(
         clients.conns.get_mut(slot).consumer.options |= GAP;
     }
     record_seen(&mut clients.conns, slot, part, page.head, page.epoch);
-    if clients.conns.get(slot).wants(MULTI) {
+    if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // The answer contains the positions of all topics, so it waits for all of them.
-        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+        let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
         let attaching = attaching.expect("a set waits for all its topics");
         attaching.waiting -= 1;
         if let [record] = records {
             let seen = Behind::at(part, record.previous, page.epoch);
             first_of_set(&mut clients.conns, slot, seen, record, frames);
         }
-        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+        let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
         let attaching = attaching.expect("it was just seen");
         if attaching.waiting > 0 {
             return;
@@ -54,7 +54,7 @@ pub(crate) fn poll_page<I: Io>(
             return;
         }
         let gone = attaching.gone;
-        clients.conns.extra(slot).own.attaching = None;
+        clients.conns.extra(slot).protocol_state.attaching = None;
         if gone {
             return answer_reason(front, slot, Reason::Deleted, io);
         }
@@ -63,12 +63,12 @@ pub(crate) fn poll_page<I: Io>(
         return answer_poll(front, of, message, io);
     }
     let row = clients.conns.get(slot);
-    if row.wants(HEAD) || row.consumer.state == State::Poll {
+    if row.has_option(HEAD) || row.consumer.state == State::Poll {
         return answer_nothing(front, slot, Some(page), io);
     }
     if clients.conns.get(slot).link.has(EOF) {
         // The client has closed before the home (the part of a shard that keeps the topic) answered.
-        return clients.drop_conn(slot, CloseMode::Now);
+        return clients.drop_connection(slot, CloseMode::Now);
     }
     let wait_s = rule_of(&subs.topics, &clients.ctx, topic).poll_timeout_s;
     begin_poll_wait(clients, queues, slot, io);
@@ -86,7 +86,7 @@ pub(crate) fn poll_page<I: Io>(
 /// Answers with the message that was held.
 fn answer_first_of_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let clients = &mut front.clients;
-    let attaching = clients.conns.extra(slot).own.attaching.take();
+    let attaching = clients.conns.extra(slot).protocol_state.attaching.take();
     let attaching = attaching.expect("it holds the message");
     let [Held::Message(part, record)] = &attaching.held[..] else {
         unreachable!("a long-poll holds one message")
@@ -113,7 +113,8 @@ pub(crate) fn answer_poll<I: Io>(
         &mut id,
     );
     // For a single topic in plain form the answer does not name the topic, so no name is allocated.
-    let is_named = clients.conns.get(slot).consumer.options & (MULTI | FILTERS | ENVELOPE) != 0;
+    let is_named =
+        clients.conns.get(slot).consumer.options & (SUBSCRIPTION_LIST | FILTERS | ENVELOPE) != 0;
     let name = if is_named {
         subs.topics.name(topic).to_vec()
     } else {
@@ -188,7 +189,7 @@ pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let (clients, subs, _, _) = front.parts();
     let row = clients.conns.get_mut(slot);
     row.link.deadline_s = 0;
-    if row.consumer.options & (MULTI | FILTERS) != 0 {
+    if row.consumer.options & (SUBSCRIPTION_LIST | FILTERS) != 0 {
         return answer_nothing(front, slot, None, io);
     }
     let topic = row.consumer.topic;
@@ -229,9 +230,9 @@ pub(crate) fn answer_nothing<I: Io>(front: &mut Front, slot: u32, page: Option<&
     .concat();
     // RFC 9110 section 15.4.5: a 304 that has a tag needs no date.
     let newest = page
-        .filter(|_| options & MULTI == 0 && status != 304)
+        .filter(|_| options & SUBSCRIPTION_LIST == 0 && status != 304)
         .and_then(|page| Some(clients.ctx.date_of(page.newest_s?)));
-    if clients.ctx.drains && options & KEEP == 0 {
+    if clients.ctx.is_draining && options & KEEP == 0 {
         clients.scratch.note_close_reason(Closed::Operator);
     }
     timeout_head(clients, slot, status, &tag, newest);
@@ -248,8 +249,8 @@ fn timeout_head(
     newest_unix_s: Option<u64>,
 ) {
     let options = clients.conns.get(slot).consumer.options;
-    let (spread, connections) = (clients.ctx.spread(slot), clients.conns.len());
-    let drains = clients.ctx.drains;
+    let (spread, connections) = (clients.ctx.retry_spread(slot), clients.conns.len());
+    let drains = clients.ctx.is_draining;
     let mut head = clients
         .head_without_cache_rule(slot, status)
         .header("ETag", tag);
@@ -280,7 +281,7 @@ pub(crate) fn first_of_set(
     record: &Record,
     frames: &Frames,
 ) {
-    let attaching = conns.extra(slot).own.attaching.as_mut();
+    let attaching = conns.extra(slot).protocol_state.attaching.as_mut();
     let Some(attaching) = attaching.filter(|a| a.held.is_empty()) else {
         record_seen(conns, slot, unseen.part, unseen.offset, unseen.epoch);
         return;
@@ -308,7 +309,7 @@ fn message_head(
         .date("Last-Modified", date)
         .header(CACHE_CONTROL, b"private, no-cache")
         .header("Vary", VARY);
-    if options & (MULTI | FILTERS) != 0 {
+    if options & (SUBSCRIPTION_LIST | FILTERS) != 0 {
         head = head.header("Crore-Topic", message.topic);
     }
     if !frames.event(record).is_empty() {
@@ -347,7 +348,7 @@ fn position_of_poll(
 ) -> Vec<u8> {
     let mut id = Vec::with_capacity(48);
     match page {
-        Some(page) if !clients.conns.get(slot).wants(MULTI) => {
+        Some(page) if !clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) => {
             position::write(&mut id, clients.ctx.position_at(page.head));
         }
         _ => clients.write_id(matching, deliveries, slot, 0, &mut id),
@@ -370,7 +371,7 @@ pub(crate) fn deliver_early(
     }
     let extra = clients.conns.extra_mut(slot);
     let answered = extra
-        .own
+        .protocol_state
         .attaching
         .as_ref()
         .is_none_or(|a| !a.held.is_empty());

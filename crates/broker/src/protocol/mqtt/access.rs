@@ -106,7 +106,7 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
         None => Ok(()),
         // The CONNECT waits for the verdict.
         Some(Asked::Pending) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
-        Some(Asked::Answered(who)) => clients.enter_as(slot, Some(who)).map_err(|reason| {
+        Some(Asked::Answered(who)) => clients.set_identity(slot, Some(who)).map_err(|reason| {
             clients.scratch.note_close_reason(reason.row().closed);
             clients.refuse_packet(slot, reason)
         }),
@@ -185,16 +185,16 @@ pub(crate) fn user_in(session_name: &[u8]) -> &[u8] {
 /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
 fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<Reason> {
     let row = clients.conns.get(slot);
-    if row.consumer.own == NONE {
+    if row.consumer.protocol_row == NONE {
         return None;
     }
     let extra = (row.extra() != NONE).then(|| clients.conns.extra_of(slot));
     let list = extra.into_iter().flat_map(|extra| &extra.list);
-    let groups = list.filter_map(|sub| sub.own.group.as_deref());
+    let groups = list.filter_map(|sub| sub.protocol_state.group.as_deref());
     let mut judged = groups.map(|shared| unshared(&shared.text));
-    let judged = judged.try_for_each(|filter| clients.may(slot, Right::Subscribe, filter));
+    let judged = judged.try_for_each(|filter| clients.check_right(slot, Right::Subscribe, filter));
     let judged = judged.and_then(|()| may_will(clients, slot));
-    if let Err(denied) = judged.and_then(|()| clients.may_keep(subs, slot)) {
+    if let Err(denied) = judged.and_then(|()| clients.check_subscriptions(subs, slot)) {
         return Some(denied);
     }
     if grants_of(&clients.conns, slot).is_some() {
@@ -210,13 +210,15 @@ fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<Reas
 fn may_will(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let will = client::mqtt(&clients.conns, slot).and_then(|mqtt| mqtt.will.as_deref());
     will.map_or(Ok(()), |will| {
-        clients.may(slot, Right::Publish, &will.topic)
+        clients.check_right(slot, Right::Publish, &will.topic)
     })
 }
 
 /// Whether the client may still have this subscription of its session.
 pub(super) fn may_keep_subscription(clients: &Clients, slot: u32, name: &[u8]) -> bool {
-    clients.may(slot, Right::Subscribe, unshared(name)).is_ok()
+    clients
+        .check_right(slot, Right::Subscribe, unshared(name))
+        .is_ok()
 }
 
 /// The filter without the share name of a shared subscription.
@@ -233,7 +235,7 @@ pub(super) fn permitted_messages(
     if clients.ctx.world.settings.access.closed {
         sent.retain(|sent| {
             let topic = sent.topic();
-            topic.is_empty() || clients.may(slot, Right::Subscribe, topic).is_ok()
+            topic.is_empty() || clients.check_right(slot, Right::Subscribe, topic).is_ok()
         });
     }
     sent

@@ -14,8 +14,8 @@ use crate::base::notices::Notice;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::list::{has_many_pages, sub};
-use crate::client::publishing::Refused;
-use crate::client::row::{MULTI, State};
+use crate::client::publishing::PublishRefusal;
+use crate::client::row::{SUBSCRIPTION_LIST, State};
 use crate::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
@@ -33,25 +33,29 @@ pub(super) const SENT_PER_STEP: usize = 16;
 
 /// The connection's MQTT state, if it has more than its rows.
 pub(crate) fn mqtt(conns: &Connections, slot: u32) -> Option<&Mqtt> {
-    conns.find_extra(slot)?.own.mqtt.as_deref()
+    conns.find_extra(slot)?.protocol_state.mqtt.as_deref()
 }
 
 /// The connection's MQTT state, made if there is none yet.
 pub(crate) fn mqtt_state(conns: &mut Connections, slot: u32) -> &mut Mqtt {
-    conns.extra(slot).own.mqtt.get_or_insert_default()
+    conns
+        .extra(slot)
+        .protocol_state
+        .mqtt
+        .get_or_insert_default()
 }
 
 /// Identifies the session as the publisher of its messages, for No Local (section 3.8.3.1). Equal for all its connections, and never 0. The token of a
 /// recorded session is the same after a crash.
 pub(super) fn origin(conns: &Connections, slot: u32) -> u64 {
     match mqtt(conns, slot).map_or(0, |mqtt| mqtt.token) {
-        0 => conns.own_row(slot).origin(),
+        0 => conns.protocol_row(slot).origin(),
         token => 1 << 63 | token,
     }
 }
 
 pub(super) fn version(conns: &Connections, slot: u32) -> Version {
-    match conns.get(slot).wants(V5) {
+    match conns.get(slot).has_option(V5) {
         true => Version::V5,
         false => Version::V311,
     }
@@ -65,8 +69,8 @@ pub(super) fn is_bridge(conns: &Connections, slot: u32) -> bool {
 /// The largest packet that the client takes.
 pub(super) fn packet_bytes_max(conns: &Connections, slot: u32) -> usize {
     let row = conns.get(slot);
-    match row.wants(SMALL) {
-        true => conns.own_row(slot).packet_bytes_max as usize,
+    match row.has_option(SMALL) {
+        true => conns.protocol_row(slot).packet_bytes_max as usize,
         false => PACKET_BYTES_MAX,
     }
 }
@@ -76,7 +80,7 @@ pub(crate) fn packet_bytes_most(ctx: &Context) -> usize {
 }
 
 pub(crate) fn receive_max(conns: &Connections, slot: u32) -> usize {
-    usize::from(conns.own_row(slot).receive_max)
+    usize::from(conns.protocol_row(slot).receive_max)
 }
 
 /// Whether a new QoS 1 or 2 message may be sent: there is room, and no message waits, since those are sent first.
@@ -92,16 +96,17 @@ pub(super) fn has_place(conns: &Connections, slot: u32) -> bool {
 pub(super) fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
     let row = conns.get(slot);
     // The only subscription is in the row, which has only its QoS.
-    let options = match row.wants(MULTI) {
-        true => sub(conns, slot, part).map_or(0, |sub| sub.own.options),
+    let options = match row.has_option(SUBSCRIPTION_LIST) {
+        true => sub(conns, slot, part).map_or(0, |sub| sub.protocol_state.options),
         false => (row.consumer.options >> QOS_SHIFT & 3) as u8,
     };
-    let bound = row.consumer.state == State::Mqtt && row.consumer.own != NONE && qos(options) > 0;
+    let bound =
+        row.consumer.state == State::Mqtt && row.consumer.protocol_row != NONE && qos(options) > 0;
     if !bound {
         return u32::MAX;
     }
     let under_way = mqtt(conns, slot).map_or(0, |mqtt| mqtt.inflight.len());
-    u32::from(conns.own_row(slot).receive_max).saturating_sub(under_way as u32)
+    u32::from(conns.protocol_row(slot).receive_max).saturating_sub(under_way as u32)
 }
 
 /// Whether messages wait for room, which are sent before any from the logs.
@@ -110,12 +115,12 @@ pub(super) fn has_waiting(conns: &Connections, slot: u32) -> bool {
 }
 
 pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) -> PacketId {
-    let last = conns.own_row(slot).packet_id;
+    let last = conns.protocol_row(slot).packet_id;
     let mqtt = mqtt_state(conns, slot);
     let id = mqtt.next_packet_id(last);
     let seen = mqtt.inflight.len() + mqtt.waiting.len();
     work.steps.add(seen / SENT_PER_STEP);
-    conns.own_row_mut(slot).packet_id = id;
+    conns.protocol_row_mut(slot).packet_id = id;
     PacketId::new(id).unwrap_or(PacketId::MAX)
 }
 
@@ -185,7 +190,7 @@ impl Clients {
         });
         let (Some((place, waiting)), Some(id)) = (place, PacketId::new(packet_id)) else {
             // Cannot happen: each grant has a SUBACK that waits for it.
-            return self.broken(slot);
+            return self.end_as_broken(slot);
         };
         *place = reason;
         *waiting = waiting.saturating_sub(1);
@@ -209,7 +214,7 @@ impl Clients {
         let found = subacks.find(|suback| u32::from(suback.packet_id) == packet_id);
         let Some(suback) = found else {
             // Cannot happen: the SUBACK waits for it.
-            return self.broken(slot);
+            return self.end_as_broken(slot);
         };
         suback.waiting = suback.waiting.saturating_sub(1);
         if let (0, Some(id)) = (suback.waiting, PacketId::new(suback.packet_id)) {
@@ -250,7 +255,7 @@ impl Clients {
         right: Right,
         filter: &[u8],
     ) -> Result<(), ReasonCode> {
-        self.may(slot, right, filter).map_err(|reason| {
+        self.check_right(slot, right, filter).map_err(|reason| {
             self.note_denied(slot, reason, filter);
             self.refuse_packet(slot, reason)
         })
@@ -262,23 +267,23 @@ impl Clients {
         slot: u32,
         (packet, named): (&str, &str),
         name: &[u8],
-        refused: Refused,
+        refused: PublishRefusal,
     ) -> ReasonCode {
         let words = match refused {
-            Refused::Name(_) => "not a valid topic",
-            Refused::Denied(reason) | Refused::For(reason) => reason.text(),
+            PublishRefusal::Name(_) => "not a valid topic",
+            PublishRefusal::Denied(reason) | PublishRefusal::Other(reason) => reason.text(),
         };
         self.note_refused(slot, packet, name, words);
         match refused {
-            Refused::Name(error) => {
+            PublishRefusal::Name(error) => {
                 self.refused_name(slot, packet, named, name, &error);
                 ReasonCode::TOPIC_NAME_INVALID
             }
-            Refused::Denied(reason) => {
+            PublishRefusal::Denied(reason) => {
                 self.note_denied(slot, reason, name);
                 self.refuse_packet(slot, reason)
             }
-            Refused::For(reason) => self.refuse_packet(slot, reason),
+            PublishRefusal::Other(reason) => self.refuse_packet(slot, reason),
         }
     }
 
@@ -315,7 +320,7 @@ impl Clients {
         let start = self.scratch.reply.len();
         packet(&mut self.scratch.reply);
         self.meter.stats.packets_sent += 1;
-        if self.conns.get(slot).wants(FRAMED) && self.scratch.reply.len() > start {
+        if self.conns.get(slot).has_option(FRAMED) && self.scratch.reply.len() > start {
             frame_from(&mut self.scratch.reply, start, Opcode::Binary);
         }
     }
@@ -324,10 +329,10 @@ impl Clients {
     /// current one has begun.
     pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
         let row = self.conns.get(slot);
-        if row.consumer.own == NONE {
+        if row.consumer.protocol_row == NONE {
             return self.ctx.now.s + self.ctx.world.settings.timeouts.head_s;
         }
-        match u32::from(self.conns.own_row(slot).keep_alive_s) {
+        match u32::from(self.conns.protocol_row(slot).keep_alive_s) {
             0 => 0,
             keep_alive_s => self.ctx.now.s + keep_alive_s + keep_alive_s.div_ceil(2) + 1,
         }
@@ -373,10 +378,10 @@ pub(super) fn home_of_session(ctx: &Context, id: SessionId) -> ShardId {
 /// The session; `None` before the home has answered.
 pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
     let consumer = &clients.conns.get(slot).consumer;
-    if consumer.state != State::Mqtt || consumer.own == NONE {
+    if consumer.state != State::Mqtt || consumer.protocol_row == NONE {
         return None;
     }
-    let mqtt = clients.conns.own_row(slot);
+    let mqtt = clients.conns.protocol_row(slot);
     let home = home_of_session(&clients.ctx, mqtt.session);
     mqtt.is_open().then_some((home, mqtt.session))
 }
@@ -384,7 +389,7 @@ pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, Ses
 /// The client has sent a packet: its keep alive begins anew [MQTT-3.1.2-22].
 pub(crate) fn touch(clients: &mut Clients, slot: u32) {
     let row = clients.conns.get(slot);
-    if row.consumer.own == NONE || row.link.outbox != NONE {
+    if row.consumer.protocol_row == NONE || row.link.outbox != NONE {
         return;
     }
     let deadline_s = clients.keep_alive_end_s(slot);

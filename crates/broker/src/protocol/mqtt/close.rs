@@ -27,9 +27,9 @@ pub(crate) fn mqtt_move<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
 
 /// Ends the connection, whatever is under way; one that has had no CONNACK is not told why.
 pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    if clients.conns.get(slot).consumer.own == NONE {
+    if clients.conns.get(slot).consumer.protocol_row == NONE {
         clients.scratch.note_close_reason(reason.row().closed);
-        return clients.drop_conn(slot, CloseMode::Now);
+        return clients.drop_connection(slot, CloseMode::Now);
     }
     clients.scratch.reply.clear();
     let words = reason.words(&clients.ctx.world.settings);
@@ -89,7 +89,10 @@ pub(super) fn mqtt_end_saying<I: Io>(
     let connecting =
         client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.connecting.is_some());
     let row = clients.conns.get(slot);
-    if version(&clients.conns, slot) == Version::V5 && row.consumer.own != NONE && !connecting {
+    if version(&clients.conns, slot) == Version::V5
+        && row.consumer.protocol_row != NONE
+        && !connecting
+    {
         let mut properties = PropertyWriter::new();
         let _ = properties.reason_string(words);
         if reason == ReasonCode::USE_ANOTHER_SERVER {
@@ -132,10 +135,10 @@ pub(super) fn end_unplaced<I: Io>(
 /// Sends what is written and closes.
 pub(super) fn mqtt_shut<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.send_reply(slot, io);
-    if clients.conns.get(slot).wants(FRAMED) {
+    if clients.conns.get(slot).has_option(FRAMED) {
         return end_stream_with_code(clients, slot, Closed::Done, CLOSE_NORMAL, "", io);
     }
-    clients.shut(slot, io);
+    clients.close_after_output(slot, io);
 }
 
 /// The reason under which an end by a rule of MQTT is counted. A [`Reason`] has its own in its row.

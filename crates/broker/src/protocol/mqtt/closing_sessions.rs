@@ -82,7 +82,7 @@ pub(super) fn give_back(
         return send_home(lanes, &clients.ctx, session);
     }
     let waiting = WaitingSession { session, due };
-    let all = &mut clients.own.closing_sessions.waiting;
+    let all = &mut clients.protocol_state.closing_sessions.waiting;
     // A connection ends once. If it ended twice, the first session would go home too.
     if let Some(before) = all.insert(from, waiting) {
         send_home(lanes, &clients.ctx, before.session);
@@ -140,7 +140,11 @@ pub(crate) fn late_answer(
         slot: to.slot,
         generation: to.generation,
     };
-    let session = match clients.own.closing_sessions.answered(from, to.part) {
+    let session = match clients
+        .protocol_state
+        .closing_sessions
+        .answered(from, to.part)
+    {
         Some(Ok(session)) => session,
         Some(Err(NotDue)) => {
             // Each request has one answer.
@@ -157,7 +161,7 @@ pub(crate) fn late_answer(
         forget_received(&mut kept.state, id);
         session.patch = None;
     }
-    if let Some(session) = clients.own.closing_sessions.take_answered(from) {
+    if let Some(session) = clients.protocol_state.closing_sessions.take_answered(from) {
         send_home(lanes, &clients.ctx, session);
     }
 }

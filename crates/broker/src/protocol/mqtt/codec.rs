@@ -1,4 +1,4 @@
-//! Implements [`Codec`] for MQTT's subscriptions: SUBACK codes, retained messages, and the packets of messages (MQTT 5.0 sections 3.8.4 and 3.9).
+//! Implements [`SubscriptionHandler`] for MQTT's subscriptions: SUBACK codes, retained messages, and the packets of messages (MQTT 5.0 sections 3.8.4 and 3.9).
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use crore_wire::mqtt::ReasonCode;
 use crate::base::ids::PartitionId;
 use crate::base::position::Position;
 use crate::base::reason::Reason;
-use crate::client::codec::{Codec, Message, Offered};
+use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
 use crate::client::list::page::catch_up;
 use crate::client::list::{name_of, sub, sub_mut};
 use crate::client::outbox::Packets;
@@ -38,21 +38,21 @@ use crate::store::slab::NONE;
 /// The codec of MQTT 3.1.1 and 5.0.
 pub(crate) struct MqttCodec;
 
-impl Codec<AllProtocols> for MqttCodec {
+impl SubscriptionHandler<AllProtocols> for MqttCodec {
     fn shared_encoding(row: &Row) -> Option<Encoding> {
         is_plain(row.consumer.options).then(|| packets_of(row))
     }
 
     /// Notes the code of a filter; with the last one of its SUBSCRIBE, sends the SUBACK.
-    fn granted<I: Io>(clients: &mut Clients, slot: u32, part: u32, io: &mut I) {
+    fn tell_granted<I: Io>(clients: &mut Clients, slot: u32, part: u32, io: &mut I) {
         let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
-        let granted = core::mem::take(&mut sub.own.granted);
+        let granted = core::mem::take(&mut sub.protocol_state.granted);
         if granted == (0, 0) {
             return;
         }
-        let reason = ReasonCode::granted(qos_of(sub.own.options));
+        let reason = ReasonCode::granted(qos_of(sub.protocol_state.options));
         clients.grant(slot, granted, reason);
         clients.send_reply(slot, io);
         clients.confirm_resumed(slot, io);
@@ -69,9 +69,9 @@ impl Codec<AllProtocols> for MqttCodec {
         io: &mut I,
     ) {
         let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
-        let granted = core::mem::take(&mut sub.own.granted);
+        let granted = core::mem::take(&mut sub.protocol_state.granted);
         let text = name_of(&clients.conns, subs, slot, part);
         if matches!(granted, (0, 0) | RESUMED) {
             return end_unplaced(clients, slot, &text, reason, io);
@@ -89,14 +89,14 @@ impl Codec<AllProtocols> for MqttCodec {
         (slot, part): (u32, u32),
         message: &Message<'_>,
         out: &mut Packets,
-    ) -> Offered {
+    ) -> OfferOutcome {
         let Some(sub) = sub(&clients.conns, slot, part) else {
-            clients.broken(slot);
-            return Offered::Full;
+            clients.end_as_broken(slot);
+            return OfferOutcome::Full;
         };
         let delivery = DeliveryOptions {
-            options: sub.own.options,
-            identifiers: &[sub.own.identifier],
+            options: sub.protocol_state.options,
+            identifiers: &[sub.protocol_state.identifier],
             alias_subscription: (sub.topic != NONE).then_some(part),
             ..DeliveryOptions::default()
         };
@@ -116,7 +116,7 @@ impl Codec<AllProtocols> for MqttCodec {
     }
 
     /// Sends one packet with the options of all subscriptions that match (section 3.3.4).
-    fn matched(
+    fn append_message_to_several(
         clients: &mut Clients,
         subs: &Subscriptions,
         deliveries: &Deliveries,
@@ -144,7 +144,8 @@ impl Codec<AllProtocols> for MqttCodec {
             ..DeliveryOptions::default()
         };
         let full = options.is_some()
-            && write_publish(clients, slot, &delivery, message, out).offered() == Offered::Full;
+            && write_publish(clients, slot, &delivery, message, out).offered()
+                == OfferOutcome::Full;
         if !full {
             parts.clear();
         }
@@ -174,15 +175,15 @@ impl Codec<AllProtocols> for MqttCodec {
     }
 
     /// The Receive Maximum bounds messages of QoS 1 and 2.
-    fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
+    fn page_messages_max(conns: &Connections, slot: u32, part: u32) -> u32 {
         client::places(conns, slot, part)
     }
 
-    fn has_place(conns: &Connections, slot: u32) -> bool {
+    fn can_take_more(conns: &Connections, slot: u32) -> bool {
         client::has_place(conns, slot)
     }
 
-    fn retained<I: Io>(
+    fn take_retained<I: Io>(
         clients: &mut Clients,
         subs: &Subscriptions,
         queues: &mut Queues,
@@ -197,11 +198,11 @@ impl Codec<AllProtocols> for MqttCodec {
             return send_latest_values(clients, &subs.topics, queues, of, page, messages, io);
         }
         let Some(sub) = sub(&clients.conns, slot, part) else {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         };
         let delivery = DeliveryOptions {
-            options: sub.own.options,
-            identifiers: &[sub.own.identifier],
+            options: sub.protocol_state.options,
+            identifiers: &[sub.protocol_state.identifier],
             is_in_no_log: true,
             ..DeliveryOptions::default()
         };
@@ -224,7 +225,7 @@ impl Codec<AllProtocols> for MqttCodec {
         }
     }
 
-    fn retained_ended(
+    fn take_retained_deletion(
         clients: &mut Clients,
         queues: &mut Queues,
         (slot, part): (u32, u32),
@@ -233,7 +234,7 @@ impl Codec<AllProtocols> for MqttCodec {
         page.only_retained && end_latest_values(clients, queues, slot, part)
     }
 
-    fn is_live(
+    fn note_live(
         conns: &mut Connections,
         (slot, part): (u32, u32),
         partition: PartitionId,
@@ -242,7 +243,7 @@ impl Codec<AllProtocols> for MqttCodec {
         start_live(conns, slot, part, partition, offset);
     }
 
-    fn falls_behind(
+    fn note_falling_behind(
         clients: &mut Clients,
         topics: &Topics,
         slot: u32,

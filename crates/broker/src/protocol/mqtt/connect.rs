@@ -20,7 +20,7 @@ use crate::base::reason::{Closed, Reason};
 use crate::budget::admission::Party;
 use crate::budget::in_flight::InFlightCharge;
 use crate::client::list::collapse;
-use crate::client::publishing::Refused;
+use crate::client::publishing::PublishRefusal;
 use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
 use crate::io::{CloseMode, Io};
@@ -77,8 +77,8 @@ impl Front {
             census,
             ..
         } = self;
-        let held_bytes = clients.conns.held_by(slot);
-        let mqtt = clients.conns.take_own_row(slot);
+        let held_bytes = clients.conns.held_bytes(slot);
+        let mqtt = clients.conns.take_protocol_row(slot);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
         let (mut needs_told, mut is_recorded, mut token) = (false, false, 0);
         if client::mqtt(&clients.conns, slot).is_some() {
@@ -107,7 +107,7 @@ impl Front {
             // The home has not answered yet. When it does, `session_given` finds no connection, and returns the session.
             return;
         }
-        if expiry_s > 0 && !clients.may_take(census, slot, held_bytes) {
+        if expiry_s > 0 && !clients.has_memory_for(census, slot, held_bytes) {
             // When the client comes back it is told that there is no session any more.
             expiry_s = 0;
         }
@@ -161,7 +161,7 @@ pub(super) fn client_connects<I: Io>(
     connect: &Connect<'_>,
     io: &mut I,
 ) -> Result<(), ReasonCode> {
-    if clients.conns.get(slot).consumer.own != NONE {
+    if clients.conns.get(slot).consumer.protocol_row != NONE {
         // [MQTT-3.1.0-2].
         return Err(ReasonCode::PROTOCOL_ERROR);
     }
@@ -237,7 +237,7 @@ pub(super) fn refuse_connect<I: Io>(
             .meter
             .refused_packet("CONNECT: ", error.words().as_bytes());
         clients.scratch.note_close_reason(Closed::Refused);
-        return clients.drop_conn(slot, CloseMode::Now);
+        return clients.drop_connection(slot, CloseMode::Now);
     }
     refuse_client(clients, slot, error.reason(), "", io);
 }
@@ -251,7 +251,8 @@ pub(crate) fn session_given<I: Io>(
     given: &SessionReply,
     io: &mut I,
 ) {
-    let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).consumer.own != NONE;
+    let current = clients.conns.is_waiting_for(to)
+        && clients.conns.get(to.slot).consumer.protocol_row != NONE;
     match (current, given) {
         (true, SessionReply::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
         (
@@ -263,11 +264,11 @@ pub(crate) fn session_given<I: Io>(
                 ..
             },
         ) => {
-            clients.conns.own_row_mut(to.slot).session = id;
+            clients.conns.protocol_row_mut(to.slot).session = id;
             let state = kept.as_ref().map(|kept| kept.state.clone());
             let mqtt = mqtt_state(&mut clients.conns, to.slot);
             let Some(connecting) = &mut mqtt.connecting else {
-                return clients.broken(to.slot);
+                return clients.end_as_broken(to.slot);
             };
             connecting.given = Some(state);
             mqtt.claim = claim;
@@ -309,16 +310,16 @@ pub(super) fn open_session<I: Io>(
     let settings = clients.ctx.world.settings.mqtt.clone();
     let packet_bytes = clients.ctx.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
     let version = client::version(&clients.conns, slot);
-    let row = clients.conns.own_row(slot);
+    let row = clients.conns.protocol_row(slot);
     let keep_alive_s = row.keep_alive_s;
     let records_sessions = clients.ctx.world.records_sessions();
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let expiry_s = mqtt.expiry_s;
     let Some(connecting) = mqtt.connecting.take() else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let Some(state) = connecting.given else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     // Also with an expiry of 0 the connection may have got a session that is recorded.
     if mqtt.token != 0 || state.is_some() && records_sessions {
@@ -423,7 +424,7 @@ fn accept_connect(
     }
     connect_as(clients, slot)?;
     let expiry_most_s = session_expiry_most_s(clients, slot)?;
-    let client = client_id(&mut clients.own, &clients.ctx, slot, connect)?;
+    let client = client_id(&mut clients.protocol_state, &clients.ctx, slot, connect)?;
     let will = will(clients, slot, connect)?;
     let session = session_name(clients, slot, &client);
     let (set, v5) = (&connect.properties, connect.version == Version::V5);
@@ -478,7 +479,7 @@ fn accept_connect(
     mqtt.token = (recorded.as_ref().filter(|_| is_recorded)).map_or(0, |claim| claim.token);
     mqtt.bridge = connect.bridge;
     mqtt.connecting = Some(Box::new(connecting));
-    clients.conns.set_own_row(slot, row);
+    clients.conns.set_protocol_row(slot, row);
     clients.conns.get_mut(slot).consumer.options |= if packet_max.is_some() { SMALL } else { 0 };
     clients.note(slot, EventKind::SessionOpened, client.as_bytes());
     let hash = xxh3_64_with_seed(session.as_bytes(), clients.ctx.world.seed) as u32;
@@ -516,7 +517,7 @@ fn name_short_session(clients: &mut Clients, client: &str) {
 
 /// What the record of a claim needs. No other session or will has the same token.
 fn claim_to_record(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<RecordedClaim> {
-    let (own, ctx) = (&mut clients.own, &clients.ctx);
+    let (own, ctx) = (&mut clients.protocol_state, &clients.ctx);
     let mut next_token = || Party::session(own.next_number(ctx)).number();
     let token = next_token();
     if let Some(will) = &mut will {
@@ -566,7 +567,7 @@ fn will(
     let checked = clients.check_publish(slot, name, will.payload.len(), states);
     checked.map_err(|refused| {
         let refused = match refused {
-            Refused::For(Reason::Reserved) => Refused::Name(TopicError::Reserved),
+            PublishRefusal::Other(Reason::Reserved) => PublishRefusal::Name(TopicError::Reserved),
             refused => refused,
         };
         clients.refuse_message(slot, ("CONNECT", "topic of the will"), name, refused)

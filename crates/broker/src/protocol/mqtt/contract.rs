@@ -27,17 +27,17 @@ use crate::store::slab::NONE;
 pub(crate) struct Mqtt;
 
 impl Protocol<AllProtocols> for Mqtt {
-    type Codec = MqttCodec;
+    type SubscriptionHandler = MqttCodec;
 
     fn transport(row: &Row) -> Transport {
-        match row.wants(FRAMED) {
+        match row.has_option(FRAMED) {
             true => Transport::MqttWebSocket,
             false => Transport::Mqtt,
         }
     }
 
     fn has_frames(row: &Row) -> bool {
-        row.wants(FRAMED)
+        row.has_option(FRAMED)
     }
 
     fn received<I: Io>(
@@ -47,7 +47,7 @@ impl Protocol<AllProtocols> for Mqtt {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        match front.clients.conns.get(slot).wants(FRAMED) {
+        match front.clients.conns.get(slot).has_option(FRAMED) {
             true => front.frames_received(slot, bytes, home, io),
             false => front.mqtt_received(slot, bytes, home, io),
         }
@@ -99,7 +99,7 @@ impl Protocol<AllProtocols> for Mqtt {
 
     fn has_begun_input(conns: &Connections, slot: u32) -> bool {
         let row = conns.get(slot);
-        row.extra() != NONE || row.link.spill != NONE
+        row.extra() != NONE || row.link.unprocessed_input != NONE
     }
 
     fn count_input_second(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
@@ -108,11 +108,11 @@ impl Protocol<AllProtocols> for Mqtt {
         }
         let conns = &mut clients.conns;
         // The bytes of a frame that continues a packet of an earlier frame.
-        let came = match conns.spill(slot) {
+        let came = match conns.unprocessed_input(slot) {
             Some(Spill::WebSocket(partial, _)) => partial.received_bytes(),
             _ => 0,
         };
-        let spill = conns.spill_mut(slot);
+        let spill = conns.unprocessed_input_mut(slot);
         spill.is_some_and(|spill| spill.count_second(allowance))
             || count_packet_second(conns, slot, came, allowance)
     }

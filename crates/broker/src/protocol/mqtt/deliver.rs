@@ -199,7 +199,7 @@ fn drop_inflight(
     }
     let extra = clients.conns.extra(slot);
     let waits = extra
-        .own
+        .protocol_state
         .mqtt
         .as_ref()
         .is_some_and(|mqtt| !mqtt.waiting.is_empty() || !mqtt.retained_latest.is_empty());
@@ -260,7 +260,7 @@ fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io:
     let sent = inflight.get_mut(at);
     let Some((id, sent)) = sent.and_then(|sent| PacketId::new(sent.packet_id).zip(Some(sent)))
     else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     if sent.step == Step::Released {
         let release = Ack {
@@ -272,7 +272,7 @@ fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io:
         return clients.write_packet(slot, |out| encode::pubrel(out, version, &release));
     }
     let Some(publish) = sent.publish() else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let mut set = PropertyWriter::new();
     if version == Version::V5 {
@@ -305,7 +305,7 @@ fn send_again<I: Io>(clients: &mut Clients, slot: u32, at: usize, dup: bool, io:
         }
     };
     (sent.version, sent.packet) = (version, packet);
-    if clients.conns.get(slot).wants(FRAMED) {
+    if clients.conns.get(slot).has_option(FRAMED) {
         let start = Rope::default().end();
         frame_rope(&mut again, start, Opcode::Binary);
     }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::client::list::{is_vacant, list_of, name_of};
-use crate::client::row::{MULTI, State};
+use crate::client::row::{SUBSCRIPTION_LIST, State};
 use crate::mail::orders::MqttState;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::mqtt::client::mqtt;
@@ -19,13 +19,13 @@ pub(crate) fn mqtt_details(
     names: usize,
 ) -> Option<MqttState> {
     let row = clients.conns.get(slot);
-    if row.consumer.state != State::Mqtt || row.consumer.own == NONE {
+    if row.consumer.state != State::Mqtt || row.consumer.protocol_row == NONE {
         return None;
     }
-    let own = clients.conns.own_row(slot);
+    let own = clients.conns.protocol_row(slot);
     let state = mqtt(&clients.conns, slot);
     Some(MqttState {
-        is_v5: row.wants(V5),
+        is_v5: row.has_option(V5),
         keep_alive_s: own.keep_alive_s,
         in_flight: state.map_or(0, |it| it.inflight.len()),
         receive_max: own.receive_max,
@@ -43,7 +43,7 @@ fn subscriptions(
     most: usize,
 ) -> Vec<(Box<[u8]>, u8)> {
     let row = clients.conns.get(slot);
-    if !row.wants(MULTI) {
+    if !row.has_option(SUBSCRIPTION_LIST) {
         let only =
             (row.consumer.topic != NONE).then(|| subs.topics.name(row.consumer.topic).into());
         let qos = (row.consumer.options >> QOS_SHIFT & 3) as u8;
@@ -54,7 +54,7 @@ fn subscriptions(
         .take(most)
         .map(|(part, sub)| {
             let text = name_of(&clients.conns, subs, slot, part);
-            (text.into(), qos(sub.own.options))
+            (text.into(), qos(sub.protocol_state.options))
         })
         .collect()
 }

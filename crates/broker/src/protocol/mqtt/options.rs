@@ -2,17 +2,17 @@
 
 use crore_wire::mqtt::{Qos, RetainHandling, SubscribeOptions};
 
-use crate::client::row::{OWN_SHIFT, Row};
+use crate::client::row::{PROTOCOL_OPTIONS_SHIFT, Row};
 use crate::protocol::encode::Encoding;
 
 /// MQTT 5.0, not 3.1.1.
-pub(crate) const V5: u32 = 1 << OWN_SHIFT;
+pub(crate) const V5: u32 = 1 << PROTOCOL_OPTIONS_SHIFT;
 /// MQTT within a WebSocket.
-pub(crate) const FRAMED: u32 = 1 << (OWN_SHIFT + 1);
+pub(crate) const FRAMED: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 1);
 /// Where the QoS of the only subscription begins: two bits.
-pub(crate) const QOS_SHIFT: u32 = OWN_SHIFT + 2;
+pub(crate) const QOS_SHIFT: u32 = PROTOCOL_OPTIONS_SHIFT + 2;
 /// The MQTT client limits the size of packets.
-pub(crate) const SMALL: u32 = 1 << (OWN_SHIFT + 4);
+pub(crate) const SMALL: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 4);
 
 /// No Local and Retain As Published among the options of a subscription.
 pub(super) const NO_LOCAL: u8 = 0b100;
@@ -48,7 +48,7 @@ pub(crate) fn is_plain(options: u32) -> bool {
 /// The encoding of packets that plain subscribers with these options get.
 #[inline]
 pub(crate) fn packets_of(row: &Row) -> Encoding {
-    match (row.wants(V5), row.wants(FRAMED)) {
+    match (row.has_option(V5), row.has_option(FRAMED)) {
         (false, false) => Encoding::Packet,
         (true, false) => Encoding::Packet5,
         (false, true) => Encoding::FramedPacket,

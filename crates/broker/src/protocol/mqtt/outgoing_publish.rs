@@ -4,7 +4,7 @@ use crore_wire::mqtt::{PacketId, Publish, Qos, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 
 use crate::base::ids::PartitionId;
-use crate::client::codec::{Message, Offered};
+use crate::client::codec::{Message, OfferOutcome};
 use crate::client::outbox::Packets;
 use crate::client::{list, send};
 use crate::io::Io;
@@ -48,10 +48,10 @@ pub(super) enum DeliveryResult {
 }
 
 impl DeliveryResult {
-    pub(super) fn offered(self) -> Offered {
+    pub(super) fn offered(self) -> OfferOutcome {
         match self {
-            DeliveryResult::Sent(_) | DeliveryResult::Skipped => Offered::Done,
-            DeliveryResult::Later => Offered::Full,
+            DeliveryResult::Sent(_) | DeliveryResult::Skipped => OfferOutcome::Done,
+            DeliveryResult::Later => OfferOutcome::Full,
         }
     }
 }
@@ -73,7 +73,12 @@ pub(super) fn write_publish(
     let has_outbox = clients.conns.get(slot).link.outbox != NONE;
     let acknowledged = record.qos.min(qos(delivery.options)) > 0;
     let bytes = out.bytes.len() + frames.frame(record).len();
-    let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());
+    let bounds = || {
+        clients
+            .ctx
+            .bounds_for_topic(message.name)
+            .after(out.ends.len())
+    };
     // While messages wait for a place, a message for a subscription of QoS 1 or 2 must wait too, so that the order stays.
     let overtakes = qos(delivery.options) > 0 && has_waiting(&clients.conns, slot);
     if acknowledged
@@ -96,7 +101,7 @@ pub(super) fn write_publish(
         acknowledged && clients.must_record(slot, record.qos.min(qos(delivery.options)));
     if !is_unsent {
         out.bytes.append(&packet, 0, packet.len());
-        if clients.conns.get(slot).wants(FRAMED) {
+        if clients.conns.get(slot).has_option(FRAMED) {
             frame_rope(&mut out.bytes, start, Opcode::Binary);
         }
         if clients.ctx.world.rules.count_waiting() {
@@ -147,7 +152,7 @@ fn encode_publish(
     let subscription = delivery.alias_subscription.filter(|_| packet_id.is_none());
     let (is_alias_known, alias) =
         subscription.map_or((false, 0), |part| alias_for(&clients.conns, slot, part));
-    let mut set = core::mem::take(&mut clients.own.properties);
+    let mut set = core::mem::take(&mut clients.protocol_state.properties);
     set.clear();
     if version == Version::V5 {
         write_properties(&mut set, frames, record, left_s);
@@ -186,11 +191,14 @@ fn encode_publish(
     }
     let is_written = !out.is_empty();
     clients.meter.stats.dropped += u64::from(is_unexpired && !is_written);
-    clients.own.properties = set;
+    clients.protocol_state.properties = set;
     if let Some(part) = subscription.filter(|_| is_written && alias != 0 && !is_alias_known) {
         let extra = clients.conns.extra(slot);
-        if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.own.mqtt) {
-            (sub.own.alias, mqtt.aliases_given) = (alias, alias);
+        if let (Some(sub), Some(mqtt)) = (
+            extra.list.get_mut(part as usize),
+            &mut extra.protocol_state.mqtt,
+        ) {
+            (sub.protocol_state.alias, mqtt.aliases_given) = (alias, alias);
         }
     }
     is_written.then_some(out)
@@ -232,7 +240,7 @@ fn alias_for(conns: &Connections, slot: u32, part: u32) -> (bool, u16) {
     let (Some(sub), Some(mqtt)) = (list::sub(conns, slot, part), client::mqtt(conns, slot)) else {
         return (false, 0);
     };
-    let alias = sub.own.alias;
+    let alias = sub.protocol_state.alias;
     match alias {
         0 if mqtt.aliases_given < mqtt.aliases_max => (false, mqtt.aliases_given + 1),
         _ => (alias != 0, alias),

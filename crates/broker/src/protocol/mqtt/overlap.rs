@@ -268,7 +268,8 @@ pub(super) fn find_overlap(
         let Some(sub) = list.get(start.part as usize) else {
             continue;
         };
-        let wants = qos(sub.own.options) > 0 && !(local && sub.own.options & NO_LOCAL != 0);
+        let wants = qos(sub.protocol_state.options) > 0
+            && !(local && sub.protocol_state.options & NO_LOCAL != 0);
         if start.partition == partition && start.offset < record.offset && wants && matches(sub) {
             parts.push(start.part);
             let key = (start.offset, start.part);
@@ -330,13 +331,13 @@ pub(super) fn combined_options(
         let Some(sub) = list.get(*part as usize) else {
             continue;
         };
-        if local && sub.own.options & NO_LOCAL != 0 {
+        if local && sub.protocol_state.options & NO_LOCAL != 0 {
             continue;
         }
-        identifiers.push(sub.own.identifier);
+        identifiers.push(sub.protocol_state.identifier);
         let all: u8 = options.unwrap_or_default();
-        let highest = qos(all).max(qos(sub.own.options));
-        options = Some((all | sub.own.options) & !(3 | NO_LOCAL) | highest);
+        let highest = qos(all).max(qos(sub.protocol_state.options));
+        options = Some((all | sub.protocol_state.options) & !(3 | NO_LOCAL) | highest);
     }
     options
 }

@@ -13,7 +13,7 @@ use crate::client::asking::prefetch_topics;
 use crate::client::credit::{must_stall, stop_reading, waits_for_carriers};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::{Allowance, Progress};
-use crate::client::row::{OWN, Row, State};
+use crate::client::row::{PROTOCOL_OPTIONS, Row, State};
 use crate::client::types::PartialInput;
 use crate::home::Home;
 use crate::io::{CloseMode, Io};
@@ -96,14 +96,14 @@ impl Front {
             // Another packet has begun.
             progress = Progress::default();
         }
-        if self.clients.conns.get(slot).wants(FRAMED) {
-            self.clients.conns.hold_bytes(held.bytes());
+        if self.clients.conns.get(slot).has_option(FRAMED) {
+            self.clients.conns.count_held_bytes(held.bytes());
             let mqtt = mqtt_state(&mut self.clients.conns, slot);
             (mqtt.partial, mqtt.progress) = (held, progress);
         } else {
             self.clients
                 .conns
-                .set_spill(slot, Spill::Mqtt(held, progress));
+                .set_unprocessed_input(slot, Spill::Mqtt(held, progress));
         }
     }
 
@@ -119,11 +119,15 @@ impl Front {
         self.queues.read_again(&mut self.clients.conns, conn, io);
         self.mqtt_received(slot, &[], home, io);
         let row = self.clients.conns.get(slot);
-        if row.consumer.state == State::Mqtt && row.wants(FRAMED) && row.link.spill != NONE {
+        if row.consumer.state == State::Mqtt
+            && row.has_option(FRAMED)
+            && row.link.unprocessed_input != NONE
+        {
             self.frames_received(slot, &mut [], home, io);
         }
         // A client that has not sent its CONNECT yet has no subscriptions.
-        let opens = |row: &Row| row.consumer.state == State::Mqtt && row.consumer.own != NONE;
+        let opens =
+            |row: &Row| row.consumer.state == State::Mqtt && row.consumer.protocol_row != NONE;
         if opens(self.clients.conns.get(slot)) {
             mqtt_catch_up(self, slot, io);
         }
@@ -155,7 +159,7 @@ impl Front {
             }
             let row = self.clients.conns.get(slot);
             let (connected, version) = (
-                row.consumer.own != NONE,
+                row.consumer.protocol_row != NONE,
                 client::version(&self.clients.conns, slot),
             );
             let (header, len) = match mqtt::fixed_header(&bytes[at..], most) {
@@ -169,7 +173,7 @@ impl Front {
             if !connected && header.kind() != PacketType::Connect {
                 // [MQTT-3.1.0-1]: no client to tell.
                 self.clients.scratch.note_close_reason(Closed::Refused);
-                self.clients.drop_conn(slot, CloseMode::Now);
+                self.clients.drop_connection(slot, CloseMode::Now);
                 return None;
             }
             let end = at + len + header.body_bytes();
@@ -244,7 +248,7 @@ impl Front {
             }
         };
         if let Packet::Connect(connect) = packet
-            && self.clients.conns.get(slot).consumer.own == NONE
+            && self.clients.conns.get(slot).consumer.protocol_row == NONE
             && waits_for_verdict(
                 &mut self.clients,
                 &self.census,
@@ -347,7 +351,7 @@ impl Front {
 
 /// A packet that cannot be read: the client is told why if its MQTT version can.
 fn mqtt_refuse<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
-    if clients.conns.get(slot).consumer.own == NONE {
+    if clients.conns.get(slot).consumer.protocol_row == NONE {
         return refuse_connect(clients, slot, bytes, error, io);
     }
     let words: Cow<'_, str> = match error {
@@ -364,23 +368,23 @@ pub(crate) fn begin_framed(clients: &mut Clients, slot: u32) {
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
     // The options of the request have no meaning any more.
-    row.consumer.options = row.consumer.options & !OWN | FRAMED;
+    row.consumer.options = row.consumer.options & !PROTOCOL_OPTIONS | FRAMED;
     row.consumer.state = State::Mqtt;
     row.link.deadline_s = clients.ctx.now.s + head_s;
 }
 
 /// Takes the held bytes of packets; the caller puts them back or drops them.
 fn take_held(clients: &mut Clients, slot: u32) -> Option<(SpillBuffer, Progress)> {
-    let (held, progress) = if clients.conns.get(slot).wants(FRAMED) {
+    let (held, progress) = if clients.conns.get(slot).has_option(FRAMED) {
         client::mqtt(&clients.conns, slot)?;
         let mqtt = mqtt_state(&mut clients.conns, slot);
         let (held, progress) = (core::mem::take(&mut mqtt.partial), mqtt.progress);
-        clients.conns.release_bytes(held.bytes());
+        clients.conns.stop_counting_held_bytes(held.bytes());
         (held, progress)
     } else {
-        let Spill::Mqtt(held, progress) = clients.conns.take_spill(slot)? else {
+        let Spill::Mqtt(held, progress) = clients.conns.take_unprocessed_input(slot)? else {
             // Other spills were used up before the connection switched to MQTT.
-            clients.broken(slot);
+            clients.end_as_broken(slot);
             return None;
         };
         (held, progress)
@@ -399,7 +403,7 @@ fn whole_bytes(ctx: &Context, bytes: &[u8]) -> usize {
 
 /// Drops the beginning of a packet that came over WebSocket.
 pub(crate) fn drop_partial(clients: &mut Clients, slot: u32) {
-    if clients.conns.get(slot).wants(FRAMED) {
+    if clients.conns.get(slot).has_option(FRAMED) {
         take_held(clients, slot);
     }
 }

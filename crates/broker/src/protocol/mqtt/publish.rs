@@ -12,7 +12,7 @@ use crate::base::reason::Reason;
 use crate::budget::admission::Party;
 use crate::client::asking;
 use crate::client::list::collapse;
-use crate::client::publishing::Refused;
+use crate::client::publishing::PublishRefusal;
 use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
 use crate::io::Io;
@@ -155,7 +155,7 @@ pub(super) fn client_published(
             _ => answer_publish(clients, slot, part, reason)?,
         },
     }
-    clients.own.name = name;
+    clients.protocol_state.name = name;
     Ok(())
 }
 
@@ -182,7 +182,7 @@ fn publish_named(
     let states = || is_bridge(&clients.conns, slot) && is_bridge_state(name);
     let bytes = publish.payload.len();
     if let Err(refused) = clients.check_publish(slot, name, bytes, states) {
-        if refused == Refused::For(Reason::MessageTooLong) {
+        if refused == PublishRefusal::Other(Reason::MessageTooLong) {
             let words = Reason::MessageTooLong.words(&clients.ctx.world.settings);
             let words = alloc::format!("PUBLISH: {words}: ");
             clients.meter.refused_packet(&words, name);
@@ -191,12 +191,12 @@ fn publish_named(
     }
     let origin = client::origin(&clients.conns, slot);
     let set = &publish.properties;
-    let buffer = core::mem::take(&mut clients.own.attributes);
+    let buffer = core::mem::take(&mut clients.protocol_state.attributes);
     let fields = Fields::read(set, publish.payload, origin, buffer)
         .map_err(|fault| clients.refused_fields(slot, "PUBLISH", fault, name))?;
-    let admitted = clients.may_publish(slot);
+    let admitted = clients.check_publish_rate(slot);
     admitted.map_err(|reason| clients.refuse_packet(slot, reason))?;
-    let (hash, at) = clients.ctx.place_of(name);
+    let (hash, at) = clients.ctx.hash_and_home_of(name);
     let party = match publish.qos {
         Qos::ExactlyOnce => clients.session_party(slot),
         _ => None,
@@ -229,7 +229,7 @@ fn publish_named(
         _ => mail::WantedAnswer::OutcomeAndInfo(clients.conns.reply_to(slot, part)),
     };
     let outcome = asking::publish_as(clients, subs, home, slot, at, &message, answer);
-    clients.own.attributes = fields.attributes;
+    clients.protocol_state.attributes = fields.attributes;
     Ok(outcome)
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn mqtt_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outco
 
 /// The topic, by name or by alias (section 3.3.2.3.4).
 fn named(clients: &mut Clients, slot: u32, publish: &Publish<'_>) -> Result<Vec<u8>, ReasonCode> {
-    let mut name = core::mem::take(&mut clients.own.name);
+    let mut name = core::mem::take(&mut clients.protocol_state.name);
     name.clear();
     let Some(alias) = publish.properties.topic_alias() else {
         name.extend_from_slice(publish.topic.as_bytes());
@@ -300,7 +300,7 @@ fn named(clients: &mut Clients, slot: u32, publish: &Publish<'_>) -> Result<Vec<
 /// Queues the answer to a message, since answers keep the order of the messages. Notes if a client of 5.0 exceeds the Receive Maximum
 /// [MQTT-3.3.4-7]. 3.1.1 has no such limit, only its 65,535 packet ids.
 fn expect_answer(clients: &mut Clients, slot: u32, id: u16, qos: Qos) {
-    let v5 = clients.conns.get(slot).wants(V5);
+    let v5 = clients.conns.get(slot).has_option(V5);
     let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
     let now_s = clients.ctx.now.s;
     let mqtt = mqtt_state(&mut clients.conns, slot);
@@ -319,7 +319,8 @@ fn expect_answer(clients: &mut Clients, slot: u32, id: u16, qos: Qos) {
 fn does_not_release(clients: &mut Clients, slot: u32) -> bool {
     let row = clients.conns.get(slot);
     let closing = row.link.has(CLOSING);
-    let waits_for_us = row.link.has(PAUSED) || row.link.spill != NONE || row.link.outbox != NONE;
+    let waits_for_us =
+        row.link.has(PAUSED) || row.link.unprocessed_input != NONE || row.link.outbox != NONE;
     let now_s = clients.ctx.now.s;
     if client::mqtt(&clients.conns, slot).is_none_or(|mqtt| mqtt.past_maximum.is_none()) {
         return false;
@@ -362,7 +363,7 @@ impl Clients {
         let version = client::version(&self.conns, slot);
         while let Some((answer, reason)) = next_answer(&mut self.conns, slot) {
             let Some(packet_id) = PacketId::new(answer.packet_id) else {
-                return self.broken(slot);
+                return self.end_as_broken(slot);
             };
             let ack = Ack {
                 packet_id,
@@ -536,7 +537,7 @@ pub(crate) fn mqtt_released<I: Io>(
     let waited = releasing.len() > most;
     let found = releasing.iter().position(|it| it.packet_id == packet_id);
     let Some((at, id)) = found.zip(PacketId::new(packet_id)) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let release = &mut releasing[at];
     release.waiting -= 1;

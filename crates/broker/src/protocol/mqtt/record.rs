@@ -72,7 +72,7 @@ impl Clients {
         let conn = self.conns.id_of(slot);
         let recording = mqtt_state(&mut self.conns, slot).recording();
         if !core::mem::replace(&mut recording.is_wanted, true) && !recording.is_asked {
-            self.own.unrecorded.push(conn);
+            self.protocol_state.unrecorded.push(conn);
         }
     }
 
@@ -114,7 +114,7 @@ impl Clients {
 impl Front {
     /// Sends the records of sessions that have changed since the last turn to their homes.
     pub(crate) fn record_sessions(&mut self) {
-        for conn in core::mem::take(&mut self.clients.own.unrecorded) {
+        for conn in core::mem::take(&mut self.clients.protocol_state.unrecorded) {
             let conns = &self.clients.conns;
             if conns.is_current(conn)
                 && conns.get(conn.slot).consumer.state == State::Mqtt
@@ -134,7 +134,7 @@ impl Front {
         let mut subscriptions = stored_subscriptions(clients, subs, &feed.deliveries, slot);
         clients.meter.work.steps.add(subscriptions.len());
         let ctx = &clients.ctx;
-        let id = clients.conns.own_row(slot).session;
+        let id = clients.conns.protocol_row(slot).session;
         let owner = clients.conns.get(slot).consumer.client;
         let to = ReplyTo {
             part: RECORDED,

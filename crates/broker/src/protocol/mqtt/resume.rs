@@ -16,7 +16,7 @@ use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::client::list::filters::resend_retained;
-use crate::client::row::MULTI;
+use crate::client::row::SUBSCRIPTION_LIST;
 use crate::io::Io;
 use crate::mail::session::EncodedSession;
 use crate::mail::session::patch::Outline;
@@ -44,12 +44,12 @@ pub(super) fn resume_session<I: Io>(
 ) {
     let Ok(session) = StoredSession::decode(state) else {
         // Cannot happen: this process has encoded or checked it.
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     if session.token != 0 && clients.records_session(slot) {
         // The log has this state.
         let outline = Some(Outline::from_session(&session));
-        let random = clients.own.next_number(&clients.ctx);
+        let random = clients.protocol_state.next_number(&clients.ctx);
         let recording = mqtt_state(&mut clients.conns, slot).recording();
         recording.outline = outline;
         recording.goes_on_from(state.bytes.len(), random);
@@ -108,7 +108,7 @@ pub(super) fn resume_session<I: Io>(
     if planted::is(Fault::ForgottenIds) {
         mqtt.received.clear();
     }
-    debug_assert!(clients.conns.get(slot).wants(MULTI));
+    debug_assert!(clients.conns.get(slot).has_option(SUBSCRIPTION_LIST));
     match subscriptions.iter().any(begins_live) {
         true => clients.hold_reply(slot, io),
         false => clients.send_reply(slot, io),
@@ -193,7 +193,7 @@ fn resume_subscription(
             set_starts(clients, subs, slot, filter, starts);
         }
         // Joining has counted the subscription at its homes, which count it already.
-        let (hash, _) = clients.ctx.place_of(filter);
+        let (hash, _) = clients.ctx.hash_and_home_of(filter);
         count_qos_subscription_of(&mut subs.lanes, &clients.ctx, hash, filter, false);
     }
     Ok(())

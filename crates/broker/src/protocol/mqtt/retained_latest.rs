@@ -39,12 +39,12 @@ pub(super) fn send_latest_values<I: Io>(
         return;
     };
     let Some(sub) = list::sub(&clients.conns, slot, part) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let name = topics.name(sub.topic);
     let delivery = DeliveryOptions {
-        options: sub.own.options,
-        identifiers: &[sub.own.identifier],
+        options: sub.protocol_state.options,
+        identifiers: &[sub.protocol_state.identifier],
         ..DeliveryOptions::default()
     };
     let mut out = Packets::default();
@@ -139,7 +139,7 @@ pub(super) fn ask_latest_values(clients: &mut Clients, subs: &mut Subscriptions,
     };
     let most = places(&clients.conns, slot, part);
     let Some(sub) = list::sub(&clients.conns, slot, part) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let (topic, epoch) = (sub.topic, sub.epoch);
     if most == 0 || most < u32::MAX && !has_place(&clients.conns, slot) {

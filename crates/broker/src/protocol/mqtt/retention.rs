@@ -10,7 +10,7 @@ use crore_wire::topic;
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::client::list::{self, count_asked_pages, filter_of, is_vacant, list_of};
-use crate::client::row::MULTI;
+use crate::client::row::SUBSCRIPTION_LIST;
 use crate::mail::message::SessionKey;
 use crate::mail::session::SavedSession;
 use crate::mail::session::stored::{StoredSubscription, subscriptions};
@@ -75,14 +75,16 @@ pub(super) fn await_retention(
 /// The session ends: releases the logs of its subscriptions.
 pub(super) fn release_logs(clients: &Clients, subs: &mut Subscriptions, slot: u32) {
     let row = clients.conns.get(slot);
-    if !row.wants(MULTI) {
+    if !row.has_option(SUBSCRIPTION_LIST) {
         if row.consumer.topic != NONE && row.consumer.options >> QOS_SHIFT & 3 > 0 {
             count_qos_subscription(subs, &clients.ctx, row.consumer.topic, false);
         }
         return;
     }
     let list = list_of(&clients.conns, slot);
-    let needs = |sub: &Sub| !is_vacant(sub) && sub.own.group.is_none() && qos(sub.own.options) > 0;
+    let needs = |sub: &Sub| {
+        !is_vacant(sub) && sub.protocol_state.group.is_none() && qos(sub.protocol_state.options) > 0
+    };
     let parts = (0..list.len()).filter(|part| needs(&list[*part]));
     for part in parts.collect::<Vec<_>>() {
         release_log(clients, subs, slot, part as u32);
@@ -104,7 +106,7 @@ pub(crate) fn homes_of(ctx: &Context, filter: &[u8]) -> core::ops::Range<ShardId
     if topic::has_wildcard(filter) {
         return 0..ctx.world.homes;
     }
-    let (_, home) = ctx.place_of(filter);
+    let (_, home) = ctx.hash_and_home_of(filter);
     home..home + 1
 }
 
@@ -134,7 +136,7 @@ pub(crate) fn release_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, store
 pub(crate) fn count_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored: &[u8]) {
     for subscription in subscriptions(stored).filter(|it| it.qos() > 0 && !it.is_shared()) {
         work.steps.add(1);
-        let (hash, _) = ctx.place_of(&subscription.filter);
+        let (hash, _) = ctx.hash_and_home_of(&subscription.filter);
         count_qos_subscription_of(lanes, ctx, hash, &subscription.filter, true);
     }
 }
@@ -169,7 +171,7 @@ pub(super) fn release_stored(lanes: &mut Lanes, ctx: &Context, filter: &[u8]) {
         }
         return;
     }
-    let (hash, _) = ctx.place_of(filter);
+    let (hash, _) = ctx.hash_and_home_of(filter);
     count_qos_subscription_of(lanes, ctx, hash, filter, false);
     if planted::is(Fault::DoubleRelease) {
         count_qos_subscription_of(lanes, ctx, hash, filter, false);

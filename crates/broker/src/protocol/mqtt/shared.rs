@@ -34,7 +34,7 @@ pub(crate) fn group_joined<I: Io>(
 ) -> Option<u32> {
     let part = clients
         .conns
-        .is_asked(to)
+        .is_waiting_for(to)
         .then(|| part_named(&clients.conns, to.slot, to.part))
         .flatten();
     let shared = part.and_then(|part| shared_mut(&mut clients.conns, to.slot, part));
@@ -56,12 +56,12 @@ pub(crate) fn group_joined<I: Io>(
         return None;
     }
     let Some(sub) = sub_mut(&mut clients.conns, to.slot, part) else {
-        clients.broken(to.slot);
+        clients.end_as_broken(to.slot);
         return None;
     };
-    let granted = core::mem::take(&mut sub.own.granted);
+    let granted = core::mem::take(&mut sub.protocol_state.granted);
     if granted != (0, 0) {
-        let options = qos_of(sub.own.options);
+        let options = qos_of(sub.protocol_state.options);
         clients.grant(to.slot, granted, ReasonCode::granted(options));
         clients.send_reply(to.slot, io);
     }
@@ -79,7 +79,7 @@ pub(crate) fn shared_message<I: Io>(
     let name = frames.name(name);
     let part = clients
         .conns
-        .is_asked(to)
+        .is_waiting_for(to)
         .then(|| part_named(&clients.conns, to.slot, to.part))
         .flatten();
     let is_member =
@@ -92,12 +92,12 @@ pub(crate) fn shared_message<I: Io>(
         return quit_group(lanes, home, group, to, unacked, false);
     };
     let Some(sub) = list::sub(&clients.conns, to.slot, part) else {
-        return clients.broken(to.slot);
+        return clients.end_as_broken(to.slot);
     };
-    let identifiers = [sub.own.identifier];
+    let identifiers = [sub.protocol_state.identifier];
     let partition = clients.ctx.partition_of(name);
     let delivery = DeliveryOptions {
-        options: sub.own.options,
+        options: sub.protocol_state.options,
         identifiers: &identifiers,
         group: Some((part as u16, partition)),
         is_in_no_log: true,
@@ -123,7 +123,7 @@ pub(super) fn join_group(
     restored: bool,
 ) {
     let Some((name, filter)) = split_shared(wanted.filter) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let homes = homes_of(&clients.ctx, filter);
     let shared = Box::new(Shared {
@@ -135,7 +135,7 @@ pub(super) fn join_group(
     clients.conns.extra(slot).shared_bytes += shared.bytes() as u32;
     let sub = Sub {
         topic: NONE,
-        own: SubscriptionState {
+        protocol_state: SubscriptionState {
             options: wanted.options.bits(),
             identifier: wanted.identifier,
             granted: wanted.granted,
@@ -148,7 +148,7 @@ pub(super) fn join_group(
     let to = clients
         .conns
         .reply_to(slot, part_name(&clients.conns, slot, part));
-    let receive_max = clients.conns.own_row(slot).receive_max;
+    let receive_max = clients.conns.protocol_row(slot).receive_max;
     let party = clients.party(slot);
     for home in homes {
         let ask = Ask::JoinGroup {
@@ -171,7 +171,7 @@ pub(super) fn join_group(
 fn shared_mut(conns: &mut Connections, slot: u32, part: u32) -> Option<&mut Shared> {
     let extra = conns.find_extra_mut(slot)?;
     let sub = extra.list.get_mut(part as usize)?;
-    sub.own.group.as_deref_mut()
+    sub.protocol_state.group.as_deref_mut()
 }
 
 fn quit_group(

@@ -149,7 +149,7 @@ fn subscribe_one(
     if let Err(reached) = has_room(clients, subs, slot, name) {
         return Err(clients.refuse_subscription(slot, reached, name));
     }
-    if !clients.may_take(census, slot, 0) {
+    if !clients.has_memory_for(census, slot, 0) {
         return Err(clients.refuse_subscription(slot, Reason::MemoryFull, name));
     }
     if filter.share.is_some() {
@@ -172,19 +172,20 @@ fn resubscribe(
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     };
-    let waits = sub.own.granted != (0, 0);
+    let waits = sub.protocol_state.granted != (0, 0);
     if waits {
         // The home has not answered the earlier SUBSCRIBE. Its answer grants both.
-        let former = core::mem::replace(&mut sub.own.granted, granted);
+        let former = core::mem::replace(&mut sub.protocol_state.granted, granted);
         let behind = &mut mqtt_state(&mut clients.conns, slot).grants_behind;
         behind.push((granted, former));
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     };
-    let (topic, former) = (sub.topic, qos(sub.own.options));
-    (sub.own.options, sub.own.identifier) = (options.bits(), wanted.identifier);
-    if sub.own.group.is_some() {
+    let (topic, former) = (sub.topic, qos(sub.protocol_state.options));
+    (sub.protocol_state.options, sub.protocol_state.identifier) =
+        (options.bits(), wanted.identifier);
+    if sub.protocol_state.group.is_some() {
         if !waits {
             clients.grant(slot, granted, ReasonCode::granted(options.max_qos));
         }
@@ -202,7 +203,7 @@ fn resubscribe(
     let waits = waits || topic != NONE && sub.flags & COUNTED == 0;
     let shows = options.retain_handling == RetainHandling::Send;
     if shows || waits {
-        sub.own.granted = granted;
+        sub.protocol_state.granted = granted;
     } else {
         clients.grant(slot, granted, ReasonCode::granted(options.max_qos));
     }
@@ -230,12 +231,13 @@ fn resubscribe_wildcard(
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     };
-    let former = qos(sub.own.options);
-    (sub.own.options, sub.own.identifier) = (wanted.options.bits(), wanted.identifier);
-    let waits = sub.own.granted != (0, 0);
+    let former = qos(sub.protocol_state.options);
+    (sub.protocol_state.options, sub.protocol_state.identifier) =
+        (wanted.options.bits(), wanted.identifier);
+    let waits = sub.protocol_state.granted != (0, 0);
     if waits {
         // Homes have not answered the earlier SUBSCRIBE. Their last answer grants both.
-        let former = core::mem::replace(&mut sub.own.granted, wanted.granted);
+        let former = core::mem::replace(&mut sub.protocol_state.granted, wanted.granted);
         let behind = &mut mqtt_state(&mut clients.conns, slot).grants_behind;
         behind.push((wanted.granted, former));
     }
@@ -320,7 +322,7 @@ pub(super) fn join(
     if wanted.options.max_qos != Qos::AtMostOnce {
         let (hash, _) = match is_filter {
             true => (0, 0),
-            false => clients.ctx.place_of(wanted.filter),
+            false => clients.ctx.hash_and_home_of(wanted.filter),
         };
         count_qos_subscription_of(&mut subs.lanes, &clients.ctx, hash, wanted.filter, true);
         mqtt_state(&mut clients.conns, slot).needs_told |= is_filter;

@@ -26,7 +26,7 @@ pub(super) fn part_of(
 ) -> Option<u32> {
     if split_shared(name).is_some() {
         let mut list = list_of(&clients.conns, slot).iter();
-        let part = list.position(|sub| sub.own.name() == Some(name))?;
+        let part = list.position(|sub| sub.protocol_state.name() == Some(name))?;
         return Some(part as u32);
     }
     match topic::has_wildcard(name) {

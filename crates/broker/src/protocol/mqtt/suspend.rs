@@ -68,8 +68,8 @@ pub(super) fn stored_subscriptions(
         let positions = positions_of(clients, &subs.matching, deliveries, slot, sub);
         subscriptions.push(StoredSubscription {
             filter: name_of(&clients.conns, subs, slot, part).into(),
-            options: sub.own.options,
-            identifier: sub.own.identifier,
+            options: sub.protocol_state.options,
+            identifier: sub.protocol_state.identifier,
             lacks_retained: is_shown_values(&clients.conns, slot, part)
                 || lacks_retained(&clients.conns, slot, part),
             starts: starts_of(&clients.conns, slot, part, &positions),
@@ -81,7 +81,7 @@ pub(super) fn stored_subscriptions(
 
 /// Whether a subscription belongs to the session. One to a group that has not answered belongs to it only if it did before.
 fn is_granted(sub: &Sub) -> bool {
-    let group = sub.own.group.as_ref();
+    let group = sub.protocol_state.group.as_ref();
     !is_vacant(sub) && group.is_none_or(|group| group.restored || group.waiting == 0)
 }
 
@@ -93,7 +93,7 @@ fn positions_of(
     slot: u32,
     sub: &Sub,
 ) -> Vec<u64> {
-    if qos(sub.own.options) == 0 || sub.own.group.is_some() {
+    if qos(sub.protocol_state.options) == 0 || sub.protocol_state.group.is_some() {
         return Vec::new();
     }
     if let Some(serial) = sub.filter.checked_sub(1) {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{Properties, ReasonCode, Unsubscribe, encode};
 
 use crate::client::list::{self, leave, list_of, sub_mut};
-use crate::client::row::{COUNTED, MULTI};
+use crate::client::row::{COUNTED, SUBSCRIPTION_LIST};
 use crate::protocol::front::{Clients, Lanes, Queues, Sub, Subscriptions};
 use crate::protocol::mqtt::client::{self, mqtt_state};
 use crate::protocol::mqtt::options::qos;
@@ -76,18 +76,18 @@ pub(super) fn leave_part(
     forget_starts(&mut clients.conns, slot, part);
     end_latest_values(clients, queues, slot, part);
     let Some(sub) = list::sub(&clients.conns, slot, part) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
-    if sub.own.group.is_none() && qos(sub.own.options) > 0 {
+    if sub.protocol_state.group.is_none() && qos(sub.protocol_state.options) > 0 {
         release_log(clients, subs, slot, part);
     }
     let extra = clients.conns.extra(slot);
     let Some(sub) = extra.list.get_mut(part as usize) else {
         return;
     };
-    let granted = core::mem::take(&mut sub.own.granted);
+    let granted = core::mem::take(&mut sub.protocol_state.granted);
     let shared_bytes = sub
-        .own
+        .protocol_state
         .group
         .take()
         .map_or(0, |shared| shared.bytes() as u32);
@@ -107,7 +107,7 @@ pub(super) fn leave_unanswered(
     slot: u32,
 ) {
     let row = clients.conns.get(slot);
-    if !row.wants(MULTI) {
+    if !row.has_option(SUBSCRIPTION_LIST) {
         return;
     }
     let new = !clients.ctx.world.epoch;
@@ -115,14 +115,14 @@ pub(super) fn leave_unanswered(
         sub.topic != NONE
             && sub.epoch == new
             && sub.flags & COUNTED == 0
-            && qos(sub.own.options) > 0
+            && qos(sub.protocol_state.options) > 0
     };
     let list = list_of(&clients.conns, slot);
     let parts = (0..list.len()).filter(|part| waits(&list[*part]));
     for part in parts.collect::<Vec<_>>() {
         // The connection has ended, so nobody is told.
         if let Some(sub) = sub_mut(&mut clients.conns, slot, part as u32) {
-            sub.own.granted = (0, 0);
+            sub.protocol_state.granted = (0, 0);
         }
         leave_part(clients, subs, queues, slot, part as u32);
     }
@@ -131,7 +131,7 @@ pub(super) fn leave_unanswered(
 /// Takes the client out of all its groups.
 pub(super) fn part_groups(clients: &mut Clients, lanes: &mut Lanes, slot: u32, ends: bool) {
     let row = clients.conns.get(slot);
-    if !row.wants(MULTI) {
+    if !row.has_option(SUBSCRIPTION_LIST) {
         return;
     }
     for part in 0..list_of(&clients.conns, slot).len() as u32 {

@@ -38,7 +38,7 @@ pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
     let rules = &clients.ctx.world.rules;
     let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
     stream_head(clients, slot, b"text/event-stream");
-    if clients.conns.get(slot).wants(HEAD) {
+    if clients.conns.get(slot).has_option(HEAD) {
         return;
     }
     let mut text = Vec::with_capacity(32);
@@ -58,7 +58,7 @@ pub(crate) fn event_of_position(
     slot: u32,
     offset: u64,
 ) {
-    let attaching = clients.conns.extra(slot).own.attaching.as_ref();
+    let attaching = clients.conns.extra(slot).protocol_state.attaching.as_ref();
     let no_cache = attaching.is_some_and(|begun| begun.no_cache);
     let mut text = Vec::with_capacity(48);
     text.extend_from_slice(b"id: ");
@@ -69,7 +69,7 @@ pub(crate) fn event_of_position(
     let attaching = clients
         .conns
         .extra(slot)
-        .own
+        .protocol_state
         .attaching
         .as_mut()
         .expect("the stream is not begun");

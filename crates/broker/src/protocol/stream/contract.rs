@@ -3,9 +3,9 @@
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::stats::Transport;
-use crate::client::codec::NoCodec;
-use crate::client::protocols::{HeldInput, MatchPage, Matches, Protocol, TopicPage};
-use crate::client::row::{MULTI, Row, State};
+use crate::client::codec::NoSubscriptionHandler;
+use crate::client::protocols::{InputKind, MatchPage, Matches, Protocol, TopicPage};
+use crate::client::row::{Row, SUBSCRIPTION_LIST, State};
 use crate::client::types::SubscriptionRef;
 use crate::home::Home;
 use crate::io::Io;
@@ -34,7 +34,7 @@ fn is_websocket(row: &Row) -> bool {
 }
 
 impl Protocol<AllProtocols> for Stream {
-    type Codec = NoCodec;
+    type SubscriptionHandler = NoSubscriptionHandler;
 
     fn transport(row: &Row) -> Transport {
         match is_websocket(row) {
@@ -108,16 +108,17 @@ impl Protocol<AllProtocols> for Stream {
         }
     }
 
-    fn held_input(row: &Row) -> HeldInput {
+    fn unprocessed_input_kind(row: &Row) -> InputKind {
         match is_websocket(row) {
-            true => HeldInput::Incomplete,
-            false => HeldInput::MustStay,
+            true => InputKind::Incomplete,
+            false => InputKind::MustStay,
         }
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         let clients = &front.clients;
-        let may = may_follow(clients, slot).and_then(|()| clients.may_keep(&front.subs, slot));
+        let may =
+            may_follow(clients, slot).and_then(|()| clients.check_subscriptions(&front.subs, slot));
         may.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }
 
@@ -166,7 +167,7 @@ impl Protocol<AllProtocols> for Stream {
     /// A stream on several topics gets its messages encoded for itself, since a position names all of them.
     #[inline]
     fn shared_encoding(row: &Row) -> Option<Encoding> {
-        (!row.wants(MULTI)).then(|| Encoding::of_request(row))
+        (!row.has_option(SUBSCRIPTION_LIST)).then(|| Encoding::of_request(row))
     }
 
     fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {

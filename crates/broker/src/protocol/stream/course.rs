@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
-use crate::client::row::{FILTERS, LIVE, MULTI, PAUSED, State};
+use crate::client::row::{FILTERS, LIVE, PAUSED, SUBSCRIPTION_LIST, State};
 use crate::client::side::Behind;
 use crate::client::subscriptions::{flags_of, record_seen, topic_of};
 use crate::client::types::SubscriptionRef;
@@ -30,7 +30,9 @@ pub(crate) fn stream_page<I: Io>(
 ) {
     let (clients, subs, feed, queues) = front.parts();
     let row = clients.conns.get(slot);
-    if row.wants(MULTI) && !matches!(row.consumer.state, State::Sse | State::WebSocket) {
+    if row.has_option(SUBSCRIPTION_LIST)
+        && !matches!(row.consumer.state, State::Sse | State::WebSocket)
+    {
         let (of, page) = ((slot, part), (page, frames));
         return first_page_of_set(front, of, page, io);
     }
@@ -80,7 +82,7 @@ pub(crate) fn stream_page<I: Io>(
     }
     if !begun {
         let silent = records.is_empty();
-        let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+        let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
         let attaching = attaching.expect("a stream that is not begun is attaching");
         attaching.body.append(&bytes, 0, bytes.len());
         if silent {
@@ -117,7 +119,7 @@ fn first_page_of_set<I: Io>(
         extra.behind.push(Behind::at(part, page.head, page.epoch));
     }
     let attaching = extra
-        .own
+        .protocol_state
         .attaching
         .as_mut()
         .expect("a stream that is not begun is attaching");
@@ -138,7 +140,7 @@ fn first_page_of_set<I: Io>(
 fn begin_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let (clients, subs, feed, queues) = front.parts();
     let epoch = clients.ctx.world.epoch;
-    let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+    let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
     let attaching = attaching.expect("a stream that is not begun is attaching");
     let gone = attaching.gone;
     let held = core::mem::take(&mut attaching.held);
@@ -156,7 +158,7 @@ fn begin_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
             {
                 // The rest is in the log. It is read after the socket has accepted the messages up to here.
                 later.push(part);
-                clients.read_on(slot, part, record.previous);
+                clients.continue_from_log(slot, part, record.previous);
             }
             Held::Message(part, ref record) => {
                 record_seen(&mut clients.conns, slot, part, record.offset, epoch);
@@ -209,7 +211,7 @@ pub(crate) fn begin_with<I: Io>(
     body: &Rope,
     io: &mut I,
 ) {
-    if let Some(attaching) = &mut clients.conns.extra(slot).own.attaching {
+    if let Some(attaching) = &mut clients.conns.extra(slot).protocol_state.attaching {
         attaching.body.append(body, 0, body.len());
     }
     begin_stream(clients, queues, slot, io);
@@ -222,17 +224,17 @@ pub(crate) fn begin_stream<I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    let Some(attaching) = clients.conns.extra(slot).own.attaching.take() else {
+    let Some(attaching) = clients.conns.extra(slot).protocol_state.attaching.take() else {
         return;
     };
     let row = clients.conns.get_mut(slot);
-    row.consumer.state = if row.wants(UPGRADE) {
+    row.consumer.state = if row.has_option(UPGRADE) {
         State::WebSocket
     } else {
         State::Sse
     };
     row.link.deadline_s = 0;
-    let plain = row.consumer.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
+    let plain = row.consumer.options & (SUBSCRIPTION_LIST | PUBLISHES | FOLLOWS | FILTERS) == 0;
     let mut body = attaching.body;
     body.prepend(&attaching.head);
     clients.put_rope(slot, &body, io);
@@ -259,7 +261,7 @@ pub(crate) fn drop_spill_of_stream<I: Io>(
     }
     let conn = clients.conns.id_of(slot);
     let row = clients.conns.get(slot);
-    if row.link.spill == NONE {
+    if row.link.unprocessed_input == NONE {
         return;
     }
     if row.consumer.state == State::WebSocket {
@@ -267,5 +269,5 @@ pub(crate) fn drop_spill_of_stream<I: Io>(
         queues.resume_later(clients, conn);
         return;
     }
-    clients.conns.take_spill(slot);
+    clients.conns.take_unprocessed_input(slot);
 }

@@ -63,7 +63,7 @@ pub(crate) fn request_match_page<I: Io>(
         return None;
     }
     let (of, page) = ((slot, serial), (page, frames));
-    if clients.conns.extra(slot).own.opening.is_some() {
+    if clients.conns.extra(slot).protocol_state.opening.is_some() {
         return opening_page(clients, queues, of, page);
     }
     further_page(front, of, page, io);
@@ -77,17 +77,22 @@ fn opening_page(
     (page, frames): (&FilterPage, &Frames),
 ) -> Option<Box<Opening>> {
     let most = match is_stream(&clients.conns, slot) {
-        true => Most::Bytes(clients.ctx.bounds().bytes),
+        true => Most::Bytes(clients.ctx.default_bounds().bytes),
         false => Most::OneMessage,
     };
-    let opening = clients.conns.extra(slot).own.opening.as_deref_mut();
+    let opening = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .opening
+        .as_deref_mut();
     let records = page.records(frames);
     let taken = opening.and_then(|opening| {
         let taken = opening.take_page(page, records, frames, most)?;
         Some((taken, opening.is_whole()))
     });
     let Some((taken, whole)) = taken else {
-        clients.broken(slot);
+        clients.end_as_broken(slot);
         return None;
     };
     clients.record_page(slot, serial, page, taken.end, taken.live);
@@ -95,7 +100,7 @@ fn opening_page(
         // Asked for later, because this is called within a delivery.
         queues.resume_later(clients, clients.conns.id_of(slot));
     } else if whole {
-        return clients.conns.extra(slot).own.opening.take();
+        return clients.conns.extra(slot).protocol_state.opening.take();
     }
     None
 }
@@ -222,7 +227,7 @@ pub(crate) fn new_matches(
     };
     let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
     picks.dedup();
-    if !picks.is_empty() && clients.conns.extra(slot).own.opening.is_some() {
+    if !picks.is_empty() && clients.conns.extra(slot).protocol_state.opening.is_some() {
         hold_matches(clients, slot, &picks, messages, frames);
         picks.clear();
     }
@@ -242,7 +247,7 @@ pub(crate) fn stream_matched<I: Io>(
     let group =
         joining::filter_subscriptions(&clients.conns, slot).and_then(|all| all.groups().first());
     let Some(group) = group else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let parcel = Parcel::of_picks(slot, encoding, picks, frames);
     // During a run of another home, some connections have seen its messages and others have not, so their positions differ.
@@ -292,7 +297,7 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
         return;
     };
     let poll = !is_stream(&clients.conns, slot);
-    if clients.conns.extra(slot).own.opening.is_none() {
+    if clients.conns.extra(slot).protocol_state.opening.is_none() {
         let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
         if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
             ask_matches(clients, subs, Asking { slot, serial, poll }, partition);
@@ -300,7 +305,7 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
         return;
     }
     for partition in (0..).take(partitions) {
-        let opening = clients.conns.extra(slot).own.opening.as_deref();
+        let opening = clients.conns.extra(slot).protocol_state.opening.as_deref();
         if opening.is_some_and(|opening| !opening.has_answered(partition)) {
             ask_matches(clients, subs, Asking { slot, serial, poll }, partition);
         }
@@ -344,13 +349,18 @@ fn hold_matches(
     let poll = !is_stream(&clients.conns, slot);
     for n in picks {
         let message = &messages[*n as usize];
-        let bounds = clients.ctx.bounds_of(frames.name(message.name));
-        let opening = clients.conns.extra(slot).own.opening.as_deref_mut();
+        let bounds = clients.ctx.bounds_for_topic(frames.name(message.name));
+        let opening = clients
+            .conns
+            .extra(slot)
+            .protocol_state
+            .opening
+            .as_deref_mut();
         let partition = message.partition;
         let message = (frames.name(message.name), &message.record, frames);
         let held = opening.and_then(|it| it.hold_live(partition, message, bounds, poll));
         if held.is_none() {
-            return clients.broken(slot);
+            return clients.end_as_broken(slot);
         }
     }
 }
@@ -362,7 +372,7 @@ pub(crate) fn saw_of_partition(
     offset: u64,
 ) {
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     let serial = subscriptions.groups().first().map(|group| group.serial);
     if let Some(at) = serial.and_then(|serial| subscriptions.at_mut(serial, partition)) {
@@ -374,7 +384,7 @@ pub(crate) fn saw_of_partition(
 pub(crate) fn set_positions(clients: &mut Clients, slot: u32, opening: &Opening, at_end: bool) {
     let positions = opening.positions(clients.ctx.world.epoch, at_end);
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
-        return clients.broken(slot);
+        return clients.end_as_broken(slot);
     };
     if let Some(serial) = subscriptions.groups().first().map(|group| group.serial) {
         subscriptions.set_positions(serial, positions);

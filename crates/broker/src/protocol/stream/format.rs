@@ -37,15 +37,15 @@ pub(crate) fn tell_position(
     offset: u64,
 ) {
     let row = clients.conns.get(slot);
-    if row.wants(EVENTS) {
+    if row.has_option(EVENTS) {
         return event_of_position(clients, matching, deliveries, slot, offset);
     }
-    if !row.wants(ENVELOPE) || row.wants(META) {
+    if !row.has_option(ENVELOPE) || row.has_option(META) {
         return;
     }
     let mut id = Vec::with_capacity(32);
     clients.write_id(matching, deliveries, slot, offset, &mut id);
-    let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+    let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
     let attaching = attaching.expect("the stream is not begun");
     websocket::gap::write_position(&id, &mut attaching.body.own);
 }
@@ -53,7 +53,7 @@ pub(crate) fn tell_position(
 /// Appends the report of a gap (lost messages). False if the stream's format has none.
 pub(crate) fn write_gap(conns: &Connections, slot: u32, gap: &Gap<'_>, out: &mut Vec<u8>) -> bool {
     let row = conns.get(slot);
-    match row.wants(EVENTS) {
+    match row.has_option(EVENTS) {
         true => sse::write_gap(row, gap.name, gap.id, out),
         false => return websocket::gap::write(row, gap.name, gap.id, out),
     }

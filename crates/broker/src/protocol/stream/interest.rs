@@ -46,14 +46,14 @@ pub(crate) fn news_came<I: Io>(
     io: &mut I,
 ) {
     let slot = to.slot;
-    if !clients.conns.is_asked(to) || !clients.conns.get(slot).wants(FOLLOWS) {
+    if !clients.conns.is_waiting_for(to) || !clients.conns.get(slot).has_option(FOLLOWS) {
         return;
     }
     let mut bytes = encode_news(&clients.conns, slot, news);
     let homes = clients.ctx.world.homes;
     let extra = clients.conns.extra(slot);
     let follow = extra
-        .own
+        .protocol_state
         .follow
         .as_mut()
         .expect("a follower has its filter");
@@ -75,11 +75,13 @@ pub(crate) fn news_came<I: Io>(
             encode_whole(&clients.conns, slot, topics, &mut bytes);
         }
     }
-    if let Some(attaching) = &mut clients.conns.extra(slot).own.attaching {
+    if let Some(attaching) = &mut clients.conns.extra(slot).protocol_state.attaching {
         attaching.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
     } else if part == InterestPart::Live
-        && !fits(&clients.conns, slot, bytes.len(), || clients.ctx.bounds())
+        && !fits(&clients.conns, slot, bytes.len(), || {
+            clients.ctx.default_bounds()
+        })
     {
         return end_follower(clients, slot, io);
     } else {
@@ -92,7 +94,7 @@ pub(crate) fn news_came<I: Io>(
 
 fn end_follower<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let mut bytes = Vec::new();
-    if clients.conns.get(slot).wants(EVENTS) {
+    if clients.conns.get(slot).has_option(EVENTS) {
         let mut text = Vec::new();
         sse::write_event(
             &mut text,
@@ -121,12 +123,14 @@ pub(crate) fn follow(
             return Flow::Next;
         }
     };
-    if let Err(denied) = clients.may(slot, Right::Interest, &filter) {
+    if let Err(denied) = clients.check_right(slot, Right::Interest, &filter) {
         deny(clients, slot, denied, head.path);
         return Flow::Next;
     }
     let client = clients.conns.get(slot).consumer.client;
-    if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {
+    if !clients.conns.get(slot).has_option(HEAD)
+        && !clients.ctx.world.admission.enter_follower(client)
+    {
         if !upgrade && head.accept().events {
             clients.shed_events(slot, Reason::FollowersFull);
         } else {
@@ -141,7 +145,7 @@ pub(crate) fn follow(
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    if clients.conns.get(slot).wants(HEAD) {
+    if clients.conns.get(slot).has_option(HEAD) {
         clients.conns.get_mut(slot).consumer.options &= !FOLLOWS;
         return Flow::Next;
     }
@@ -150,8 +154,8 @@ pub(crate) fn follow(
         ..Attaching::default()
     };
     let extra = clients.conns.extra(slot);
-    extra.own.attaching = Some(Box::new(attaching));
-    extra.own.follow = Some(Box::new(Follow {
+    extra.protocol_state.attaching = Some(Box::new(attaching));
+    extra.protocol_state.follow = Some(Box::new(Follow {
         filter,
         client,
         ..Follow::default()
@@ -186,7 +190,7 @@ fn filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> 
 fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
     let (homes, party) = (clients.ctx.world.homes, clients.party(slot));
-    let follow = clients.conns.extra_mut(slot).own.follow.as_mut();
+    let follow = clients.conns.extra_mut(slot).protocol_state.follow.as_mut();
     let follow = follow.expect("a follower has its filter");
     if follow.asked || follow.home == homes {
         return;
@@ -209,7 +213,7 @@ pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Q
     for conn in queues.take_paging() {
         if clients.conns.is_current(conn) {
             let row = clients.conns.get(conn.slot);
-            if row.wants(FOLLOWS) && row.link.outbox == NONE {
+            if row.has_option(FOLLOWS) && row.link.outbox == NONE {
                 match watches(clients, conn.slot) {
                     true => ask_members(clients, lanes, conn.slot),
                     false => ask_page(clients, lanes, conn.slot),
@@ -221,7 +225,7 @@ pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Q
 
 fn encode_news(conns: &Connections, slot: u32, news: &InterestChanges) -> Vec<u8> {
     let (mut out, mut text) = (Vec::new(), Vec::new());
-    let events = conns.get(slot).wants(EVENTS);
+    let events = conns.get(slot).has_option(EVENTS);
     let mut data = Vec::new();
     for (begins, name) in news.iter() {
         let event = if begins { "first" } else { "last" };
@@ -249,7 +253,7 @@ fn encode_news(conns: &Connections, slot: u32, news: &InterestChanges) -> Vec<u8
 
 /// Reports that the snapshot is complete, and the number of reported topics that have subscribers.
 fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) {
-    let events = conns.get(slot).wants(EVENTS);
+    let events = conns.get(slot).has_option(EVENTS);
     let mut data = Vec::with_capacity(48);
     data.extend_from_slice(if events {
         b"{\"topics\":"
@@ -270,13 +274,13 @@ fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) 
 /// Checks whether the credentials and the rules still allow this follower or watcher. Ok if the connection is no follower.
 pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
-    let follow = extra.and_then(|extra| extra.own.follow.as_ref());
+    let follow = extra.and_then(|extra| extra.protocol_state.follow.as_ref());
     follow.map_or(Ok(()), |follow| {
         let right = match follow.watches {
             true => Right::Presence,
             false => Right::Interest,
         };
-        clients.may(slot, right, &follow.filter)?;
+        clients.check_right(slot, right, &follow.filter)?;
         let rules = &clients.ctx.world.rules;
         match !follow.watches || rules.get(rules.number_for(&follow.filter)).presence {
             true => Ok(()),
@@ -288,13 +292,13 @@ pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
 /// Whether a follower watches the members of a topic.
 fn watches(clients: &Clients, slot: u32) -> bool {
     let extra = clients.conns.find_extra(slot);
-    let follow = extra.and_then(|extra| extra.own.follow.as_ref());
+    let follow = extra.and_then(|extra| extra.protocol_state.follow.as_ref());
     follow.is_some_and(|follow| follow.watches)
 }
 
 /// Ends a follower at the homes that know it, or a watcher.
 pub(crate) fn unfollow(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
-    let Some(follow) = clients.conns.extra(slot).own.follow.take() else {
+    let Some(follow) = clients.conns.extra(slot).protocol_state.follow.take() else {
         return;
     };
     if follow.watches {

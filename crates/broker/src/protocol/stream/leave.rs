@@ -1,6 +1,6 @@
 //! Continues subscriptions of streams from the log after they fell behind.
 
-use crate::client::row::{FILTERS, MULTI};
+use crate::client::row::{FILTERS, SUBSCRIPTION_LIST};
 use crate::client::subscriptions::ask_behind;
 use crate::protocol::front::Front;
 use crate::protocol::http::options::{DEFLATE, FOLLOWS, PUBLISHES};
@@ -12,14 +12,14 @@ use crate::store::slab::NONE;
 pub(crate) fn catch_up(front: &mut Front, slot: u32) {
     let (clients, subs, _, queues) = front.parts();
     let row = clients.conns.get(slot);
-    let deflate = row.wants(DEFLATE);
+    let deflate = row.has_option(DEFLATE);
     if row.extra() == NONE {
         return;
     }
-    if row.wants(FOLLOWS) {
+    if row.has_option(FOLLOWS) {
         return queues.page(clients.conns.id_of(slot));
     }
-    if row.wants(FILTERS) {
+    if row.has_option(FILTERS) {
         return catch_up_filters(clients, subs, slot);
     }
     let behind = &mut clients.conns.extra(slot).behind;
@@ -29,7 +29,7 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
     let seen = behind.remove(0);
     ask_behind(clients, subs, slot, &seen, (seen.part, u32::MAX), deflate);
     if clients.conns.extra(slot).is_idle()
-        && clients.conns.get(slot).consumer.options & (MULTI | PUBLISHES) == 0
+        && clients.conns.get(slot).consumer.options & (SUBSCRIPTION_LIST | PUBLISHES) == 0
     {
         clients.conns.drop_extra(slot);
     }

@@ -21,8 +21,14 @@ pub(crate) fn stream_live_of_part<I: Io>(
     io: &mut I,
 ) {
     let (clients, subs, feed, _) = front.parts();
-    if clients.conns.extra_of(slot).own.attaching.is_some() {
-        let bounds = clients.ctx.bounds_of(subs.topics.name(topic));
+    if clients
+        .conns
+        .extra_of(slot)
+        .protocol_state
+        .attaching
+        .is_some()
+    {
+        let bounds = clients.ctx.bounds_for_topic(subs.topics.name(topic));
         hold_of_set(clients, &feed.run, slot, part, bounds, frames);
         return;
     }
@@ -43,7 +49,7 @@ pub(crate) fn stream_live_of_part<I: Io>(
         let record = &feed.run.records()[n];
         let mut message = Rope::default();
         message.append(&bytes, if n == 0 { 0 } else { ends[n - 1] }, ends[n]);
-        let bounds = || clients.ctx.bounds_of(subs.topics.name(topic));
+        let bounds = || clients.ctx.bounds_for_topic(subs.topics.name(topic));
         if record.latest || !fits(&clients.conns, slot, message.len(), bounds) {
             return clients.fall_back(slot, part, record.previous);
         }
@@ -63,7 +69,11 @@ fn hold_of_set(
     frames: &Frames,
 ) {
     let extra = clients.conns.extra(slot);
-    let attaching = extra.own.attaching.as_mut().expect("it is not begun");
+    let attaching = extra
+        .protocol_state
+        .attaching
+        .as_mut()
+        .expect("it is not begun");
     for record in run.records() {
         let (held, bytes) = (attaching.held.len(), attaching.frames.len());
         if !bounds.may_hold(held, bytes, record, frames.frame(record).len()) {

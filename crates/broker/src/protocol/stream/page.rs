@@ -24,20 +24,20 @@ pub(crate) fn not_attached<I: Io>(
         end_stream(clients, slot, Reason::Deleted, io);
         return;
     }
-    let stream = row.wants(UPGRADE) || row.wants(EVENTS);
+    let stream = row.has_option(UPGRADE) || row.has_option(EVENTS);
     match attached {
-        AttachOutcome::Gone if row.wants(UPGRADE) => {
+        AttachOutcome::Gone if row.has_option(UPGRADE) => {
             begin_stream(clients, queues, slot, io);
             end_stream(clients, slot, Reason::Deleted, io);
             return;
         }
-        AttachOutcome::Gone if row.wants(EVENTS) => {
+        AttachOutcome::Gone if row.has_option(EVENTS) => {
             unsubscribe(clients, subs, slot);
             clients.head(slot, 204).end();
             answer_waiting(clients, queues, slot, io);
             return;
         }
-        AttachOutcome::NoRoom(reason) if row.wants(EVENTS) => {
+        AttachOutcome::NoRoom(reason) if row.has_option(EVENTS) => {
             unsubscribe(clients, subs, slot);
             clients.shed_events(slot, reason);
             answer_waiting(clients, queues, slot, io);

@@ -49,7 +49,7 @@ pub(crate) fn presence<I: Io>(
         return Flow::Next;
     };
     let client = clients.conns.get(slot).consumer.client;
-    let is_head = clients.conns.get(slot).wants(HEAD);
+    let is_head = clients.conns.get(slot).has_option(HEAD);
     if !is_head && !clients.ctx.world.admission.enter_watcher(client) {
         match upgrade {
             true => clients.respond_reason(slot, Reason::WatchersFull),
@@ -76,10 +76,10 @@ pub(crate) fn presence<I: Io>(
         head: clients.scratch.take_reply(),
         ..Attaching::default()
     };
-    let (_, home) = clients.ctx.place_of(name);
+    let (_, home) = clients.ctx.hash_and_home_of(name);
     let extra = clients.conns.extra(slot);
-    extra.own.attaching = Some(Box::new(attaching));
-    extra.own.follow = Some(Box::new(Follow {
+    extra.protocol_state.attaching = Some(Box::new(attaching));
+    extra.protocol_state.follow = Some(Box::new(Follow {
         filter: name.into(),
         watches: true,
         home,
@@ -122,11 +122,11 @@ pub(crate) fn members_came<I: Io>(
     io: &mut I,
 ) {
     let slot = to.slot;
-    if !clients.conns.get(slot).wants(FOLLOWS) {
+    if !clients.conns.get(slot).has_option(FOLLOWS) {
         return presence_read(clients, queues, to, page, io);
     }
     let bytes = encode_page(clients, slot, page);
-    let own = &mut clients.conns.extra(slot).own;
+    let own = &mut clients.conns.extra(slot).protocol_state;
     let follow = own.follow.as_mut().expect("a watcher has its topic");
     follow.asked = false;
     if let Some(attaching) = &mut own.attaching {
@@ -143,7 +143,7 @@ pub(crate) fn members_came<I: Io>(
 /// Tells the home that a watcher can take the next page.
 pub(crate) fn ask_members(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
-    let follow = clients.conns.extra_mut(slot).own.follow.as_mut();
+    let follow = clients.conns.extra_mut(slot).protocol_state.follow.as_mut();
     let Some(follow) = follow.filter(|follow| !follow.asked) else {
         return;
     };
@@ -202,7 +202,7 @@ fn encode_page(clients: &Clients, slot: u32, page: &PresencePage) -> Vec<u8> {
     let last = events.len().saturating_sub(1);
     for (at, (event, data)) in events.iter().enumerate() {
         let id = Some(&id[..]).filter(|id| at == last && !id.is_empty());
-        if row.wants(EVENTS) {
+        if row.has_option(EVENTS) {
             let data = [b"{", &data[..], b"}"].concat();
             sse::write_event(&mut text, id, Some(event.as_bytes()), &data);
             continue;

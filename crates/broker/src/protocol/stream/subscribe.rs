@@ -13,7 +13,7 @@ use crore_wire::http::head::Head;
 use crate::base::journal::EventKind;
 use crate::base::position::{self, Since};
 use crate::base::reason::Reason;
-use crate::client::row::{FILTERS, MULTI, State};
+use crate::client::row::{FILTERS, SUBSCRIPTION_LIST, State};
 use crate::client::subscribing::{self, First, Kind, Names, Wanted};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
@@ -37,7 +37,7 @@ pub(crate) fn subscribe<I: Io>(
     (publishes, upgrade): (bool, bool),
     io: &mut I,
 ) -> Flow {
-    let filtered = clients.conns.get(slot).wants(FILTERS);
+    let filtered = clients.conns.get(slot).has_option(FILTERS);
     let since = match starting_points(clients, slot, head, &names, filtered, publishes) {
         Ok(since) => since,
         Err(reason) => {
@@ -54,7 +54,7 @@ pub(crate) fn subscribe<I: Io>(
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    if streams && clients.conns.get(slot).wants(HEAD) {
+    if streams && clients.conns.get(slot).has_option(HEAD) {
         return Flow::Next;
     }
     let mut attaching = Attaching {
@@ -71,11 +71,11 @@ pub(crate) fn subscribe<I: Io>(
         clients.send_reply(slot, io);
     }
     if names.len() > 1 || streams || filtered {
-        clients.conns.extra(slot).own.attaching = Some(Box::new(attaching));
+        clients.conns.extra(slot).protocol_state.attaching = Some(Box::new(attaching));
     }
     if publishes {
-        let (hash, _) = clients.ctx.place_of(&names[0]);
-        clients.conns.extra(slot).own.publish_to = Some(PublishTo {
+        let (hash, _) = clients.ctx.hash_and_home_of(&names[0]);
+        clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTo {
             hash,
             name: names[0].as_slice().into(),
             published: 0,
@@ -100,9 +100,9 @@ fn not_joined(
     before: usize,
     reason: Reason,
 ) -> Flow {
-    let events = clients.conns.get(slot).wants(EVENTS);
+    let events = clients.conns.get(slot).has_option(EVENTS);
     unsubscribe(clients, subs, slot);
-    if let Some(begun) = clients.conns.extra(slot).own.attaching.take() {
+    if let Some(begun) = clients.conns.extra(slot).protocol_state.attaching.take() {
         clients.scratch.reply = begun.head;
         clients.scratch.reply.truncate(before);
     }
@@ -166,12 +166,13 @@ fn join_all(
 ) -> Result<(), Reason> {
     let first = First {
         poll,
-        deflate: clients.conns.get(slot).wants(DEFLATE),
+        deflate: clients.conns.get(slot).has_option(DEFLATE),
         ..First::ALL
     };
     let (kind, own) = (Kind::New, SubscriptionState::default);
     if filtered {
-        clients.conns.extra(slot).own.opening = Some(Box::new(Opening::new(since.len())));
+        clients.conns.extra(slot).protocol_state.opening =
+            Some(Box::new(Opening::new(since.len())));
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         let wanted = Wanted {
             names: Names::Filters(&names),
@@ -183,8 +184,8 @@ fn join_all(
     }
     if names.len() > 1 {
         clients.conns.extra(slot).set = set_hash(names);
-        // Set only now, because code that sees `MULTI` expects the list.
-        clients.conns.get_mut(slot).consumer.options |= MULTI;
+        // Set only now, because code that sees `SUBSCRIPTION_LIST` expects the list.
+        clients.conns.get_mut(slot).consumer.options |= SUBSCRIPTION_LIST;
     }
     for (name, since) in names.iter().zip(since) {
         let wanted = Wanted {
@@ -212,7 +213,7 @@ fn since(
     count: usize,
 ) -> Result<Vec<Since>, Reason> {
     let (filtered, partitions) = (
-        clients.conns.get(slot).wants(FILTERS),
+        clients.conns.get(slot).has_option(FILTERS),
         clients.ctx.world.partitions,
     );
     let read = |text: &[u8]| {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::client::row::MULTI;
+use crate::client::row::SUBSCRIPTION_LIST;
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{Clients, Feed, Subscriptions};
@@ -30,12 +30,12 @@ pub(crate) fn encode_for(
     );
     let encoding = match Encoding::of_request(row) {
         // A connection with several topics gets uncompressed plain frames. Only the envelope names the topic.
-        Encoding::Packed if row.wants(MULTI) => Encoding::Frame,
+        Encoding::Packed if row.has_option(SUBSCRIPTION_LIST) => Encoding::Frame,
         encoding => encoding,
     };
-    debug_assert!(row.wants(ENVELOPE) || encoding != Encoding::FrameEnvelope);
+    debug_assert!(row.has_option(ENVELOPE) || encoding != Encoding::FrameEnvelope);
     Message {
-        topic: match encoding.names_topic() || row.wants(MULTI) {
+        topic: match encoding.names_topic() || row.has_option(SUBSCRIPTION_LIST) {
             true => subs.topics.name(topic),
             false => b"",
         },

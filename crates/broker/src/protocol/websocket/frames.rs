@@ -45,12 +45,12 @@ impl Front {
         let config = Config {
             role: Role::Server,
             message_bytes: frame_bytes_max(&self.clients, slot),
-            deflate: self.clients.conns.get(slot).wants(DEFLATE),
+            deflate: self.clients.conns.get(slot).has_option(DEFLATE),
         };
         let Some(((mut partial, mut progress), mut held_back)) =
             take_frames(&mut self.clients.conns, slot, input)
         else {
-            return self.clients.broken(slot);
+            return self.clients.end_as_broken(slot);
         };
         let mut at = 0;
         loop {
@@ -58,7 +58,7 @@ impl Front {
                 Some(held) => &mut held.rest_mut()[at..],
                 None => &mut input[at..],
             };
-            let publishes = self.clients.conns.get(slot).wants(PUBLISHES);
+            let publishes = self.clients.conns.get(slot).has_option(PUBLISHES);
             let spent = self.clients.meter.work.is_spent();
             let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
             if goes_on && (spent || publishes && must_stall(&self.clients, &self.subs.lanes, slot))
@@ -146,7 +146,7 @@ fn hold_frames<I: Io>(
     }
     clients
         .conns
-        .set_spill(slot, Spill::Frames(partial, data, progress));
+        .set_unprocessed_input(slot, Spill::Frames(partial, data, progress));
     match spent {
         true => queues.pause(clients, slot, io),
         false => queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io),
@@ -160,7 +160,7 @@ fn all_read<I: Io>(front: &mut Front, slot: u32, begun: Begun, io: &mut I) {
         hold_partial(front, slot, begun, io);
     }
     let (clients, subs, _, queues) = front.parts();
-    if has_frames(clients, slot) && clients.conns.get(slot).wants(PUBLISHES) {
+    if has_frames(clients, slot) && clients.conns.get(slot).has_option(PUBLISHES) {
         stall_if_needed(clients, &subs.lanes, queues, slot, io);
     }
 }
@@ -186,7 +186,7 @@ fn hold_partial<I: Io>(front: &mut Front, slot: u32, (partial, progress): Begun,
     }
     clients
         .conns
-        .set_spill(slot, Spill::WebSocket(partial, progress));
+        .set_unprocessed_input(slot, Spill::WebSocket(partial, progress));
 }
 
 /// Takes the incomplete frame or message, and the held bytes. If bytes were held, `input` is appended to them.
@@ -195,7 +195,7 @@ fn take_frames(
     slot: u32,
     input: &[u8],
 ) -> Option<(Begun, Option<SpillBuffer>)> {
-    let (begun, mut held) = match conns.take_spill(slot) {
+    let (begun, mut held) = match conns.take_unprocessed_input(slot) {
         None => return Some(Default::default()),
         Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
         Some(Spill::Frames(held, data, came)) => ((held, came), data),

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::json;
 use crore_wire::websocket::frame::{self, Opcode};
 
-use crate::client::row::{FILTERS, MULTI, Row};
+use crate::client::row::{FILTERS, Row, SUBSCRIPTION_LIST};
 use crate::protocol::encode::meta_line;
 use crate::protocol::http::options::{ENVELOPE, META};
 
@@ -28,14 +28,14 @@ fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
 /// Appends a frame that reports a gap before this position. False if the connection's format has no way to report it.
 pub(crate) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> bool {
     let mut text = Vec::with_capacity(96);
-    if row.wants(META) {
+    if row.has_option(META) {
         meta_line(&mut text, b"gap", LOST);
         meta_line(&mut text, b"id", id);
-        if row.consumer.options & (MULTI | FILTERS) != 0 {
+        if row.consumer.options & (SUBSCRIPTION_LIST | FILTERS) != 0 {
             meta_line(&mut text, b"topic", name);
         }
         text.push(b'\n');
-    } else if row.wants(ENVELOPE) {
+    } else if row.has_option(ENVELOPE) {
         gap_object(&mut text, name, id);
     } else {
         // Plain frames cannot report it. The client learns it when the connection is closed.

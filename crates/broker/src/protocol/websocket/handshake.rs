@@ -46,8 +46,8 @@ pub(crate) fn accept_upgrade(
     };
     let meta = head.headers("sec-websocket-protocol");
     let meta = handshake::choose_subprotocol(meta, &[META_PROTOCOL])
-        .filter(|_| carries == Carries::Messages && !clients.conns.get(slot).wants(FOLLOWS));
-    if meta.is_some() && clients.conns.get(slot).wants(ENVELOPE) {
+        .filter(|_| carries == Carries::Messages && !clients.conns.get(slot).has_option(FOLLOWS));
+    if meta.is_some() && clients.conns.get(slot).has_option(ENVELOPE) {
         return Err(Reason::TwoForms);
     }
     let deflate = clients

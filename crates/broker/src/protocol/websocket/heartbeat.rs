@@ -18,7 +18,7 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
         // The pong may be in held bytes that were not processed yet.
         if !is_held(&clients.conns, slot) {
             clients.scratch.note_close_reason(Closed::Timeout);
-            clients.drop_conn(slot, CloseMode::Reset);
+            clients.drop_connection(slot, CloseMode::Reset);
         }
         return;
     }

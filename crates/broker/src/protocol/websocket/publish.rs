@@ -33,28 +33,28 @@ pub(crate) fn frame_published<I: Io>(
     home: &mut Option<Home>,
     io: &mut I,
 ) -> bool {
-    if !clients.conns.get(slot).wants(PUBLISHES) {
+    if !clients.conns.get(slot).has_option(PUBLISHES) {
         return true;
     }
-    let wants_ack = clients.conns.get(slot).wants(META);
+    let wants_ack = clients.conns.get(slot).has_option(META);
     let extra = clients.conns.extra(slot);
-    let Some(mut publish_to) = extra.own.publish_to.take() else {
-        clients.broken(slot);
+    let Some(mut publish_to) = extra.protocol_state.publish_to.take() else {
+        clients.end_as_broken(slot);
         return false;
     };
     let number = publish_to.published;
     publish_to.published = number.wrapping_add(1);
-    if let Err(denied) = clients.may(slot, Right::Publish, &publish_to.name) {
+    if let Err(denied) = clients.check_right(slot, Right::Publish, &publish_to.name) {
         // The right was granted when the connection began, and was lost later.
         clients.send_reply(slot, io);
         end_stream(clients, slot, denied, io);
         return false;
     }
-    if let Err(reached) = clients.may_publish(slot) {
-        clients.conns.extra(slot).own.publish_to = Some(publish_to);
+    if let Err(reached) = clients.check_publish_rate(slot) {
+        clients.conns.extra(slot).protocol_state.publish_to = Some(publish_to);
         return frame_refused(clients, slot, number, reached, io);
     }
-    let (_, at) = clients.ctx.place_of(&publish_to.name);
+    let (_, at) = clients.ctx.hash_and_home_of(&publish_to.name);
     let content_type: &[u8] = if binary {
         b"application/octet-stream"
     } else {
@@ -80,7 +80,7 @@ pub(crate) fn frame_published<I: Io>(
         WantedAnswer::Failure(to)
     };
     let outcome = publish_as(clients, subs, home, slot, at, &message, answer);
-    clients.conns.extra(slot).own.publish_to = Some(publish_to);
+    clients.conns.extra(slot).protocol_state.publish_to = Some(publish_to);
     outcome.is_none_or(|outcome| frame_outcome(clients, slot, number, outcome, io))
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn frame_outcome<I: Io>(
     outcome: Outcome,
     io: &mut I,
 ) -> bool {
-    if clients.conns.get(slot).wants(META) {
+    if clients.conns.get(slot).has_option(META) {
         clients.send_reply(slot, io);
         acknowledge(clients, slot, number, outcome, io);
         return true;
@@ -115,7 +115,7 @@ fn frame_refused<I: Io>(
     io: &mut I,
 ) -> bool {
     clients.send_reply(slot, io);
-    if clients.conns.get(slot).wants(META) {
+    if clients.conns.get(slot).has_option(META) {
         acknowledge(clients, slot, number, Outcome::NoRoom(reason), io);
         return true;
     }
@@ -135,8 +135,8 @@ pub(crate) fn upgrade_to_publish<I: Io>(
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    let (hash, _) = clients.ctx.place_of(name);
-    clients.conns.extra(slot).own.publish_to = Some(PublishTo {
+    let (hash, _) = clients.ctx.hash_and_home_of(name);
+    clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTo {
         hash,
         name: name.into(),
         published: 0,

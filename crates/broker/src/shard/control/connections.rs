@@ -101,7 +101,7 @@ fn describe<I: Io>(
         .find_extra(slot)
         .is_some_and(|it| !it.behind.is_empty());
     let id = clients.conns.id_of(slot);
-    let began_unix_s = clients.conns.began(slot).unix_s(clients.ctx.now);
+    let began_unix_s = clients.conns.start_second(slot).unix_s(clients.ctx.now);
     Connection {
         id,
         transport: row.transport(),

@@ -86,7 +86,7 @@ pub(in crate::shard) fn change_topic(
     name: &[u8],
     answer: WantedAnswer,
 ) {
-    let (hash, home) = ctx.place_of(name);
+    let (hash, home) = ctx.hash_and_home_of(name);
     lanes.ask(home, |bytes| Ask::Topic {
         verb: TopicRequest::Change(change),
         hash,
@@ -102,7 +102,7 @@ fn publish_ordered(
     message: &AdminPublish,
     ticket: Ticket,
 ) {
-    let (hash, home) = clients.ctx.place_of(&message.name);
+    let (hash, home) = clients.ctx.hash_and_home_of(&message.name);
     let publish = Publish {
         hash,
         name: &message.name,

@@ -18,7 +18,7 @@ use crate::base::work::STEP_BYTES;
 use crate::budget::stats::Transport;
 use crate::client::asking::{prefetch_topics, publish_as};
 use crate::client::credit::{must_stall, stall_if_needed};
-use crate::client::publishing::Refused;
+use crate::client::publishing::PublishRefusal;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::{check_fields, check_idempotency_key};
@@ -118,7 +118,7 @@ pub(crate) fn publish_batch<I: Io>(
     if left < body.len() {
         batch.rest = body[left..].to_vec();
         clients.meter.work.steps.add_bytes(batch.rest.len());
-        clients.conns.hold_bytes(batch.rest.capacity());
+        clients.conns.count_held_bytes(batch.rest.capacity());
         queues.resume_later(clients, clients.conns.id_of(slot));
         return wait(&mut clients.conns, slot, Pending::Batch(Box::new(batch)));
     }
@@ -146,20 +146,20 @@ pub(crate) fn go_on_with_batch<I: Io>(
         return;
     };
     let body = core::mem::take(&mut batch.rest);
-    clients.conns.release_bytes(body.capacity());
+    clients.conns.stop_counting_held_bytes(body.capacity());
     let done = batch.done;
     batch.done += batch_lines(clients, subs, slot, &body[done..], &mut batch, home);
     if batch.done < body.len() {
         // The rest is not moved to the front of the buffer, because a turn may process only one line.
         batch.rest = body;
-        clients.conns.hold_bytes(batch.rest.capacity());
+        clients.conns.count_held_bytes(batch.rest.capacity());
         queues.resume_later(clients, clients.conns.id_of(slot));
     } else if batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     } else {
         stall_if_needed(clients, &subs.lanes, queues, slot, io);
     }
-    clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
+    clients.conns.extra(slot).protocol_state.pending = Some(Pending::Batch(batch));
 }
 
 /// Ends a batch because the log does not answer: the remaining lines are not published.
@@ -174,14 +174,14 @@ pub(super) fn cut_batch<I: Io>(
         return;
     };
     let rest = core::mem::take(&mut batch.rest);
-    clients.conns.release_bytes(rest.capacity());
+    clients.conns.stop_counting_held_bytes(rest.capacity());
     let words = "the log has not answered in time; this and the rest were not published";
     let refused = (Reason::OutcomeUnknown, words.into());
     batch.line_failed(&mut clients.meter, batch.number + 1, refused);
     if batch_is_read(clients, lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     }
-    clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
+    clients.conns.extra(slot).protocol_state.pending = Some(Pending::Batch(batch));
 }
 
 /// Publishes lines, as many as the turn's budget allows. Returns the number of bytes read.
@@ -193,7 +193,7 @@ fn batch_lines(
     batch: &mut Batch,
     home: &mut Option<Home>,
 ) -> usize {
-    let mut scratch = core::mem::take(&mut clients.own.lines);
+    let mut scratch = core::mem::take(&mut clients.protocol_state.lines);
     let (mut rest, first) = (body, batch.number);
     while !rest.is_empty() {
         let done = batch.number - first;
@@ -235,7 +235,7 @@ fn batch_lines(
             Err(refused) => batch.line_failed(&mut clients.meter, number, refused),
         }
     }
-    clients.own.lines = scratch;
+    clients.protocol_state.lines = scratch;
     body.len() - rest.len()
 }
 
@@ -262,8 +262,8 @@ fn batch_line(
     checked.map_err(|refused| {
         let reason = refused.reason();
         let exact = || match refused {
-            Refused::Name(error) => format!("the topic {error}").into(),
-            Refused::For(Reason::MessageTooLong) => {
+            PublishRefusal::Name(error) => format!("the topic {error}").into(),
+            PublishRefusal::Other(Reason::MessageTooLong) => {
                 long_data(line.data.len(), settings.limits.message_bytes)
             }
             _ => reason.words(settings),
@@ -275,11 +275,11 @@ fn batch_line(
     }
     let key = line.idempotency_key.map_or(Ok(()), check_idempotency_key);
     key.map_err(|words| bad(words.into()))?;
-    clients.may_publish(slot).map_err(|reason| {
+    clients.check_publish_rate(slot).map_err(|reason| {
         let exact = || reason.words(settings);
         (reason, words_of(number, reason.text(), exact))
     })?;
-    let (hash, at) = clients.ctx.place_of(line.topic);
+    let (hash, at) = clients.ctx.hash_and_home_of(line.topic);
     let message = Publish {
         hash,
         name: line.topic,
@@ -312,14 +312,14 @@ pub(crate) fn batch_fenced<I: Io>(
     io: &mut I,
 ) {
     let extra = clients.conns.extra(to.slot);
-    let Some(Pending::Batch(batch)) = &mut extra.own.pending else {
+    let Some(Pending::Batch(batch)) = &mut extra.protocol_state.pending else {
         unreachable!("a fence belongs to a batch that waits")
     };
     batch.homes -= 1;
     if batch.homes > 0 {
         return;
     }
-    let Some(Pending::Batch(mut batch)) = extra.own.pending.take() else {
+    let Some(Pending::Batch(mut batch)) = extra.protocol_state.pending.take() else {
         unreachable!("it was just seen")
     };
     respond_batch(clients, to.slot, &mut batch);
@@ -330,7 +330,7 @@ pub(crate) fn batch_fenced<I: Io>(
 pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     row.extra() != NONE
-        && matches!(&conns.extra_of(slot).own.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
+        && matches!(&conns.extra_of(slot).protocol_state.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
 }
 
 /// Takes a batch that has lines left.
@@ -338,7 +338,7 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
     if !has_batch(conns, slot) {
         return None;
     }
-    match conns.extra(slot).own.pending.take() {
+    match conns.extra(slot).protocol_state.pending.take() {
         Some(Pending::Batch(batch)) => Some(batch),
         _ => None,
     }
@@ -347,7 +347,7 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
 /// Drops the remaining lines of a batch, because the connection ends.
 pub(crate) fn drop_batch(conns: &mut Connections, slot: u32) {
     if let Some(batch) = take_batch(conns, slot) {
-        conns.release_bytes(batch.rest.capacity());
+        conns.stop_counting_held_bytes(batch.rest.capacity());
     }
 }
 

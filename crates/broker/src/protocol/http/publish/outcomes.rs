@@ -14,7 +14,7 @@ use crate::protocol::http::state::Pending;
 pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
     let (clients, subs, _, queues) = front.parts();
     let extra = clients.conns.extra(to.slot);
-    match &mut extra.own.pending {
+    match &mut extra.protocol_state.pending {
         Some(Pending::Batch(batch)) => {
             let settings = &clients.ctx.world.settings;
             batch.line_ended(to.part, outcome, &mut clients.meter, settings);
@@ -23,11 +23,15 @@ pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Ou
             }
         }
         Some(_) => {
-            let pending = extra.own.pending.take().expect("it was just seen");
+            let pending = extra
+                .protocol_state
+                .pending
+                .take()
+                .expect("it was just seen");
             if let (Pending::Info(name), Outcome::Done(info)) = (&pending, outcome)
                 && io.request_subscriber_count(to, name)
             {
-                extra.own.pending = Some(Pending::Counted(info));
+                extra.protocol_state.pending = Some(Pending::Counted(info));
                 return;
             }
             respond_outcome(clients, to.slot, &pending, outcome);
@@ -46,10 +50,10 @@ pub(crate) fn info_counted<I: Io>(
     elsewhere: RemoteSubscribers,
     io: &mut I,
 ) {
-    if !clients.conns.is_asked(to) {
+    if !clients.conns.is_waiting_for(to) {
         return;
     }
-    let pending = &mut clients.conns.extra(to.slot).own.pending;
+    let pending = &mut clients.conns.extra(to.slot).protocol_state.pending;
     if let Some(Pending::Counted(info)) = pending {
         let info = TopicInfo {
             subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
