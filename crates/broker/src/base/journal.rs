@@ -78,6 +78,8 @@ impl ClientEvent {
 pub(crate) struct Journal {
     events: Vec<ClientEvent>,
     dropped: u64,
+    /// Whether a connect or disconnect was dropped. The streams have no other events.
+    has_dropped_connections: bool,
     /// The names of each connection, by slot.
     connections: BTreeMap<u32, ConnectionNames>,
     /// Bytes of the client ids in `connections`.
@@ -134,6 +136,8 @@ impl Journal {
         let ConnectionNames { peer, client_id } = known.unwrap_or_default();
         if self.events.len() >= EVENTS_MAX {
             self.dropped += 1;
+            self.has_dropped_connections |=
+                matches!(what, EventKind::Connected | EventKind::Disconnected);
             return;
         }
         self.events.push(ClientEvent {

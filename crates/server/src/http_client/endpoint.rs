@@ -104,20 +104,54 @@ impl Endpoint {
         request: &Request<'_>,
         kept: &mut Option<Connection>,
     ) -> Result<(Head, Vec<u8>), String> {
-        use io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
-        self.try_exchange(request, kept)
-            .map_err(|error| match error.kind() {
-                WouldBlock | TimedOut => format!("no answer within {} s", self.timeout.as_secs()),
-                UnexpectedEof => "it closed the connection without an answer".to_string(),
-                _ => error.to_string(),
-            })
+        let (head, body) = self.try_exchange(request, kept)?;
+        let body = body.map_err(|error| self.words(&error))?;
+        Ok((head, body))
     }
 
+    /// As [`Endpoint::exchange`], for an answer of which only the head matters: a body that is too long, or does not come in time, is no error.
+    ///
+    /// # Errors
+    /// Why there is no answer, as text for the log.
+    pub fn exchange_head(
+        &self,
+        request: &Request<'_>,
+        kept: &mut Option<Connection>,
+    ) -> Result<Head, String> {
+        let (head, _) = self.try_exchange(request, kept)?;
+        Ok(head)
+    }
+
+    fn words(&self, error: &io::Error) -> String {
+        use io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
+        match error.kind() {
+            WouldBlock | TimedOut => format!("no answer within {} s", self.timeout.as_secs()),
+            UnexpectedEof => "it closed the connection without an answer".to_string(),
+            _ => error.to_string(),
+        }
+    }
+
+    /// The head, and the body or why it is not known. If it is known, the connection is kept.
     fn try_exchange(
         &self,
         request: &Request<'_>,
         kept: &mut Option<Connection>,
-    ) -> io::Result<(Head, Vec<u8>)> {
+    ) -> Result<(Head, io::Result<Vec<u8>>), String> {
+        let answered = self.begin_exchange(request, kept);
+        let (mut connection, head) = answered.map_err(|error| self.words(&error))?;
+        let body = connection.read_whole_body(request.answer_bytes_max);
+        if body.is_ok() {
+            *kept = Some(connection);
+        }
+        Ok((head, body))
+    }
+
+    /// Sends a request, and reads the head of its answer.
+    fn begin_exchange(
+        &self,
+        request: &Request<'_>,
+        kept: &mut Option<Connection>,
+    ) -> io::Result<(Connection, Head)> {
         let deadline = Instant::now() + self.timeout;
         let mut connection = match kept.take().and_then(Connection::into_reusable) {
             Some(connection) => connection,
@@ -131,9 +165,7 @@ impl Endpoint {
             request.headers,
             request.body,
         )?;
-        let answer = connection.read_whole_body(request.answer_bytes_max)?;
-        *kept = Some(connection);
-        Ok((head, answer))
+        Ok((connection, head))
     }
 
     /// Logs a failure: each reason once in [`LOG_EVERY`].

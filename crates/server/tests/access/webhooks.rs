@@ -26,6 +26,8 @@ enum Mode {
     Status(u16),
     RedirectTo(SocketAddr),
     Never,
+    /// 200, and a body that never comes.
+    WithoutItsBody,
 }
 
 /// A request that a receiver got.
@@ -141,6 +143,7 @@ fn serve(stream: TcpStream, mode: &Mutex<Mode>, requests: &Mutex<Vec<Request>>) 
             Mode::RedirectTo(address) => format!(
                 "HTTP/1.1 307 X\r\nLocation: http://{address}/hook\r\nContent-Length: 0\r\n\r\n"
             ),
+            Mode::WithoutItsBody => "HTTP/1.1 200 X\r\nContent-Length: 100000\r\n\r\n".into(),
             Mode::Never => continue,
         };
         if (&stream).write_all(answer.as_bytes()).is_err() {
@@ -176,6 +179,7 @@ fn names(events: &[Value]) -> Vec<&str> {
     names.map(|name| name.expect("a name")).collect()
 }
 
+const OF_CLIENTS: &str = "private = true\nevents = ['client_connected', 'client_disconnected']";
 const OF_TOPICS: &str = "private = true\nevents = ['channel_occupied', 'channel_vacated', 'member_added', 'member_removed']";
 const OCCUPIED: &str = "private = true\nevents = ['channel_occupied', 'channel_vacated']";
 
@@ -255,8 +259,7 @@ fn webhook_tells_subscribers_and_members_in_order_and_signs_each_request() {
 #[test]
 fn webhook_of_clients_tells_that_one_connects_and_disconnects() {
     let receiver = Receiver::start(Mode::Status(200));
-    let events = "private = true\nevents = ['client_connected', 'client_disconnected']";
-    let server = Server::with(&settings(&receiver.settings(events)));
+    let server = Server::with(&settings(&receiver.settings(OF_CLIENTS)));
     receiver.await_event("resync_end");
     let mut conn = Conn::at(&server, Version::V5);
     assert!(!conn.connect(&plain(Version::V5, "sensor-7")));
@@ -271,6 +274,74 @@ fn webhook_of_clients_tells_that_one_connects_and_disconnects() {
     let connected = connected.expect("an event of this connection");
     assert_eq!(connected["client"]["address"], "127.0.0.1");
     assert!(ended["client"]["reason"].is_string());
+}
+
+#[test]
+fn client_id_of_a_connection_outlives_a_resync() {
+    let receiver = Receiver::start(Mode::Status(500));
+    let webhook = receiver.settings(&format!("{OF_CLIENTS}\nretry_s = 1"));
+    let server = Server::with(&settings(&webhook));
+    until("a request", || !receiver.requests().is_empty());
+    let mut conn = Conn::at(&server, Version::V5);
+    assert!(!conn.connect(&plain(Version::V5, "sensor-7")));
+    until("a request after another was given up", || {
+        let requests = receiver.requests();
+        let ids: BTreeSet<&str> = requests.iter().map(|it| it.header("webhook-id")).collect();
+        ids.len() >= 2
+    });
+    receiver.set(Mode::Status(200));
+    receiver.await_event("resync_end");
+    conn.leave();
+    drop(conn);
+    until("the end of this client's connection", || {
+        let events = receiver.events();
+        let mut ended = events
+            .iter()
+            .filter(|it| it["event"] == "client_disconnected");
+        ended.any(|it| it["client"]["client_id"] == "sensor-7")
+    });
+}
+
+/// Clients that connect more often than the endpoint takes it cause a resync of clients only.
+#[test]
+fn many_connects_cost_no_resync_of_topics() {
+    let receiver = Receiver::start(Mode::Never);
+    let all = "private = true\ntimeout_s = 1\nevents = ['channel_occupied', 'client_connected', 'client_disconnected']";
+    let server = Server::with_shards(1, &settings(&receiver.settings(all)));
+    until("a request of each lane", || receiver.requests().len() >= 2);
+    // In total more than the 256 KiB that a shard keeps.
+    for n in 0..800 {
+        let mut conn = Conn::at(&server, Version::V5);
+        let id = format!("{n:0200}");
+        assert!(!conn.connect(&plain(Version::V5, &id)));
+        conn.leave();
+    }
+    let _stream = Stream::open(&server, "/sub/a", &[]);
+    receiver.set(Mode::Status(200));
+    receiver.await_event("channel_occupied");
+    let resyncs = |subject: &str| {
+        let requests = receiver.requests();
+        let ids: BTreeSet<String> = (requests.iter().flat_map(Request::events))
+            .filter(|it| it["event"] == "resync" && it["of"] == subject)
+            .map(|it| it["id"].to_string())
+            .collect();
+        ids.len()
+    };
+    until("a resync of clients", || resyncs("clients") >= 2);
+    assert_eq!(resyncs("topics"), 1);
+}
+
+#[test]
+fn answer_counts_though_its_body_does_not_come() {
+    let receiver = Receiver::start(Mode::WithoutItsBody);
+    let webhook = receiver.settings(&format!("{OCCUPIED}\ntimeout_s = 1"));
+    let server = Server::with(&settings(&webhook));
+    receiver.await_event("resync_end");
+    let _stream = Stream::open(&server, "/sub/a", &[]);
+    receiver.await_event("channel_occupied");
+    let requests = receiver.requests();
+    let ids: BTreeSet<&str> = requests.iter().map(|it| it.header("webhook-id")).collect();
+    assert_eq!(ids.len(), requests.len(), "no request is repeated");
 }
 
 #[test]

@@ -51,6 +51,8 @@ impl Journal {
 
     /// Adds an event to all streams.
     pub fn report_to_streams(&mut self, event: &ClientEvent) {
+        let is_lost = matches!(event.what, EventKind::Dropped(_))
+            && core::mem::take(&mut self.has_dropped_connections);
         for stream in &mut self.streams {
             match event.what {
                 EventKind::Connected | EventKind::Disconnected => {
@@ -58,12 +60,13 @@ impl Journal {
                     stream.bytes += size_of::<ClientEvent>() + texts;
                     stream.is_lost |= stream.bytes > EVENTS_BYTES_MAX;
                 }
-                EventKind::Dropped(_) => stream.is_lost = true,
+                EventKind::Dropped(_) => stream.is_lost |= is_lost,
                 EventKind::SessionOpened | EventKind::Subscribed | EventKind::Refused => continue,
             }
-            match stream.is_lost {
-                true => (stream.events, stream.bytes) = (Vec::new(), 0),
-                false => stream.events.push(event.clone()),
+            if stream.is_lost {
+                (stream.events, stream.bytes) = (Vec::new(), 0);
+            } else if !matches!(event.what, EventKind::Dropped(_)) {
+                stream.events.push(event.clone());
             }
         }
     }
@@ -110,7 +113,25 @@ mod tests {
         assert!(journal.held_bytes() < EVENTS_BYTES_MAX);
         assert_eq!(kinds(&mut journal, 2), None);
         assert!(journal.end_stream(2), "the other one reads it");
-        note(&mut journal, EventKind::Dropped(3));
+        let drop_many = |journal: &mut Journal, what| {
+            let conn = ConnId {
+                slot: 1,
+                generation: 1,
+            };
+            for _ in 0..2_000 {
+                journal.note(conn, what, "", b"a");
+            }
+            for event in journal.take() {
+                journal.report_to_streams(&event);
+            }
+        };
+        drop_many(&mut journal, EventKind::Refused);
+        assert_eq!(
+            kinds(&mut journal, 1),
+            Some(Vec::new()),
+            "it has no refusals"
+        );
+        drop_many(&mut journal, EventKind::Connected);
         assert_eq!(kinds(&mut journal, 1), None);
         assert!(!journal.end_stream(1));
     }

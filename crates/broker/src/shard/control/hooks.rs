@@ -7,7 +7,8 @@ use crate::home::Home;
 use crate::mail::hooks::{HookKinds, HookNews, Hooks};
 use crate::protocol::front::Clients;
 
-/// Carries out an order. Returns the next events of the stream; `None` if it ends, or if events are lost.
+/// Carries out an order. Returns the next events of the stream; `None` if it ends, or if events are lost. A stream that has lost events keeps none, until
+/// it is ended.
 pub(super) fn carry_out_hooks(
     mut home: Option<&mut Home>,
     clients: &mut Clients,
@@ -31,11 +32,7 @@ pub(super) fn carry_out_hooks(
     if let (Some(filters), Some(home), true) = (&begins, &mut home, kinds.members) {
         home.begin_member_stream(number, filters.clone(), now);
     }
-    let news = next(home.as_deref_mut(), clients, (number, kinds, begins));
-    if news.is_none() {
-        end(home, clients, number);
-    }
-    news
+    next(home, clients, (number, kinds, begins))
 }
 
 fn next(

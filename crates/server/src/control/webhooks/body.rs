@@ -9,19 +9,88 @@ use serde_json::{Value, json};
 
 use crate::settings::webhook::{Webhook, WebhookEvent, WebhookFormat};
 
+/// Limits of a request. One event may be larger than the bytes: a member's `info` has at most 1 KiB.
+const EVENTS_MAX: usize = 1_000;
+const BYTES_MAX: usize = 256 << 10;
+
+/// What the events of a lane are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Topics,
+    Clients,
+}
+
+impl Subject {
+    /// Whether the webhook gets events of this subject.
+    pub fn is_wanted(self, entry: &Webhook) -> bool {
+        let is_of_clients = |event: &WebhookEvent| {
+            let of_clients = [
+                WebhookEvent::ClientConnected,
+                WebhookEvent::ClientDisconnected,
+            ];
+            of_clients.contains(event)
+        };
+        let mut events = entry.events.iter();
+        events.any(|event| is_of_clients(event) == (self == Subject::Clients))
+    }
+
+    /// Makes the ids of events differ between the lanes of a webhook.
+    pub fn letter(self) -> &'static str {
+        match self {
+            Subject::Topics => "",
+            Subject::Clients => "c",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Subject::Topics => "topics",
+            Subject::Clients => "clients",
+        }
+    }
+}
+
 /// The lane that sends a request: each topic belongs to one part.
 #[derive(Clone, Copy)]
 pub struct Part {
+    pub subject: Subject,
     pub part: usize,
     pub parts: usize,
+}
+
+/// Numbers the events of a lane.
+pub struct EventIds {
+    /// Begins each id. A number follows.
+    prefix: String,
+    made: u64,
+}
+
+impl EventIds {
+    pub fn new(prefix: String) -> EventIds {
+        EventIds { prefix, made: 0 }
+    }
+
+    fn next(&mut self) -> String {
+        self.made += 1;
+        format!("{}-{}", self.prefix, self.made)
+    }
+}
+
+/// A request of a webhook.
+pub struct Request {
+    /// The id of its first event.
+    pub id: String,
+    pub body: String,
+    /// The number of its events.
+    pub events: u64,
 }
 
 /// An event.
 pub enum Event {
     /// A snapshot begins: what was told before is void.
-    Resync,
+    Resync(Subject),
     /// The snapshot is complete.
-    ResyncEnd,
+    ResyncEnd(Subject),
     /// A topic has got its first subscriber (true), or has lost its last one.
     Subscribers(bool, String),
     /// A member has joined or left.
@@ -67,7 +136,7 @@ impl Event {
 
     fn kind(&self) -> Option<WebhookEvent> {
         Some(match self {
-            Event::Resync | Event::ResyncEnd => return None,
+            Event::Resync(_) | Event::ResyncEnd(_) => return None,
             Event::Subscribers(true, _) => WebhookEvent::ChannelOccupied,
             Event::Subscribers(false, _) => WebhookEvent::ChannelVacated,
             Event::Member(change) if change.joins => WebhookEvent::MemberAdded,
@@ -79,8 +148,8 @@ impl Event {
 
     fn name(&self) -> Value {
         match self {
-            Event::Resync => json!("resync"),
-            Event::ResyncEnd => json!("resync_end"),
+            Event::Resync(_) => json!("resync"),
+            Event::ResyncEnd(_) => json!("resync_end"),
             _ => json!(self.kind()),
         }
     }
@@ -96,10 +165,12 @@ impl Event {
         is_of_format && (self.kind()).is_none_or(|kind| entry.events.contains(&kind))
     }
 
-    fn standard(&self, id: String) -> Value {
+    fn standard(&self, id: &str) -> Value {
         let mut event = json!({ "id": id, "event": self.name() });
         match self {
-            Event::Resync | Event::ResyncEnd => {}
+            Event::Resync(subject) | Event::ResyncEnd(subject) => {
+                event["of"] = json!(subject.name());
+            }
             Event::Subscribers(_, topic) => event["topic"] = json!(topic),
             Event::Member(change) => {
                 event["topic"] = json!(text(&change.topic));
@@ -119,7 +190,9 @@ impl Event {
     fn pusher(&self) -> Value {
         let mut event = json!({ "name": self.name() });
         match self {
-            Event::Resync | Event::ResyncEnd => {}
+            Event::Resync(subject) | Event::ResyncEnd(subject) => {
+                event["of"] = json!(subject.name());
+            }
             Event::Subscribers(_, topic) => event["channel"] = json!(topic),
             Event::Member(change) => {
                 event["channel"] = json!(text(&change.topic));
@@ -131,27 +204,86 @@ impl Event {
     }
 }
 
-/// The body of a request with these events and their ids.
-pub fn of_events<'a>(
+/// The requests with these events, in their order.
+pub fn requests(
     format: WebhookFormat,
-    Part { part, parts }: Part,
-    events: impl Iterator<Item = (String, &'a Event)>,
-) -> String {
+    part: Part,
+    events: &[Event],
+    ids: &mut EventIds,
+) -> Vec<Request> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = now.unwrap_or_default().as_millis() as u64;
-    let body = match format {
+    let Part { part, parts, .. } = part;
+    let begin = match format {
         WebhookFormat::Standard => {
-            let events: Vec<Value> = events.map(|(id, event)| event.standard(id)).collect();
-            json!({ "time_ms": now_ms, "part": part, "parts": parts, "events": events })
+            format!(r#"{{"time_ms":{now_ms},"part":{part},"parts":{parts},"events":["#)
         }
-        WebhookFormat::Pusher => {
-            let events: Vec<Value> = events.map(|(_, event)| event.pusher()).collect();
-            json!({ "time_ms": now_ms, "events": events })
-        }
+        WebhookFormat::Pusher => format!(r#"{{"time_ms":{now_ms},"events":["#),
     };
-    body.to_string()
+    let mut requests: Vec<Request> = Vec::new();
+    for event in events {
+        let id = ids.next();
+        let text = match format {
+            WebhookFormat::Standard => event.standard(&id),
+            WebhookFormat::Pusher => event.pusher(),
+        };
+        let text = text.to_string();
+        let fits = |it: &&mut Request| {
+            it.events < EVENTS_MAX as u64 && it.body.len() + text.len() < BYTES_MAX
+        };
+        match requests.last_mut().filter(fits) {
+            Some(request) => {
+                request.body += ",";
+                request.body += &text;
+                request.events += 1;
+            }
+            None => requests.push(Request {
+                id,
+                body: format!("{begin}{text}"),
+                events: 1,
+            }),
+        }
+    }
+    for request in &mut requests {
+        request.body += "]}";
+    }
+    requests
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_bounded_and_have_all_events_in_their_order() {
+        let part = Part {
+            subject: Subject::Topics,
+            part: 0,
+            parts: 1,
+        };
+        for name_bytes in [1, 255] {
+            let topics = (0..3_000).map(|n| format!("{n:0name_bytes$}"));
+            let topics: Vec<String> = topics.collect();
+            let occupied = |topic: &String| Event::Subscribers(true, topic.clone());
+            let events: Vec<Event> = topics.iter().map(occupied).collect();
+            let mut ids = EventIds::new("a".into());
+            let requests = requests(WebhookFormat::Standard, part, &events, &mut ids);
+            let mut told = Vec::new();
+            for request in requests {
+                assert!(request.body.len() <= BYTES_MAX + 2);
+                let body: Value = serde_json::from_str(&request.body).unwrap();
+                let events = body["events"].as_array().unwrap();
+                assert!(events.len() as u64 == request.events && events.len() <= EVENTS_MAX);
+                assert_eq!(events[0]["id"], request.id);
+                told.extend(events.clone());
+            }
+            let name = |n: usize| told[n]["topic"].as_str();
+            assert!((0..3_000).all(|n| name(n) == Some(&topics[n])));
+            assert!((0..3_000).all(|n| told[n]["id"] == format!("a-{}", n + 1)));
+        }
+    }
 }

@@ -11,7 +11,7 @@ use crate::http_client::endpoint::{Endpoint, EndpointSettings, Request};
 use crate::http_client::http::Connection;
 use crate::settings::webhook::{Webhook, WebhookFormat};
 
-/// Limit of the size of an answer, of which only the status is read.
+/// The size of an answer after which the connection is closed. Only the status matters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Limit of the size of a file with a secret.
 const SECRET_BYTES_MAX: usize = 4 << 10;
@@ -90,8 +90,8 @@ impl WebhookEndpoint {
             body: Some(body),
             answer_bytes_max: ANSWER_BYTES_MAX,
         };
-        let answer = self.endpoint.exchange(&request, connection);
-        let answer = answer.and_then(|(head, _)| match head.status {
+        let answer = self.endpoint.exchange_head(&request, connection);
+        let answer = answer.and_then(|head| match head.status {
             200..300 => Ok(head.status_text()),
             300..400 => Err(format!(
                 "{}: redirects are not followed",

@@ -1,11 +1,12 @@
 //! Webhooks: tell endpoints of the operator which topics have subscribers, who is present, and which clients connect.
 //!
-//! A webhook has one lane, or several that take the shards in turn (`concurrency`). A lane requests the events of its shards by orders ([`Hooks`]), and
-//! sends them in one request. It requests more only after that request was answered. So a slow endpoint delays nobody else: meanwhile its events wait
-//! at the shards, which keep a bounded number.
+//! A webhook has a lane for the events of topics, and one for those of clients, or several of each that take the shards in turn (`concurrency`). A lane
+//! requests the events of its shards by orders ([`Hooks`]), and sends them in requests of bounded size. It asks the shards for more only after the
+//! endpoint has answered. So a slow endpoint delays nobody else: meanwhile its events wait at the shards, which keep a bounded number.
 //!
 //! If a shard has dropped events, or a request had no good answer for `retry_s`, the lane begins new streams. It tells that with the event `resync`; then
-//! come the topics that have subscribers and the members, as events; then `resync_end`. So does each start of the server.
+//! come the topics that have subscribers and the members, as events; then `resync_end`. So does each start of the server. The lanes of topics and of
+//! clients do this independently, since any client can connect so often that events of clients are dropped.
 //!
 //! Invariants: the events of a topic and a kind are sent in their order, since a topic has one shard. A request is repeated with the same id, events and
 //! body until it gets a good answer, so each event arrives at least once, or is followed by a `resync`.
@@ -13,7 +14,7 @@
 mod body;
 mod endpoint;
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,21 +23,23 @@ use crore_broker::mail::hooks::{HookKinds, HookNews, Hooks};
 use crore_broker::{Control, ShardId};
 use crore_net::memory::random_u64;
 
-use self::body::{Event, Part};
+use self::body::{Event, EventIds, Part, Request, Subject};
 use self::endpoint::WebhookEndpoint;
 use crate::http_client::http::Connection;
 use crate::lifecycle::shards::Shards;
 use crate::settings::webhook::{Webhook, WebhookEvent};
 
-/// A request has about as many events at most.
-const EVENTS_PER_REQUEST: usize = 1_000;
+/// With this many events a lane asks no further shard before it sends them.
+const EVENTS_HELD: usize = 1_000;
 /// The number of pages of events that a lane requests from one shard before it asks the next one.
 const PAGES_PER_SHARD: usize = 16;
 /// The first and the longest time before a request is repeated.
 const REPEAT_AFTER: Duration = Duration::from_millis(500);
 const REPEAT_AFTER_MAX: Duration = Duration::from_secs(30);
-/// The time before new streams begin: a snapshot of many topics is much work.
+/// The first and the longest time before new streams begin. A snapshot of many topics is much work. If the changes come faster than the endpoint takes
+/// them, the snapshot does not end, and the time doubles.
 const RESYNC_AFTER: Duration = Duration::from_secs(1);
+const RESYNC_AFTER_MAX: Duration = Duration::from_secs(60);
 /// Streams of webhooks have numbers from here on, so that they differ from those of other nodes of a cluster.
 const FIRST_STREAM: u64 = 1 << 63;
 
@@ -117,7 +120,9 @@ pub fn start(webhooks: &[Webhook], shards: &Shards) -> anyhow::Result<Arc<[Runni
         let endpoint = Arc::new(endpoint);
         let parts = entry.concurrency.min(shards.count().into());
         let mut lanes = Vec::new();
-        for part in 0..parts {
+        let subjects = [Subject::Topics, Subject::Clients];
+        let subjects = subjects.into_iter().filter(|it| it.is_wanted(entry));
+        for (subject, part) in subjects.flat_map(|it| (0..parts).map(move |part| (it, part))) {
             let counts = Arc::<Mutex<WebhookCounts>>::default();
             lanes.push(counts.clone());
             let lane = Lane {
@@ -125,9 +130,13 @@ pub fn start(webhooks: &[Webhook], shards: &Shards) -> anyhow::Result<Arc<[Runni
                 endpoint: endpoint.clone(),
                 shards: shards.clone(),
                 sources: (part as ShardId..shards.count()).step_by(parts).collect(),
-                part: Part { part, parts },
-                id_prefix: format!("{run:08x}-{number}-{part}"),
-                events_made: 0,
+                part: Part {
+                    subject,
+                    part,
+                    parts,
+                },
+                ids: EventIds::new(format!("{run:08x}-{number}-{}{part}", subject.letter())),
+                streams_at: BTreeMap::new(),
                 streams: streams.clone(),
                 connection: None,
                 counts,
@@ -150,9 +159,9 @@ struct Lane {
     /// The shards whose events it sends.
     sources: Vec<ShardId>,
     part: Part,
-    /// Begins the ids of its events. A number follows.
-    id_prefix: String,
-    events_made: u64,
+    ids: EventIds,
+    /// The stream that has begun at each shard, and has not been ended.
+    streams_at: BTreeMap<ShardId, u64>,
     /// The number of the next stream of all lanes.
     streams: Arc<AtomicU64>,
     /// The connection of the last request, if it is still open.
@@ -163,14 +172,14 @@ struct Lane {
 impl Lane {
     /// Never returns.
     async fn run(mut self) {
+        let mut resync_after = RESYNC_AFTER;
         loop {
             let number = self.streams.fetch_add(1, Relaxed);
-            self.send_stream(number).await;
-            for shard in self.sources.clone() {
-                // A shard that does not answer carries out the order later.
-                let _ = self.ask(shard, Hooks::End(number)).await;
-            }
-            tokio::time::sleep(RESYNC_AFTER).await;
+            resync_after = match self.send_stream(number).await {
+                true => RESYNC_AFTER,
+                false => (resync_after * 2).min(RESYNC_AFTER_MAX),
+            };
+            tokio::time::sleep(resync_after).await;
         }
     }
 
@@ -182,45 +191,59 @@ impl Lane {
         self.shards.ask(shard, Control::Hooks(order)).await.ok()?
     }
 
-    /// Sends the events of new streams, until a shard has dropped events or a request is given up.
-    async fn send_stream(&mut self, number: u64) {
-        let mut begun = HashSet::new();
-        let mut events = vec![Event::Resync];
+    /// The next events of this stream at a shard. The stream begins there if it has not. `None` if events were dropped.
+    async fn next_events(&mut self, shard: ShardId, number: u64) -> Option<Box<HookNews>> {
+        let before = self.streams_at.insert(shard, number);
+        let begins = (before != Some(number)).then(|| self.filters());
+        let is_new = begins.is_some();
+        let order = Hooks::Next {
+            number,
+            kinds: self.kinds(),
+            begins,
+        };
+        let news = self.ask(shard, order).await;
+        if let Some(before) = before.filter(|_| is_new) {
+            // Only now, so that the shard always has a stream of the webhook: without one it forgets the client ids of the connections.
+            let _ = self.ask(shard, Hooks::End(before)).await;
+        }
+        news
+    }
+
+    /// Sends the events of new streams, until a shard has dropped events or a request is given up. Returns whether the snapshot was sent to its end.
+    async fn send_stream(&mut self, number: u64) -> bool {
+        let mut events = vec![Event::Resync(self.part.subject)];
         locked(&self.counts).resyncs += 1;
         let mut is_snapshot = true;
         loop {
             let mut more = false;
             for shard in self.sources.clone() {
                 for _ in 0..PAGES_PER_SHARD {
-                    let begins = begun.insert(shard).then(|| self.filters());
-                    let order = Hooks::Next {
-                        number,
-                        kinds: self.kinds(),
-                        begins,
-                    };
-                    let Some(news) = self.ask(shard, order).await else {
-                        return;
+                    let Some(news) = self.next_events(shard, number).await else {
+                        return !is_snapshot;
                     };
                     more = news.more;
                     events.extend(Event::all(*news));
-                    if !more || events.len() >= EVENTS_PER_REQUEST {
+                    if !more || events.len() >= EVENTS_HELD {
                         break;
                     }
                 }
                 // The other shards of the snapshot come after this one.
-                if more {
+                if more || events.len() >= EVENTS_HELD {
+                    more = true;
                     break;
                 }
             }
-            if is_snapshot && !more && begun.len() == self.sources.len() {
+            if is_snapshot && !more {
                 is_snapshot = false;
-                events.push(Event::ResyncEnd);
+                events.push(Event::ResyncEnd(self.part.subject));
             }
+            // A shard that is too busy for the next page of a snapshot says that there is more, and sends nothing.
+            let waits = !more || events.is_empty();
             let wanted = std::mem::take(&mut events);
             if !self.deliver(wanted).await {
-                return;
+                return !is_snapshot;
             }
-            if !more {
+            if waits {
                 tokio::time::sleep(self.batch_time()).await;
             }
         }
@@ -236,55 +259,63 @@ impl Lane {
             ChannelOccupied, ChannelVacated, ClientConnected, ClientDisconnected, MemberAdded,
             MemberRemoved,
         };
-        let wants = |any: [WebhookEvent; 2]| any.iter().any(|it| self.entry.events.contains(it));
+        let wants = |subject: Subject, any: [WebhookEvent; 2]| {
+            self.part.subject == subject && any.iter().any(|it| self.entry.events.contains(it))
+        };
         HookKinds {
-            subscribers: wants([ChannelOccupied, ChannelVacated]),
-            members: wants([MemberAdded, MemberRemoved]),
-            clients: wants([ClientConnected, ClientDisconnected]),
+            subscribers: wants(Subject::Topics, [ChannelOccupied, ChannelVacated]),
+            members: wants(Subject::Topics, [MemberAdded, MemberRemoved]),
+            clients: wants(Subject::Clients, [ClientConnected, ClientDisconnected]),
         }
     }
 
     /// Sends events until the endpoint has taken them. Returns false if they are given up.
     async fn deliver(&mut self, mut events: Vec<Event>) -> bool {
         events.retain(|event| event.is_wanted(&self.entry));
-        if events.is_empty() {
-            return true;
-        }
-        let first = self.events_made + 1;
-        self.events_made += events.len() as u64;
-        let id = format!("{}-{first}", self.id_prefix);
-        let ids = (first..).map(|number| format!("{}-{number}", self.id_prefix));
-        let body = body::of_events(self.entry.format, self.part, ids.zip(&events));
-        let body: Arc<[u8]> = body.into_bytes().into();
-        let (count, began) = (events.len() as u64, Instant::now());
-        {
+        let requests = body::requests(self.entry.format, self.part, &events, &mut self.ids);
+        drop(events);
+        let mut waiting: u64 = requests.iter().map(|request| request.events).sum();
+        for request in requests {
+            {
+                let mut counts = locked(&self.counts);
+                (counts.waiting, counts.waiting_since) = (waiting, Some(Instant::now()));
+            }
+            let count = request.events;
+            let is_taken = self.send_until_taken(Arc::new(request)).await;
+            waiting -= count;
             let mut counts = locked(&self.counts);
-            (counts.waiting, counts.waiting_since) = (count, Some(began));
+            (counts.waiting, counts.waiting_since) = (0, None);
+            counts.delivered += if is_taken { count } else { 0 };
+            if !is_taken {
+                return false;
+            }
         }
+        true
+    }
+
+    /// Sends a request until the endpoint has taken it. Returns false if it is given up.
+    async fn send_until_taken(&mut self, request: Arc<Request>) -> bool {
+        let began = Instant::now();
         let mut repeat_after = REPEAT_AFTER;
-        let is_taken = loop {
-            if self.send(&id, &body).await {
-                break true;
+        loop {
+            if self.send(&request).await {
+                return true;
             }
             if began.elapsed() + repeat_after >= Duration::from_secs(self.entry.retry_s.into()) {
-                self.endpoint.log_given_up(count);
-                break false;
+                self.endpoint.log_given_up(request.events);
+                return false;
             }
             tokio::time::sleep(repeat_after).await;
             repeat_after = (repeat_after * 2).min(REPEAT_AFTER_MAX);
-        };
-        let mut counts = locked(&self.counts);
-        (counts.waiting, counts.waiting_since) = (0, None);
-        counts.delivered += if is_taken { count } else { 0 };
-        is_taken
+        }
     }
 
     /// Sends a request once. Returns whether the endpoint has taken it.
-    async fn send(&mut self, id: &str, body: &Arc<[u8]>) -> bool {
-        let (endpoint, id, body) = (self.endpoint.clone(), id.to_string(), body.clone());
+    async fn send(&mut self, request: &Arc<Request>) -> bool {
+        let (endpoint, request) = (self.endpoint.clone(), request.clone());
         let mut connection = self.connection.take();
         let sent = tokio::task::spawn_blocking(move || {
-            let answer = endpoint.send(&id, &body, &mut connection);
+            let answer = endpoint.send(&request.id, request.body.as_bytes(), &mut connection);
             (answer, connection)
         });
         let Ok((answer, connection)) = sent.await else {
