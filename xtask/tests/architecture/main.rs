@@ -178,7 +178,7 @@ const PLANTED: &[(&str, &str, &str)] = &[
     (
         "rooms: calls",
         "crates/broker/src/protocol/http/judge.rs",
-        "impl Front { fn f(&mut self) { self.mqtt_received(); } }\n",
+        "impl Front { fn f(&mut self) { self.receive_mqtt(); } }\n",
     ),
     (
         "rooms: states",

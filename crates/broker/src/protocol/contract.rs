@@ -20,7 +20,7 @@ use crate::protocol::http::options::FOLLOWS;
 use crate::protocol::http::publish::batch::drop_batch;
 use crate::protocol::http2::contract::Http2;
 use crate::protocol::mqtt::contract::Mqtt;
-use crate::protocol::mqtt::packets::drop_partial;
+use crate::protocol::mqtt::packets::drop_partial_packet;
 use crate::protocol::mqtt::state::MqttRow;
 use crate::protocol::requests::Request;
 use crate::protocol::run::encode_once;
@@ -68,13 +68,13 @@ impl Protocols for AllProtocols {
             unfollow(&mut front.clients, &mut front.subs.lanes, slot);
         }
         end_all_pushes(&mut front.clients, &mut front.subs.lanes, slot);
-        drop_partial(&mut front.clients, slot);
+        drop_partial_packet(&mut front.clients, slot);
         drop_held(&mut front.clients, slot);
     }
 }
 
 impl Clients {
-    /// Counts a refusal, by reason and transport. Whatever refuses calls this.
+    /// Counts a refusal, by reason and transport. All code that refuses something must call this.
     pub(crate) fn refused(&mut self, slot: u32, reason: Reason) {
         let transport = self.conns.get(slot).transport();
         self.meter.stats.refusals.add(reason, transport);

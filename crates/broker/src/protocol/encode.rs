@@ -17,7 +17,7 @@ use crate::client::run::Encodings;
 use crate::mail::properties::{of_user, publisher};
 use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::publication;
-use crate::protocol::http::options::{DEFLATE, ENVELOPE, HTTP10, META};
+use crate::protocol::http::options::{DEFLATE, ENVELOPE, META_FRAMES, UNCHUNKED};
 use crate::protocol::mqtt::plain;
 use crate::store::rope::{Rope, RopePosition};
 use crate::store::shared::{EncodingCache, Form};
@@ -51,7 +51,7 @@ pub enum Encoding {
     FramedPacket5,
     /// Pushes of Centrifugo's protocol in text frames.
     PushJson,
-    /// The same in protobuf, in binary frames.
+    /// Pushes of Centrifugo's protocol in protobuf, in binary frames.
     PushProtobuf,
     /// Pushes of Centrifugo's protocol as events, in chunks.
     PushEvents,
@@ -65,7 +65,7 @@ pub enum Encoding {
     PushMessages,
     /// The same in a body that ends with the connection.
     PushMessagesToEnd,
-    /// Pushes of Centrifugo's protocol for transports that only go to the client, in text frames.
+    /// Pushes of Centrifugo's protocol to a client that sends no commands, in text frames.
     OneWayFrame,
     /// The same as events, in chunks.
     OneWayEvents,
@@ -83,19 +83,19 @@ impl Encoding {
     pub(crate) fn of_request(row: &Row) -> Encoding {
         let envelope = row.has_option(ENVELOPE);
         if row.consumer.state == State::Sse
-            || row.has_option(crate::protocol::http::options::EVENTS)
+            || row.has_option(crate::protocol::http::options::AS_EVENTS)
         {
-            return match (envelope, row.has_option(HTTP10)) {
+            return match (envelope, row.has_option(UNCHUNKED)) {
                 (false, false) => Encoding::Events,
                 (false, true) => Encoding::EventsToEnd,
                 (true, false) => Encoding::EventsEnvelope,
                 (true, true) => Encoding::EventsEnvelopeToEnd,
             };
         }
-        if row.consumer.options & (META | ENVELOPE | DEFLATE) == 0 {
+        if row.consumer.options & (META_FRAMES | ENVELOPE | DEFLATE) == 0 {
             return Encoding::Frame;
         }
-        if row.has_option(META) {
+        if row.has_option(META_FRAMES) {
             Encoding::Meta
         } else if envelope {
             Encoding::FrameEnvelope
@@ -154,15 +154,15 @@ impl Encodings for Encoding {
     }
 }
 
-/// A message to be encoded.
+/// A message with everything that its encoding needs.
 pub struct Message<'a> {
     /// The topic, if [`Encoding::names_topic`] or if the connection has several topics. Else empty.
     pub topic: &'a [u8],
-    /// The position.
+    /// The message's position, as text.
     pub id: &'a [u8],
     /// The bytes of the message.
     pub frames: &'a Frames,
-    /// Where the bytes are in `frames`.
+    /// The message's record, which tells where its bytes are in `frames`.
     pub record: &'a Record,
     /// The current Unix second. The remaining lifetime of the message is computed from it.
     pub now_s: u32,
@@ -259,7 +259,7 @@ impl Message<'_> {
 
     fn packet(&self, v5: bool, out: &mut Rope) {
         let message = (self.record, self.frames);
-        if plain::write_head(self.topic, message, self.now_s, v5, &mut out.own) {
+        if plain::write_plain_head(self.topic, message, self.now_s, v5, &mut out.own) {
             self.data(out);
         }
     }
@@ -280,18 +280,20 @@ impl Message<'_> {
     fn event_data(&self, forms: &mut EncodingCache, out: &mut Rope) {
         let data = self.frames.data(self.record);
         let base64 = self.record.binary && core::str::from_utf8(data).is_err();
-        let lines = |data: &[u8], out: &mut Vec<u8>| match base64 {
+        let write_lines = |data: &[u8], out: &mut Vec<u8>| match base64 {
             true => sse::write_data(out, STANDARD.encode(data).as_bytes()),
             false => sse::write_data(out, data),
         };
         let Some(large) = self.frames.large_data(self.record) else {
-            return lines(data, &mut out.own);
+            return write_lines(data, &mut out.own);
         };
         let form = match base64 {
             true => Form::EventBase64,
             false => Form::Event,
         };
-        out.push_shared(forms.get(&large, form, |data| exact_bytes(|out| lines(data, out))));
+        out.push_shared(forms.get(&large, form, |data| {
+            exact_bytes(|out| write_lines(data, out))
+        }));
     }
 
     /// Appends the message as a JSON object.
@@ -315,30 +317,32 @@ impl Message<'_> {
                 json::write_string(own, value);
             }
         }
-        let mut begin: &[u8] = b",\"properties\":[[";
+        let mut separator: &[u8] = b",\"properties\":[[";
         for (name, value) in of_user(frames, record) {
-            own.extend_from_slice(core::mem::replace(&mut begin, b",["));
+            own.extend_from_slice(core::mem::replace(&mut separator, b",["));
             json::write_string(own, name.as_bytes());
             own.push(b',');
             json::write_string(own, value.as_bytes());
             own.push(b']');
         }
-        if begin == b",[" {
+        if separator == b",[" {
             own.push(b']');
         }
         let (name, form): (&[u8], Form) = match record.binary {
             true => (b",\"data_base64\":", Form::JsonBase64),
             false => (b",\"data\":", Form::Json),
         };
-        let write = |out: &mut Vec<u8>, data: &[u8]| match record.binary {
+        let write_data = |out: &mut Vec<u8>, data: &[u8]| match record.binary {
             true => json::write_base64(out, data),
             false => json::write_string(out, data),
         };
         own.extend_from_slice(name);
         match frames.large_data(record) {
-            None => write(own, frames.data(record)),
+            None => write_data(own, frames.data(record)),
             Some(large) => {
-                let form = forms.get(&large, form, |data| exact_bytes(|out| write(out, data)));
+                let form = forms.get(&large, form, |data| {
+                    exact_bytes(|out| write_data(out, data))
+                });
                 out.push_shared(form);
             }
         }
@@ -368,7 +372,7 @@ pub(crate) fn write_push(
     out: &mut Rope,
 ) {
     write_push_by(encoding, out, |format, is_one_way, out| {
-        publication::write(format, is_one_way, topic, (record, frames), out);
+        publication::write_message_push(format, is_one_way, topic, (record, frames), out);
     });
 }
 

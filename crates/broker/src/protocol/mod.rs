@@ -1,6 +1,7 @@
 //! The protocols of connections, one folder each. All use the clients' side of a shard (`client/`). `sse` and `websocket` use
 //! `http`. `stream` has the subscriptions that begin with a request, over these three, and `longpoll` is over `stream`. `mqtt` runs over
-//! TCP or over `websocket`, and `centrifugo` over `websocket`. `http2` is links whose streams are connections of the others; it uses `http`. No other of these folders imports another.
+//! TCP or over `websocket`, and `centrifugo` over `websocket`. `http2` uses `http`: its links carry streams, each of which is a connection of
+//! another protocol. No other of these folders imports another.
 //!
 //! The files here join the protocols. `contract` names the types that implement the trait of all protocols, `requests` has that of requests, and
 //! `replies` hands over the mail of homes (the parts of shards that keep topics). `front` names the clients' side of a shard. `side` and `shard_state` hold

@@ -14,19 +14,19 @@ use crate::client::subscriptions::{flags_of, parts, topic_of, update_presence};
 use crate::client::types::SubscriptionRef;
 use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames, Outcome, Page, ReplyTo, Tell, WillOutcome};
-use crate::protocol::centrifugo::emulation::commands_came;
-use crate::protocol::centrifugo::presence::presence_answered;
-use crate::protocol::centrifugo::subscribe::page_answered;
+use crate::protocol::centrifugo::emulation::take_session_commands;
+use crate::protocol::centrifugo::presence::handle_centrifugo_presence;
+use crate::protocol::centrifugo::subscribe::resume_after_page;
 use crate::protocol::front::{AllProtocols, Connections, Front};
-use crate::protocol::longpoll::poll::deliver_early;
-use crate::protocol::mqtt::closing_sessions::late_answer;
+use crate::protocol::longpoll::poll::take_early_message;
+use crate::protocol::mqtt::closing_sessions::handle_late_answer;
 use crate::protocol::mqtt::codec::MqttCodec;
-use crate::protocol::mqtt::connect::{end_holder, session_given};
-use crate::protocol::mqtt::publish::mqtt_released;
-use crate::protocol::mqtt::shared::{group_joined, shared_message};
+use crate::protocol::mqtt::connect::{end_holder, take_session_answer};
+use crate::protocol::mqtt::publish::handle_mqtt_release;
+use crate::protocol::mqtt::shared::{handle_group_join, handle_group_message};
 use crate::protocol::stream::course::is_stream;
-use crate::protocol::stream::interest::news_came;
-use crate::protocol::stream::presence::members_came;
+use crate::protocol::stream::interest::handle_interest_changes;
+use crate::protocol::stream::presence::handle_presence_page;
 use crate::store::slab::NONE;
 
 impl Front {
@@ -47,18 +47,18 @@ impl Front {
                 to,
                 serial,
                 ref page,
-            } => self.match_page(to, serial, page, frames, io),
+            } => self.handle_match_page_answer(to, serial, page, frames, io),
             Tell::Page {
                 topic,
                 to,
                 ref page,
-            } => self.page(topic, to, page, frames, io),
-            Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
-            Tell::Fenced(to) => self.answered(to, None, io),
+            } => self.handle_page_answer(topic, to, page, frames, io),
+            Tell::Outcome(to, outcome) => self.handle_outcome_or_fence(to, Some(outcome), io),
+            Tell::Fenced(to) => self.handle_outcome_or_fence(to, None, io),
             Tell::Released(to, _) if !clients.conns.is_waiting_for(to) => {
-                late_answer(clients, &mut subs.lanes, to, None);
+                handle_late_answer(clients, &mut subs.lanes, to, None);
             }
-            Tell::Released(to, is_known) => mqtt_released(clients, queues, to, is_known, io),
+            Tell::Released(to, is_known) => handle_mqtt_release(clients, queues, to, is_known, io),
             Tell::GroupJoined {
                 to,
                 group,
@@ -67,15 +67,15 @@ impl Front {
                 if clients.conns.is_waiting_for(to) {
                     count_answered_page(clients, queues, to.slot);
                 }
-                let refused = group_joined(
+                let refused_sub = handle_group_join(
                     clients,
                     &mut subs.lanes,
                     (home, to),
                     (group, is_new_subscriber),
                     io,
                 );
-                if let Some(part) = refused {
-                    let (of, reason) = ((to.slot, part), Reason::FiltersFull);
+                if let Some(sub_index) = refused_sub {
+                    let (of, reason) = ((to.slot, sub_index), Reason::FiltersFull);
                     MqttCodec::refused(clients, subs, queues, of, reason, io);
                 }
             }
@@ -86,37 +86,48 @@ impl Front {
                 ref record,
             } => {
                 let (to, message) = ((home, to, group), (name, record, frames));
-                shared_message(clients, &mut subs.lanes, to, message, io);
+                handle_group_message(clients, &mut subs.lanes, to, message, io);
             }
-            Tell::Session(to, ref given) => {
-                session_given(clients, &mut subs.lanes, queues, to, given, io);
+            Tell::Session(to, ref reply) => {
+                take_session_answer(clients, &mut subs.lanes, queues, to, reply, io);
             }
             Tell::SessionTaken(holder) => end_holder(clients, holder, Reason::TakenOver, io),
             Tell::NoRoomForRecords(holder) => end_holder(clients, holder, Reason::DiskFull, io),
             Tell::Presence(to, _) if !clients.conns.is_waiting_for(to) => {}
             Tell::Presence(to, ref page) => match clients.conns.get(to.slot).consumer.state {
                 State::Centrifugo => {
-                    presence_answered(clients, &mut subs.lanes, queues, to, page, io);
+                    handle_centrifugo_presence(clients, &mut subs.lanes, queues, to, page, io);
                 }
-                _ => members_came(clients, queues, to, page, io),
+                _ => handle_presence_page(clients, queues, to, page, io),
             },
-            Tell::Commands(ref commands) => commands_came(self, home, commands, io),
-            Tell::Interest { to, ref news, part } => news_came(clients, queues, to, news, part, io),
+            Tell::Commands(ref commands) => take_session_commands(self, home, commands, io),
+            Tell::Interest {
+                to,
+                ref news,
+                part: kind,
+            } => handle_interest_changes(clients, queues, to, news, kind, io),
         }
     }
 
     /// Handles a page (a bounded run of past messages), a home's answer to a subscribe request. The protocol also reports lost
     /// messages.
-    fn page<I: Io>(&mut self, topic: u32, to: ReplyTo, page: &Page, frames: &Frames, io: &mut I) {
+    fn handle_page_answer<I: Io>(
+        &mut self,
+        topic: u32,
+        to: ReplyTo,
+        page: &Page,
+        frames: &Frames,
+        io: &mut I,
+    ) {
         let (clients, subs, _, queues) = self.parts();
         let (slot, counted) = (to.slot, page.counted);
         if !page.is_next_page {
             subs.topics.get_mut(topic).waiting -= 1;
         }
-        let mut part = None;
+        let mut sub_index = None;
         if clients.conns.is_waiting_for(to) {
             count_answered_page(clients, queues, slot);
-            page_answered(clients, queues, slot);
+            resume_after_page(clients, queues, slot);
             let state = clients.conns.get(slot).consumer.state;
             if protocol_of!(
                 AllProtocols,
@@ -125,10 +136,12 @@ impl Front {
             ) {
                 return;
             }
-            part = part_named(&self.clients.conns, slot, to.part);
+            sub_index = part_named(&self.clients.conns, slot, to.part);
         }
         let (clients, subs, ..) = self.parts();
-        let Some(part) = part.filter(|part| topic_of(&clients.conns, slot, *part) == topic) else {
+        let Some(sub_index) =
+            sub_index.filter(|sub_index| topic_of(&clients.conns, slot, *sub_index) == topic)
+        else {
             // The connection that asked has ended.
             if counted {
                 subs.leave(&clients.ctx, topic);
@@ -139,13 +152,20 @@ impl Front {
             return;
         };
         if counted && page.attached == AttachOutcome::Yes {
-            *flags_of(&mut clients.conns, slot, part) |= COUNTED;
+            *flags_of(&mut clients.conns, slot, sub_index) |= COUNTED;
             if clients.ctx.world.rules.has_presence() && may_be_present(&clients.conns, slot) {
-                update_presence(clients, subs, slot, (topic, part));
+                update_presence(clients, subs, slot, (topic, sub_index));
             }
         }
         let state = clients.conns.get(slot).consumer.state;
-        let (of, page) = (SubscriptionRef { slot, topic, part }, (page, frames));
+        let (of, page) = (
+            SubscriptionRef {
+                slot,
+                topic,
+                part: sub_index,
+            },
+            (page, frames),
+        );
         protocol_of!(AllProtocols, state, handle_page(self, of, page, io));
     }
 
@@ -155,18 +175,18 @@ impl Front {
         if !may_be_present(&clients.conns, slot) {
             return;
         }
-        let parts = parts(&clients.conns, slot);
-        clients.meter.work.steps.add(parts as usize);
-        for part in 0..parts {
-            let topic = topic_of(&clients.conns, slot, part);
-            if topic != NONE && *flags_of(&mut clients.conns, slot, part) & COUNTED != 0 {
-                update_presence(clients, subs, slot, (topic, part));
+        let sub_count = parts(&clients.conns, slot);
+        clients.meter.work.steps.add(sub_count as usize);
+        for sub_index in 0..sub_count {
+            let topic = topic_of(&clients.conns, slot, sub_index);
+            if topic != NONE && *flags_of(&mut clients.conns, slot, sub_index) & COUNTED != 0 {
+                update_presence(clients, subs, slot, (topic, sub_index));
             }
         }
     }
 
     /// Handles a home's page for a group of filters, for one partition.
-    fn match_page<I: Io>(
+    fn handle_match_page_answer<I: Io>(
         &mut self,
         to: ReplyTo,
         serial: u32,
@@ -193,7 +213,12 @@ impl Front {
 
     /// Handles the outcome of a connection's publish or topic request. No outcome: the answer to a fence, which a home gives after
     /// all earlier requests of the connection.
-    fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
+    fn handle_outcome_or_fence<I: Io>(
+        &mut self,
+        to: ReplyTo,
+        outcome: Option<Outcome>,
+        io: &mut I,
+    ) {
         let Front { clients, subs, .. } = self;
         if to.is_for_will() {
             let outcome = match outcome {
@@ -207,7 +232,7 @@ impl Front {
                 .push((to.part, outcome));
         }
         if !clients.conns.is_waiting_for(to) {
-            return late_answer(clients, &mut subs.lanes, to, outcome);
+            return handle_late_answer(clients, &mut subs.lanes, to, outcome);
         }
         let state = clients.conns.get(to.slot).consumer.state;
         match outcome {
@@ -220,23 +245,33 @@ impl Front {
 
     /// Delivers the live messages of the current run to a connection that subscribes to their topic.
     #[inline]
-    pub(crate) fn live<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
+    pub(crate) fn deliver_live_run<I: Io>(
+        &mut self,
+        slot: u32,
+        topic: u32,
+        frames: &Frames,
+        io: &mut I,
+    ) {
         let row = self.clients.conns.get(slot);
         let state = row.consumer.state;
         let shared = protocol_of!(AllProtocols, state, shared_encoding(row));
-        let (mut part, mut flags) = (0, row.consumer.flags | COUNTED);
+        let (mut sub_index, mut flags) = (0, row.consumer.flags | COUNTED);
         if row.has_option(SUBSCRIPTION_LIST) {
             let mut list = self.clients.conns.extra_of(slot).list.iter();
-            let at = list.position(|sub| sub.topic == topic);
-            part = at.expect("a member has the topic in its list");
-            flags = self.clients.conns.extra_of(slot).list[part].flags;
+            let position = list.position(|sub| sub.topic == topic);
+            sub_index = position.expect("a member has the topic in its list");
+            flags = self.clients.conns.extra_of(slot).list[sub_index].flags;
         }
-        let part = part as u32;
-        let of = SubscriptionRef { slot, topic, part };
+        let sub_index = sub_index as u32;
+        let of = SubscriptionRef {
+            slot,
+            topic,
+            part: sub_index,
+        };
         let is_live = flags & (COUNTED | LIVE) == COUNTED | LIVE;
-        let begun = matches!(state, State::WebSocket | State::Sse);
+        let is_begun = matches!(state, State::WebSocket | State::Sse);
         if is_live
-            || begun && !row.has_option(SUBSCRIPTION_LIST) && planted::is(Fault::LiveBeforeHead)
+            || is_begun && !row.has_option(SUBSCRIPTION_LIST) && planted::is(Fault::LiveBeforeHead)
         {
             match shared {
                 Some(encoding) => self.push_encoded(of, encoding, frames, io),
@@ -244,13 +279,13 @@ impl Front {
             }
         } else if row.has_option(SUBSCRIPTION_LIST) {
             let first = self.feed.run.records()[0];
-            deliver_early(&mut self.clients, slot, part, &first, frames);
+            take_early_message(&mut self.clients, slot, sub_index, &first, frames);
         }
     }
 
     /// Delivers the messages of a run that match filters of the connection, in order, if the filters are live in the message's
     /// partition.
-    pub(crate) fn live_matched<I: Io>(
+    pub(crate) fn deliver_live_matches<I: Io>(
         &mut self,
         slot: u32,
         matches: (&[Addressee], &[Matched], &Frames),

@@ -17,41 +17,41 @@ use crate::home::Home;
 use crate::io::{CloseMode, Io};
 use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::body::begin_body;
-use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
-use crate::protocol::centrifugo::emulation::{commands_handed_over, hand_over_commands};
+use crate::protocol::centrifugo::commands::{self, CentrifugoEndpoint, begin_centrifugo};
+use crate::protocol::centrifugo::emulation::{answer_posted_commands, hand_over_commands};
 use crate::protocol::centrifugo::tokens::names_channel;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
-use crate::protocol::http::answer::answer_reason;
+use crate::protocol::http::answer::refuse_waiting_request;
 use crate::protocol::http::close::{
     awaits_verdict, end_http, end_waiting, is_subscribing, move_idle,
 };
 use crate::protocol::http::credentials::{http_verdict, is_token};
-use crate::protocol::http::history::{history, history_page};
-use crate::protocol::http::options::{HISTORY, KEEP};
-use crate::protocol::http::pipelined::{forget_pipelined, hold_pipelined};
+use crate::protocol::http::history::{answer_history, request_history};
+use crate::protocol::http::options::{HISTORY, KEEP_ALIVE};
+use crate::protocol::http::pipelined::{drop_pipelined_bytes, hold_pipelined};
 use crate::protocol::http::publish;
 use crate::protocol::http::publish::batch::{
-    batch_fenced, go_on_with_batch, has_batch, publish_batch,
+    continue_batch, handle_batch_fence, has_batch, publish_batch,
 };
 use crate::protocol::http::publish::outcomes::request_outcome;
 use crate::protocol::http::publish::publish_one;
 use crate::protocol::http::task::{Flow, Requests, Task};
 use crate::protocol::http2::contract;
-use crate::protocol::longpoll::filtered::{match_page, poll_matched};
+use crate::protocol::longpoll::filtered::{answer_poll_with_match, handle_request_match_page};
 use crate::protocol::longpoll::poll::{answer_poll, end_poll, poll_page};
-use crate::protocol::mqtt::packets::{self, begin_framed};
+use crate::protocol::mqtt::packets::{self, begin_mqtt_in_frames};
 use crate::protocol::stream::course::{is_stream, stream_page};
-use crate::protocol::stream::filtered::{catch_up_filters, new_matches};
-use crate::protocol::stream::interest::{follow, may_follow};
-use crate::protocol::stream::live::stream_live_of_part;
-use crate::protocol::stream::page::not_attached;
-use crate::protocol::stream::presence::presence;
-use crate::protocol::stream::subscribe::subscribe;
-use crate::protocol::websocket::handshake::{Carries, accept_upgrade};
+use crate::protocol::stream::filtered::{catch_up_filters, pick_live_matches};
+use crate::protocol::stream::interest::{may_follow, request_interest};
+use crate::protocol::stream::live::deliver_live_of_topic;
+use crate::protocol::stream::page::handle_refused_attach;
+use crate::protocol::stream::presence::request_presence_stream;
+use crate::protocol::stream::subscribe::request_subscription;
+use crate::protocol::websocket::handshake::{FrameContent, accept_upgrade};
 use crate::protocol::websocket::publish::upgrade_to_publish;
 use crate::store::slab::NONE;
 
-/// A connection that reads requests, or waits for the answer to one (which for a long-poll is a message), and one that has got its last bytes.
+/// A connection that reads HTTP requests or waits for the answer to one, or that only has to send its last bytes. The answer to a long-poll is a message.
 pub(crate) struct Request;
 
 impl Protocol<AllProtocols> for Request {
@@ -75,7 +75,7 @@ impl Protocol<AllProtocols> for Request {
         match front.clients.conns.get(slot).consumer.state {
             State::Draining => front.clients.discard_received(slot, bytes.len()),
             State::Waiting | State::Poll => hold_pipelined(front, slot, bytes, io),
-            _ => front.http_received(slot, bytes, home, io),
+            _ => front.receive_http(slot, bytes, home, io),
         }
     }
 
@@ -86,7 +86,7 @@ impl Protocol<AllProtocols> for Request {
             State::Waiting if row.has_option(FILTERS) => {
                 catch_up_filters(&mut front.clients, &mut front.subs, conn.slot);
             }
-            State::Waiting => go_on_with_batch(front, conn.slot, home, io),
+            State::Waiting => continue_batch(front, conn.slot, home, io),
             _ => {}
         }
     }
@@ -170,7 +170,7 @@ impl Protocol<AllProtocols> for Request {
     }
 
     fn drop_pipelined<I: Io>(conns: &mut Connections, queues: &Queues, slot: u32, io: &mut I) {
-        forget_pipelined(conns, queues, slot, io);
+        drop_pipelined_bytes(conns, queues, slot, io);
     }
 
     fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
@@ -182,9 +182,9 @@ impl Protocol<AllProtocols> for Request {
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         let clients = &mut front.clients;
         let state = clients.conns.get(slot).consumer.state;
-        let may =
+        let permission =
             may_follow(clients, slot).and_then(|()| clients.check_subscriptions(&front.subs, slot));
-        match (may, state) {
+        match (permission, state) {
             (Ok(()), _) => false,
             (Err(denied), State::Waiting) => end_waiting(clients, slot, denied),
             (Err(denied), _) => Self::end_for_reason(front, slot, denied, io),
@@ -195,12 +195,12 @@ impl Protocol<AllProtocols> for Request {
         end_http(clients, slot, reason, io);
     }
 
-    /// Another waiting request than a poll goes on: its credential is checked again after the answer, and the answer to a subscribe request tells what
-    /// happened to the topic. Other clients have no subscription.
+    /// Ends a waiting poll. Other waiting requests continue: the answer to a subscribe request tells what happened to the topic, and the credential is checked
+    /// again after the answer.
     fn end_for_reason<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) -> bool {
         let is_poll = front.clients.conns.get(slot).consumer.state == State::Poll;
         if is_poll {
-            answer_reason(front, slot, reason, io);
+            refuse_waiting_request(front, slot, reason, io);
         }
         is_poll
     }
@@ -214,7 +214,7 @@ impl Protocol<AllProtocols> for Request {
             }
             // A publish is in flight, and its answer comes soon, so only the bytes pipelined after it are dropped.
             State::Waiting if !is_subscribing(conns, slot) && !awaits_verdict(conns, slot) => {
-                forget_pipelined(&mut clients.conns, queues, slot, io);
+                drop_pipelined_bytes(&mut clients.conns, queues, slot, io);
             }
             _ => clients.end_connection(slot, Reason::MemoryFull, io),
         }
@@ -231,7 +231,7 @@ impl Protocol<AllProtocols> for Request {
             State::Http => move_idle(clients, slot, io),
             state => {
                 // The connection ends with its answer. That of a poll is due now, others come soon.
-                row.consumer.options &= !KEEP;
+                row.consumer.options &= !KEEP_ALIVE;
                 if state == State::Poll {
                     end_poll(front, slot, io);
                 }
@@ -246,19 +246,19 @@ impl Protocol<AllProtocols> for Request {
 
     fn fence_passed<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
         let (clients, queues) = (&mut front.clients, &mut front.queues);
-        if !commands_handed_over(clients, queues, to, io) {
-            batch_fenced(clients, queues, to, io);
+        if !answer_posted_commands(clients, queues, to, io) {
+            handle_batch_fence(clients, queues, to, io);
         }
     }
 
     fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
         let SubscriptionRef { slot, topic, .. } = of;
         if page.0.attached != AttachOutcome::Yes {
-            return not_attached(front, slot, page.0.attached, io);
+            return handle_refused_attach(front, slot, page.0.attached, io);
         }
         let conns = &front.clients.conns;
         if conns.get(slot).has_option(HISTORY) {
-            return history_page(front, (slot, topic), page, io);
+            return answer_history(front, (slot, topic), page, io);
         }
         match is_stream(conns, slot) {
             true => stream_page(front, of, page, io),
@@ -272,28 +272,32 @@ impl Protocol<AllProtocols> for Request {
         page: MatchPage<'_>,
         io: &mut I,
     ) {
-        match_page(front, of, page, io);
+        handle_request_match_page(front, of, page, io);
     }
 
     /// Answers a poll. A stream on several topics that has not begun holds the messages.
     fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
-        let SubscriptionRef { slot, topic, part } = of;
+        let SubscriptionRef {
+            slot,
+            topic,
+            part: sub_index,
+        } = of;
         let row = front.clients.conns.get(slot);
         if row.consumer.state != State::Poll {
-            return stream_live_of_part(front, slot, (topic, part), frames, io);
+            return deliver_live_of_topic(front, slot, (topic, sub_index), frames, io);
         }
         let first = front.feed.run.records()[0];
         if row.has_option(SUBSCRIPTION_LIST) {
-            front.clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
+            front.clients.conns.extra_mut(slot).list[sub_index as usize].offset = first.offset;
         }
         answer_poll(front, (slot, topic), (&first, frames), io);
     }
 
     fn deliver_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
         let (_, messages, frames) = matches;
-        let picks = new_matches(&mut front.clients, slot, matches);
+        let picks = pick_live_matches(&mut front.clients, slot, matches);
         if !picks.is_empty() {
-            poll_matched(front, slot, (&picks, messages, frames), io);
+            answer_poll_with_match(front, slot, (&picks, messages, frames), io);
         }
     }
 }
@@ -310,16 +314,18 @@ impl Requests for AllProtocols {
     ) -> Flow {
         let (clients, subs, _, queues) = front.parts();
         match task {
-            Task::Upgrade => match commands::place_of(&clients.ctx, head.path) {
-                Some(place) if place.is_body() && !head.is_websocket_upgrade() => {
-                    begin_body(front, slot, (head, body), place, home, io)
+            Task::Upgrade => match commands::endpoint_of(&clients.ctx, head.path) {
+                Some(endpoint) if endpoint.is_body() && !head.is_websocket_upgrade() => {
+                    begin_body(front, slot, (head, body), endpoint, home, io)
                 }
-                place => upgrade(clients, slot, head, place, io),
+                endpoint => upgrade(clients, slot, head, endpoint, io),
             },
             Task::Commands => hand_over_commands(clients, &mut subs.lanes, slot, head, body),
-            Task::Follow { upgrade } => follow(clients, &mut subs.lanes, slot, head, upgrade),
+            Task::Follow { upgrade } => {
+                request_interest(clients, &mut subs.lanes, slot, head, upgrade)
+            }
             Task::Presence { name, upgrade } => {
-                presence(clients, &mut subs.lanes, slot, head, (&name, upgrade), io)
+                request_presence_stream(clients, &mut subs.lanes, slot, head, (&name, upgrade), io)
             }
             Task::Batch => publish_batch(clients, subs, queues, slot, body, home, io),
             Task::Publish(name) => {
@@ -328,63 +334,76 @@ impl Requests for AllProtocols {
                 flow
             }
             Task::PublishFrames(name) => upgrade_to_publish(clients, slot, head, &name, io),
-            Task::History(name) => history(clients, subs, slot, head, &name, io),
+            Task::History(name) => request_history(clients, subs, slot, head, &name, io),
             Task::Verb(verb, name) => {
-                publish::verb(clients, &mut subs.lanes, slot, head, verb, &name)
+                publish::ask_topic_request(clients, &mut subs.lanes, slot, head, verb, &name)
             }
             Task::Subscribe {
                 names,
-                filtered,
+                is_by_filter,
                 publishes,
                 upgrade,
             } => {
-                if filtered {
+                if is_by_filter {
                     clients.conns.get_mut(slot).consumer.options |= FILTERS;
                 }
                 let how = (publishes, upgrade);
-                subscribe(clients, subs, slot, head, names, how, io)
+                request_subscription(clients, subs, slot, head, names, how, io)
             }
         }
     }
 
-    fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool {
-        packets::begins_with(conns, slot, first)
+    fn switch_if_other(conns: &mut Connections, slot: u32, first: u8) -> bool {
+        packets::switch_if_connect(conns, slot, first)
     }
 
-    fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool {
-        contract::begins_http2(clients, slot, bytes, io)
+    fn switch_if_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool {
+        contract::switch_if_http2(clients, slot, bytes, io)
     }
 
-    fn task_of_other(
+    fn task_for_other_protocol(
         ctx: &Context,
         head: &Head<'_>,
         upgrade: bool,
     ) -> Option<Result<Task, Reason>> {
-        if upgrade && packets::speaks_mqtt(head) {
+        if upgrade && packets::offers_mqtt(head) {
             return Some(Ok(Task::Upgrade));
         }
-        Some(match commands::place_of(ctx, head.path)? {
-            Place::Nowhere(reason) => Err(reason),
+        Some(match commands::endpoint_of(ctx, head.path)? {
+            CentrifugoEndpoint::Refused(reason) => Err(reason),
             _ if is_token(ctx, head, names_channel) => Err(Reason::TokenOfSubscription),
-            Place::WebSocket | Place::OneWayWebSocket if upgrade => Ok(Task::Upgrade),
-            Place::WebSocket | Place::OneWayWebSocket => Err(Reason::NoUpgrade),
+            CentrifugoEndpoint::WebSocket | CentrifugoEndpoint::OneWayWebSocket if upgrade => {
+                Ok(Task::Upgrade)
+            }
+            CentrifugoEndpoint::WebSocket | CentrifugoEndpoint::OneWayWebSocket => {
+                Err(Reason::NoUpgrade)
+            }
             _ if upgrade => Err(Reason::CentrifugoPath),
-            place => match (place, head.method) {
-                (Place::Emulation, Method::Post) => Ok(Task::Commands),
-                (Place::Emulation, _) | (Place::Lines, Method::Get) => Err(Reason::Method),
+            endpoint => match (endpoint, head.method) {
+                (CentrifugoEndpoint::Emulation, Method::Post) => Ok(Task::Commands),
+                (CentrifugoEndpoint::Emulation, _) | (CentrifugoEndpoint::Lines, Method::Get) => {
+                    Err(Reason::Method)
+                }
                 (_, Method::Get | Method::Post) => Ok(Task::Upgrade),
                 _ => Err(Reason::Method),
             },
         })
     }
 
-    fn methods_of_other(ctx: &Context, path: &[u8]) -> Option<&'static str> {
-        commands::place_of(ctx, path)?.methods()
+    fn methods_of_other_protocol(ctx: &Context, path: &[u8]) -> Option<&'static str> {
+        commands::endpoint_of(ctx, path)?.methods()
     }
 
-    fn takes_commands(ctx: &Context, path: &[u8]) -> bool {
-        let place = commands::place_of(ctx, path);
-        matches!(place, Some(Place::Lines | Place::Events | Place::Emulation))
+    fn is_command_path(ctx: &Context, path: &[u8]) -> bool {
+        let endpoint = commands::endpoint_of(ctx, path);
+        matches!(
+            endpoint,
+            Some(
+                CentrifugoEndpoint::Lines
+                    | CentrifugoEndpoint::Events
+                    | CentrifugoEndpoint::Emulation
+            )
+        )
     }
 }
 
@@ -393,21 +412,21 @@ fn upgrade<I: Io>(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
-    place: Option<Place>,
+    endpoint: Option<CentrifugoEndpoint>,
     io: &mut I,
 ) -> Flow {
-    let is_mqtt = packets::speaks_mqtt(head);
+    let is_mqtt = packets::offers_mqtt(head);
     let chosen = match is_mqtt {
         true => Some(packets::SUBPROTOCOL),
         false => commands::subprotocol_of(head),
     };
-    if let Err(reason) = accept_upgrade(clients, slot, head, Carries::Protocol(chosen)) {
+    if let Err(reason) = accept_upgrade(clients, slot, head, FrameContent::Protocol(chosen)) {
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
     match is_mqtt {
-        true => begin_framed(clients, slot),
-        false => begin_centrifugo(clients, slot, commands::options_of(place, head)),
+        true => begin_mqtt_in_frames(clients, slot),
+        false => begin_centrifugo(clients, slot, commands::options_of(endpoint, head)),
     }
     clients.send_reply(slot, io);
     Flow::Wait

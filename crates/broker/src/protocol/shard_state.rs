@@ -22,18 +22,18 @@ pub(crate) struct ShardState {
     pub published_wills: Vec<(u32, WillOutcome)>,
     /// Connections whose sessions must be recorded in the next turn.
     pub unrecorded: Vec<ConnId>,
-    /// The last number of `next_number`. It begins with the start time in the high half, so that numbers differ between starts.
-    numbers: u64,
+    /// The last number of `next_number`. Its high half begins as the start time, so that numbers differ between starts.
+    last_number: u64,
     /// The messages of which subscribers of Centrifugo's protocol get deltas.
     pub latest_messages: LatestMessages,
     /// A buffer for the MQTT properties that are being written.
-    pub properties: PropertyWriter,
+    pub properties_buffer: PropertyWriter,
     /// A buffer for the topic of an MQTT publish that is being read.
-    pub name: Vec<u8>,
+    pub topic_buffer: Vec<u8>,
     /// A buffer for the attributes of an MQTT publish that is being read.
-    pub attributes: Vec<u8>,
+    pub attributes_buffer: Vec<u8>,
     /// A buffer for the line of a batch that is being read.
-    pub lines: ndjson::Scratch,
+    pub line_scratch: ndjson::Scratch,
 }
 
 impl ShardState {
@@ -43,19 +43,19 @@ impl ShardState {
             closing_sessions: ClosingSessions::default(),
             unrecorded: Vec::new(),
             published_wills: Vec::new(),
-            numbers: u64::from(now.unix_s) << 32,
+            last_number: u64::from(now.unix_s) << 32,
             latest_messages: LatestMessages::default(),
-            properties: PropertyWriter::new(),
-            name: Vec::new(),
-            attributes: Vec::new(),
-            lines: ndjson::Scratch::default(),
+            properties_buffer: PropertyWriter::new(),
+            topic_buffer: Vec::new(),
+            attributes_buffer: Vec::new(),
+            line_scratch: ndjson::Scratch::default(),
         }
     }
 
-    /// A number that no shard of this server, and no other node of its cluster, gives a second time, and that nobody else can guess.
+    /// Returns a number that no shard of this server, and no other node of its cluster, returns a second time, and that nobody can guess.
     pub fn next_number(&mut self, ctx: &Context) -> u64 {
-        self.numbers += 1;
-        let mut bytes = Vec::from(self.numbers.to_le_bytes());
+        self.last_number += 1;
+        let mut bytes = Vec::from(self.last_number.to_le_bytes());
         bytes.extend_from_slice(&ctx.own_shard.to_le_bytes());
         bytes.extend_from_slice(&ctx.world.writer.unwrap_or(0).to_le_bytes());
         bytes.extend_from_slice(&ctx.world.epoch.to_le_bytes());

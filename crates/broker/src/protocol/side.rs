@@ -8,24 +8,25 @@ use crore_wire::websocket::receive::Partial;
 use crate::client::progress::{Allowance, Progress};
 use crate::client::types::{self, UnprocessedInput};
 use crate::mail::spill_buffer::SpillBuffer;
-use crate::protocol::centrifugo::state::Centrifugo;
-use crate::protocol::http::opening::Opening;
+use crate::protocol::centrifugo::state::CentrifugoState;
+use crate::protocol::http::opening::PendingFilterResponse;
 use crate::protocol::http::state::{
-    Attaching, Batch, Follow, Held, HttpSpill, Pending, PresenceRequest, PublishTo,
+    AttachingResponse, Batch, FollowProgress, HeldItem, HttpSpill, PendingAnswer, PresenceRequest,
+    PublishTarget,
 };
-use crate::protocol::mqtt::state::Mqtt;
+use crate::protocol::mqtt::state::MqttState;
 
 /// Received input that is incomplete, or waits.
 pub enum Spill {
-    /// A part of an HTTP request, or pipelined requests.
+    /// The received part of an HTTP request, or pipelined requests.
     Http(HttpSpill),
-    /// A part of a WebSocket frame, or of a fragmented message.
+    /// The received part of a WebSocket frame, or of a fragmented message.
     WebSocket(Box<Partial>, Progress),
     /// WebSocket frames that wait for credit or for the next turn, after a partly received message if there is one.
     Frames(Option<Box<Partial>>, SpillBuffer, Progress),
     /// MQTT packets.
     Mqtt(SpillBuffer, Progress),
-    /// Frames of HTTP/2: a part of one, or frames that wait for the next turn or for the socket.
+    /// Frames of HTTP/2: the received part of a frame, or frames that wait for the next turn or for the socket.
     Http2(SpillBuffer, Progress),
 }
 
@@ -38,7 +39,7 @@ impl Default for Spill {
 impl UnprocessedInput for Spill {
     fn is_waiting(&self) -> bool {
         match self {
-            Spill::Http(spill) => spill.held,
+            Spill::Http(spill) => spill.is_held,
             Spill::Frames(..) | Spill::Mqtt(..) => true,
             Spill::WebSocket(..) | Spill::Http2(..) => false,
         }
@@ -48,7 +49,7 @@ impl UnprocessedInput for Spill {
         match self {
             // A head has a deadline instead.
             Spill::Http(spill) => {
-                spill.judged && spill.progress.count_second(spill.data.len(), allowance)
+                spill.is_judged && spill.progress.count_second(spill.data.len(), allowance)
             }
             Spill::WebSocket(partial, progress) => {
                 progress.count_second(partial.received_bytes(), allowance)
@@ -87,41 +88,42 @@ impl UnprocessedInput for Spill {
 #[derive(Default)]
 pub struct Side {
     /// The response to a subscription that has not begun.
-    pub attaching: Option<Box<Attaching>>,
+    pub attaching: Option<Box<AttachingResponse>>,
     /// The topic that the client's frames are published to.
-    pub publish_to: Option<PublishTo>,
-    /// The answer for which the client waits.
-    pub pending: Option<Pending>,
+    pub publish_to: Option<PublishTarget>,
+    /// The request whose answer the client waits for.
+    pub pending: Option<PendingAnswer>,
     /// The client's request to follow which topics have subscribers.
-    pub follow: Option<Box<Follow>>,
+    pub follow: Option<Box<FollowProgress>>,
     /// The response to a subscription by filter that has not begun.
-    pub opening: Option<Box<Opening>>,
+    pub opening: Option<Box<PendingFilterResponse>>,
     /// The state of an MQTT client.
-    pub mqtt: Option<Box<Mqtt>>,
+    pub mqtt: Option<Box<MqttState>>,
     /// The state of a client of Centrifugo's protocol.
-    pub centrifugo: Option<Box<Centrifugo>>,
+    pub centrifugo: Option<Box<CentrifugoState>>,
 }
 
 impl types::SideState for Side {
     fn bytes(&self) -> usize {
         let attaching = self.attaching.as_ref().map_or(0, |it| {
-            size_of::<Attaching>()
+            size_of::<AttachingResponse>()
                 + it.head.capacity()
                 + it.body.own.capacity()
                 + it.frames.own_bytes()
-                + it.held.capacity() * size_of::<Held>()
+                + it.held.capacity() * size_of::<HeldItem>()
         });
         attaching
             + match &self.pending {
-                Some(Pending::History(bytes) | Pending::Info(bytes)) => bytes.len(),
-                Some(Pending::Presence(request)) => {
+                Some(PendingAnswer::History(bytes) | PendingAnswer::Info(bytes)) => bytes.len(),
+                Some(PendingAnswer::Presence(request)) => {
                     size_of::<PresenceRequest>() + request.name.len() + request.tags.len()
                 }
-                Some(Pending::Batch(batch)) => size_of::<Batch>() + batch.own_bytes(),
+                Some(PendingAnswer::Batch(batch)) => size_of::<Batch>() + batch.own_bytes(),
                 _ => 0,
             }
             + (self.publish_to.as_ref()).map_or(0, |to| to.name.len())
-            + (self.follow.as_ref()).map_or(0, |it| size_of::<Follow>() + it.filter.capacity())
+            + (self.follow.as_ref())
+                .map_or(0, |it| size_of::<FollowProgress>() + it.filter.capacity())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
             + (self.centrifugo.as_ref()).map_or(0, |centrifugo| centrifugo.bytes())
             + self.opening.as_ref().map_or(0, |it| it.own_bytes())
@@ -132,16 +134,16 @@ impl types::SideState for Side {
         let opening = self.opening.as_ref();
         attaching.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
             + opening.map_or(0, |opening| opening.large_weight())
-            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.elsewhere_bytes())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.shared_bytes())
     }
 
     fn pending_answers(&self) -> usize {
         let mqtt = self.mqtt.as_ref();
-        mqtt.map_or(0, |mqtt| mqtt.grants_behind.len())
+        mqtt.map_or(0, |mqtt| mqtt.repeated_entries.len())
     }
 
-    /// Not idle: an MQTT client that waits for answers to its publishes, or has messages to acknowledge, and a client of Centrifugo's protocol whose
-    /// commands wait.
+    /// Whether no protocol needs its state. An MQTT client needs it, for example, while it waits for answers or has messages to acknowledge, a client of
+    /// Centrifugo's protocol while its commands wait.
     fn is_idle(&self) -> bool {
         let centrifugo = self.centrifugo.as_ref();
         self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())

@@ -320,7 +320,7 @@ impl Front {
         io: &mut I,
     ) {
         let visit = Visit::begin(&self.clients, slot);
-        self.live(slot, topic, frames, io);
+        self.deliver_live_run(slot, topic, frames, io);
         self.carry_out_ends(io);
         visit.charge(&self.clients, cost, budget);
     }

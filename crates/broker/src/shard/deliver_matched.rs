@@ -101,7 +101,7 @@ impl Front {
             delivery.run.next_visit += len;
             let all = &delivery.run.visits[delivery.run.next_visit - len..delivery.run.next_visit];
             let visit = Visit::begin(&self.clients, slot);
-            self.live_matched(slot, (all, &messages, frames), io);
+            self.deliver_live_matches(slot, (all, &messages, frames), io);
             self.carry_out_ends(io);
             visit.charge(&self.clients, cost_of_bytes(len * message_bytes), budget);
         }
@@ -187,7 +187,7 @@ impl Front {
                 }
                 let visit = Visit::begin(&self.clients, *slot);
                 if !all.is_empty() {
-                    self.live_matched(*slot, (&all, messages, frames), io);
+                    self.deliver_live_matches(*slot, (&all, messages, frames), io);
                     self.carry_out_ends(io);
                 }
                 visit.charge(&self.clients, cost_of_bytes(self.feed.run.bytes), budget);

@@ -25,8 +25,8 @@ use crate::mail::session::stored::token_of;
 use crate::mail::session::{EncodedSession, SavedSession};
 use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::Front;
-use crate::protocol::mqtt::access::session_named;
-use crate::protocol::mqtt::retention::{count_needs, release_needs, release_token};
+use crate::protocol::mqtt::access::session_name_of;
+use crate::protocol::mqtt::retention::{count_stored_needs, release_needs, release_token};
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
 use crate::shard::published_wills::LeftSession;
@@ -255,7 +255,7 @@ impl Shard {
             lanes.tell(shard, Tell::SessionTaken(conn));
         }
         if let Some(state) = &after.needs {
-            count_needs(lanes, work, ctx, state);
+            count_stored_needs(lanes, work, ctx, state);
         }
         if let Some(state) = &after.needed {
             release_needs(lanes, work, ctx, state);
@@ -318,7 +318,7 @@ impl Shard {
 
     /// Records that an operator ends this session, if its client is disconnected. Any node may write this record.
     pub(super) fn record_end_by_operator(&mut self, name: &SessionName) -> Ended {
-        let name = session_named(&name.client_id, &name.user);
+        let name = session_name_of(&name.client_id, &name.user);
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.hash_and_home_of(&name);
         let change = self.sessions.change_by_operator((hash, &name));

@@ -19,7 +19,7 @@ use crate::mail::session::Will;
 use crate::mail::session::stored::token_of;
 use crate::mail::{ClosingSession, ReplyTo, SessionReply, Tell, WantedAnswer};
 use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
-use crate::protocol::mqtt::access::client_id_in;
+use crate::protocol::mqtt::access::client_id_of_session;
 use crate::protocol::mqtt::retention::{release_published, session_ended};
 use crate::shard::Shard;
 use crate::shard::published_wills::LeftSession;
@@ -72,7 +72,7 @@ impl Shard {
         clients.meter.stats.refused_takeovers += 1;
         if is_first {
             let notices = &mut clients.meter.notices;
-            notices.note(Notice::Takeovers, client_id_in(client.1));
+            notices.note(Notice::Takeovers, client_id_of_session(client.1));
         }
         true
     }

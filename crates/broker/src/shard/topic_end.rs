@@ -75,7 +75,7 @@ fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
     let early = extra.list.iter().any(answered);
     if let Some(attaching) = extra.protocol_state.attaching.as_mut().filter(|_| early) {
-        attaching.gone = true;
+        attaching.is_topic_deleted = true;
     }
     early
 }

@@ -7,7 +7,7 @@ use crate::budget::admission::Admission;
 use crate::client::connections::*;
 use crate::client::row::State;
 use crate::protocol::front::AllProtocols;
-use crate::protocol::http::state::{HttpSpill, PublishTo};
+use crate::protocol::http::state::{HttpSpill, PublishTarget};
 use crate::protocol::side::Spill;
 
 type Connections = super::Connections<AllProtocols>;
@@ -82,10 +82,10 @@ fn an_outbox_is_charged_until_it_is_dropped() {
 #[test]
 fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection() {
     let mut conns = two();
-    conns.extra(0).protocol_state.publish_to = Some(PublishTo {
+    conns.extra(0).protocol_state.publish_to = Some(PublishTarget {
         hash: 1,
         name: alloc::vec![0; 300].into(),
-        published: 0,
+        frame_count: 0,
     });
     assert_eq!(charged(&conns, MemoryPart::Connections), 0);
     conns.weigh_changed_side_rows();

@@ -1,4 +1,4 @@
-//! Ends connections. The close frame has the code and the text.
+//! Ends connections of Centrifugo's protocol. A close frame, or else a push, tells the client the code and the text.
 
 use crore_wire::centrifugo::Push;
 use crore_wire::centrifugo::codes::Disconnect;
@@ -17,7 +17,7 @@ pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Re
     clients.scratch.note_close_reason(row.closed);
     clients.refused(slot, reason);
     match disconnect_of(reason) {
-        Some(code) => end_by(clients, slot, row.closed, (code.code as u16, code.text), io),
+        Some(code) => end_with_code(clients, slot, row.closed, (code.code as u16, code.text), io),
         None => clients.drop_connection(slot, CloseMode::Now),
     }
 }
@@ -27,8 +27,8 @@ pub(super) fn stays_after(reason: Reason) -> bool {
     disconnect_of(reason).is_none()
 }
 
-/// Ends a connection by a rule of the protocol. The replies that are written go first.
-pub(super) fn end_saying<I: Io>(
+/// Ends a connection with a code of the protocol, after the replies that are written.
+pub(super) fn end_with_text<I: Io>(
     clients: &mut Clients,
     slot: u32,
     code: Disconnect,
@@ -40,11 +40,11 @@ pub(super) fn end_saying<I: Io>(
         Disconnect::NO_PONG | Disconnect::STALE => Closed::Timeout,
         _ => Closed::Refused,
     };
-    end_by(clients, slot, closed, (code.code as u16, words), io);
+    end_with_code(clients, slot, closed, (code.code as u16, words), io);
 }
 
 /// Ends a connection with the code and the reason of an operator.
-pub(super) fn end_by_order<I: Io>(
+pub(super) fn end_for_order<I: Io>(
     clients: &mut Clients,
     slot: u32,
     code: u16,
@@ -52,10 +52,10 @@ pub(super) fn end_by_order<I: Io>(
     io: &mut I,
 ) {
     clients.refused(slot, Reason::Operator);
-    end_by(clients, slot, Closed::Operator, (code, words), io);
+    end_with_code(clients, slot, Closed::Operator, (code, words), io);
 }
 
-fn end_by<I: Io>(
+fn end_with_code<I: Io>(
     clients: &mut Clients,
     slot: u32,
     closed: Closed,
@@ -64,7 +64,7 @@ fn end_by<I: Io>(
 ) {
     clients.note_end_reason(words);
     if !has_frames(clients, slot) {
-        // A body has no close frame.
+        // The body of an answer has no close frame, so a push tells the code.
         let push = Push::Disconnect {
             code: code.into(),
             reason: words,
@@ -77,11 +77,11 @@ fn end_by<I: Io>(
     end_stream_with_code(clients, slot, closed, code, words, io);
 }
 
-/// Releases commands that wait, since their connection ends.
+/// Drops held commands, because their connection ends.
 pub(crate) fn drop_held(clients: &mut Clients, slot: u32) {
     let extra = clients.conns.find_extra(slot);
     if extra.is_some_and(|extra| extra.protocol_state.centrifugo.is_some()) {
-        let held = core::mem::take(&mut state_mut(&mut clients.conns, slot).held);
+        let held = core::mem::take(&mut state_mut(&mut clients.conns, slot).held_commands);
         clients.conns.stop_counting_held_bytes(held.bytes());
     }
 }

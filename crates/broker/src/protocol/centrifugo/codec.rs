@@ -1,4 +1,4 @@
-//! What clients are told of their subscriptions.
+//! Implements [`Codec`] for Centrifugo's protocol: replies to subscribe commands, pushes of messages, and lost messages.
 
 use alloc::vec::Vec;
 
@@ -15,18 +15,18 @@ use crate::io::Io;
 use crate::mail::{Frames, Page, Record};
 use crate::protocol::centrifugo::delta::{has_deltas, note_sent, text_of, write_delta_push};
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
-use crate::protocol::centrifugo::publication::{Data, Form};
-use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
-use crate::protocol::centrifugo::server_side::begins_now;
+use crate::protocol::centrifugo::publication::{Data, DeltaForm};
+use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
+use crate::protocol::centrifugo::server_side::take_begin_by_server;
 use crate::protocol::centrifugo::state::{epoch_text, is_subscribing};
 use crate::protocol::centrifugo::subscribe::{
-    leave_part, messages_lost, note_lost, take_subscribing,
+    drop_subscription, end_for_lost_messages, note_lost, take_subscribing,
 };
 use crate::protocol::encode::{Encoding, write_push};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
 use crate::store::slab::NONE;
 
-/// The codec.
+/// The codec of Centrifugo's protocol.
 pub(crate) struct CentrifugoCodec;
 
 impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
@@ -34,84 +34,91 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         (!row.has_option(DELTA)).then(|| pushes_of(row))
     }
 
-    fn tell_granted<I: Io>(_clients: &mut Clients, _slot: u32, _part: u32, _io: &mut I) {}
+    fn tell_granted<I: Io>(_clients: &mut Clients, _slot: u32, _sub_index: u32, _io: &mut I) {}
 
-    /// The reply has the messages of the first page. If the client has named a position, the reply tells whether they are all since then.
+    /// Answers the subscribe command with the messages of the first page. If the client has named a position, the reply tells whether messages after it are
+    /// lost.
     fn send_first_page<I: Io>(
         clients: &mut Clients,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         page: &Page,
         (records, frames): (&[Record], &Frames),
         io: &mut I,
     ) -> bool {
-        let Some(waits) = take_subscribing(clients, slot, part) else {
-            begins_now(clients, slot, part);
+        let Some(pending) = take_subscribing(clients, slot, sub_index) else {
+            take_begin_by_server(clients, slot, sub_index);
             return false;
         };
         let format = format_of(clients.conns.get(slot));
-        let data = records
+        let payloads = records
             .iter()
             .map(|it| (Data::of(format, frames.data(it)), it.offset));
-        let data: Vec<_> = data.collect();
-        let is_delta = has_deltas(&clients.conns, slot, part);
+        let payloads: Vec<_> = payloads.collect();
+        let is_delta = has_deltas(&clients.conns, slot, sub_index);
         let texts: Vec<_> = match is_delta {
-            true => data.iter().map(|(data, _)| text_of(data)).collect(),
+            true => payloads
+                .iter()
+                .map(|(payloads, _)| text_of(payloads))
+                .collect(),
             false => Vec::new(),
         };
         let publications: Vec<Publication<'_>> = match is_delta {
             true => {
-                let each = data.iter().zip(&texts);
-                let each = each.map(|((data, offset), text)| {
-                    data.publication_in(format, *offset, Form::Text(text))
+                let items = payloads.iter().zip(&texts);
+                let items = items.map(|((payloads, offset), text)| {
+                    payloads.publication_in(format, *offset, DeltaForm::Text(text))
                 });
-                each.collect()
+                items.collect()
             }
             false => {
-                let each = data.iter();
-                each.map(|(data, offset)| data.publication(*offset))
+                let items = payloads.iter();
+                items
+                    .map(|(payloads, offset)| payloads.publication(*offset))
                     .collect()
             }
         };
         if let Some(last) = records.last() {
-            note_sent(&mut clients.conns, slot, part, last.offset);
+            note_sent(&mut clients.conns, slot, sub_index, last.offset);
         }
         let result = SubscribeResult {
-            ttl: waits.ttl,
+            ttl: pending.ttl,
             recoverable: true,
             epoch: &epoch_text(page.epoch),
             publications: &publications,
-            recovered: waits.recovers && !waits.is_lost && !page.gap,
+            recovered: pending.wants_recovery && !pending.is_lost && !page.gap,
             offset: page.head,
             positioned: true,
             data: Payload::Value(b""),
-            was_recovering: waits.recovers,
+            was_recovering: pending.wants_recovery,
             delta: is_delta,
         };
         let before = clients.scratch.reply.len();
-        write_reply(clients, slot, waits.id, Answer::Subscribe(result));
+        write_reply(clients, slot, pending.id, Answer::Subscribe(result));
         let bytes = clients.scratch.reply.len() - before;
         clients.meter.stats.sent(records.len(), bytes);
         clients.send_reply(slot, io);
         true
     }
 
-    /// A subscription that was granted before is refused if its topic was deleted and cannot be made again.
+    /// Answers the subscribe command with an error. A subscription that was granted before is refused if its topic was deleted and cannot be made again.
     fn refused<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
         _queues: &mut Queues,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         reason: Reason,
         io: &mut I,
     ) {
-        match take_subscribing(clients, slot, part) {
-            Some(waits) => {
-                leave_part(clients, subs, slot, part);
-                if let Refused::Error(code, words) = Refused::for_reason(clients, slot, reason) {
-                    write_error(clients, slot, waits.id, code, &words);
+        match take_subscribing(clients, slot, sub_index) {
+            Some(pending) => {
+                drop_subscription(clients, subs, slot, sub_index);
+                if let CommandRefusal::Error(code, text) =
+                    CommandRefusal::for_reason(clients, slot, reason)
+                {
+                    write_error(clients, slot, pending.id, code, &text);
                 }
             }
-            None => return messages_lost(clients, subs, (slot, part), io),
+            None => return end_for_lost_messages(clients, subs, (slot, sub_index), io),
         }
         clients.send_reply(slot, io);
     }
@@ -120,13 +127,13 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         clients: &mut Clients,
         _subs: &Subscriptions,
         _deliveries: &Deliveries,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         message: &Message<'_>,
         out: &mut Packets,
     ) -> OfferOutcome {
         let (record, frames) = (message.record, message.frames);
         let row = clients.conns.get(slot);
-        let (waits, encoding) = (row.link.outbox != NONE, pushes_of(row));
+        let (has_outbox, encoding) = (row.link.outbox != NONE, pushes_of(row));
         let bytes = out.bytes.len() + frames.frame(record).len();
         let bounds = || {
             clients
@@ -134,12 +141,18 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
                 .bounds_for_topic(message.name)
                 .after(out.ends.len())
         };
-        if record.latest && waits || !send::fits(&clients.conns, slot, bytes, bounds) {
+        if record.latest && has_outbox || !send::fits(&clients.conns, slot, bytes, bounds) {
             return OfferOutcome::Full;
         }
         let before = out.bytes.len();
-        let of = (slot, part);
-        if !write_delta_push(clients, of, message.name, (record, frames), &mut out.bytes) {
+        let subscription = (slot, sub_index);
+        if !write_delta_push(
+            clients,
+            subscription,
+            message.name,
+            (record, frames),
+            &mut out.bytes,
+        ) {
             write_push(encoding, message.name, (record, frames), &mut out.bytes);
         }
         clients.meter.stats.sent(1, out.bytes.len() - before);
@@ -149,29 +162,32 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         OfferOutcome::Done
     }
 
-    /// The subscription ends, or the connection if the server began it. The client begins again and recovers, and learns from the reply that messages are lost.
+    /// Ends the subscription, or the connection if the server began the subscription. The client begins again, and learns from the reply that messages are
+    /// lost.
     fn gap<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         _from: (PartitionId, Position),
         io: &mut I,
     ) {
-        if !is_subscribing(clients, slot, part) && !begins_now(clients, slot, part) {
-            messages_lost(clients, subs, (slot, part), io);
+        if !is_subscribing(clients, slot, sub_index)
+            && !take_begin_by_server(clients, slot, sub_index)
+        {
+            end_for_lost_messages(clients, subs, (slot, sub_index), io);
         }
     }
 
-    /// The deleted messages after the client's position are lost. The reply to the subscribe tells it, or the subscription ends, as for a gap.
+    /// Reports that the deleted messages after the client's position are lost: by the reply to the subscribe, or as a gap.
     fn ended<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         _from: (PartitionId, u64),
         io: &mut I,
     ) {
-        if !note_lost(clients, slot, part) && !begins_now(clients, slot, part) {
-            messages_lost(clients, subs, (slot, part), io);
+        if !note_lost(clients, slot, sub_index) && !take_begin_by_server(clients, slot, sub_index) {
+            end_for_lost_messages(clients, subs, (slot, sub_index), io);
         }
     }
 }

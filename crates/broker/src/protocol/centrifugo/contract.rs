@@ -1,4 +1,4 @@
-//! What the code for all protocols asks Centrifugo's.
+//! Implements [`Protocol`] for Centrifugo's protocol.
 
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
@@ -14,17 +14,17 @@ use crate::io::Io;
 use crate::mail::{Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
-use crate::protocol::centrifugo::commands::held_bytes;
+use crate::protocol::centrifugo::commands::held_command_bytes;
 use crate::protocol::centrifugo::delta::has_deltas;
-use crate::protocol::centrifugo::history::{history_answered, question_of};
+use crate::protocol::centrifugo::history::{answer_history_command, question_of};
 use crate::protocol::centrifugo::join_leave::review_pushes;
-use crate::protocol::centrifugo::lapse::{end_passed, end_revoked, may_keep_all};
-use crate::protocol::centrifugo::one_way::one_way_frame;
+use crate::protocol::centrifugo::lapse::{end_expired, end_revoked, may_keep_all};
+use crate::protocol::centrifugo::one_way::handle_one_way_frame;
 use crate::protocol::centrifugo::options::{ONE_WAY, pushes_of};
-use crate::protocol::centrifugo::ping::centrifugo_second;
-use crate::protocol::centrifugo::publish::centrifugo_outcome;
-use crate::protocol::centrifugo::server_side::position_told;
-use crate::protocol::centrifugo::tokens::centrifugo_verdict;
+use crate::protocol::centrifugo::ping::centrifugo_each_second;
+use crate::protocol::centrifugo::publish::handle_centrifugo_outcome;
+use crate::protocol::centrifugo::server_side::handle_told_position;
+use crate::protocol::centrifugo::tokens::centrifugo_handle_verdict;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
 use crate::protocol::http::options::UPGRADE;
 
@@ -49,9 +49,9 @@ impl Protocol<AllProtocols> for Centrifugo {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        // The body of a request came before, and nothing more is due.
+        // In the body of an answer only the server sends. The client's request is complete, so other bytes are discarded.
         if front.clients.conns.get(slot).has_option(UPGRADE) {
-            front.frames_received(slot, bytes, home, io);
+            front.receive_frames(slot, bytes, home, io);
         }
     }
 
@@ -64,8 +64,8 @@ impl Protocol<AllProtocols> for Centrifugo {
         io: &mut I,
     ) -> bool {
         match front.clients.conns.get(slot).has_option(ONE_WAY) {
-            true => one_way_frame(front, slot, data, home, io),
-            false => front.centrifugo_frame(slot, data, home, io),
+            true => handle_one_way_frame(front, slot, data, home, io),
+            false => front.handle_centrifugo_frame(slot, data, home, io),
         }
     }
 
@@ -78,25 +78,25 @@ impl Protocol<AllProtocols> for Centrifugo {
     }
 
     fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
-        if !end_passed(&mut front.clients, &mut front.subs, slot, io) {
-            centrifugo_second(&mut front.clients, slot, io);
+        if !end_expired(&mut front.clients, &mut front.subs, slot, io) {
+            centrifugo_each_second(&mut front.clients, slot, io);
         }
     }
 
-    /// Commands may wait without a spill.
+    /// Held commands are not in the spill.
     fn has_waiting_input(_conns: &Connections, _slot: u32) -> bool {
         true
     }
 
     fn partial_input(conns: &Connections, slot: u32) -> PartialInput {
         PartialInput {
-            bytes: held_bytes(conns, slot),
+            bytes: held_command_bytes(conns, slot),
             bytes_behind: 0,
         }
     }
 
     fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
-        centrifugo_verdict(clients, queues, conn, who);
+        centrifugo_handle_verdict(clients, queues, conn, who);
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
@@ -115,7 +115,7 @@ impl Protocol<AllProtocols> for Centrifugo {
     }
 
     fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        centrifugo_outcome(&mut front.clients, to.slot, to.part, outcome, io);
+        handle_centrifugo_outcome(&mut front.clients, to.slot, to.part, outcome, io);
     }
 
     fn handle_requested_page<I: Io>(
@@ -128,13 +128,13 @@ impl Protocol<AllProtocols> for Centrifugo {
             return false;
         };
         let question = (to.slot, number);
-        if !position_told(front, question, page, io) {
-            history_answered(&mut front.clients, question, page, io);
+        if !handle_told_position(front, question, page, io) {
+            answer_history_command(&mut front.clients, question, page, io);
         }
         true
     }
 
-    /// A push is the same for all subscribers without deltas, also for those with several subscriptions, whose positions are noted.
+    /// All subscribers without deltas get the same push. For a client with several subscriptions, the subscription's offset is stored too.
     fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
         if has_deltas(&front.clients.conns, slot, part) {

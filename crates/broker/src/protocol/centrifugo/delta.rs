@@ -1,8 +1,8 @@
-//! Messages for subscribers with `delta: "fossil"`: what changed since the topic's message before. The delta of a message is made once, however many
-//! subscribers get it.
+//! Sends messages to subscribers with `delta: "fossil"` as deltas: as the difference from the topic's previous message. The delta of a message is made once,
+//! however many subscribers get it.
 //!
-//! Invariants: a delta goes only to a client that was sent the message before; any other client gets the whole message. What is kept here is bounded by
-//! `centrifugo.delta_bytes`, and charged to the memory account. While memory is short, nothing is kept, and messages are sent whole.
+//! Invariants: a delta goes only to a client that was sent the previous message. Any other client gets the whole message. `centrifugo.delta_bytes` limits the
+//! messages that are kept here, and they are charged to the memory account. While memory is short, none are kept, and messages are sent whole.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -16,17 +16,17 @@ use crate::budget::account::Level;
 use crate::client::row::Row;
 use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
-use crate::protocol::centrifugo::publication::{Data, Form, write_form};
+use crate::protocol::centrifugo::publication::{Data, DeltaForm, write_delta_form};
 use crate::protocol::centrifugo::state::{DeltaBase, state, state_mut};
 use crate::protocol::encode::write_push_by;
 use crate::protocol::front::{Clients, Connections};
 use crate::store::rope::Rope;
 
-/// The latest messages of topics with such subscriptions on this shard.
+/// The latest messages of the topics that have subscribers with deltas on this shard.
 #[derive(Default)]
 pub(crate) struct LatestMessages {
-    /// By name, for each form.
-    by_form: [BTreeMap<Box<[u8]>, Latest>; 2],
+    /// The messages by topic name, for each format.
+    by_form: [BTreeMap<Box<[u8]>, LatestMessage>; 2],
     /// The bytes of all names, texts and deltas.
     latest_bytes: usize,
     /// Working memory of [`fossil::create`].
@@ -34,16 +34,16 @@ pub(crate) struct LatestMessages {
 }
 
 /// The latest message of a topic.
-struct Latest {
+struct LatestMessage {
     offset: u64,
     text: Box<[u8]>,
-    /// How it differs from the message before; `None` if that is not known, or the whole message is shorter.
+    /// The delta from the previous message; `None` if that is not known, or the whole message is shorter.
     delta: Option<Box<[u8]>>,
 }
 
-impl Latest {
+impl LatestMessage {
     fn bytes(&self) -> usize {
-        size_of::<Latest>() + self.text.len() + self.delta.as_ref().map_or(0, |it| it.len())
+        size_of::<LatestMessage>() + self.text.len() + self.delta.as_ref().map_or(0, |it| it.len())
     }
 }
 
@@ -53,42 +53,43 @@ impl LatestMessages {
         self.latest_bytes + self.table.capacity() * size_of::<u32>()
     }
 
-    /// How the message at `offset` of the topic differs from the one at `previous`, which was the topic's last one. `most` is the limit of the kept bytes. Returns also whether it was computed.
+    /// The delta of the message at `offset` from the topic's previous message, which is at `previous`, and whether it was computed now. `bytes_max` limits the
+    /// kept bytes.
     fn delta(
         &mut self,
         (format, name): (Format, &[u8]),
         ((offset, previous), text): ((u64, u64), &[u8]),
-        most: usize,
+        bytes_max: usize,
     ) -> (Option<&[u8]>, bool) {
         let form = usize::from(format == Format::Protobuf);
-        let known = self.by_form[form].get(name);
-        let is_new = known.is_none_or(|it| it.offset < offset);
+        let stored = self.by_form[form].get(name);
+        let is_new = stored.is_none_or(|it| it.offset < offset);
         if is_new {
-            let before = known.filter(|it| it.offset == previous);
+            let before = stored.filter(|it| it.offset == previous);
             let delta = before.and_then(|it| shorter_delta(&it.text, text, &mut self.table));
-            let latest = Latest {
+            let latest = LatestMessage {
                 offset,
                 text: text.into(),
                 delta,
             };
-            self.keep(form, name, latest, most);
+            self.store(form, name, latest, bytes_max);
         }
         let latest = self.by_form[form].get(name);
         let latest = latest.filter(|it| it.offset == offset);
         (latest.and_then(|it| it.delta.as_deref()), is_new)
     }
 
-    fn keep(&mut self, form: usize, name: &[u8], latest: Latest, most: usize) {
+    fn store(&mut self, form: usize, name: &[u8], latest: LatestMessage, bytes_max: usize) {
         if let Some(old) = self.by_form[form].remove(name) {
             self.latest_bytes -= old.bytes() + name.len();
         }
         let bytes = latest.bytes() + name.len();
-        if self.latest_bytes + bytes > most {
+        if self.latest_bytes + bytes > bytes_max {
             // The next message of each topic is sent whole.
             self.by_form = Default::default();
             self.latest_bytes = 0;
         }
-        if bytes <= most {
+        if bytes <= bytes_max {
             self.latest_bytes += bytes;
             self.by_form[form].insert(name.into(), latest);
         }
@@ -101,7 +102,7 @@ fn shorter_delta(old: &[u8], new: &[u8], table: &mut Vec<u32>) -> Option<Box<[u8
     (delta.len() < new.len()).then(|| delta.into())
 }
 
-/// The text that a client of deltas has of a message: in JSON the text of a value.
+/// The text of a message from which deltas are made. In JSON it is the text of a JSON value.
 pub(super) fn text_of<'a>(data: &Data<'a>) -> Cow<'a, [u8]> {
     let quoted = |text: &[u8]| {
         let mut out = Vec::with_capacity(text.len() + 2);
@@ -116,76 +117,81 @@ pub(super) fn text_of<'a>(data: &Data<'a>) -> Cow<'a, [u8]> {
 }
 
 /// Begins the deltas of a subscription.
-pub(super) fn begin_deltas(conns: &mut Connections, slot: u32, part: u32) {
+pub(super) fn begin_deltas(conns: &mut Connections, slot: u32, sub_index: u32) {
     conns.get_mut(slot).consumer.options |= DELTA;
-    let base = DeltaBase { part, sent: 0 };
+    let base = DeltaBase {
+        sub_index: sub_index,
+        sent_offset: 0,
+    };
     let deltas = &mut state_mut(conns, slot).deltas;
-    if let Err(index) = deltas.binary_search_by_key(&part, |it| it.part) {
+    if let Err(index) = deltas.binary_search_by_key(&sub_index, |it| it.sub_index) {
         deltas.insert(index, base);
     }
 }
 
 /// Ends the deltas of a subscription that ends.
-pub(super) fn end_deltas(conns: &mut Connections, slot: u32, part: u32) {
-    if let Some(index) = find(conns, slot, part) {
+pub(super) fn end_deltas(conns: &mut Connections, slot: u32, sub_index: u32) {
+    if let Some(index) = find_delta_base(conns, slot, sub_index) {
         state_mut(conns, slot).deltas.remove(index);
     }
 }
 
 /// Whether a subscription gets deltas.
-pub(super) fn has_deltas(conns: &Connections, slot: u32, part: u32) -> bool {
-    find(conns, slot, part).is_some()
+pub(super) fn has_deltas(conns: &Connections, slot: u32, sub_index: u32) -> bool {
+    find_delta_base(conns, slot, sub_index).is_some()
 }
 
-fn find(conns: &Connections, slot: u32, part: u32) -> Option<usize> {
+fn find_delta_base(conns: &Connections, slot: u32, sub_index: u32) -> Option<usize> {
     let is_wanted = |row: &Row| row.has_option(DELTA);
     let deltas = &state(conns, slot)
         .filter(|_| is_wanted(conns.get(slot)))?
         .deltas;
-    deltas.binary_search_by_key(&part, |it| it.part).ok()
+    deltas
+        .binary_search_by_key(&sub_index, |it| it.sub_index)
+        .ok()
 }
 
 /// Notes that the client of a subscription with deltas was sent the message at this offset.
-pub(super) fn note_sent(conns: &mut Connections, slot: u32, part: u32, offset: u64) {
-    if let Some(at) = find(conns, slot, part) {
-        state_mut(conns, slot).deltas[at].sent = offset;
+pub(super) fn note_sent(conns: &mut Connections, slot: u32, sub_index: u32, offset: u64) {
+    if let Some(index) = find_delta_base(conns, slot, sub_index) {
+        state_mut(conns, slot).deltas[index].sent_offset = offset;
     }
 }
 
 /// Appends the push of a message for a subscription with deltas. False if it has none.
 pub(super) fn write_delta_push(
     clients: &mut Clients,
-    (slot, part): (u32, u32),
+    (slot, sub_index): (u32, u32),
     name: &[u8],
     (record, frames): (&Record, &Frames),
     out: &mut Rope,
 ) -> bool {
-    let Some(at) = find(&clients.conns, slot, part) else {
+    let Some(index) = find_delta_base(&clients.conns, slot, sub_index) else {
         return false;
     };
-    let base = &mut state_mut(&mut clients.conns, slot).deltas[at];
-    let had = core::mem::replace(&mut base.sent, record.offset);
+    let base = &mut state_mut(&mut clients.conns, slot).deltas[index];
+    let sent_before = core::mem::replace(&mut base.sent_offset, record.offset);
     let row = clients.conns.get(slot);
     let (format, encoding) = (format_of(row), pushes_of(row));
     let data = Data::of(format, frames.data(record));
     let text = text_of(&data);
-    let most = match clients.conns.level() >= Level::Full {
+    let bytes_max = match clients.conns.level() >= Level::Full {
         true => 0,
         false => clients.ctx.world.settings.centrifugo.delta_bytes,
     };
-    let at = (record.offset, record.previous);
+    let index = (record.offset, record.previous);
     let latest = &mut clients.protocol_state.latest_messages;
-    let (delta, is_new) = latest.delta((format, name), (at, &text), most);
+    let (delta, is_new) = latest.delta((format, name), (index, &text), bytes_max);
     if is_new {
         clients.meter.work.steps.add_bytes(2 * text.len());
     }
-    let delta = delta.filter(|_| had == record.previous);
+    let delta = delta.filter(|_| sent_before == record.previous);
     let form = match delta {
-        Some(delta) => Form::Delta(delta),
-        None => Form::Text(&text),
+        Some(delta) => DeltaForm::Delta(delta),
+        None => DeltaForm::Text(&text),
     };
     write_push_by(encoding, out, |format, is_one_way, out| {
-        write_form(format, is_one_way, name, (record.offset, &data, form), out);
+        write_delta_form(format, is_one_way, name, (record.offset, &data, form), out);
     });
     true
 }

@@ -1,10 +1,10 @@
-//! Commands that a client posts, each frame in a request of its own, because the way of its connection goes to the client only. A request may come to any
-//! shard. Its shard hands the commands to the connection, and answers the request when the connection has them.
+//! Handles posted commands. On the body of an answer only the server can send, so the client posts each frame of commands in a request. The request may come to
+//! any shard, which hands the commands to the connection, and answers the request when the connection has them.
 //!
 //! Invariants:
-//! * A session id has a keyed digest of the connection, so it cannot be guessed, and needs no memory. Whoever has it may act as the client, as in
-//!   Centrifugo.
-//! * The row of a connection is used again, but not by as many connections in one second as there are generations. So no later connection has the id.
+//! * A session id contains a keyed digest of the connection, so it cannot be guessed and needs no memory. As in Centrifugo, everybody who knows it may act as the
+//!   client.
+//! * No later connection has the same session id. A connection's row is used again, but fewer connections use it in one second than there are generations.
 
 use alloc::format;
 use alloc::string::String;
@@ -24,11 +24,11 @@ use crate::protocol::centrifugo::options::posts_commands;
 use crate::protocol::centrifugo::state::node_id;
 use crate::protocol::front::{Clients, Front, Lanes, Queues};
 use crate::protocol::http::answer::answer_waiting;
-use crate::protocol::http::publish::wait;
-use crate::protocol::http::state::Pending;
+use crate::protocol::http::publish::wait_for_answer;
+use crate::protocol::http::state::PendingAnswer;
 use crate::protocol::http::task::Flow;
 
-/// Separates these digests from others with the same key.
+/// Makes these digests different from others with the same key.
 const PURPOSE: &[u8] = b"a session of Centrifugo's protocol";
 
 /// The connection of a session.
@@ -119,7 +119,7 @@ pub(crate) fn hand_over_commands(
     let posted = match decode::emulation(format, body, &mut scratch) {
         Ok(posted) => posted,
         Err(error) => {
-            clients.respond_saying(slot, Reason::BadBody, &format!("{error}"));
+            clients.respond_with_text(slot, Reason::BadBody, &format!("{error}"));
             return Flow::Next;
         }
     };
@@ -131,7 +131,7 @@ pub(crate) fn hand_over_commands(
     }
     let Some(session) = Session::named(world, posted.session) else {
         // Centrifugo answers this too.
-        clients.head(slot, 204).end();
+        clients.response_head(slot, 204).end();
         return Flow::Next;
     };
     let commands = SessionCommands {
@@ -142,11 +142,11 @@ pub(crate) fn hand_over_commands(
         charge: InFlightCharge::new(&world.admission, posted.data.len()),
     };
     lanes.tell(session.shard, Tell::Commands(Arc::new(commands)));
-    wait(&mut clients.conns, slot, Pending::Commands)
+    wait_for_answer(&mut clients.conns, slot, PendingAnswer::Commands)
 }
 
-/// Commands have come for a connection of this shard.
-pub(crate) fn commands_came<I: Io>(
+/// Handles posted commands for a connection of this shard, and tells the shard of the request that they have come.
+pub(crate) fn take_session_commands<I: Io>(
     front: &mut Front,
     from: ShardId,
     commands: &SessionCommands,
@@ -160,24 +160,24 @@ pub(crate) fn commands_came<I: Io>(
             && clients.conns.start_second(slot).unix_s(clients.ctx.now) == commands.began_unix_s
     };
     if is_served {
-        front.posted_frame(slot, &commands.data, io);
+        front.handle_posted_frame(slot, &commands.data, io);
     }
     front.subs.lanes.tell(from, Tell::Fenced(commands.to));
 }
 
-/// Answers the request whose commands the connection has. False if the answer is for another request.
-pub(crate) fn commands_handed_over<I: Io>(
+/// Answers a request whose commands were handed to their connection. Returns false if the connection's request is another one.
+pub(crate) fn answer_posted_commands<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     to: ReplyTo,
     io: &mut I,
 ) -> bool {
     let pending = &mut clients.conns.extra(to.slot).protocol_state.pending;
-    if !matches!(pending, Some(Pending::Commands)) {
+    if !matches!(pending, Some(PendingAnswer::Commands)) {
         return false;
     }
     *pending = None;
-    clients.head(to.slot, 204).end();
+    clients.response_head(to.slot, 204).end();
     answer_waiting(clients, queues, to.slot, io);
     true
 }

@@ -1,7 +1,7 @@
-//! Pushes of joins and leaves: a subscription may ask to be told who else comes to its channel, and who leaves.
+//! Pushes of joins and leaves: with a subscription, a client may ask to be told who else joins and leaves the channel.
 //!
-//! The connection watches the topic at its home (the part of a shard that keeps it), as a watcher of `GET /presence` does, but without a snapshot: it is told
-//! what changes from its subscription on. The home sends the next page (a bounded part of the changes) only when the socket has accepted the one before.
+//! The connection watches the topic at its home (the part of a shard that keeps the topic) like a watcher of `GET /presence`, but without a snapshot: the client is
+//! told the changes from its subscription on. The home sends the next page (a bounded part of the changes) only when the socket has accepted the one before.
 
 use alloc::vec::Vec;
 
@@ -14,31 +14,33 @@ use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
 use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::state::{
-    Watching, client_id_text, is_subscribing, state, state_mut,
+    WatchedChannel, client_id_text, is_subscribing, state, state_mut,
 };
 use crate::protocol::front::{Clients, Lanes};
 use crate::store::slab::NONE;
 
-/// A subscription asks to be told of joins and leaves. Without the right, without presence or without room for a watcher it is not told.
+/// Begins the pushes of joins and leaves for a subscription. Does nothing without the right, if the topic has no presence, or without room for a watcher.
 pub(super) fn begin_pushes(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
-    (part, name): (u32, &[u8]),
+    (sub_key, name): (u32, &[u8]),
 ) {
     let client = clients.conns.get(slot).consumer.client;
     if !may_watch(clients, slot, name) || !clients.ctx.world.admission.enter_watcher(client) {
         return;
     }
-    let watching = Watching {
-        part,
+    let watching = WatchedChannel {
+        sub_key,
         topic: name.into(),
         client,
-        waits: false,
-        skips: false,
+        is_page_due: false,
+        skips_snapshot: false,
     };
     ask(clients, lanes, slot, &watching, PresenceAsk::WatchChanges);
-    state_mut(&mut clients.conns, slot).watching.push(watching);
+    state_mut(&mut clients.conns, slot)
+        .watched_channels
+        .push(watching);
 }
 
 fn may_watch(clients: &Clients, slot: u32, name: &[u8]) -> bool {
@@ -51,18 +53,18 @@ fn ask(
     clients: &Clients,
     lanes: &mut Lanes,
     slot: u32,
-    watching: &Watching,
+    watching: &WatchedChannel,
     ask: impl Fn(ReplyTo) -> PresenceAsk,
 ) {
-    let to = clients.conns.reply_to(slot, watching.part);
+    let to = clients.conns.reply_to(slot, watching.sub_key);
     let (_, home) = clients.ctx.hash_and_home_of(&watching.topic);
     lanes.ask(home, |bytes| {
         Ask::Presence(ask(to), Span::append(bytes, &watching.topic))
     });
 }
 
-/// A page of changes has come.
-pub(super) fn changes_came<I: Io>(
+/// Pushes a page of changes to the client.
+pub(super) fn push_changes<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     to: ReplyTo,
@@ -70,14 +72,14 @@ pub(super) fn changes_came<I: Io>(
     io: &mut I,
 ) {
     let slot = to.slot;
-    let mut all = take_watching(clients, slot);
-    let mut watching = all.iter_mut().find(|it| it.part == to.part);
-    let part = part_named(&clients.conns, slot, to.part);
-    if let (Some(watching), Some(part)) = (&mut watching, part) {
-        // After a loss the home sends all members again. Only what changes after that is news.
-        let skips = watching.skips | page.resets;
-        watching.skips = skips && !page.completes;
-        if !skips && !is_subscribing(clients, slot, part) {
+    let mut watched = take_watching(clients, slot);
+    let mut watching = watched.iter_mut().find(|it| it.sub_key == to.part);
+    let sub_index = part_named(&clients.conns, slot, to.part);
+    if let (Some(watching), Some(sub_index)) = (&mut watching, sub_index) {
+        // After a loss of changes the home sends all members again, which the client is not told.
+        let skips = watching.skips_snapshot | page.resets;
+        watching.skips_snapshot = skips && !page.completes;
+        if !skips && !is_subscribing(clients, slot, sub_index) {
             // Topics are UTF-8.
             let channel = core::str::from_utf8(&watching.topic).unwrap_or_default();
             for change in page.changes.iter() {
@@ -85,39 +87,39 @@ pub(super) fn changes_came<I: Io>(
             }
             clients.send_reply(slot, io);
         }
-        watching.waits = clients.conns.get(slot).link.outbox != NONE;
-        if !watching.waits {
+        watching.is_page_due = clients.conns.get(slot).link.outbox != NONE;
+        if !watching.is_page_due {
             ask(clients, lanes, slot, watching, PresenceAsk::Ready);
         }
     }
-    put_watching(clients, slot, all);
+    put_watching(clients, slot, watched);
 }
 
-/// The socket has accepted everything, so pages may come that waited for that.
+/// Asks for the pages that are due, if the socket has accepted everything.
 pub(super) fn ask_for_changes(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     if clients.conns.get(slot).link.outbox != NONE {
         return;
     }
-    let mut all = take_watching(clients, slot);
-    for watching in all.iter_mut().filter(|it| it.waits) {
-        watching.waits = false;
+    let mut watched = take_watching(clients, slot);
+    for watching in watched.iter_mut().filter(|it| it.is_page_due) {
+        watching.is_page_due = false;
         ask(clients, lanes, slot, watching, PresenceAsk::Ready);
     }
-    put_watching(clients, slot, all);
+    put_watching(clients, slot, watched);
 }
 
-/// The subscription with this index ends.
-pub(super) fn end_pushes(clients: &mut Clients, lanes: &mut Lanes, slot: u32, part: u32) {
-    let name = part_name(&clients.conns, slot, part);
-    end_pushes_where(clients, lanes, slot, |_, it| it.part == name);
+/// Ends the pushes of the subscription with this index.
+pub(super) fn end_pushes(clients: &mut Clients, lanes: &mut Lanes, slot: u32, sub_index: u32) {
+    let key = part_name(&clients.conns, slot, sub_index);
+    end_pushes_where(clients, lanes, slot, |_, it| it.sub_key == key);
 }
 
-/// The connection ends.
+/// Ends all pushes of a connection.
 pub(crate) fn end_all_pushes(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     end_pushes_where(clients, lanes, slot, |_, _| true);
 }
 
-/// The settings have changed, so some may have ended.
+/// Ends the pushes that new settings do not allow.
 pub(super) fn review_pushes(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     end_pushes_where(clients, lanes, slot, |clients, it| {
         !may_watch(clients, slot, &it.topic)
@@ -128,7 +130,7 @@ fn end_pushes_where(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
-    ends: impl Fn(&Clients, &Watching) -> bool,
+    ends: impl Fn(&Clients, &WatchedChannel) -> bool,
 ) {
     let mut all = take_watching(clients, slot);
     all.retain(|watching| {
@@ -142,16 +144,16 @@ fn end_pushes_where(
     put_watching(clients, slot, all);
 }
 
-fn take_watching(clients: &mut Clients, slot: u32) -> Vec<Watching> {
-    match state(&clients.conns, slot).is_some_and(|it| !it.watching.is_empty()) {
-        true => core::mem::take(&mut state_mut(&mut clients.conns, slot).watching),
+fn take_watching(clients: &mut Clients, slot: u32) -> Vec<WatchedChannel> {
+    match state(&clients.conns, slot).is_some_and(|it| !it.watched_channels.is_empty()) {
+        true => core::mem::take(&mut state_mut(&mut clients.conns, slot).watched_channels),
         false => Vec::new(),
     }
 }
 
-fn put_watching(clients: &mut Clients, slot: u32, watching: Vec<Watching>) {
+fn put_watching(clients: &mut Clients, slot: u32, watching: Vec<WatchedChannel>) {
     if !watching.is_empty() {
-        state_mut(&mut clients.conns, slot).watching = watching;
+        state_mut(&mut clients.conns, slot).watched_channels = watching;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The end of what was granted: connections without a connect command, subscriptions whose token ends, and reviews after new settings.
+//! Ends what has lapsed: connections without a connect command, subscriptions whose token ends or is revoked, and subscriptions that new rights do not grant.
 
 use alloc::vec::Vec;
 
@@ -9,22 +9,22 @@ use crate::base::reason::Reason;
 use crate::client::list::list_of;
 use crate::client::row::SUBSCRIPTION_LIST;
 use crate::io::Io;
-use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::options::{CONNECTED, connect_until_s};
 use crate::protocol::centrifugo::server_side::is_connecting;
-use crate::protocol::centrifugo::state::{Granted, state};
+use crate::protocol::centrifugo::state::{SeparateGrant, state};
 use crate::protocol::centrifugo::subscribe::end_subscription;
-use crate::protocol::centrifugo::tokens::is_asked_for;
+use crate::protocol::centrifugo::tokens::awaits_verdict_on_token;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::store::slab::NONE;
 
-fn granted(clients: &Clients, slot: u32) -> &[Granted] {
-    state(&clients.conns, slot).map_or(&[], |state| &state.granted)
+fn granted(clients: &Clients, slot: u32) -> &[SeparateGrant] {
+    state(&clients.conns, slot).map_or(&[], |state| &state.separate_grants)
 }
 
-/// Ends a connection without a connect command in time, and subscriptions whose tokens have ended. Called once a second: input and waiting bytes move the
-/// deadline of a connection, but none of these ends. Returns whether the connection ends.
-pub(super) fn end_passed<I: Io>(
+/// Ends a connection that has sent no connect command in time, and subscriptions whose tokens have ended. Called once a second, because the deadline of a
+/// connection is moved by received and waiting bytes, and these ends must not move. Returns whether the connection ends.
+pub(super) fn end_expired<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
@@ -32,20 +32,20 @@ pub(super) fn end_passed<I: Io>(
 ) -> bool {
     let row = clients.conns.get(slot);
     if !row.has_option(CONNECTED) {
-        // While the server looks for the answer, the client cannot do anything about it.
-        let waits = is_asked_for(clients, slot) || is_connecting(clients, slot);
-        let is_late = !waits && connect_until_s(row) < clients.ctx.now.s;
+        // A connect that waits for the server is not late.
+        let is_waiting = awaits_verdict_on_token(clients, slot) || is_connecting(clients, slot);
+        let is_late = !is_waiting && connect_until_s(row) < clients.ctx.now.s;
         if is_late {
-            end_saying(clients, slot, Disconnect::STALE, Disconnect::STALE.text, io);
+            end_with_text(clients, slot, Disconnect::STALE, Disconnect::STALE.text, io);
         }
         return is_late;
     }
-    let now = clients.ctx.wall_s();
+    let unix_s = clients.ctx.wall_s();
     let ended = granted(clients, slot).iter();
-    let ended = ended.filter(|granted| granted.until_unix_s <= now);
-    let ended: Vec<u32> = ended.map(|granted| granted.part).collect();
-    for part in ended {
-        end_subscription(clients, subs, (slot, part), Unsubscribe::EXPIRED);
+    let ended = ended.filter(|granted| granted.until_unix_s <= unix_s);
+    let ended: Vec<u32> = ended.map(|granted| granted.sub_index).collect();
+    for sub_index in ended {
+        end_subscription(clients, subs, (slot, sub_index), Unsubscribe::EXPIRED);
     }
     clients.send_reply(slot, io);
     false
@@ -58,14 +58,14 @@ pub(super) fn end_revoked<I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    let is_revoked = |it: &&Granted| {
+    let is_revoked = |it: &&SeparateGrant| {
         let token = it.token.as_ref();
         token.is_some_and(|token| clients.is_revoked(token))
     };
     let revoked = granted(clients, slot).iter().filter(is_revoked);
-    let revoked: Vec<u32> = revoked.map(|it| it.part).collect();
-    for part in revoked {
-        end_subscription(clients, subs, (slot, part), Unsubscribe::SERVER);
+    let revoked: Vec<u32> = revoked.map(|it| it.sub_index).collect();
+    for sub_index in revoked {
+        end_subscription(clients, subs, (slot, sub_index), Unsubscribe::SERVER);
     }
     clients.send_reply(slot, io);
 }
@@ -77,45 +77,60 @@ pub(super) fn may_keep_all(
     slot: u32,
 ) -> Result<(), Reason> {
     let row = clients.conns.get(slot);
-    let may = |topic: u32| match topic {
+    let check = |topic: u32| match topic {
         NONE => Ok(()),
         topic => clients.check_right(slot, Right::Subscribe, subs.topics.name(topic)),
     };
     if !row.has_option(SUBSCRIPTION_LIST) {
-        return may(row.consumer.topic);
+        return check(row.consumer.topic);
     }
-    let by_token = parts_by_token(clients, slot);
+    let by_token = subscriptions_by_token(clients, slot);
     let list = list_of(&clients.conns, slot).iter().enumerate();
-    let judged = list.filter(|(part, _)| by_token.binary_search(&(*part as u32)).is_err());
-    judged.map(|(_, sub)| sub.topic).try_for_each(may)
+    let checked =
+        list.filter(|(sub_index, _)| by_token.binary_search(&(*sub_index as u32)).is_err());
+    checked.map(|(_, sub)| sub.topic).try_for_each(check)
 }
 
-/// The subscriptions of the client that have tokens of their own, sorted. The walk is charged, since clients cause it as often as they want.
-fn parts_by_token(clients: &Clients, slot: u32) -> Vec<u32> {
-    let mut parts: Vec<u32> = granted(clients, slot).iter().map(|it| it.part).collect();
-    parts.sort_unstable();
+/// The indexes of the client's subscriptions with separate grants, sorted. Counts the work of a walk over all subscriptions, since clients can cause it as often
+/// as they want.
+fn subscriptions_by_token(clients: &Clients, slot: u32) -> Vec<u32> {
+    let mut sub_indexes: Vec<u32> = granted(clients, slot)
+        .iter()
+        .map(|it| it.sub_index)
+        .collect();
+    sub_indexes.sort_unstable();
     let subscriptions = list_of(&clients.conns, slot).len();
-    clients.meter.work.steps.add(parts.len() + subscriptions);
-    parts
+    clients
+        .meter
+        .work
+        .steps
+        .add(sub_indexes.len() + subscriptions);
+    sub_indexes
 }
 
 /// Ends the subscriptions that the client's new token does not grant.
-pub(super) fn end_not_granted(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
+pub(super) fn end_subscriptions_without_right(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+) {
     if may_keep_all(clients, subs, slot).is_ok() {
         return;
     }
     clients.expand(slot);
-    let by_token = parts_by_token(clients, slot);
+    let by_token = subscriptions_by_token(clients, slot);
     let list = list_of(&clients.conns, slot).iter().enumerate();
-    let lost = list.filter(|(part, sub)| {
+    let without_right = list.filter(|(sub_index, sub)| {
         sub.topic != NONE
-            && by_token.binary_search(&(*part as u32)).is_err()
+            && by_token.binary_search(&(*sub_index as u32)).is_err()
             && clients
                 .check_right(slot, Right::Subscribe, subs.topics.name(sub.topic))
                 .is_err()
     });
-    let lost: Vec<u32> = lost.map(|(part, _)| part as u32).collect();
-    for part in lost {
-        end_subscription(clients, subs, (slot, part), Unsubscribe::EXPIRED);
+    let without_right: Vec<u32> = without_right
+        .map(|(sub_index, _)| sub_index as u32)
+        .collect();
+    for sub_index in without_right {
+        end_subscription(clients, subs, (slot, sub_index), Unsubscribe::EXPIRED);
     }
 }

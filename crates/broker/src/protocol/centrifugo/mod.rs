@@ -2,17 +2,17 @@
 //! of the same name. `docs/CENTRIFUGO.md` says what is built.
 //!
 //! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect` (with `welcome`), `subscribe`, `publish`,
-//! `history` and `presence` carry them out. `body` begins the transports whose way to the client is the body of an answer. Their clients post commands, which
-//! `emulation` hands to the connection; or send none, as those of `one_way`. `server_side` has the subscriptions that the
-//! server begins, and `orders` what its API does with single connections. `delta` has messages as what changed since the last one. `codec` answers a subscribe with the home's first page (a bounded run of past
-//! messages), and sends messages. `ping` watches the client.
+//! `history` and `presence` carry them out. `body` begins the transports over HTTP without WebSocket, which send to the client in the body of an answer that does
+//! not end. Their clients post commands, which `emulation` hands to the connection, or send only a connect (`one_way`). `server_side` has the subscriptions
+//! that the server begins, and `orders` the orders of its API for single connections. `delta` sends messages as differences from the message before.
+//! `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` sends pings and checks for pongs.
 //!
 //! Invariants:
-//! * Nothing is done for a client before its connect command.
+//! * The server carries out no other command of a client before its connect command.
 //! * Each command with an id gets one reply, unless the connection ends.
 //! * A client is told of lost messages: by `recovered: false`, or by the end of the subscription with code 2500, or of the connection with 3010
 //!   if the server began the subscription.
-//! * A message is encoded once for all clients of a form. Idle clients with one subscription need no memory besides their row.
+//! * A message is encoded once for all clients with the same encoding. An idle client with one subscription needs no memory besides its row.
 
 pub(crate) mod body;
 pub(crate) mod close;

@@ -1,16 +1,17 @@
-//! What is known of a connection, as bits of its row. The bits between are those of MQTT's subscriptions, which every list of subscriptions has.
+//! The options of a connection of Centrifugo's protocol, as bits of its row. The bits between them belong to MQTT's subscriptions, and every list of
+//! subscriptions uses them.
 
 use crore_wire::centrifugo::Format;
 
 use crate::client::row::{PROTOCOL_OPTIONS_SHIFT, Row};
 use crate::protocol::encode::Encoding;
-use crate::protocol::http::options::{EVENTS, HTTP10, UPGRADE};
+use crate::protocol::http::options::{AS_EVENTS, UNCHUNKED, UPGRADE};
 
-/// The transport only goes to the client, whose connect command came with the request or in the first frame. A bit that no request uses.
+/// The client sends nothing after its connect command, which comes with the request or in the first frame. A bit that no request uses.
 pub(super) const ONE_WAY: u32 = 1 << 20;
 /// A subscription gets deltas, so that its messages are written for it alone. A bit that no request uses.
 pub(super) const DELTA: u32 = 1 << 21;
-/// Its frames are protobuf, not JSON.
+/// The frames are protobuf, and not JSON.
 pub(super) const PROTOBUF: u32 = 1 << PROTOCOL_OPTIONS_SHIFT;
 /// The connect command has been carried out.
 pub(super) const CONNECTED: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 5);
@@ -19,7 +20,7 @@ pub(super) const AWAITS_PONG: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 6);
 /// Whether the last ping was sent in an odd interval.
 pub(super) const ODD_PING: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 7);
 
-/// The second by which the connect command must come. A client that has not connected has no subscription, so the place of one has room for it.
+/// The second by which the connect command must come. It is stored in the row's field for a subscription, since a client that has not connected has none.
 pub(super) fn connect_until_s(row: &Row) -> u32 {
     row.consumer.place
 }
@@ -27,7 +28,7 @@ pub(super) fn connect_until_s(row: &Row) -> u32 {
 /// The version of the server that clients are told.
 pub(super) const VERSION: &str = concat!("crore ", env!("CARGO_PKG_VERSION"));
 
-/// The form of its frames.
+/// The format of the connection's frames.
 #[inline]
 pub(crate) fn format_of(row: &Row) -> Format {
     match row.has_option(PROTOBUF) {
@@ -36,14 +37,14 @@ pub(crate) fn format_of(row: &Row) -> Format {
     }
 }
 
-/// The encoding of the messages that it gets.
+/// The encoding of the messages that the connection gets.
 #[inline]
 pub(crate) fn pushes_of(row: &Row) -> Encoding {
     if row.has_option(ONE_WAY) {
         return match (
             row.has_option(UPGRADE),
-            row.has_option(EVENTS),
-            row.has_option(HTTP10),
+            row.has_option(AS_EVENTS),
+            row.has_option(UNCHUNKED),
         ) {
             (true, ..) => Encoding::OneWayFrame,
             (_, true, false) => Encoding::OneWayEvents,
@@ -55,8 +56,11 @@ pub(crate) fn pushes_of(row: &Row) -> Encoding {
     match (row.has_option(UPGRADE), row.has_option(PROTOBUF)) {
         (true, true) => Encoding::PushProtobuf,
         (true, false) => Encoding::PushJson,
-        (false, is_protobuf) => match (is_protobuf, row.has_option(EVENTS), row.has_option(HTTP10))
-        {
+        (false, is_protobuf) => match (
+            is_protobuf,
+            row.has_option(AS_EVENTS),
+            row.has_option(UNCHUNKED),
+        ) {
             (true, _, false) => Encoding::PushMessages,
             (true, _, true) => Encoding::PushMessagesToEnd,
             (false, true, false) => Encoding::PushEvents,
@@ -67,7 +71,7 @@ pub(crate) fn pushes_of(row: &Row) -> Encoding {
     }
 }
 
-/// Whether the way to the client is the body of an answer, and the client posts its commands.
+/// Whether the client posts its commands, because the server sends to it in the body of an answer.
 pub(super) fn posts_commands(row: &Row) -> bool {
     !row.has_option(UPGRADE | ONE_WAY)
 }

@@ -1,4 +1,4 @@
-//! Orders of the server's API for single connections.
+//! Carries out orders of the server's API for single connections of Centrifugo's protocol.
 
 use crore_wire::centrifugo::Push;
 use crore_wire::centrifugo::codes::Unsubscribe;
@@ -9,7 +9,7 @@ use crate::client::list::part_of_topic;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::orders::ConnectionOrder;
-use crate::protocol::centrifugo::close::end_by_order;
+use crate::protocol::centrifugo::close::end_for_order;
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::server_side::begin_by_order;
@@ -19,7 +19,7 @@ use crate::protocol::centrifugo::tokens::ttl_of_connection;
 use crate::protocol::front::{Clients, Subscriptions};
 
 /// Carries out an order. False if it changes nothing: the connection is of another protocol, is gone, or has not connected.
-pub(crate) fn centrifugo_order<I: Io>(
+pub(crate) fn carry_out_order<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     conn: ConnId,
@@ -37,7 +37,7 @@ pub(crate) fn centrifugo_order<I: Io>(
         && match order {
             ConnectionOrder::Disconnect => false,
             ConnectionOrder::DisconnectAs(code, reason) => {
-                end_by_order(clients, slot, *code, reason, io);
+                end_for_order(clients, slot, *code, reason, io);
                 return true;
             }
             ConnectionOrder::Subscribe(begins) => begin_by_order(clients, subs, slot, begins),
@@ -52,19 +52,19 @@ pub(crate) fn centrifugo_order<I: Io>(
 
 fn unsubscribe(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, name: &[u8]) -> bool {
     clients.expand(slot);
-    if state(&clients.conns, slot).is_some_and(|it| !it.beginning.is_empty()) {
+    if state(&clients.conns, slot).is_some_and(|it| !it.server_starts.is_empty()) {
         // The client was not told of it.
-        let beginning = &mut state_mut(&mut clients.conns, slot).beginning;
+        let beginning = &mut state_mut(&mut clients.conns, slot).server_starts;
         beginning.retain(|it| it.channel.as_bytes() != name);
     }
-    let Some(part) = part_of_topic(clients, subs, slot, name) else {
+    let Some(sub_index) = part_of_topic(clients, subs, slot, name) else {
         return false;
     };
-    end_subscription(clients, subs, (slot, part), Unsubscribe::SERVER);
+    end_subscription(clients, subs, (slot, sub_index), Unsubscribe::SERVER);
     true
 }
 
-/// The grants stay those of the client's token.
+/// Sets the second in which the client's token ends, and tells the client. The rights stay those of the token.
 fn refresh(clients: &mut Clients, slot: u32, until_unix_s: u32) -> bool {
     let Some((grants, _)) = clients.conns.grants.get(slot) else {
         return false;

@@ -1,8 +1,8 @@
-//! The commands presence and presence_stats: who subscribes to a channel, and how many do. They are questions to the topic's home (the part of a shard that
-//! keeps the topic).
+//! The commands presence and presence_stats: who subscribes to a channel, and how many do. The topic's home (the part of a shard that keeps the topic) is
+//! asked.
 //!
-//! The protocol has one reply for all members, so the pages (bounded parts) of the home are collected up to a limit. A connection has one such command under
-//! way; the next one waits for its answer.
+//! The protocol has one reply for all members, so the pages (bounded parts) of the home are collected up to a limit. A connection has only one such command
+//! pending. The next one waits for its answer.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -15,48 +15,48 @@ use crate::base::access::Right;
 use crate::io::Io;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresenceCounts, PresencePage};
 use crate::mail::{Ask, ReplyTo, Span};
-use crate::protocol::centrifugo::join_leave::changes_came;
-use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::join_leave::push_changes;
+use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
 use crate::protocol::centrifugo::state::{
-    Presence, PresentClient, client_id_text, state, state_mut,
+    PendingPresence, PresentClient, client_id_text, state, state_mut,
 };
 use crate::protocol::centrifugo::subscribe::check_name;
 use crate::protocol::front::{Clients, Lanes, Queues};
 
-/// Marks an answer to a command: no subscription has this name.
+/// Marks an answer as that to a command. No subscription has this key.
 const COMMAND: u32 = u32::MAX;
-/// The bytes of the members in one reply, about.
+/// The approximate limit of the bytes of the members in one reply.
 const MEMBERS_BYTES_MAX: usize = 1 << 20;
 
 /// Asks the topic's home for the members, or for how many there are.
-pub(super) fn client_asks_presence(
+pub(super) fn handle_presence_command(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
     id: u32,
     (channel, counts_only): (&str, bool),
-) -> Result<(), Refused> {
+) -> Result<(), CommandRefusal> {
     if channel.is_empty() {
-        return Err(Refused::bad("a presence without a channel"));
+        return Err(CommandRefusal::bad_request("a presence without a channel"));
     }
     check_name(clients, slot, channel)?;
     let name = channel.as_bytes();
     if let Err(denied) = clients.check_right(slot, Right::Presence, name) {
         clients.note_denied(slot, denied, name);
-        return Err(Refused::for_reason(clients, slot, denied));
+        return Err(CommandRefusal::for_reason(clients, slot, denied));
     }
     let rules = &clients.ctx.world.rules;
     if !rules.get(rules.number_for(name)).presence {
-        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+        return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     }
-    state_mut(&mut clients.conns, slot).presence = Some(Box::new(Presence {
+    state_mut(&mut clients.conns, slot).pending_presence = Some(Box::new(PendingPresence {
         id,
         counts_only,
         name: name.into(),
         members: Vec::new(),
         members_bytes: 0,
     }));
-    // Nobody came after the last number, so the counts come alone.
+    // No member has a greater number, so the answer has only the counts.
     let after = if counts_only { u64::MAX } else { 0 };
     ask(clients, lanes, slot, name, after);
     Ok(())
@@ -64,7 +64,7 @@ pub(super) fn client_asks_presence(
 
 /// Whether a presence command of the connection is not answered.
 pub(super) fn awaits_members(clients: &Clients, slot: u32) -> bool {
-    state(&clients.conns, slot).is_some_and(|it| it.presence.is_some())
+    state(&clients.conns, slot).is_some_and(|it| it.pending_presence.is_some())
 }
 
 fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, name: &[u8], after: u64) {
@@ -75,8 +75,8 @@ fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, name: &[u8], after: u64)
     });
 }
 
-/// A page of members has come, for a command, or of changes for a subscription.
-pub(crate) fn presence_answered<I: Io>(
+/// Handles a page of members for a command, or of changes for a subscription.
+pub(crate) fn handle_centrifugo_presence<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,
@@ -85,24 +85,24 @@ pub(crate) fn presence_answered<I: Io>(
     io: &mut I,
 ) {
     if to.part != COMMAND {
-        return changes_came(clients, lanes, to, page, io);
+        return push_changes(clients, lanes, to, page, io);
     }
     let slot = to.slot;
-    let Some(mut asked) = state_mut(&mut clients.conns, slot).presence.take() else {
+    let Some(mut pending) = state_mut(&mut clients.conns, slot).pending_presence.take() else {
         return;
     };
-    let mut last = 0;
+    let mut last_member = 0;
     for change in page.changes.iter() {
         if let PresenceChange::Join(member) = change {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let client = client_id_text(&clients.ctx.world, member.at);
-            asked.push((client, text(member.user), member.info.into()));
-            last = member.id;
+            pending.push((client, text(member.user), member.info.into()));
+            last_member = member.id;
         }
     }
-    // Even members without user and info would be too many.
-    let least = page.counts.listed as usize * size_of::<PresentClient>();
-    if asked.counts_only {
+    // The bytes that the members take at least, without user and info.
+    let least_bytes = page.counts.listed as usize * size_of::<PresentClient>();
+    if pending.counts_only {
         let PresenceCounts {
             clients: all,
             users,
@@ -112,15 +112,15 @@ pub(crate) fn presence_answered<I: Io>(
             clients: all,
             users,
         };
-        write_reply(clients, slot, asked.id, answer);
+        write_reply(clients, slot, pending.id, answer);
     } else if !page.more {
-        write_members(clients, slot, &asked);
-    } else if asked.members_bytes.max(least) > MEMBERS_BYTES_MAX {
+        write_members(clients, slot, &pending);
+    } else if pending.members_bytes.max(least_bytes) > MEMBERS_BYTES_MAX {
         let words = "so many clients do not fit into one answer; presence_stats counts them";
-        write_error(clients, slot, asked.id, ErrorCode::LIMIT_EXCEEDED, words);
+        write_error(clients, slot, pending.id, ErrorCode::LIMIT_EXCEEDED, words);
     } else {
-        ask(clients, lanes, slot, &asked.name, last);
-        state_mut(&mut clients.conns, slot).presence = Some(asked);
+        ask(clients, lanes, slot, &pending.name, last_member);
+        state_mut(&mut clients.conns, slot).pending_presence = Some(pending);
         return;
     }
     clients.send_reply(slot, io);
@@ -128,8 +128,8 @@ pub(crate) fn presence_answered<I: Io>(
     queues.resume_later(clients, clients.conns.id_of(slot));
 }
 
-fn write_members(clients: &mut Clients, slot: u32, asked: &Presence) {
-    let members = asked.members.iter().map(|(client, user, info)| {
+fn write_members(clients: &mut Clients, slot: u32, pending: &PendingPresence) {
+    let members = pending.members.iter().map(|(client, user, info)| {
         let info = ClientInfo {
             user,
             client,
@@ -139,5 +139,5 @@ fn write_members(clients: &mut Clients, slot: u32, asked: &Presence) {
         (&client[..], info)
     });
     let members: Vec<(&str, ClientInfo<'_>)> = members.collect();
-    write_reply(clients, slot, asked.id, Answer::Presence(&members));
+    write_reply(clients, slot, pending.id, Answer::Presence(&members));
 }

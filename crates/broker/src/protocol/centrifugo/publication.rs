@@ -1,4 +1,4 @@
-//! Messages as clients get them.
+//! Encodes messages as publications, which clients get in replies and pushes.
 
 use alloc::vec::Vec;
 
@@ -9,11 +9,11 @@ use crore_wire::json::is_json;
 
 use crate::mail::{Frames, Record};
 
-/// The label of data in base64.
+/// The tags of data in base64.
 const BASE64: &[(&str, &str)] = &[("encoding", "base64")];
 
-/// The data of a message in one form. Clients of JSON get a JSON value as it is, other text as a string, and other bytes as a string of base64,
-/// which the label `encoding` tells.
+/// The data of a message in one format. In JSON, data that is a JSON value is sent unchanged, other text as a string, and other bytes as a string in base64
+/// with the tag `encoding`.
 pub(super) enum Data<'a> {
     Value(&'a [u8]),
     Text(&'a [u8]),
@@ -30,7 +30,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The data without its label.
+    /// The data without its tags.
     pub fn payload(&self) -> Payload<'_> {
         match self {
             Data::Value(data) => Payload::Value(data),
@@ -60,10 +60,10 @@ impl<'a> Data<'a> {
 
 /// The form of a message for a client of deltas.
 #[derive(Clone, Copy)]
-pub(super) enum Form<'a> {
+pub(super) enum DeltaForm<'a> {
     /// The whole text.
     Text(&'a [u8]),
-    /// How it differs from the text before.
+    /// The delta from the previous text.
     Delta(&'a [u8]),
 }
 
@@ -73,9 +73,9 @@ impl Data<'_> {
         &self,
         format: Format,
         offset: u64,
-        form: Form<'f>,
+        form: DeltaForm<'f>,
     ) -> Publication<'f> {
-        let (Form::Text(bytes) | Form::Delta(bytes)) = form;
+        let (DeltaForm::Text(bytes) | DeltaForm::Delta(bytes)) = form;
         Publication {
             data: match format {
                 Format::Json => Payload::Text(bytes),
@@ -84,25 +84,25 @@ impl Data<'_> {
             info: None,
             offset,
             tags: self.tags(),
-            delta: matches!(form, Form::Delta(_)),
+            delta: matches!(form, DeltaForm::Delta(_)),
         }
     }
 }
 
 /// Appends the push of a message in a form for a client of deltas.
-pub(super) fn write_form(
+pub(super) fn write_delta_form(
     format: Format,
     is_one_way: bool,
     topic: &[u8],
-    (offset, data, form): (u64, &Data<'_>, Form<'_>),
+    (offset, data, form): (u64, &Data<'_>, DeltaForm<'_>),
     out: &mut Vec<u8>,
 ) {
     let publication = data.publication_in(format, offset, form);
     write_publication(format, is_one_way, topic, publication, out);
 }
 
-/// Appends the push of a message, which is the same for every subscriber of a form.
-pub(crate) fn write(
+/// Appends the push of a message, which is the same for all subscribers with the same format.
+pub(crate) fn write_message_push(
     format: Format,
     is_one_way: bool,
     topic: &[u8],

@@ -10,27 +10,27 @@ use crate::io::Io;
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::{self, Outcome};
 use crate::protocol::centrifugo::reasons::error_of;
-use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
 use crate::protocol::centrifugo::subscribe::check_name;
 use crate::protocol::front::{Clients, Subscriptions};
 
-/// Publishes a message. The outcome is the answer.
-pub(super) fn client_publishes(
+/// Publishes a message. The command is answered with the outcome.
+pub(super) fn handle_publish_command(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     id: u32,
     publish: &Publish<'_>,
     home: &mut Option<Home>,
-) -> Result<(), Refused> {
+) -> Result<(), CommandRefusal> {
     if publish.channel.is_empty() {
-        return Err(Refused::bad("a publish without a channel"));
+        return Err(CommandRefusal::bad_request("a publish without a channel"));
     }
     if publish.kind != 0 {
-        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+        return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     }
     if publish.data.is_empty() {
-        return Err(Refused::Error(
+        return Err(CommandRefusal::Error(
             ErrorCode::BAD_REQUEST,
             "a publish without data".into(),
         ));
@@ -41,14 +41,16 @@ pub(super) fn client_publishes(
         Err(NotPublished::Name(_)) => check_name(clients, slot, publish.channel)?,
         Err(NotPublished::Denied(reason)) => {
             clients.note_denied(slot, reason, name);
-            return Err(Refused::for_reason(clients, slot, reason));
+            return Err(CommandRefusal::for_reason(clients, slot, reason));
         }
-        Err(NotPublished::Other(reason)) => return Err(Refused::for_reason(clients, slot, reason)),
+        Err(NotPublished::Other(reason)) => {
+            return Err(CommandRefusal::for_reason(clients, slot, reason));
+        }
     }
-    if let Err(reached) = clients.check_publish_rate(slot) {
-        return Err(Refused::for_reason(clients, slot, reached));
+    if let Err(reason) = clients.check_publish_rate(slot) {
+        return Err(CommandRefusal::for_reason(clients, slot, reason));
     }
-    let (hash, at) = clients.ctx.hash_and_home_of(name);
+    let (hash, home_shard) = clients.ctx.hash_and_home_of(name);
     let message = message::Publish {
         hash,
         name,
@@ -62,14 +64,14 @@ pub(super) fn client_publishes(
         client: clients.conns.get(slot).consumer.client,
     };
     let answer = mail::WantedAnswer::OutcomeAndInfo(clients.conns.reply_to(slot, id));
-    if let Some(outcome) = publish_as(clients, subs, home, slot, at, &message, answer) {
+    if let Some(outcome) = publish_as(clients, subs, home, slot, home_shard, &message, answer) {
         write_outcome(clients, slot, id, outcome);
     }
     Ok(())
 }
 
-/// Another shard's answer to a publish.
-pub(super) fn centrifugo_outcome<I: Io>(
+/// Handles another shard's answer to a publish.
+pub(super) fn handle_centrifugo_outcome<I: Io>(
     clients: &mut Clients,
     slot: u32,
     id: u32,

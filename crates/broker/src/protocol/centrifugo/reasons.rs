@@ -1,10 +1,10 @@
-//! The codes of Centrifugo for the reasons of this server.
+//! Maps the reasons of this server to Centrifugo's codes.
 
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
 
 use crate::base::reason::{Closed, Reason, Section};
 
-/// The code of a command that is refused for this reason.
+/// The error code for a command that is refused for this reason.
 pub fn error_of(reason: Reason) -> ErrorCode {
     match reason {
         Reason::Expired | Reason::TokenExpired => ErrorCode::TOKEN_EXPIRED,
@@ -28,7 +28,7 @@ pub fn error_of(reason: Reason) -> ErrorCode {
     }
 }
 
-/// The code of a connection that ends for this reason; `None` if such a connection stays.
+/// The code with which a connection ends for this reason; `None` if the connection stays.
 pub(super) fn disconnect_of(reason: Reason) -> Option<Disconnect> {
     Some(match reason {
         // A subscription outlives its topic.

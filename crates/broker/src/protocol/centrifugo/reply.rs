@@ -1,4 +1,4 @@
-//! Writes replies and pushes, each in a frame, an event or a line of its own. Those of a turn are one write.
+//! Writes replies and pushes, each in a frame, an event or a line of its own. All those of a turn are sent in one write.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -13,32 +13,32 @@ use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::encode::{Encoding, frame_from};
 use crate::protocol::front::Clients;
 use crate::protocol::http::body::write_part;
-use crate::protocol::http::options::EVENTS;
+use crate::protocol::http::options::AS_EVENTS;
 
 /// Why a command is not carried out.
-pub(super) enum Refused {
-    /// It gets an error, in these words. The connection goes on.
+pub(super) enum CommandRefusal {
+    /// The command gets an error with this text. The connection continues.
     Error(ErrorCode, Cow<'static, str>),
     /// The connection ends.
     End(Disconnect, Cow<'static, str>),
 }
 
-impl Refused {
-    /// The documented error.
-    pub fn error(code: ErrorCode) -> Refused {
-        Refused::Error(code, code.text.into())
+impl CommandRefusal {
+    /// The error with the text that Centrifugo documents.
+    pub fn error(code: ErrorCode) -> CommandRefusal {
+        CommandRefusal::Error(code, code.text.into())
     }
 
-    /// A command that only a client with a fault sends.
-    pub fn bad(words: &'static str) -> Refused {
-        Refused::End(Disconnect::BAD_REQUEST, words.into())
+    /// The refusal of a command that a correct client does not send. The connection ends.
+    pub fn bad_request(words: &'static str) -> CommandRefusal {
+        CommandRefusal::End(Disconnect::BAD_REQUEST, words.into())
     }
 
     /// The error for a reason of this server, which is counted.
-    pub fn for_reason(clients: &mut Clients, slot: u32, reason: Reason) -> Refused {
+    pub fn for_reason(clients: &mut Clients, slot: u32, reason: Reason) -> CommandRefusal {
         clients.refused(slot, reason);
         let words = reason.words(&clients.ctx.world.settings);
-        Refused::Error(error_of(reason), words)
+        CommandRefusal::Error(error_of(reason), words)
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn write_reply(clients: &mut Clients, slot: u32, id: u32, answer: Ans
     }
     write_item(clients, slot, |format, out| {
         let written = encode::reply(format, &Reply { id, answer }, out);
-        written.expect("the data is what the form can have");
+        written.expect("the data fits the format");
     });
 }
 
@@ -64,7 +64,7 @@ pub(super) fn write_push(clients: &mut Clients, slot: u32, push: &Push<'_>) {
             true => encode::bare_push(format, push, out),
             false => encode::push(format, push, out),
         };
-        written.expect("the data is what the form can have");
+        written.expect("the data fits the format");
     });
 }
 
@@ -73,7 +73,7 @@ pub(super) fn write_ping(clients: &mut Clients, slot: u32) {
     write_item(clients, slot, encode::ping);
 }
 
-/// Appends what `write` writes, in the form of the connection's transport.
+/// Appends the bytes that `write` writes, framed for the connection's transport.
 fn write_item(clients: &mut Clients, slot: u32, write: impl FnOnce(Format, &mut Vec<u8>)) {
     let (row, out) = (clients.conns.get(slot), &mut clients.scratch.reply);
     let start = out.len();
@@ -87,7 +87,7 @@ fn write_item(clients: &mut Clients, slot: u32, write: impl FnOnce(Format, &mut 
         }
         _ => {
             let item = out.split_off(start);
-            let part = match row.has_option(EVENTS) {
+            let part = match row.has_option(AS_EVENTS) {
                 true => [b"data: ", &item[..], b"\n\n"].concat(),
                 false => [&item[..], b"\n"].concat(),
             };

@@ -1,10 +1,10 @@
 //! Subscriptions that the server begins: those of the claims `channels` and `subs` of a connection token, and those of the API.
 //!
-//! First the homes (the parts of shards that keep topics) are asked where the subscriptions begin. Then the client is told: by the reply to its connect,
-//! which waits for all homes, or by a push. Only then they begin, so that each message comes after the client knows the channel, and no reply has to hold
-//! messages.
+//! First the homes (the parts of shards that keep topics) are asked for the positions where the subscriptions begin. Then the client is told the positions: by
+//! the reply to its connect, which waits for all homes, or by a push. Only then do the subscriptions begin. So the client knows a channel before it gets
+//! the channel's first message, and no reply has to contain messages.
 //!
-//! Invariant: a client that misses messages is told so: by `recovered: false` in the reply, or its connection ends with 3010 and it connects again.
+//! Invariant: a client that has lost messages is told: by `recovered: false` in the reply, or its connection ends with code 3010 and it connects again.
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -24,14 +24,14 @@ use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
 use crate::io::Io;
 use crate::mail::AttachOutcome;
 use crate::mail::orders::ServerSide;
-use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::history::ask_for_page;
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reasons::disconnect_of;
-use crate::protocol::centrifugo::reply::{Refused, write_push};
+use crate::protocol::centrifugo::reply::{CommandRefusal, write_push};
 use crate::protocol::centrifugo::state::{
-    Beginning, ByServer, Granted, epoch_text, state, state_mut,
+    SeparateGrant, ServerStart, StartedBy, epoch_text, state, state_mut,
 };
 use crate::protocol::centrifugo::subscribe::{check_name, position};
 use crate::protocol::centrifugo::welcome::finish_connect;
@@ -43,30 +43,38 @@ pub(super) fn begin_by_token(
     subs: &mut Subscriptions,
     slot: u32,
     (id, connect): (u32, &Connect<'_>),
-) -> Result<bool, Refused> {
+) -> Result<bool, CommandRefusal> {
     let claims = connect.token.split('.').nth(1);
     let Some(claims) = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok()) else {
         return Ok(false);
     };
     let limits = &clients.ctx.world.settings.limits;
-    let most = limits.subscriptions_max();
+    let subscriptions_max = limits.subscriptions_max();
     let mut scratch = decode::Scratch::default();
-    let named = decode::connect_claims(&claims, &mut scratch, most).map_err(|error| {
-        let code = match error {
-            Error::TooManySubs => Disconnect::CHANNEL_LIMIT,
-            _ => Disconnect::INVALID_TOKEN,
-        };
-        Refused::End(code, alloc::format!("the token's channels: {error}").into())
-    })?;
-    let (mut seen, mut bytes) = (BTreeSet::new(), 0);
-    let wanted: Vec<_> = named.iter().filter(|it| seen.insert(it.channel)).collect();
+    let named =
+        decode::connect_claims(&claims, &mut scratch, subscriptions_max).map_err(|error| {
+            let code = match error {
+                Error::TooManySubs => Disconnect::CHANNEL_LIMIT,
+                _ => Disconnect::INVALID_TOKEN,
+            };
+            CommandRefusal::End(code, alloc::format!("the token's channels: {error}").into())
+        })?;
+    let (mut channels, mut bytes) = (BTreeSet::new(), 0);
+    let wanted: Vec<_> = named
+        .iter()
+        .filter(|it| channels.insert(it.channel))
+        .collect();
     for it in &wanted {
         check_name(clients, slot, it.channel)?;
         bytes += it.channel.len();
     }
     let limits = &clients.ctx.world.settings.limits;
     if !limits.has_room_for_names(wanted.len(), bytes) {
-        return Err(Refused::for_reason(clients, slot, Reason::NamesTooLong));
+        return Err(CommandRefusal::for_reason(
+            clients,
+            slot,
+            Reason::NamesTooLong,
+        ));
     }
     for it in &wanted {
         let recovers = connect
@@ -80,16 +88,16 @@ pub(super) fn begin_by_token(
             subs,
             slot,
             it.channel,
-            Beginning {
+            ServerStart {
                 since,
                 data: it.data.into(),
                 until_unix_s: u32::MAX,
-                ..Beginning::default()
+                ..ServerStart::default()
             },
         );
     }
     if !wanted.is_empty() {
-        state_mut(&mut clients.conns, slot).connect = Some(id);
+        state_mut(&mut clients.conns, slot).pending_connect = Some(id);
     }
     Ok(!wanted.is_empty())
 }
@@ -110,11 +118,11 @@ pub(super) fn begin_by_order(
     {
         return false;
     }
-    let beginning = Beginning {
+    let beginning = ServerStart {
         since: order.since.map(Since::At),
         data: order.data.clone(),
         until_unix_s: order.until_unix_s,
-        ..Beginning::default()
+        ..ServerStart::default()
     };
     ask_position(clients, subs, slot, channel, beginning);
     true
@@ -125,25 +133,27 @@ fn ask_position(
     subs: &mut Subscriptions,
     slot: u32,
     channel: &str,
-    beginning: Beginning,
+    beginning: ServerStart,
 ) {
     let since = beginning.since.unwrap_or(Since::Live);
     let number = ask_for_page(clients, subs, slot, channel.as_bytes(), (since, 1));
-    let asked = Beginning {
+    let asked = ServerStart {
         number,
         channel: channel.into(),
         ..beginning
     };
-    state_mut(&mut clients.conns, slot).beginning.push(asked);
+    state_mut(&mut clients.conns, slot)
+        .server_starts
+        .push(asked);
 }
 
 /// Whether the connect command waits for positions.
 pub(super) fn is_connecting(clients: &Clients, slot: u32) -> bool {
-    state(&clients.conns, slot).is_some_and(|it| it.connect.is_some())
+    state(&clients.conns, slot).is_some_and(|it| it.pending_connect.is_some())
 }
 
-/// A home has told where a subscription begins. False if the question was another one.
-pub(super) fn position_told<I: Io>(
+/// Handles a home's answer with the position where a subscription begins. Returns false if the answer is for another request.
+pub(super) fn handle_told_position<I: Io>(
     front: &mut Front,
     (slot, number): (u32, u16),
     (page, frames): TopicPage<'_>,
@@ -155,61 +165,64 @@ pub(super) fn position_told<I: Io>(
         queues,
         ..
     } = front;
-    let beginning = state(&clients.conns, slot).map_or(&[][..], |it| &it.beginning);
-    let Some(at) = beginning.iter().position(|it| it.number == number) else {
+    let beginning = state(&clients.conns, slot).map_or(&[][..], |it| &it.server_starts);
+    let Some(index) = beginning.iter().position(|it| it.number == number) else {
         return false;
     };
     if page.attached != AttachOutcome::Yes && page.attached != AttachOutcome::Gone {
-        refuse(clients, slot, at, page.attached.refusal(), io);
+        refuse_start(clients, slot, index, page.attached.refusal(), io);
         return true;
     }
     let first = frames.pages.get(page.first as usize);
     let first = first.filter(|_| page.count > 0);
-    let is_lost = page.gap || page.attached == AttachOutcome::Gone;
-    let asked = &mut state_mut(&mut clients.conns, slot).beginning[at];
-    let offset = match asked.since {
+    let has_loss = page.gap || page.attached == AttachOutcome::Gone;
+    let start = &mut state_mut(&mut clients.conns, slot).server_starts[index];
+    let offset = match start.since {
         None => page.head,
-        Some(Since::At(seen)) if !is_lost => seen.offset,
+        Some(Since::At(seen)) if !has_loss => seen.offset,
         Some(_) => first.map_or(page.head, |record| record.previous),
     };
-    asked.start = Some(Position::new(page.epoch, offset));
-    asked.is_recovered = asked.since.is_some() && !is_lost;
-    let told = state_mut(&mut clients.conns, slot);
-    match told.connect {
-        Some(id) if told.beginning.iter().all(|it| it.start.is_some()) => {
-            told.connect = None;
-            let all = core::mem::take(&mut told.beginning);
-            reply_to_connect(clients, slot, id, &all);
-            all.iter().for_each(|it| begin(clients, subs, slot, it));
+    start.start = Some(Position::new(page.epoch, offset));
+    start.is_recovered = start.since.is_some() && !has_loss;
+    let state = state_mut(&mut clients.conns, slot);
+    match state.pending_connect {
+        Some(id) if state.server_starts.iter().all(|it| it.start.is_some()) => {
+            state.pending_connect = None;
+            let starts = core::mem::take(&mut state.server_starts);
+            reply_to_connect(clients, slot, id, &starts);
+            starts
+                .iter()
+                .for_each(|it| begin_subscription(clients, subs, slot, it));
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
         Some(_) => {}
         None => {
-            let it = told.beginning.swap_remove(at);
+            let it = state.server_starts.swap_remove(index);
             if part_of_topic(clients, subs, slot, it.channel.as_bytes()).is_some() {
-                // Meanwhile another command or order has subscribed it.
+                // Meanwhile another command or order has subscribed to the channel.
                 return true;
             }
             push_subscribe(clients, slot, &it);
-            begin(clients, subs, slot, &it);
+            begin_subscription(clients, subs, slot, &it);
         }
     }
     clients.send_reply(slot, io);
     true
 }
 
-/// A client does not connect without what its token names. An order of the API has been answered already.
-fn refuse<I: Io>(clients: &mut Clients, slot: u32, at: usize, reason: Reason, io: &mut I) {
-    let told = state_mut(&mut clients.conns, slot);
-    told.beginning.swap_remove(at);
-    if told.connect.is_some() {
+/// Handles a home's refusal of a subscription. If its token names the channel, the client may not connect without it, so the connection ends. An order of the
+/// API was answered already, so nobody is told.
+fn refuse_start<I: Io>(clients: &mut Clients, slot: u32, index: usize, reason: Reason, io: &mut I) {
+    let state = state_mut(&mut clients.conns, slot);
+    state.server_starts.swap_remove(index);
+    if state.pending_connect.is_some() {
         clients.refused(slot, reason);
         let code = disconnect_of(reason).unwrap_or(Disconnect::PERMISSION_DENIED);
-        end_saying(clients, slot, code, reason.text(), io);
+        end_with_text(clients, slot, code, reason.text(), io);
     }
 }
 
-fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, all: &[Beginning]) {
+fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, all: &[ServerStart]) {
     let epochs: Vec<String> = all
         .iter()
         .map(|it| epoch_text(it.start.unwrap_or_default().epoch))
@@ -233,18 +246,21 @@ fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, all: &[Beginning]
     finish_connect(clients, slot, id, &subs);
 }
 
-/// Whether a subscription of the server begins with this page, which is its first one. It begins there whatever was before.
-pub(super) fn begins_now(clients: &mut Clients, slot: u32, part: u32) -> bool {
-    let begins = |it: &Granted| it.part == part && it.by_server == ByServer::Begins;
-    let granted = state(&clients.conns, slot).map_or(&[][..], |it| &it.granted);
-    let at = granted.iter().position(begins);
-    if let Some(at) = at {
-        state_mut(&mut clients.conns, slot).granted[at].by_server = ByServer::Yes;
+/// Whether a page is the first one of a subscription that the server began. Such a subscription begins with it, so messages before it are no loss. Notes that
+/// the page has come.
+pub(super) fn take_begin_by_server(clients: &mut Clients, slot: u32, sub_index: u32) -> bool {
+    let is_waiting = |it: &SeparateGrant| {
+        it.sub_index == sub_index && it.started_by == StartedBy::ServerBeforeFirstPage
+    };
+    let granted = state(&clients.conns, slot).map_or(&[][..], |it| &it.separate_grants);
+    let index = granted.iter().position(is_waiting);
+    if let Some(index) = index {
+        state_mut(&mut clients.conns, slot).separate_grants[index].started_by = StartedBy::Server;
     }
-    at.is_some()
+    index.is_some()
 }
 
-fn push_subscribe(clients: &mut Clients, slot: u32, it: &Beginning) {
+fn push_subscribe(clients: &mut Clients, slot: u32, it: &ServerStart) {
     let start = it.start.unwrap_or_default();
     let data = Data::of(format_of(clients.conns.get(slot)), &it.data);
     let push = Push::Subscribe {
@@ -259,7 +275,12 @@ fn push_subscribe(clients: &mut Clients, slot: u32, it: &Beginning) {
 }
 
 /// Begins a subscription whose position the client knows.
-fn begin(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, it: &Beginning) {
+fn begin_subscription(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    it: &ServerStart,
+) {
     let name = it.channel.as_bytes();
     clients.expand(slot);
     let since = it.start.map_or(Since::Live, Since::At);
@@ -273,18 +294,21 @@ fn begin(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, it: &Beginn
         },
         kind: Kind::New,
     };
-    let Ok(part) = subscribe(clients, subs, slot, &begins, SubscriptionState::default()) else {
+    let Ok(sub_index) = subscribe(clients, subs, slot, &begins, SubscriptionState::default())
+    else {
         return;
     };
-    let granted = Granted {
-        part,
+    let granted = SeparateGrant {
+        sub_index,
         until_unix_s: it.until_unix_s,
         token: None,
-        by_server: match it.since {
-            None => ByServer::Begins,
-            Some(_) => ByServer::Yes,
+        started_by: match it.since {
+            None => StartedBy::ServerBeforeFirstPage,
+            Some(_) => StartedBy::Server,
         },
     };
-    state_mut(&mut clients.conns, slot).granted.push(granted);
+    state_mut(&mut clients.conns, slot)
+        .separate_grants
+        .push(granted);
     clients.note(slot, EventKind::Subscribed, name);
 }

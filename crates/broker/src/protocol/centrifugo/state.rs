@@ -1,4 +1,4 @@
-//! The state of a connection that few clients need, or that clients need only for a while.
+//! The state of a connection with Centrifugo's protocol that few clients need, or that clients need only for a while.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -19,153 +19,153 @@ use crate::mail::presence::MemberConn;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections};
 
-/// The state.
+/// That state.
 #[derive(Default)]
-pub struct Centrifugo {
+pub struct CentrifugoState {
     /// Commands that wait: for a verdict, for credit, or for the next turn.
-    pub held: SpillBuffer,
-    /// The verdict on the token of the next command, until the command is carried out.
-    pub asked: Option<Box<Asked>>,
+    pub held_commands: SpillBuffer,
+    /// The check of the next command's token, until that command is carried out.
+    pub token_check: Option<Box<TokenCheck>>,
     /// Subscribe commands that no home has answered.
-    pub subscribing: Vec<Subscribing>,
+    pub pending_subscribes: Vec<PendingSubscribe>,
     /// History commands that no home has answered.
-    pub histories: Vec<History>,
+    pub pending_histories: Vec<PendingHistory>,
     /// The presence command that is not answered. The next one waits for it.
-    pub presence: Option<Box<Presence>>,
-    /// Subscriptions that are told of joins and leaves.
-    pub watching: Vec<Watching>,
+    pub pending_presence: Option<Box<PendingPresence>>,
+    /// Subscriptions whose client is told of joins and leaves.
+    pub watched_channels: Vec<WatchedChannel>,
     /// Subscriptions that get deltas, sorted by their index.
     pub deltas: Vec<DeltaBase>,
-    /// Subscriptions that the rights of the connection do not grant: by tokens of their own, or because the server began them.
-    pub granted: Vec<Granted>,
-    /// Subscriptions of the server whose positions the homes have not told.
-    pub beginning: Vec<Beginning>,
-    /// The id of the connect command that waits for them.
-    pub connect: Option<u32>,
-    /// The number of the last question to a home.
+    /// Subscriptions that are not granted by the rights of the connection: they have tokens of their own, or the server began them.
+    pub separate_grants: Vec<SeparateGrant>,
+    /// Subscriptions that the server begins and whose positions the homes have not told yet.
+    pub server_starts: Vec<ServerStart>,
+    /// The id of the connect command whose reply waits for these positions.
+    pub pending_connect: Option<u32>,
+    /// The number of the last request for a page that is not for a subscription.
     pub last_question: u16,
 }
 
-/// The verdict on a token.
-pub enum Asked {
+/// The check of a token.
+pub enum TokenCheck {
     /// The verifier has not answered.
-    Out,
-    /// The verdict.
-    Back(Identity),
+    Pending,
+    /// The verifier's verdict.
+    Answered(Identity),
 }
 
 /// A subscribe command that waits for its first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subscribing {
-    /// The index of the subscription with its serial number ([`part_name`]).
-    pub part: u32,
+pub struct PendingSubscribe {
+    /// The subscription: its index and its serial number ([`part_name`]).
+    pub sub_key: u32,
     /// The id of the command.
     pub id: u32,
-    /// The client has named a position.
-    pub recovers: bool,
+    /// The client has named a position to recover from.
+    pub wants_recovery: bool,
     /// The topic was deleted after that position.
     pub is_lost: bool,
-    /// When the client must renew the subscription.
+    /// The seconds after which the client must renew the subscription.
     pub ttl: Ttl,
 }
 
-/// A subscription that is granted apart from the rights of the connection.
+/// The grant of a subscription that is not granted by the rights of the connection.
 #[derive(Clone, Debug)]
-pub struct Granted {
-    /// Its index in the list.
-    pub part: u32,
+pub struct SeparateGrant {
+    /// The subscription's index in the list.
+    pub sub_index: u32,
     /// The Unix second in which it ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
-    /// The token that has granted it, if it was one of its own.
+    /// The token that has granted the subscription, if there was one.
     pub token: Option<Arc<Grants>>,
-    /// Whether the server began it.
-    pub by_server: ByServer,
+    /// Who began the subscription.
+    pub started_by: StartedBy,
 }
 
-/// Whether the server has begun a subscription.
+/// Who has begun a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ByServer {
-    /// The client has.
-    No,
-    /// The server has, and its first page has not come. The client has missed nothing so far.
-    Begins,
-    /// The server has. The client must be told of each message that is lost.
-    Yes,
+pub enum StartedBy {
+    /// The client.
+    Client,
+    /// The server, and the first page has not come. The client has missed nothing so far.
+    ServerBeforeFirstPage,
+    /// The server, and the first page has come. The client must be told of each loss of messages.
+    Server,
 }
 
-/// A subscription that the server begins, until its topic's home has told where.
+/// A subscription that the server begins, until the topic's home has told the position where it begins.
 #[derive(Clone, Debug, Default)]
-pub struct Beginning {
-    /// The number of the question to the home.
+pub struct ServerStart {
+    /// The number of the request to the home.
     pub number: u16,
     /// The channel.
     pub channel: Box<str>,
-    /// Where the client goes on, if it had the channel before.
+    /// The position after which the client continues, if it had the channel before.
     pub since: Option<Since>,
     /// Data for the client; empty for none.
     pub data: Box<[u8]>,
     /// The Unix second in which it ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
-    /// Where it begins, once the home has told it.
+    /// The position where the subscription begins; `None` until the home has told it.
     pub start: Option<Position>,
-    /// The client goes on without a loss.
+    /// The client has lost no message since its position.
     pub is_recovered: bool,
 }
 
 /// A history command that waits for its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
-    /// The number of the question to the home.
+pub struct PendingHistory {
+    /// The number of the request to the home.
     pub number: u16,
     /// The id of the command.
     pub id: u32,
-    /// From the newest to the oldest.
-    pub reverse: bool,
+    /// The messages are wanted from the newest to the oldest.
+    pub is_reverse: bool,
     /// The client has named a position, so it is told if messages after it are lost.
-    pub since: bool,
+    pub has_position: bool,
 }
 
-/// A subscription that is told who comes to its channel, and who leaves.
-pub struct Watching {
-    /// Its index with its serial number ([`part_name`]).
-    pub part: u32,
+/// A subscription whose client is told who joins and leaves the channel.
+pub struct WatchedChannel {
+    /// The subscription: its index and its serial number ([`part_name`]).
+    pub sub_key: u32,
     /// The channel.
     pub topic: Box<[u8]>,
     /// The client that is counted as a watcher.
     pub client: Client,
-    /// The next page may come when the socket has accepted the last one.
-    pub waits: bool,
-    /// The next changes are a snapshot, which is no news.
-    pub skips: bool,
+    /// The next page must be requested when the socket has accepted the last one.
+    pub is_page_due: bool,
+    /// The next changes belong to a snapshot, which the client is not told.
+    pub skips_snapshot: bool,
 }
 
 /// A subscription that gets deltas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaBase {
-    /// Its index in the list.
-    pub part: u32,
+    /// The subscription's index in the list.
+    pub sub_index: u32,
     /// The offset of the last message that was sent; 0 for none.
-    pub sent: u64,
+    pub sent_offset: u64,
 }
 
 /// A presence command that waits for its members.
-pub struct Presence {
+pub struct PendingPresence {
     /// The id of the command.
     pub id: u32,
-    /// Only how many there are.
+    /// The client asks only for the number of members.
     pub counts_only: bool,
     /// The channel.
     pub name: Box<[u8]>,
-    /// The members that have come: client id, user and info.
+    /// The members received so far.
     pub members: Vec<PresentClient>,
-    /// The bytes of all of them.
+    /// The bytes of all these members.
     pub members_bytes: usize,
 }
 
 /// A member for the answer: client id, user and info.
 pub type PresentClient = (String, String, Box<[u8]>);
 
-impl Presence {
+impl PendingPresence {
     /// Adds a member.
     pub fn push(&mut self, member: PresentClient) {
         let (client, user, info) = &member;
@@ -174,53 +174,61 @@ impl Presence {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Presence>() + self.name.len() + self.members_bytes
+        size_of::<PendingPresence>() + self.name.len() + self.members_bytes
     }
 }
 
-impl Beginning {
+impl ServerStart {
     fn bytes(&self) -> usize {
         self.channel.len() + self.data.len()
     }
 }
 
-impl Centrifugo {
+impl CentrifugoState {
     /// Whether nothing waits, so that the state need not be kept.
     pub fn is_idle(&self) -> bool {
-        self.held.is_empty()
-            && self.asked.is_none()
-            && self.subscribing.is_empty()
-            && self.histories.is_empty()
-            && self.presence.is_none()
-            && self.watching.is_empty()
+        self.held_commands.is_empty()
+            && self.token_check.is_none()
+            && self.pending_subscribes.is_empty()
+            && self.pending_histories.is_empty()
+            && self.pending_presence.is_none()
+            && self.watched_channels.is_empty()
             && self.deltas.is_empty()
-            && self.granted.is_empty()
-            && self.beginning.is_empty()
-            && self.connect.is_none()
+            && self.separate_grants.is_empty()
+            && self.server_starts.is_empty()
+            && self.pending_connect.is_none()
     }
 
     /// The bytes of the state and its heap, without the held commands, which count as received bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<Centrifugo>()
-            + self.subscribing.capacity() * size_of::<Subscribing>()
-            + self.histories.capacity() * size_of::<History>()
-            + self.watching.capacity() * size_of::<Watching>()
-            + self.watching.iter().map(|it| it.topic.len()).sum::<usize>()
-            + self.presence.as_ref().map_or(0, |it| it.bytes())
+        size_of::<CentrifugoState>()
+            + self.pending_subscribes.capacity() * size_of::<PendingSubscribe>()
+            + self.pending_histories.capacity() * size_of::<PendingHistory>()
+            + self.watched_channels.capacity() * size_of::<WatchedChannel>()
+            + self
+                .watched_channels
+                .iter()
+                .map(|it| it.topic.len())
+                .sum::<usize>()
+            + self.pending_presence.as_ref().map_or(0, |it| it.bytes())
             + self.deltas.capacity() * size_of::<DeltaBase>()
-            + self.granted.capacity() * size_of::<Granted>()
-            + self.beginning.capacity() * size_of::<Beginning>()
-            + self.beginning.iter().map(Beginning::bytes).sum::<usize>()
+            + self.separate_grants.capacity() * size_of::<SeparateGrant>()
+            + self.server_starts.capacity() * size_of::<ServerStart>()
+            + self
+                .server_starts
+                .iter()
+                .map(ServerStart::bytes)
+                .sum::<usize>()
     }
 }
 
 /// The state of a connection, if it has any.
-pub(super) fn state(conns: &Connections, slot: u32) -> Option<&Centrifugo> {
+pub(super) fn state(conns: &Connections, slot: u32) -> Option<&CentrifugoState> {
     conns.find_extra(slot)?.protocol_state.centrifugo.as_deref()
 }
 
 /// The state of a connection, made if necessary.
-pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut Centrifugo {
+pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut CentrifugoState {
     conns
         .extra(slot)
         .protocol_state
@@ -229,10 +237,14 @@ pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut Centrifugo {
 }
 
 /// Whether the subscription with this index waits for its first page.
-pub(super) fn is_subscribing(clients: &Clients, slot: u32, part: u32) -> bool {
-    let name = part_name(&clients.conns, slot, part);
+pub(super) fn is_subscribing(clients: &Clients, slot: u32, sub_index: u32) -> bool {
+    let key = part_name(&clients.conns, slot, sub_index);
     let state = state(&clients.conns, slot);
-    state.is_some_and(|it| it.subscribing.iter().any(|waits| waits.part == name))
+    state.is_some_and(|it| {
+        it.pending_subscribes
+            .iter()
+            .any(|pending| pending.sub_key == key)
+    })
 }
 
 /// The text of an epoch.
@@ -240,7 +252,7 @@ pub fn epoch_text(epoch: u32) -> String {
     format!("{epoch:08x}")
 }
 
-/// The number of this process in the ids of its clients. All nodes of a cluster have one epoch, and each is another writer.
+/// The number of this process in the ids of its clients. All nodes of a cluster have the same epoch, but each has another writer number.
 fn process_number(world: &World) -> u32 {
     let writer = world.writer.unwrap_or_default();
     world.epoch ^ writer as u32 ^ (writer >> 32) as u32

@@ -1,4 +1,4 @@
-//! The commands subscribe and unsubscribe.
+//! Carries out the commands subscribe, unsubscribe and sub_refresh, and ends subscriptions.
 
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode, Unsubscribe};
 use crore_wire::centrifugo::{Answer, Push, SubRefresh, Subscribe};
@@ -13,236 +13,264 @@ use crate::client::list::{has_room, leave, name_of, part_name, part_of_topic};
 use crate::client::row::State;
 use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
 use crate::io::Io;
-use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::delta::{begin_deltas, end_deltas};
 use crate::protocol::centrifugo::join_leave::{begin_pushes, end_pushes};
-use crate::protocol::centrifugo::reply::{Refused, write_error, write_push, write_reply};
+use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_push, write_reply};
 use crate::protocol::centrifugo::state::{
-    ByServer, Granted, Subscribing, is_subscribing, state, state_mut,
+    PendingSubscribe, SeparateGrant, StartedBy, is_subscribing, state, state_mut,
 };
 use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
 use crate::protocol::front::{Census, Clients, Queues, SubscriptionState, Subscriptions};
 
-/// Digits of an epoch, which are hexadecimal.
+/// The number of digits of an epoch, which are hexadecimal.
 const EPOCH_DIGITS: usize = 8;
 
-/// Carries out a subscribe. The home's first page is the answer.
-pub(super) fn client_subscribes(
+/// Begins a subscription. The client is answered when the home's first page has come.
+pub(super) fn handle_subscribe_command(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     census: &Census,
     slot: u32,
-    (id, wanted): (u32, &Subscribe<'_>),
+    (id, command): (u32, &Subscribe<'_>),
     verdict: Option<Identity>,
-) -> Result<(), Refused> {
-    if wanted.channel.is_empty() {
-        return Err(Refused::bad("a subscribe without a channel"));
+) -> Result<(), CommandRefusal> {
+    if command.channel.is_empty() {
+        return Err(CommandRefusal::bad_request("a subscribe without a channel"));
     }
-    if wanted.kind != 0 || wanted.filter {
-        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+    if command.kind != 0 || command.filter {
+        return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     }
-    check_name(clients, slot, wanted.channel)?;
-    let name = wanted.channel.as_bytes();
+    check_name(clients, slot, command.channel)?;
+    let name = command.channel.as_bytes();
     clients.expand(slot);
     if part_of_topic(clients, subs, slot, name).is_some() {
-        return Err(Refused::error(ErrorCode::ALREADY_SUBSCRIBED));
+        return Err(CommandRefusal::error(ErrorCode::ALREADY_SUBSCRIBED));
     }
-    let granted = match verdict {
-        Some(who) => {
-            let (token, channel) = (wanted.token, wanted.channel);
+    let token_grant = match verdict {
+        Some(identity) => {
+            let (token, channel) = (command.token, command.channel);
             Some(check_subscription_token(
-                clients, slot, who, token, channel,
+                clients, slot, identity, token, channel,
             )?)
         }
         None => None,
     };
-    if granted.is_none()
+    if token_grant.is_none()
         && let Err(denied) = clients.check_right(slot, Right::Subscribe, name)
     {
         clients.note_denied(slot, denied, name);
-        return Err(Refused::for_reason(clients, slot, denied));
+        return Err(CommandRefusal::for_reason(clients, slot, denied));
     }
     if let Err(reached) = has_room(clients, subs, slot, name) {
-        return Err(Refused::for_reason(clients, slot, reached));
+        return Err(CommandRefusal::for_reason(clients, slot, reached));
     }
     if !clients.has_memory_for(census, slot, 0) {
-        return Err(Refused::for_reason(clients, slot, Reason::MemoryFull));
+        return Err(CommandRefusal::for_reason(
+            clients,
+            slot,
+            Reason::MemoryFull,
+        ));
     }
-    let since = match wanted.recover {
-        true => position(clients, wanted.epoch, wanted.offset).map_or(Since::Unknown, Since::At),
+    let since = match command.recover {
+        true => position(clients, command.epoch, command.offset).map_or(Since::Unknown, Since::At),
         false => Since::Default,
     };
-    let begins = Wanted {
+    let request = Wanted {
         names: Names::Topic(name),
         since: &[since],
         first: First::ALL,
         kind: Kind::New,
     };
-    let begun = subscribe(clients, subs, slot, &begins, SubscriptionState::default());
-    let part = begun.map_err(|reason| Refused::for_reason(clients, slot, reason))?;
-    if wanted.delta == "fossil" && clients.ctx.world.settings.centrifugo.delta_bytes > 0 {
-        begin_deltas(&mut clients.conns, slot, part);
+    let subscribed = subscribe(clients, subs, slot, &request, SubscriptionState::default());
+    let sub_index =
+        subscribed.map_err(|reason| CommandRefusal::for_reason(clients, slot, reason))?;
+    if command.delta == "fossil" && clients.ctx.world.settings.centrifugo.delta_bytes > 0 {
+        begin_deltas(&mut clients.conns, slot, sub_index);
     }
-    let ttl = granted.and_then(|known| {
+    let ttl = token_grant.and_then(|known| {
         let Known {
             grants: token,
             until_unix_s,
         } = known;
-        let granted = Granted {
-            part,
+        let token_grant = SeparateGrant {
+            sub_index,
             until_unix_s,
             token: Some(token),
-            by_server: ByServer::No,
+            started_by: StartedBy::Client,
         };
-        state_mut(&mut clients.conns, slot).granted.push(granted);
+        state_mut(&mut clients.conns, slot)
+            .separate_grants
+            .push(token_grant);
         ttl_of(clients, until_unix_s)
     });
-    let part = part_name(&clients.conns, slot, part);
-    let waits = Subscribing {
-        part,
+    let sub_key = part_name(&clients.conns, slot, sub_index);
+    let pending = PendingSubscribe {
+        sub_key,
         id,
-        recovers: wanted.recover,
+        wants_recovery: command.recover,
         is_lost: false,
         ttl,
     };
-    state_mut(&mut clients.conns, slot).subscribing.push(waits);
-    if wanted.join_leave {
-        begin_pushes(clients, &mut subs.lanes, slot, (part, name));
+    state_mut(&mut clients.conns, slot)
+        .pending_subscribes
+        .push(pending);
+    if command.join_leave {
+        begin_pushes(clients, &mut subs.lanes, slot, (sub_key, name));
     }
     clients.note(slot, EventKind::Subscribed, name);
     Ok(())
 }
 
-/// Whether an unsubscribe from this channel must wait for the answer to the subscribe before it. A client may send both in one frame, and libraries take
-/// an error for the answer to a later subscribe.
+/// Whether an unsubscribe from this channel must wait for the answer to the subscribe before it. A client may send both in one frame. If the subscribe got an
+/// error only because of the unsubscribe, libraries would take it for the answer to a later subscribe.
 pub(super) fn awaits_subscribe(
     clients: &mut Clients,
     subs: &Subscriptions,
     slot: u32,
     channel: &str,
 ) -> bool {
-    if state(&clients.conns, slot).is_none_or(|it| it.subscribing.is_empty()) {
+    if state(&clients.conns, slot).is_none_or(|it| it.pending_subscribes.is_empty()) {
         return false;
     }
     clients.expand(slot);
-    let part = part_of_topic(clients, subs, slot, channel.as_bytes());
-    part.is_some_and(|part| is_subscribing(clients, slot, part))
+    let sub_index = part_of_topic(clients, subs, slot, channel.as_bytes());
+    sub_index.is_some_and(|sub_index| is_subscribing(clients, slot, sub_index))
 }
 
-/// A home has answered. Goes on with an unsubscribe that may have waited for it.
-pub(crate) fn page_answered(clients: &Clients, queues: &mut Queues, slot: u32) {
+/// Called when a home has answered. Continues with held commands, since an unsubscribe may have waited for the answer.
+pub(crate) fn resume_after_page(clients: &Clients, queues: &mut Queues, slot: u32) {
     let conns = &clients.conns;
     if conns.get(slot).consumer.state == State::Centrifugo
-        && state(conns, slot).is_some_and(|it| !it.held.is_empty())
+        && state(conns, slot).is_some_and(|it| !it.held_commands.is_empty())
     {
         queues.resume_later(clients, conns.id_of(slot));
     }
 }
 
-/// Carries out an unsubscribe. Whether there was a subscription does not matter.
-pub(super) fn client_unsubscribes(
+/// Carries out an unsubscribe. It succeeds whether or not there is a subscription.
+pub(super) fn handle_unsubscribe_command(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     id: u32,
     channel: &str,
-) -> Result<(), Refused> {
+) -> Result<(), CommandRefusal> {
     if channel.is_empty() {
-        return Err(Refused::bad("an unsubscribe without a channel"));
+        return Err(CommandRefusal::bad_request(
+            "an unsubscribe without a channel",
+        ));
     }
     clients.expand(slot);
-    if let Some(part) = part_of_topic(clients, subs, slot, channel.as_bytes()) {
-        leave_part(clients, subs, slot, part);
+    if let Some(sub_index) = part_of_topic(clients, subs, slot, channel.as_bytes()) {
+        drop_subscription(clients, subs, slot, sub_index);
     }
     write_reply(clients, slot, id, Answer::Unsubscribe);
     Ok(())
 }
 
-/// Ends a subscription.
-pub(super) fn leave_part(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
-    if state(&clients.conns, slot).is_some_and(|it| !it.granted.is_empty()) {
-        let granted = &mut state_mut(&mut clients.conns, slot).granted;
-        granted.retain(|granted| granted.part != part);
+/// Ends a subscription without telling the client.
+pub(super) fn drop_subscription(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    sub_index: u32,
+) {
+    if state(&clients.conns, slot).is_some_and(|it| !it.separate_grants.is_empty()) {
+        let grant = &mut state_mut(&mut clients.conns, slot).separate_grants;
+        grant.retain(|grant| grant.sub_index != sub_index);
     }
-    end_deltas(&mut clients.conns, slot, part);
-    end_pushes(clients, &mut subs.lanes, slot, part);
-    leave(clients, subs, slot, part);
+    end_deltas(&mut clients.conns, slot, sub_index);
+    end_pushes(clients, &mut subs.lanes, slot, sub_index);
+    leave(clients, subs, slot, sub_index);
 }
 
 /// Renews a subscription that a token has granted.
-pub(super) fn client_refreshes_subscription(
+pub(super) fn handle_sub_refresh(
     clients: &mut Clients,
     subs: &Subscriptions,
     slot: u32,
     (id, refresh): (u32, &SubRefresh<'_>),
     verdict: Option<Identity>,
-) -> Result<(), Refused> {
+) -> Result<(), CommandRefusal> {
     let (channel, token) = (refresh.channel, refresh.token);
     if channel.is_empty() || token.is_empty() {
-        return Err(Refused::bad("a sub_refresh without a channel or a token"));
+        return Err(CommandRefusal::bad_request(
+            "a sub_refresh without a channel or a token",
+        ));
     }
-    let Some(who) = verdict.filter(|_| refresh.kind == 0) else {
-        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+    let Some(identity) = verdict.filter(|_| refresh.kind == 0) else {
+        return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     };
-    let known = check_subscription_token(clients, slot, who, token, channel)?;
+    let known = check_subscription_token(clients, slot, identity, token, channel)?;
     let until_unix_s = known.until_unix_s;
     clients.expand(slot);
-    let part = part_of_topic(clients, subs, slot, channel.as_bytes());
+    let sub_index = part_of_topic(clients, subs, slot, channel.as_bytes());
     let state = state_mut(&mut clients.conns, slot);
-    let granted = state
-        .granted
+    let grant = state
+        .separate_grants
         .iter_mut()
-        .find(|granted| Some(granted.part) == part);
-    let Some(granted) = granted else {
-        return Err(Refused::error(ErrorCode::PERMISSION_DENIED));
+        .find(|grant| Some(grant.sub_index) == sub_index);
+    let Some(grant) = grant else {
+        return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED));
     };
-    (granted.until_unix_s, granted.token) = (until_unix_s, Some(known.grants));
+    (grant.until_unix_s, grant.token) = (until_unix_s, Some(known.grants));
     let ttl = ttl_of(clients, until_unix_s);
     write_reply(clients, slot, id, Answer::SubRefresh(ttl));
     Ok(())
 }
 
-/// The subscribe command of the subscription with this index, if it is not answered. The caller answers it.
-pub(super) fn take_subscribing(clients: &mut Clients, slot: u32, part: u32) -> Option<Subscribing> {
-    let name = part_name(&clients.conns, slot, part);
-    let waiting = &state(&clients.conns, slot)?.subscribing;
-    let at = waiting.iter().position(|waits| waits.part == name)?;
-    let waiting = &mut state_mut(&mut clients.conns, slot).subscribing;
-    let waits = waiting.swap_remove(at);
+/// Removes and returns the unanswered subscribe command of the subscription with this index, if there is one. The caller must answer it.
+pub(super) fn take_subscribing(
+    clients: &mut Clients,
+    slot: u32,
+    sub_index: u32,
+) -> Option<PendingSubscribe> {
+    let key = part_name(&clients.conns, slot, sub_index);
+    let waiting = &state(&clients.conns, slot)?.pending_subscribes;
+    let index = waiting.iter().position(|pending| pending.sub_key == key)?;
+    let waiting = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
+    let pending = waiting.swap_remove(index);
     if waiting.is_empty() {
-        // Many subscribe at once and then never again.
+        // Many clients subscribe to everything at once, and then never again.
         waiting.shrink_to_fit();
     }
-    Some(waits)
+    Some(pending)
 }
 
 /// Notes that messages after the position of an unanswered subscribe are lost, for its reply. False if there is no such subscribe.
-pub(super) fn note_lost(clients: &mut Clients, slot: u32, part: u32) -> bool {
-    let name = part_name(&clients.conns, slot, part);
-    let waiting = &mut state_mut(&mut clients.conns, slot).subscribing;
-    let waits = waiting.iter_mut().find(|waits| waits.part == name);
-    waits.map(|waits| waits.is_lost = true).is_some()
+pub(super) fn note_lost(clients: &mut Clients, slot: u32, sub_index: u32) -> bool {
+    let key = part_name(&clients.conns, slot, sub_index);
+    let waiting = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
+    let pending = waiting.iter_mut().find(|pending| pending.sub_key == key);
+    pending.map(|pending| pending.is_lost = true).is_some()
 }
 
 /// Checks the name of a channel.
-pub(super) fn check_name(clients: &mut Clients, slot: u32, channel: &str) -> Result<(), Refused> {
+pub(super) fn check_name(
+    clients: &mut Clients,
+    slot: u32,
+    channel: &str,
+) -> Result<(), CommandRefusal> {
     let topic_bytes = clients.ctx.world.settings.limits.topic_bytes;
     topic::check_name(channel.as_bytes(), topic_bytes).map_err(|error| {
         clients.refused(slot, Reason::BadName);
-        Refused::Error(
+        CommandRefusal::Error(
             ErrorCode::BAD_REQUEST,
             alloc::format!("the channel {error}").into(),
         )
     })
 }
 
-/// A position that the server gave; `None` if it is of another server. An empty epoch is the present one.
+/// Parses a position of a client. `None` if the epoch does not have the form of this server's epochs. An empty epoch stands for the present one.
 pub(super) fn position(clients: &Clients, epoch: &str, offset: u64) -> Option<Position> {
     if epoch.is_empty() {
         return Some(Position::new(clients.ctx.world.epoch, offset));
     }
-    let is_ours = epoch.len() == EPOCH_DIGITS;
-    let epoch = u32::from_str_radix(epoch, 16).ok().filter(|_| is_ours)?;
+    let has_epoch_length = epoch.len() == EPOCH_DIGITS;
+    let epoch = u32::from_str_radix(epoch, 16)
+        .ok()
+        .filter(|_| has_epoch_length)?;
     Some(Position::new(epoch, offset))
 }
 
@@ -250,14 +278,14 @@ pub(super) fn position(clients: &Clients, epoch: &str, offset: u64) -> Option<Po
 pub(super) fn end_subscription(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    (slot, part): (u32, u32),
+    (slot, sub_index): (u32, u32),
     code: Unsubscribe,
 ) {
-    if let Some(waits) = take_subscribing(clients, slot, part) {
-        let (id, refused) = (waits.id, ErrorCode::PERMISSION_DENIED);
-        write_error(clients, slot, id, refused, code.text);
+    if let Some(pending) = take_subscribing(clients, slot, sub_index) {
+        let (id, code_of_refusal) = (pending.id, ErrorCode::PERMISSION_DENIED);
+        write_error(clients, slot, id, code_of_refusal, code.text);
     }
-    let name = name_of(&clients.conns, subs, slot, part);
+    let name = name_of(&clients.conns, subs, slot, sub_index);
     let push = Push::Unsubscribe {
         // Topics are UTF-8.
         channel: core::str::from_utf8(&name).unwrap_or_default(),
@@ -265,26 +293,31 @@ pub(super) fn end_subscription(
         reason: code.text,
     };
     write_push(clients, slot, &push);
-    leave_part(clients, subs, slot, part);
+    drop_subscription(clients, subs, slot, sub_index);
 }
 
-/// Ends a subscription that lacks messages. The client subscribes again and recovers. What the server began, the client cannot begin again, so the
-/// connection ends, and the client connects again.
-pub(super) fn messages_lost<I: Io>(
+/// Ends a subscription that has lost messages, so that the client subscribes again and recovers. A subscription that the server began cannot be begun by
+/// the client. In that case the connection ends, and the client connects again.
+pub(super) fn end_for_lost_messages<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    (slot, part): (u32, u32),
+    (slot, sub_index): (u32, u32),
     io: &mut I,
 ) {
-    let granted = state(&clients.conns, slot).map_or(&[][..], |it| &it.granted);
-    if granted
+    let grants = state(&clients.conns, slot).map_or(&[][..], |it| &it.separate_grants);
+    if grants
         .iter()
-        .any(|it| it.part == part && it.by_server != ByServer::No)
+        .any(|it| it.sub_index == sub_index && it.started_by != StartedBy::Client)
     {
-        leave_part(clients, subs, slot, part);
+        drop_subscription(clients, subs, slot, sub_index);
         let code = Disconnect::INSUFFICIENT_STATE;
-        return end_saying(clients, slot, code, code.text, io);
+        return end_with_text(clients, slot, code, code.text, io);
     }
-    end_subscription(clients, subs, (slot, part), Unsubscribe::INSUFFICIENT_STATE);
+    end_subscription(
+        clients,
+        subs,
+        (slot, sub_index),
+        Unsubscribe::INSUFFICIENT_STATE,
+    );
     clients.send_reply(slot, io);
 }

@@ -12,9 +12,9 @@ use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::client::row::{COUNTED, LIVE};
 use crate::io::{Input, RecordingIo};
-use crate::protocol::centrifugo::lapse::end_not_granted;
+use crate::protocol::centrifugo::lapse::end_subscriptions_without_right;
 use crate::protocol::centrifugo::reasons::{disconnect_of, error_of};
-use crate::protocol::centrifugo::state::{ByServer, Granted, state_mut};
+use crate::protocol::centrifugo::state::{SeparateGrant, StartedBy, state_mut};
 use crate::shard::Shard;
 use crate::store::slab::NONE;
 
@@ -115,13 +115,15 @@ fn input_does_not_put_off_the_end_of_a_subscription() {
     receive(&mut shard, &frame(&commands), NOW, &mut io);
     let clients = &mut shard.front().clients;
     clients.expand(0);
-    let granted = Granted {
-        part: 0,
+    let granted = SeparateGrant {
+        sub_index: 0,
         until_unix_s: clients.ctx.wall_s() + 2,
         token: None,
-        by_server: ByServer::No,
+        started_by: StartedBy::Client,
     };
-    state_mut(&mut clients.conns, 0).granted.push(granted);
+    state_mut(&mut clients.conns, 0)
+        .separate_grants
+        .push(granted);
     for second in 1..=2 {
         assert!(!has_sent(&io, "2501"));
         receive(&mut shard, PING, later(second), &mut io);
@@ -170,15 +172,15 @@ fn look_at_all_subscriptions_after_a_refresh_is_counted_as_work() {
         receive(&mut shard, &frame(&command), NOW, &mut io);
     }
     let front = shard.front();
-    let granted = (0..200).map(|part| Granted {
-        part,
+    let granted = (0..200).map(|sub_index| SeparateGrant {
+        sub_index,
         until_unix_s: u32::MAX,
         token: None,
-        by_server: ByServer::No,
+        started_by: StartedBy::Client,
     });
-    (state_mut(&mut front.clients.conns, 0).granted).extend(granted);
+    (state_mut(&mut front.clients.conns, 0).separate_grants).extend(granted);
     let before = front.clients.meter.work.steps.count();
-    end_not_granted(&mut front.clients, &mut front.subs, 0);
+    end_subscriptions_without_right(&mut front.clients, &mut front.subs, 0);
     let steps = front.clients.meter.work.steps.count() - before;
     assert!(steps >= 400, "{steps}");
 }

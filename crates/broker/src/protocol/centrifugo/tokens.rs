@@ -1,7 +1,7 @@
-//! Tokens in commands: of the connection, and of single subscriptions. The verifier checks them, as those of every protocol.
+//! Handles the tokens in commands: those of the connection, and those of single subscriptions. The verifier checks them like the tokens of every protocol.
 //!
-//! A subscription token is of the connection's user, and either names the channel in its claim `channel`, as Centrifugo's do, or grants to subscribe to
-//! it. Invariant: what a token grants ends with the token. A client is told to renew it some seconds earlier.
+//! A subscription token must be of the connection's user. It either names the channel in its claim `channel`, as Centrifugo's tokens do, or grants the right to
+//! subscribe to it. Invariant: what a token grants ends with the token. A client is told to renew the token some seconds earlier.
 
 use alloc::boxed::Box;
 
@@ -18,11 +18,11 @@ use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::io::Io;
 use crate::protocol::centrifugo::options::VERSION;
 use crate::protocol::centrifugo::reasons::error_of;
-use crate::protocol::centrifugo::reply::{Refused, write_reply};
-use crate::protocol::centrifugo::state::{Asked, client_id, state, state_mut};
+use crate::protocol::centrifugo::reply::{CommandRefusal, write_reply};
+use crate::protocol::centrifugo::state::{TokenCheck, client_id, state, state_mut};
 use crate::protocol::front::{Clients, Front, Queues};
 
-/// A client renews its token so many seconds before the end, or after half of the time.
+/// A client is told to renew its token this many seconds before the token's end, or after half of the time that is left, if that is later.
 const RENEWS_EARLY_S: u32 = 10;
 
 /// The token of a command; empty without one.
@@ -36,7 +36,7 @@ fn token_of<'a>(request: &Request<'a>) -> &'a str {
     }
 }
 
-/// Whether a command must wait for the verdict on its token. The verdict is for the next command, which is this one.
+/// Whether a command must wait for the verdict on its token. Asks for the verdict if nobody has.
 pub(super) fn waits_for_verdict<I: Io>(
     front: &mut Front,
     slot: u32,
@@ -50,52 +50,53 @@ pub(super) fn waits_for_verdict<I: Io>(
         ..
     } = front;
     let token = token_of(request);
-    let is_known = state(&clients.conns, slot).is_some_and(|it| it.asked.is_some());
+    let is_known = state(&clients.conns, slot).is_some_and(|it| it.token_check.is_some());
     if is_known || token.is_empty() || !clients.ctx.world.settings.access.closed {
         return false;
     }
     let credential = Credential::Token(token.as_bytes());
-    let who = look_up_credential(clients, census, gate, slot, credential, io);
-    let waits = who.is_none();
-    let asked = who.map_or(Asked::Out, Asked::Back);
-    state_mut(&mut clients.conns, slot).asked = Some(Box::new(asked));
-    if waits {
+    let verdict = look_up_credential(clients, census, gate, slot, credential, io);
+    let is_pending = verdict.is_none();
+    let check = verdict.map_or(TokenCheck::Pending, TokenCheck::Answered);
+    state_mut(&mut clients.conns, slot).token_check = Some(Box::new(check));
+    if is_pending {
         pause_for_verdict(&mut clients.conns, slot, io);
     }
-    waits
+    is_pending
 }
 
 /// Whether the connection waits for a verdict.
-pub(super) fn is_asked_for(clients: &Clients, slot: u32) -> bool {
-    let asked = state(&clients.conns, slot).and_then(|it| it.asked.as_deref());
-    matches!(asked, Some(Asked::Out))
+pub(super) fn awaits_verdict_on_token(clients: &Clients, slot: u32) -> bool {
+    let check = state(&clients.conns, slot).and_then(|it| it.token_check.as_deref());
+    matches!(check, Some(TokenCheck::Pending))
 }
 
-/// The verdict on a client's token has come.
-pub(super) fn centrifugo_verdict(
+/// Takes the verdict on the token of a command, and continues with the command.
+pub(super) fn centrifugo_handle_verdict(
     clients: &mut Clients,
     queues: &mut Queues,
     conn: ConnId,
-    who: Identity,
+    verdict: Identity,
 ) {
-    if is_asked_for(clients, conn.slot) {
-        state_mut(&mut clients.conns, conn.slot).asked = Some(Box::new(Asked::Back(who)));
+    if awaits_verdict_on_token(clients, conn.slot) {
+        state_mut(&mut clients.conns, conn.slot).token_check =
+            Some(Box::new(TokenCheck::Answered(verdict)));
         queues.resume_later(clients, conn);
     }
 }
 
-/// Takes the verdict on the token of the command that is carried out now, so that no other command has it. `None` if the command has no token, or tokens
-/// have no meaning here.
+/// Takes the verdict on the token of the command that is carried out now, so that no other command uses it. `None` if the command has no token, or access
+/// control is off.
 pub(super) fn take_verdict(clients: &mut Clients, slot: u32) -> Option<Identity> {
-    state(&clients.conns, slot)?.asked.as_ref()?;
-    let asked = state_mut(&mut clients.conns, slot).asked.take();
-    match asked.map(|asked| *asked) {
-        Some(Asked::Back(who)) => Some(who),
+    state(&clients.conns, slot)?.token_check.as_ref()?;
+    let check = state_mut(&mut clients.conns, slot).token_check.take();
+    match check.map(|check| *check) {
+        Some(TokenCheck::Answered(verdict)) => Some(verdict),
         _ => None,
     }
 }
 
-/// When a client is told to renew a token that ends in this Unix second.
+/// The seconds after which a client is told to renew a token that ends in this Unix second.
 pub(super) fn ttl_of(clients: &Clients, until_unix_s: u32) -> Ttl {
     if until_unix_s == u32::MAX {
         return None;
@@ -104,28 +105,28 @@ pub(super) fn ttl_of(clients: &Clients, until_unix_s: u32) -> Ttl {
     Some((left_s - RENEWS_EARLY_S.min(left_s / 2)).max(1))
 }
 
-/// When the client is told to renew its connection token.
+/// The seconds after which the client is told to renew its connection token.
 pub(super) fn ttl_of_connection(clients: &Clients, slot: u32) -> Ttl {
     let (_, until_unix_s) = clients.conns.grants.get(slot)?;
     ttl_of(clients, until_unix_s)
 }
 
 /// Carries out a refresh of the connection.
-pub(super) fn client_refreshes(
+pub(super) fn handle_refresh(
     clients: &mut Clients,
     slot: u32,
     id: u32,
     token: &str,
     verdict: Option<Identity>,
-) -> Result<(), Refused> {
+) -> Result<(), CommandRefusal> {
     if token.is_empty() {
-        return Err(Refused::bad("a refresh without a token"));
+        return Err(CommandRefusal::bad_request("a refresh without a token"));
     }
-    let Some(who) = verdict else {
+    let Some(identity) = verdict else {
         // Without access control, tokens have no meaning.
-        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+        return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     };
-    if let Ok(Some(known)) = &who
+    if let Ok(Some(known)) = &identity
         && grants_of(&clients.conns, slot).map(|grants| grants.user()) != Some(known.grants.user())
     {
         return Err(end_with(
@@ -133,16 +134,16 @@ pub(super) fn client_refreshes(
             "the token is of another user",
         ));
     }
-    if who.is_ok() && names_channel(token) {
+    if identity.is_ok() && names_channel(token) {
         return Err(end_with(
             Disconnect::INVALID_TOKEN,
             Reason::TokenOfSubscription.text(),
         ));
     }
     clients
-        .set_identity(slot, Some(who))
+        .set_identity(slot, Some(identity))
         .map_err(|reason| match error_of(reason) {
-            ErrorCode::INTERNAL => Refused::for_reason(clients, slot, reason),
+            ErrorCode::INTERNAL => CommandRefusal::for_reason(clients, slot, reason),
             ErrorCode::TOKEN_EXPIRED => end_with(Disconnect::EXPIRED, reason.text()),
             _ => end_with(Disconnect::INVALID_TOKEN, reason.text()),
         })?;
@@ -156,29 +157,29 @@ pub(super) fn client_refreshes(
     Ok(())
 }
 
-fn end_with(code: Disconnect, words: &'static str) -> Refused {
-    Refused::End(code, words.into())
+fn end_with(code: Disconnect, words: &'static str) -> CommandRefusal {
+    CommandRefusal::End(code, words.into())
 }
 
-/// Whether the token of a subscribe or a sub_refresh, on which this is the verdict, is for this channel and this client. Returns what it
-/// grants, and until when.
+/// Checks that the token of a subscribe or a sub_refresh, on which this is the verdict, is for this channel and this client. Returns what it grants, and
+/// until when.
 pub(super) fn check_subscription_token(
     clients: &mut Clients,
     slot: u32,
-    who: Identity,
+    verdict: Identity,
     token: &str,
     channel: &str,
-) -> Result<Known, Refused> {
-    let known = match clients.check_identity(who) {
+) -> Result<Known, CommandRefusal> {
+    let known = match clients.check_identity(verdict) {
         Ok(Some(known)) => known,
-        Ok(None) => return Err(Refused::error(ErrorCode::PERMISSION_DENIED)),
+        Ok(None) => return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED)),
         Err(reason) => {
             return Err(match error_of(reason) {
                 ErrorCode::UNAUTHORIZED => {
                     clients.refused(slot, reason);
-                    Refused::Error(ErrorCode::PERMISSION_DENIED, reason.text().into())
+                    CommandRefusal::Error(ErrorCode::PERMISSION_DENIED, reason.text().into())
                 }
-                _ => Refused::for_reason(clients, slot, reason),
+                _ => CommandRefusal::for_reason(clients, slot, reason),
             });
         }
     };
@@ -187,8 +188,11 @@ pub(super) fn check_subscription_token(
         let reason = Reason::SubscribeNotGranted;
         clients.note_denied(slot, reason, channel.as_bytes());
         clients.refused(slot, reason);
-        let words = "the subscription token is of another user or for another channel";
-        return Err(Refused::Error(ErrorCode::PERMISSION_DENIED, words.into()));
+        let text = "the subscription token is of another user or for another channel";
+        return Err(CommandRefusal::Error(
+            ErrorCode::PERMISSION_DENIED,
+            text.into(),
+        ));
     }
     Ok(known)
 }
@@ -204,12 +208,12 @@ fn is_for(clients: &Clients, known: &Known, token: &str, channel: &str) -> bool 
     has_channel(token, |named| named == channel)
 }
 
-/// Whether this is the token of a subscription, which must not be taken for a connection's.
+/// Whether this is the token of a subscription, which must not be used for a connection.
 pub(crate) fn names_channel(token: &str) -> bool {
     has_channel(token, |named| !named.is_empty())
 }
 
-/// Whether the claim `channel` of a token is like this.
+/// Whether a token has a claim `channel` with a wanted value.
 fn has_channel(token: &str, is_wanted: impl FnOnce(&str) -> bool) -> bool {
     let claims = token.split('.').nth(1);
     let claims = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok());

@@ -1,4 +1,4 @@
-//! The reply to the connect command: what a client is told of the server.
+//! Writes the reply to the connect command.
 
 use crore_wire::centrifugo::{Answer, ConnectResult, Payload, SubscribeResult};
 
@@ -11,7 +11,7 @@ use crate::protocol::centrifugo::state::{client_id, node_id};
 use crate::protocol::centrifugo::tokens::ttl_of_connection;
 use crate::protocol::front::Clients;
 
-/// The client is connected, with these subscriptions of the server.
+/// Marks the client as connected, and writes the reply with the subscriptions that the server begins.
 pub(super) fn finish_connect(
     clients: &mut Clients,
     slot: u32,

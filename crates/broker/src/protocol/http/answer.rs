@@ -19,7 +19,8 @@ use crate::mail::TopicInfo;
 use crate::protocol::front::{Clients, Front, Queues};
 use crate::protocol::http::headers::EXPOSED;
 use crate::protocol::http::options::{
-    FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN, ORIGIN_SHIFT, REPLAYED, STREAMS,
+    FOLLOWS, HEAD_REQUEST, KEEP_ALIVE, ORIGIN, ORIGIN_SHIFT, PREFERS_JSON, REPLAYED, STREAMS,
+    UNCHUNKED,
 };
 use crate::protocol::http::retry;
 use crate::store::slab::NONE;
@@ -47,7 +48,7 @@ pub(crate) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origi
 pub(crate) const ANY_ORIGIN: u32 = 255;
 
 /// Ends a request that was answered: prepares for the next request, or closes the connection.
-pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+pub(crate) fn finish_request<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let keep_alive_s = clients.ctx.world.settings.timeouts.keep_alive_s;
     let now_s = clients.ctx.now.s;
     clients.conns.grants.remove(slot);
@@ -55,10 +56,10 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     row.consumer.request = row.consumer.request.wrapping_add(1);
     row.consumer.state = State::Http;
     row.link.flags |= SERVED;
-    if row.has_option(KEEP) && !row.link.has(CLOSING) {
+    if row.has_option(KEEP_ALIVE) && !row.link.has(CLOSING) {
         row.link.deadline_s = now_s + keep_alive_s;
         // The next request may be refused before it is judged, so these options must not stay.
-        row.consumer.options &= !(HEAD | JSON | STREAMS | ORIGIN);
+        row.consumer.options &= !(HEAD_REQUEST | PREFERS_JSON | STREAMS | ORIGIN);
         // The state of the request is not needed any more. If the connection closes, the state is dropped when the connection ends.
         clients.conns.drop_extra(slot);
         return;
@@ -75,7 +76,7 @@ pub(crate) fn answer_waiting<I: Io>(
     io: &mut I,
 ) {
     clients.send_reply(slot, io);
-    request_done(clients, slot, io);
+    finish_request(clients, slot, io);
     let row = clients.conns.get(slot);
     if row.consumer.state == State::Http
         && (row.link.unprocessed_input != NONE || row.link.has(PAUSED) || row.link.has(EOF))
@@ -85,7 +86,12 @@ pub(crate) fn answer_waiting<I: Io>(
 }
 
 /// Refuses a request that waited.
-pub(crate) fn answer_reason<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) {
+pub(crate) fn refuse_waiting_request<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    reason: Reason,
+    io: &mut I,
+) {
     let (clients, subs, _, queues) = front.parts();
     unsubscribe(clients, subs, slot);
     clients.respond_reason(slot, reason);
@@ -95,11 +101,11 @@ pub(crate) fn answer_reason<I: Io>(front: &mut Front, slot: u32, reason: Reason,
 /// Refuses a request, and closes.
 pub(crate) fn refuse<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     let words = reason.words(&clients.ctx.world.settings);
-    refuse_saying(clients, slot, reason, &words, io);
+    refuse_with_text(clients, slot, reason, &words, io);
 }
 
 /// Refuses a request, and closes, with a more exact text than `refuse`.
-pub(crate) fn refuse_saying<I: Io>(
+pub(crate) fn refuse_with_text<I: Io>(
     clients: &mut Clients,
     slot: u32,
     reason: Reason,
@@ -111,7 +117,8 @@ pub(crate) fn refuse_saying<I: Io>(
     clients.conns.take_unprocessed_input(slot);
     let row = clients.conns.get_mut(slot);
     // These options are kept: those of the subscriptions, which end later, the form of the answer, and the page that may read it.
-    row.consumer.options &= SUBSCRIPTION_LIST | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
+    row.consumer.options &=
+        SUBSCRIPTION_LIST | FILTERS | FOLLOWS | HEAD_REQUEST | PREFERS_JSON | ORIGIN;
     let status = reason.row().status.unwrap_or(INTERNAL);
     clients.respond_line(slot, status, words, None);
     clients.send_reply(slot, io);
@@ -188,7 +195,7 @@ fn with_remedy(head: ResponseHead<'_>, status: u16, retry_after_s: u32) -> Respo
 
 impl Clients {
     /// Begins a response that caches must not store.
-    pub(crate) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
+    pub(crate) fn response_head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let for_origins = !self.ctx.world.settings.http.allowed_origins.is_empty();
         let head = self.head_without_cache_rule(slot, status);
         let head = head.lines(NO_STORE);
@@ -231,7 +238,7 @@ impl Clients {
         if status == 101 {
             return head;
         }
-        match (options & KEEP != 0, options & HTTP10 != 0) {
+        match (options & KEEP_ALIVE != 0, options & UNCHUNKED != 0) {
             (false, _) => head.header("Connection", b"close"),
             (true, true) => head.header("Connection", b"keep-alive"),
             (true, false) => head,
@@ -246,16 +253,16 @@ impl Clients {
         (content_type, body): (&str, &[u8]),
         header: Option<(&str, &[u8])>,
     ) {
-        let no_body = self.conns.get(slot).has_option(HEAD);
+        let is_head_request = self.conns.get(slot).has_option(HEAD_REQUEST);
         let retry_after_s = retry::after_s(self.ctx.retry_spread(slot));
         let head = self
-            .head(slot, status)
+            .response_head(slot, status)
             .header("Content-Type", content_type.as_bytes());
         let head = match header {
             Some((name, value)) => head.header(name, value),
             None => with_remedy(head, status, retry_after_s),
         };
-        if no_body {
+        if is_head_request {
             head.number("Content-Length", body.len() as u64).end();
         } else {
             head.content(body);
@@ -265,11 +272,11 @@ impl Clients {
     /// Refuses a request.
     pub(crate) fn respond_reason(&mut self, slot: u32, reason: Reason) {
         let words = reason.words(&self.ctx.world.settings);
-        self.respond_saying(slot, reason, &words);
+        self.respond_with_text(slot, reason, &words);
     }
 
     /// Refuses a request, with a more exact text than `respond_reason`.
-    pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
+    pub(crate) fn respond_with_text(&mut self, slot: u32, reason: Reason, words: &str) {
         self.count_refusal(slot, reason, words);
         let status = reason.row().status.unwrap_or(INTERNAL);
         let challenge = challenge(reason);
@@ -315,7 +322,7 @@ impl Clients {
         reason: &str,
         header: Option<(&str, &[u8])>,
     ) {
-        let as_json = self.conns.get(slot).has_option(JSON);
+        let as_json = self.conns.get(slot).has_option(PREFERS_JSON);
         let (content_type, body) = refusal(status, reason, as_json);
         self.respond(slot, status, (content_type, &body), header);
     }
@@ -332,9 +339,9 @@ impl Clients {
         let mut id = core::mem::take(&mut self.scratch.id);
         id.clear();
         position::write(&mut id, Position::new(info.epoch, info.offset));
-        let as_json = self.conns.get(slot).has_option(JSON);
+        let as_json = self.conns.get(slot).has_option(PREFERS_JSON);
         let mut body = Vec::with_capacity(160);
-        let number = |body: &mut Vec<u8>, value: Option<u32>| match value {
+        let write_number = |body: &mut Vec<u8>, value: Option<u32>| match value {
             Some(value) => position::write_decimal(body, u64::from(value)),
             None => body.extend_from_slice(b"-1"),
         };
@@ -353,7 +360,7 @@ impl Clients {
         };
         for (name, end, value) in fields {
             body.extend_from_slice(name);
-            number(&mut body, value);
+            write_number(&mut body, value);
             body.extend_from_slice(end);
         }
         if as_json {
@@ -361,7 +368,7 @@ impl Clients {
             json::write_string(&mut body, &id);
             if unanswered.is_some() {
                 body.extend_from_slice(b", \"nodes_unanswered\": ");
-                number(&mut body, unanswered);
+                write_number(&mut body, unanswered);
             }
             body.extend_from_slice(b"}\n");
         } else {
@@ -383,16 +390,16 @@ impl Clients {
 
 /// Writes the head of a stream of this content type into `reply`.
 pub(crate) fn stream_head(clients: &mut Clients, slot: u32, content_type: &[u8]) {
-    let http10 = clients.conns.get(slot).has_option(HTTP10);
-    if http10 {
-        clients.conns.get_mut(slot).consumer.options &= !KEEP;
+    let is_unchunked = clients.conns.get(slot).has_option(UNCHUNKED);
+    if is_unchunked {
+        clients.conns.get_mut(slot).consumer.options &= !KEEP_ALIVE;
     }
     let mut answer = clients
         .head_without_cache_rule(slot, 200)
         .header("Content-Type", content_type)
         .header(CACHE_CONTROL, b"no-cache, no-transform")
         .header("X-Accel-Buffering", b"no");
-    if !http10 {
+    if !is_unchunked {
         answer = answer.header("Transfer-Encoding", b"chunked");
     }
     answer.end();

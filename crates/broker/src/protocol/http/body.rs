@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::position::write_hex;
 use crate::client::row::Row;
-use crate::protocol::http::options::HTTP10;
+use crate::protocol::http::options::UNCHUNKED;
 
 /// Appends one chunk (RFC 9112 section 7.1).
 pub(crate) fn chunk(out: &mut Vec<u8>, data: &[u8]) {
@@ -17,7 +17,7 @@ pub(crate) fn chunk(out: &mut Vec<u8>, data: &[u8]) {
 
 /// Appends a part of the body of the response to this connection.
 pub(crate) fn write_part(row: &Row, data: &[u8], out: &mut Vec<u8>) {
-    match row.has_option(HTTP10) {
+    match row.has_option(UNCHUNKED) {
         true => out.extend_from_slice(data),
         false => chunk(out, data),
     }
@@ -25,7 +25,7 @@ pub(crate) fn write_part(row: &Row, data: &[u8], out: &mut Vec<u8>) {
 
 /// Appends the end of the body, if the body is in chunks.
 pub(crate) fn write_end(row: &Row, out: &mut Vec<u8>) {
-    if !row.has_option(HTTP10) {
+    if !row.has_option(UNCHUNKED) {
         out.extend_from_slice(b"0\r\n\r\n");
     }
 }

@@ -5,10 +5,10 @@ use crate::base::reason::{Closed, Reason};
 use crate::client::row::{FILTERS, SERVED, SUBSCRIPTION_LIST, State};
 use crate::io::{CloseMode, Io};
 use crate::protocol::front::{Clients, Connections};
-use crate::protocol::http::answer::{refuse, request_done};
+use crate::protocol::http::answer::{finish_request, refuse};
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::judge::note_reader_of_part;
-use crate::protocol::http::options::{EVENTS, FOLLOWS, KEEP, UPGRADE};
+use crate::protocol::http::options::{AS_EVENTS, FOLLOWS, KEEP_ALIVE, UPGRADE};
 use crate::protocol::http::retry;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
@@ -38,8 +38,8 @@ fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
     let is_first = clients.conns.get(slot).consumer.state == State::Http
         || awaits_verdict(&clients.conns, slot);
     // The refusal is the last answer of the connection, so its other bytes are not needed.
-    if is_first && let Some(Spill::Http(part)) = clients.conns.take_unprocessed_input(slot) {
-        note_reader_of_part(clients, slot, &part.data);
+    if is_first && let Some(Spill::Http(spill)) = clients.conns.take_unprocessed_input(slot) {
+        note_reader_of_part(clients, slot, &spill.data);
     }
 }
 
@@ -54,9 +54,9 @@ pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> b
 /// request.
 pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
     let row = clients.conns.get(slot);
-    let idle =
+    let is_idle =
         row.link.has(SERVED) && row.link.unprocessed_input == NONE && row.link.outbox == NONE;
-    if !idle || clients.ctx.now.s.saturating_sub(row.link.sent_s) < QUIET_S {
+    if !is_idle || clients.ctx.now.s.saturating_sub(row.link.sent_s) < QUIET_S {
         return false;
     }
     clients.scratch.note_close_reason(Closed::Operator);
@@ -66,15 +66,15 @@ pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> 
 
 /// Refuses a waiting subscription, and ends its connection.
 fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    clients.conns.get_mut(slot).consumer.options &= !(KEEP | UPGRADE | EVENTS);
+    clients.conns.get_mut(slot).consumer.options &= !(KEEP_ALIVE | UPGRADE | AS_EVENTS);
     clients.respond_reason(slot, reason);
-    request_done(clients, slot, io);
+    finish_request(clients, slot, io);
 }
 
 /// Tells the client of an event stream when to connect again.
 pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.scratch.note_close_reason(Closed::Operator);
-    let text = retry::moved_off(clients.ctx.retry_spread(slot), clients.conns.len());
+    let text = retry::move_off_event(clients.ctx.retry_spread(slot), clients.conns.len());
     let reply = &mut clients.scratch.reply;
     reply.clear();
     write_part(clients.conns.get(slot), &text, reply);
@@ -90,5 +90,5 @@ pub(crate) fn is_subscribing(conns: &Connections, slot: u32) -> bool {
 
 /// Whether the request waits for the verdict on its credential.
 pub(crate) fn awaits_verdict(conns: &Connections, slot: u32) -> bool {
-    matches!(conns.unprocessed_input(slot), Some(Spill::Http(it)) if it.asked)
+    matches!(conns.unprocessed_input(slot), Some(Spill::Http(it)) if it.awaits_verdict)
 }

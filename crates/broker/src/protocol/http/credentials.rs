@@ -60,27 +60,27 @@ pub(crate) fn authenticate<I: Io>(
     kept: &mut HttpSpill,
     io: &mut I,
 ) -> bool {
-    let closed = clients.ctx.world.settings.access.closed;
+    let is_closed = clients.ctx.world.settings.access.closed;
     // Every client gets the same answer to OPTIONS and to unknown methods, so no credential is checked. A browser sends OPTIONS
     // with the query of the request to come, which may contain a token.
-    let open = !closed || matches!(head.method, Method::Options | Method::Other);
-    if open || kept.who.is_some() || clients.conns.get(slot).link.has(TURNED_AWAY) {
+    let needs_none = !is_closed || matches!(head.method, Method::Options | Method::Other);
+    if needs_none || kept.verdict.is_some() || clients.conns.get(slot).link.has(TURNED_AWAY) {
         return true;
     }
-    kept.who = match credential(&clients.ctx, head) {
+    kept.verdict = match credential(&clients.ctx, head) {
         Err(refusal) => Some(Err(refusal)),
         Ok(None) => Some(Ok(None)),
         Ok(Some(parsed)) => {
             look_up_credential(clients, census, gate, slot, parsed.credential(), io)
         }
     };
-    if kept.who.is_none() {
-        kept.asked = true;
+    if kept.verdict.is_none() {
+        kept.awaits_verdict = true;
         clients.conns.get_mut(slot).consumer.state = State::Waiting;
         // No body is read before the verdict, because the client may be refused.
         pause_for_verdict(&mut clients.conns, slot, io);
     }
-    kept.who.is_some()
+    kept.verdict.is_some()
 }
 
 /// Takes the verdict on a request's credential, and queues the request to continue.
@@ -93,8 +93,8 @@ pub(crate) fn http_verdict(
     let Some(Spill::Http(spill)) = clients.conns.unprocessed_input_mut(conn.slot) else {
         return;
     };
-    if core::mem::take(&mut spill.asked) {
-        spill.who = Some(who);
+    if core::mem::take(&mut spill.awaits_verdict) {
+        spill.verdict = Some(who);
         clients.conns.get_mut(conn.slot).consumer.state = State::Http;
         queues.resume_later(clients, conn);
     }
@@ -122,7 +122,7 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<ParsedCredential>
     if let Some(field) = fields.next() {
         return match fields.next() {
             Some(_) => Err(Reason::CredentialsMalformed),
-            None => authorization(field).map(Some),
+            None => parse_authorization(field).map(Some),
         };
     }
     let mut tokens = form::pairs(head.query)
@@ -147,7 +147,7 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<ParsedCredential>
 
 /// The rights that a request needs on each topic in it. The topics of an interest request and the lines of a batch are checked when
 /// they are read.
-pub(crate) fn rights(
+pub(crate) fn needed_rights(
     endpoint: Endpoint,
     verb: Option<TopicRequest>,
     method: Method,
@@ -165,7 +165,7 @@ pub(crate) fn rights(
 }
 
 /// The value of `Authorization` (RFC 6750 section 2.1, RFC 7617 section 2).
-fn authorization(field: &[u8]) -> Result<ParsedCredential, Reason> {
+fn parse_authorization(field: &[u8]) -> Result<ParsedCredential, Reason> {
     let at = memchr::memchr(b' ', field).ok_or(Reason::CredentialsMalformed)?;
     let (scheme, value) = (&field[..at], field[at..].trim_ascii());
     if scheme.eq_ignore_ascii_case(b"bearer") && !value.is_empty() {
@@ -190,13 +190,13 @@ mod tests {
 
     #[test]
     fn authorization_takes_one_token_or_a_password() {
-        let token = |field: &[u8]| match authorization(field) {
+        let token = |field: &[u8]| match parse_authorization(field) {
             Ok(ParsedCredential::Token(token)) => Some(token),
             _ => None,
         };
         assert_eq!(token(b"Bearer a.b.c").as_deref(), Some(&b"a.b.c"[..]));
         assert_eq!(token(b"bearer  a.b.c ").as_deref(), Some(&b"a.b.c"[..]));
-        match authorization(b"Basic YTpiOmM=") {
+        match parse_authorization(b"Basic YTpiOmM=") {
             Ok(ParsedCredential::Password { user, password }) => {
                 assert_eq!((&user[..], &password[..]), (&b"a"[..], &b"b:c"[..]));
             }
@@ -210,7 +210,7 @@ mod tests {
             b"Basic !",
             b"",
         ] {
-            assert!(authorization(wrong).is_err(), "{wrong:?}");
+            assert!(parse_authorization(wrong).is_err(), "{wrong:?}");
         }
     }
 }

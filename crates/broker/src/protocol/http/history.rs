@@ -22,14 +22,14 @@ use crate::protocol::front::{
     Clients, Context, EncodingCache, Front, SubscriptionState, Subscriptions, Topics,
 };
 use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
-use crate::protocol::http::options::{HEAD, HISTORY};
+use crate::protocol::http::options::{HEAD_REQUEST, HISTORY};
 use crate::protocol::http::parameters::{parameter, query_position, value_words};
-use crate::protocol::http::state::Pending;
+use crate::protocol::http::state::PendingAnswer;
 use crate::protocol::http::task::Flow;
 use crate::store::rope::Rope;
 
 /// Sends the home's page as the answer. (The home is the part of a shard that keeps the topic.)
-pub(crate) fn history_page<I: Io>(
+pub(crate) fn answer_history<I: Io>(
     front: &mut Front,
     (slot, topic): (u32, u32),
     (page, frames): (&Page, &Frames),
@@ -37,11 +37,11 @@ pub(crate) fn history_page<I: Io>(
 ) {
     let (clients, subs, feed, queues) = front.parts();
     let tags = match clients.conns.extra(slot).protocol_state.pending.take() {
-        Some(Pending::History(tags)) => tags,
+        Some(PendingAnswer::History(tags)) => tags,
         _ => Default::default(),
     };
     let tag = tag_of(&clients.ctx, page, frames);
-    let is_known = etag::entity_tags(&tags).any(|known| is_tag(known, &tag));
+    let is_known = etag::entity_tags(&tags).any(|known| matches_tag(known, &tag));
     let mut body = Rope::default();
     if !is_known {
         history_body(
@@ -54,10 +54,10 @@ pub(crate) fn history_page<I: Io>(
             &mut body,
         );
     }
-    let sends = !is_known && !clients.conns.get(slot).has_option(HEAD);
+    let has_body = !is_known && !clients.conns.get(slot).has_option(HEAD_REQUEST);
     history_head(clients, slot, page, &tag, (!is_known).then_some(body.len()));
     unsubscribe(clients, subs, slot);
-    if sends {
+    if has_body {
         clients.meter.stats.sent(page.count as usize, body.len());
         body.prepend(&clients.scratch.take_reply());
         clients.put_rope(slot, &body, io);
@@ -66,7 +66,7 @@ pub(crate) fn history_page<I: Io>(
 }
 
 /// Processes `GET` on a history path.
-pub(crate) fn history<I: Io>(
+pub(crate) fn request_history<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
@@ -74,10 +74,10 @@ pub(crate) fn history<I: Io>(
     name: &[u8],
     io: &mut I,
 ) -> Flow {
-    let (since, most) = match range(head.query) {
+    let (since, count_max) = match read_range(head.query) {
         Ok(range) => range,
         Err(reason) => {
-            clients.respond_saying(slot, reason, &value_words(reason, head.query));
+            clients.respond_with_text(slot, reason, &value_words(reason, head.query));
             return Flow::Next;
         }
     };
@@ -85,14 +85,17 @@ pub(crate) fn history<I: Io>(
     clients.send_reply(slot, io);
     let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
     clients.conns.extra(slot).protocol_state.pending =
-        Some(Pending::History(tags.join(&b',').into()));
+        Some(PendingAnswer::History(tags.join(&b',').into()));
     let row = clients.conns.get_mut(slot);
     row.consumer.options |= HISTORY;
     row.consumer.state = State::Waiting;
     let wanted = Wanted {
         names: Names::Topic(name),
         since: &[since],
-        first: First { most, ..First::ALL },
+        first: First {
+            most: count_max,
+            ..First::ALL
+        },
         kind: Kind::Once,
     };
     if subscribe(clients, subs, slot, &wanted, SubscriptionState::default()).is_err() {
@@ -114,9 +117,9 @@ fn history_body(
 ) {
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     let mut id = Vec::with_capacity(32);
-    let mut begin = b'[';
+    let mut separator = b'[';
     for record in records {
-        body.own.push(core::mem::replace(&mut begin, b','));
+        body.own.push(core::mem::replace(&mut separator, b','));
         id.clear();
         position::write(&mut id, ctx.position_at(record.offset));
         Message {
@@ -159,32 +162,32 @@ fn history_head(clients: &mut Clients, slot: u32, page: &Page, tag: &[u8], bytes
 
 /// The start of a history, and the maximum number of messages. Without a position, a limit selects the newest messages, as `tail`
 /// does with a file.
-fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
+fn read_range(query: &[u8]) -> Result<(Since, u32), Reason> {
     let since = match query_position(query) {
         Some((_, value)) => {
             let mut text = Vec::new();
             let decoded = form::decode(value, &mut text);
             decoded.map_err(|_| Reason::BadPositionEscape)?;
-            let read = |text: &[u8]| position::parse(text, 0, 1);
-            let since = position::read_back(etag::opaque_tag(&text), read);
+            let parse = |text: &[u8]| position::parse(text, 0, 1);
+            let since = position::read_back(etag::opaque_tag(&text), parse);
             since.map_err(|_| Reason::BadPosition)?[0]
         }
         None => Since::Default,
     };
-    let most = match parameter(query, b"limit") {
-        Some(value) => Some(number(&value).ok_or(Reason::BadLimit)?),
+    let count_max = match parameter(query, b"limit") {
+        Some(value) => Some(parse_count(&value).ok_or(Reason::BadLimit)?),
         None => None,
     };
-    let since = match (since, most) {
-        (Since::Default, Some(most)) => Since::Newest(most),
+    let since = match (since, count_max) {
+        (Since::Default, Some(count_max)) => Since::Newest(count_max),
         (Since::Default, None) => Since::Oldest,
         (since, _) => since,
     };
-    Ok((since, most.unwrap_or(u32::MAX)))
+    Ok((since, count_max.unwrap_or(u32::MAX)))
 }
 
 /// Parses a number of messages: only digits, and not 0. A number that is too large becomes the largest one.
-fn number(text: &[u8]) -> Option<u32> {
+fn parse_count(text: &[u8]) -> Option<u32> {
     if !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -214,7 +217,7 @@ fn tag_of(ctx: &Context, page: &Page, frames: &Frames) -> Vec<u8> {
 }
 
 /// Whether a tag that a client sent is this one. A proxy may have added a suffix.
-pub(crate) fn is_tag(known: &[u8], tag: &[u8]) -> bool {
+pub(crate) fn matches_tag(known: &[u8], tag: &[u8]) -> bool {
     let rest = known.strip_prefix(tag);
     known == b"*"
         || rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'-' | b';' | b'"'))

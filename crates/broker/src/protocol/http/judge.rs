@@ -15,15 +15,17 @@ use crate::base::verdict::Identity;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, TopicRequest};
 use crate::protocol::front::{AllProtocols, Clients, Context};
-use crate::protocol::http::credentials::{deny, rights};
+use crate::protocol::http::credentials::{deny, needed_rights};
 use crate::protocol::http::headers::ALLOWED;
 use crate::protocol::http::names::topic_names;
-use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN, STREAMS};
-use crate::protocol::http::parameters::is_read;
-use crate::protocol::http::sites::{admit, reader};
+use crate::protocol::http::options::{
+    HEAD_REQUEST, KEEP_ALIVE, ORIGIN, PREFERS_JSON, STREAMS, UNCHUNKED,
+};
+use crate::protocol::http::parameters::check_all_read;
+use crate::protocol::http::sites::{check_origin, reader_option};
 use crate::protocol::http::suggestions::hint_for_batch;
 use crate::protocol::http::task::{Answered, Endpoint, Requests as _, Task};
-use crate::protocol::http::turned_away::{admitted, turn_away};
+use crate::protocol::http::turned_away::{check_limits, turn_away};
 
 /// The text for a publish without a topic. Many clients send an object or a form that contains the topic, as for other servers.
 const NO_TOPIC_TO_PUBLISH: &str = "no topic is named: put it behind the path (/pub/news) or into ?topic=news, with the message alone as the body, whose \
@@ -42,28 +44,28 @@ pub(crate) fn judge(
     body: Body,
     who: Option<Identity>,
 ) -> Result<Task, Answered> {
-    let drains = clients.ctx.is_draining;
+    let is_draining = clients.ctx.is_draining;
     // The body of a stream's answer is not in chunks, but ends with the stream.
     let is_stream = clients.conns.is_stream(slot);
     let row = clients.conns.get_mut(slot);
-    let keeps = head.keep_alive() && !drains && !is_stream && !row.link.has(TURNED_AWAY);
+    let keeps_alive = head.keep_alive() && !is_draining && !is_stream && !row.link.has(TURNED_AWAY);
     row.link.deadline_s = 0;
     row.consumer.options = 0;
     let accept = head.accept();
-    for (option, holds) in [
-        (HTTP10, head.minor == 0 || is_stream),
-        (KEEP, keeps && !has_body(body)),
-        (HEAD, head.method == Method::Head),
-        (JSON, accept.json),
+    for (option, is_set) in [
+        (UNCHUNKED, head.minor == 0 || is_stream),
+        (KEEP_ALIVE, keeps_alive && !has_body(body)),
+        (HEAD_REQUEST, head.method == Method::Head),
+        (PREFERS_JSON, accept.json),
         (STREAMS, head.is_websocket_upgrade() || accept.events),
     ] {
-        if holds {
+        if is_set {
             row.consumer.options |= option;
         }
     }
     let task = judge_request(clients, slot, head, body, who)?;
-    if keeps {
-        clients.conns.get_mut(slot).consumer.options |= KEEP;
+    if keeps_alive {
+        clients.conns.get_mut(slot).consumer.options |= KEEP_ALIVE;
     }
     Ok(task)
 }
@@ -80,35 +82,36 @@ fn judge_request(
     let routed =
         routed.filter(|(endpoint, rest)| *endpoint != Endpoint::Interest || rest.is_empty());
     let endpoint = routed.map(|(endpoint, _)| endpoint);
-    if let Err((reason, words)) = admit(clients, slot, head, endpoint, upgrade) {
+    if let Err((reason, words)) = check_origin(clients, slot, head, endpoint, upgrade) {
         // A page of a listed origin may read this refusal too.
         note_reader(clients, slot, head);
-        clients.respond_saying(slot, reason, &words);
+        clients.respond_with_text(slot, reason, &words);
         return Err(Answered);
     }
-    let may = admitted(clients, slot, head);
-    may.map_err(|reached| turn_away(clients, slot, head, reached))?;
+    let admission = check_limits(clients, slot, head);
+    admission.map_err(|reached| turn_away(clients, slot, head, reached))?;
     judge_methods(clients, slot, head, endpoint)?;
-    let entered = clients.set_identity(slot, who);
-    entered.or_else(|refusal| answered(clients, slot, refusal))?;
+    let entrance = clients.set_identity(slot, who);
+    entrance.or_else(|refusal| refuse_request(clients, slot, refusal))?;
     if !upgrade && head.method == Method::Get && head.header("sec-websocket-key").is_some() {
-        return answered(clients, slot, Reason::UpgradeLost);
+        return refuse_request(clients, slot, Reason::UpgradeLost);
     }
     if (upgrade || routed.is_none())
-        && let Some(task) = AllProtocols::task_of_other(&clients.ctx, head, upgrade)
+        && let Some(task) = AllProtocols::task_for_other_protocol(&clients.ctx, head, upgrade)
     {
-        return task.or_else(|reason| answered(clients, slot, reason));
+        return task.or_else(|reason| refuse_request(clients, slot, reason));
     }
     let Some((endpoint, rest)) = routed else {
         if upgrade {
             clients.meter.notices.note(Notice::Upgrade, head.path);
-            return answered(clients, slot, Reason::NoSocketPath);
+            return refuse_request(clients, slot, Reason::NoSocketPath);
         }
-        return answered(clients, slot, nowhere(head.path));
+        return refuse_request(clients, slot, reason_for_path(head.path));
     };
     judge_method(clients, slot, head, body, endpoint, upgrade)?;
-    if let Err((reason, words)) = is_read(&clients.meter.work, &clients.ctx, head, endpoint) {
-        clients.respond_saying(slot, reason, &words);
+    if let Err((reason, words)) = check_all_read(&clients.meter.work, &clients.ctx, head, endpoint)
+    {
+        clients.respond_with_text(slot, reason, &words);
         return Err(Answered);
     }
     judge_names(clients, slot, head, endpoint, rest, upgrade)
@@ -122,12 +125,15 @@ fn judge_methods(
     endpoint: Option<Endpoint>,
 ) -> Result<(), Answered> {
     // OPTIONS for the whole server (RFC 9110 section 9.3.7). Load balancers send it to the root as a health check.
-    let whole = matches!(head.path, b"*" | b"/");
+    let is_whole_server = matches!(head.path, b"*" | b"/");
     match (head.method, endpoint) {
-        (Method::Options, Some(endpoint)) => preflight(clients, slot, allowed(endpoint)),
-        (Method::Options, None) if whole => preflight(clients, slot, allowed(Endpoint::Publish)),
+        (Method::Options, Some(endpoint)) => preflight(clients, slot, allowed_methods(endpoint)),
+        (Method::Options, None) if is_whole_server => {
+            preflight(clients, slot, allowed_methods(Endpoint::Publish))
+        }
         (Method::Options, None)
-            if let Some(methods) = AllProtocols::methods_of_other(&clients.ctx, head.path) =>
+            if let Some(methods) =
+                AllProtocols::methods_of_other_protocol(&clients.ctx, head.path) =>
         {
             preflight(clients, slot, methods);
         }
@@ -146,29 +152,29 @@ fn judge_method(
     endpoint: Endpoint,
     upgrade: bool,
 ) -> Result<(), Answered> {
-    let get = matches!(head.method, Method::Get | Method::Head);
-    let fits = match endpoint {
+    let is_get = matches!(head.method, Method::Get | Method::Head);
+    let is_allowed = match endpoint {
         Endpoint::Publish => true,
-        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History | Endpoint::Presence => get,
+        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History | Endpoint::Presence => is_get,
         Endpoint::PubSub => head.method == Method::Get,
     };
-    if !fits {
+    if !is_allowed {
         method_not_allowed(clients, slot, head, Some(endpoint));
         return Err(Answered);
     }
     if endpoint == Endpoint::History && upgrade {
-        return answered(clients, slot, Reason::HistoryUpgrade);
+        return refuse_request(clients, slot, Reason::HistoryUpgrade);
     }
     if endpoint == Endpoint::PubSub && !upgrade {
-        return answered(clients, slot, Reason::NoUpgrade);
+        return refuse_request(clients, slot, Reason::NoUpgrade);
     }
     if head.method == Method::Put && has_body(body) {
         // `curl -T` sends a body with PUT, which would be lost.
-        return answered(clients, slot, Reason::PutWithBody);
+        return refuse_request(clients, slot, Reason::PutWithBody);
     }
     if head.method == Method::Post && head.is_coded() {
         // A message has no such field, so subscribers would get bytes that they cannot read.
-        return answered(clients, slot, Reason::Encoded);
+        return refuse_request(clients, slot, Reason::Encoded);
     }
     Ok(())
 }
@@ -185,73 +191,73 @@ fn judge_names(
     if endpoint == Endpoint::Interest {
         return Ok(Task::Follow { upgrade });
     }
-    let posts = endpoint == Endpoint::Publish && head.method == Method::Post;
-    if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
+    let is_post = endpoint == Endpoint::Publish && head.method == Method::Post;
+    if is_post && is_batch(head) && rest.is_empty() && !names_topic(head) {
         if let Some(words) = head.names().find_map(hint_for_batch) {
-            clients.respond_saying(slot, Reason::Unread, &words);
+            clients.respond_with_text(slot, Reason::Unread, &words);
             return Err(Answered);
         }
-        let may = clients.check_may_publish_anywhere(slot);
-        may.map_err(|denied| deny(clients, slot, denied, head.path))?;
+        let permission = clients.check_may_publish_anywhere(slot);
+        permission.map_err(|denied| deny(clients, slot, denied, head.path))?;
         return Ok(Task::Batch);
     }
-    let filtered = endpoint == Endpoint::Subscribe && names_filter(head);
-    let mut names = match topic_names(&clients.meter.work, &clients.ctx, head, rest, filtered) {
+    let is_by_filter = endpoint == Endpoint::Subscribe && names_filter(head);
+    let mut names = match topic_names(&clients.meter.work, &clients.ctx, head, rest, is_by_filter) {
         Ok(names) => names,
         Err((reason, words)) => {
             let words = match reason {
-                Reason::NoName if posts => NO_TOPIC_TO_PUBLISH,
+                Reason::NoName if is_post => NO_TOPIC_TO_PUBLISH,
                 _ => &words,
             };
-            clients.respond_saying(slot, reason, words);
+            clients.respond_with_text(slot, reason, words);
             return Err(Answered);
         }
     };
-    let get = matches!(head.method, Method::Get | Method::Head);
+    let is_get = matches!(head.method, Method::Get | Method::Head);
     let verb = match head.method {
-        _ if get && upgrade => None,
+        _ if is_get && upgrade => None,
         Method::Put => Some(TopicRequest::Change(Change::Create)),
         Method::Delete => Some(TopicRequest::Change(Change::Delete)),
         _ => Some(TopicRequest::Info),
     };
-    let may = clients.check_rights(slot, rights(endpoint, verb, head.method), &names);
-    may.map_err(|denied| deny(clients, slot, denied, head.path))?;
-    let writes = match endpoint {
-        Endpoint::Publish => posts || verb != Some(TopicRequest::Info),
+    let permission = clients.check_rights(slot, needed_rights(endpoint, verb, head.method), &names);
+    permission.map_err(|denied| deny(clients, slot, denied, head.path))?;
+    let is_write = match endpoint {
+        Endpoint::Publish => is_post || verb != Some(TopicRequest::Info),
         endpoint => endpoint == Endpoint::PubSub,
     };
-    if writes && names.iter().any(|name| topic::is_reserved(name)) {
-        return answered(clients, slot, Reason::Reserved);
+    if is_write && names.iter().any(|name| topic::is_reserved(name)) {
+        return refuse_request(clients, slot, Reason::Reserved);
     }
     if matches!(endpoint, Endpoint::Subscribe | Endpoint::PubSub) {
         let publishes = endpoint == Endpoint::PubSub;
         return Ok(Task::Subscribe {
             names,
-            filtered,
+            is_by_filter,
             publishes,
             upgrade,
         });
     }
     let name = match names.pop() {
         Some(name) if names.is_empty() => name,
-        _ => return answered(clients, slot, Reason::SeveralNames),
+        _ => return refuse_request(clients, slot, Reason::SeveralNames),
     };
     if endpoint == Endpoint::Presence {
         let rules = &clients.ctx.world.rules;
         return match rules.get(rules.number_for(&name)).presence {
             true => Ok(Task::Presence { name, upgrade }),
-            false => answered(clients, slot, Reason::PresenceOff),
+            false => refuse_request(clients, slot, Reason::PresenceOff),
         };
     }
     match verb {
         None => Ok(Task::PublishFrames(name)),
         Some(_) if endpoint == Endpoint::History => Ok(Task::History(name)),
-        Some(_) if posts => Ok(Task::Publish(name)),
+        Some(_) if is_post => Ok(Task::Publish(name)),
         Some(verb) => Ok(Task::Verb(verb, name)),
     }
 }
 
-fn answered<T>(clients: &mut Clients, slot: u32, reason: Reason) -> Result<T, Answered> {
+fn refuse_request<T>(clients: &mut Clients, slot: u32, reason: Reason) -> Result<T, Answered> {
     clients.respond_reason(slot, reason);
     Err(Answered)
 }
@@ -279,7 +285,9 @@ fn route<'p>(ctx: &Context, path: &'p [u8]) -> Option<(Endpoint, &'p [u8])> {
 
 /// Answers OPTIONS: the allowed methods, and for browsers that a script of a listed origin may send any header.
 fn preflight(clients: &mut Clients, slot: u32, allowed: &str) {
-    let head = clients.head(slot, 204).header("Allow", allowed.as_bytes());
+    let head = clients
+        .response_head(slot, 204)
+        .header("Allow", allowed.as_bytes());
     head.header("Access-Control-Allow-Methods", allowed.as_bytes())
         .header("Access-Control-Allow-Headers", ALLOWED.as_bytes())
         .header("Access-Control-Max-Age", b"600")
@@ -293,7 +301,7 @@ fn method_not_allowed(
     head: &Head<'_>,
     endpoint: Option<Endpoint>,
 ) {
-    let allowed = allowed(endpoint.unwrap_or(Endpoint::Publish));
+    let allowed = allowed_methods(endpoint.unwrap_or(Endpoint::Publish));
     let method = head.method_name.escape_ascii();
     let words = match endpoint {
         Some(_) if head.method == Method::Post => {
@@ -310,7 +318,7 @@ fn method_not_allowed(
 }
 
 /// The methods allowed on a path.
-fn allowed(endpoint: Endpoint) -> &'static str {
+fn allowed_methods(endpoint: Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
         Endpoint::Subscribe | Endpoint::Interest | Endpoint::History | Endpoint::Presence => {
@@ -326,9 +334,9 @@ fn has_body(body: Body) -> bool {
 }
 
 /// The reason for an unknown path. A client that asks for a path of the admin port is told of that port.
-fn nowhere(path: &[u8]) -> Reason {
-    let of_admin = [&b"/api/"[..], b"/metrics", b"/health", b"/ready"];
-    match of_admin.iter().any(|begin| path.starts_with(begin)) {
+fn reason_for_path(path: &[u8]) -> Reason {
+    let admin_paths = [&b"/api/"[..], b"/metrics", b"/health", b"/ready"];
+    match admin_paths.iter().any(|prefix| path.starts_with(prefix)) {
         true => Reason::AdminPath,
         false => Reason::NoPath,
     }
@@ -350,7 +358,7 @@ pub(crate) fn note_reader(clients: &mut Clients, slot: u32, head: &Head<'_>) {
     let mut origins = head.headers("origin");
     let origin = origins.next().filter(|_| origins.next().is_none());
     let is_head = head.method == Method::Head;
-    note(clients, slot, head.accept(), origin, is_head);
+    set_reader_options(clients, slot, head.accept(), origin, is_head);
 }
 
 /// Records what `note_reader` records, for a head that is invalid or incomplete.
@@ -358,15 +366,21 @@ pub(crate) fn note_reader_of_part(clients: &mut Clients, slot: u32, bytes: &[u8]
     let bytes = &bytes[head::blank_lines(bytes)..];
     let accept = head::accept_in(bytes);
     let origin = head::field_in(bytes, "origin");
-    note(clients, slot, accept, origin, bytes.starts_with(b"HEAD "));
+    set_reader_options(clients, slot, accept, origin, bytes.starts_with(b"HEAD "));
 }
 
-fn note(clients: &mut Clients, slot: u32, accept: Accept, from: Option<&[u8]>, is_head: bool) {
-    let reader = reader(&clients.ctx, from);
+fn set_reader_options(
+    clients: &mut Clients,
+    slot: u32,
+    accept: Accept,
+    from: Option<&[u8]>,
+    is_head: bool,
+) {
+    let reader = reader_option(&clients.ctx, from);
     let row = clients.conns.get_mut(slot);
-    row.consumer.options &= !(HEAD | JSON | ORIGIN);
-    row.consumer.options |= HEAD * u32::from(is_head);
-    row.consumer.options |= JSON * u32::from(accept.json);
+    row.consumer.options &= !(HEAD_REQUEST | PREFERS_JSON | ORIGIN);
+    row.consumer.options |= HEAD_REQUEST * u32::from(is_head);
+    row.consumer.options |= PREFERS_JSON * u32::from(accept.json);
     row.consumer.options |= reader;
 }
 

@@ -19,31 +19,33 @@ pub(crate) fn topic_names(
     ctx: &Context,
     head: &Head<'_>,
     rest: &[u8],
-    filtered: bool,
-) -> Result<Vec<Vec<u8>>, Named> {
-    let max = ctx.world.settings.limits.topic_bytes;
+    is_by_filter: bool,
+) -> Result<Vec<Vec<u8>>, NameRefusal> {
+    let topic_bytes_max = ctx.world.settings.limits.topic_bytes;
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut name = Vec::new();
     if !rest.is_empty() {
-        topic::from_path(rest, max, &mut name).map_err(|error| bad_topic(&error))?;
-        not_foreign(&name).map_err(bad)?;
+        topic::from_path(rest, topic_bytes_max, &mut name).map_err(|error| bad_topic(&error))?;
+        refuse_foreign_wildcards(&name).map_err(name_refusal)?;
         names.push(core::mem::take(&mut name));
     }
     for (key, value) in form::pairs(head.query) {
         if matches!(key, b"topic" | b"channel") {
-            topic::from_query(value, max, &mut name).map_err(|error| bad_topic(&error))?;
+            topic::from_query(value, topic_bytes_max, &mut name)
+                .map_err(|error| bad_topic(&error))?;
             add_name(work, ctx, &mut names, &mut name)?;
         }
     }
     for (key, value) in form::pairs(head.query) {
-        if !filtered || key != b"filter" {
+        if !is_by_filter || key != b"filter" {
             continue;
         }
         if value.ends_with(b"/") {
-            return Err(bad(CUT_FILTER.into()));
+            return Err(name_refusal(CUT_FILTER.into()));
         }
-        form::decode(value, &mut name).map_err(|_| bad(filter_words(&TopicError::BadEscape)))?;
-        check_filter(&name, max).map_err(bad)?;
+        form::decode(value, &mut name)
+            .map_err(|_| name_refusal(filter_words(&TopicError::BadEscape)))?;
+        check_filter(&name, topic_bytes_max).map_err(name_refusal)?;
         add_name(work, ctx, &mut names, &mut name)?;
     }
     if names.is_empty() {
@@ -58,7 +60,7 @@ fn add_name(
     ctx: &Context,
     names: &mut Vec<Vec<u8>>,
     name: &mut Vec<u8>,
-) -> Result<(), Named> {
+) -> Result<(), NameRefusal> {
     work.steps.add(1 + names.len() / 8);
     if !names.contains(name) {
         names.push(core::mem::take(name));
@@ -78,9 +80,9 @@ fn add_name(
 pub(crate) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
 
 /// Why the names of a request are refused, and the text for the client.
-type Named = (Reason, Cow<'static, str>);
+type NameRefusal = (Reason, Cow<'static, str>);
 
-fn bad(words: Cow<'static, str>) -> Named {
+fn name_refusal(words: Cow<'static, str>) -> NameRefusal {
     (Reason::BadName, words)
 }
 
@@ -88,34 +90,37 @@ fn bad(words: Cow<'static, str>) -> Named {
 ///
 /// # Errors
 /// The text says what is wrong.
-pub(crate) fn check_filter(filter: &[u8], max: usize) -> Result<(), Cow<'static, str>> {
-    topic::check_filter(filter, max).map_err(|error| filter_words(&error))?;
+pub(crate) fn check_filter(
+    filter: &[u8],
+    filter_bytes_max: usize,
+) -> Result<(), Cow<'static, str>> {
+    topic::check_filter(filter, filter_bytes_max).map_err(|error| filter_words(&error))?;
     if filter.starts_with(b"$share/") {
         return Err("shared subscriptions ($share/NAME/FILTER) are MQTT's: leave $share/NAME/ out, or subscribe by MQTT".into());
     }
     // An author who uses one of this server's wildcards knows them.
     match topic::has_wildcard(filter) {
         true => Ok(()),
-        false => not_foreign(filter),
+        false => refuse_foreign_wildcards(filter),
     }
 }
 
 /// Refuses a name with wildcards of other servers, whose subscriber would wait without any message. In `?topic=` such a name is
 /// accepted, because an MQTT client may have published to it.
-fn not_foreign(name: &[u8]) -> Result<(), Cow<'static, str>> {
-    let Some(meant) = topic::suggested_filter(name) else {
+fn refuse_foreign_wildcards(name: &[u8]) -> Result<(), Cow<'static, str>> {
+    let Some(suggestion) = topic::suggested_filter(name) else {
         return Ok(());
     };
-    let (name, meant) = (quoted(name), quoted(meant.as_bytes()));
+    let (name, suggestion) = (quoted(name), quoted(suggestion.as_bytes()));
     Err(format!(
-        "{name} is the name of one topic; for the filter {meant} write ?filter=, where + (one level) is %2B and # (all that follow) is %23; \
+        "{name} is the name of one topic; for the filter {suggestion} write ?filter=, where + (one level) is %2B and # (all that follow) is %23; \
          a topic of this very name is given as ?topic="
     )
     .into())
 }
 
-fn bad_topic(error: &TopicError) -> Named {
-    bad(format!("the topic {error}").into())
+fn bad_topic(error: &TopicError) -> NameRefusal {
+    name_refusal(format!("the topic {error}").into())
 }
 
 fn filter_words(error: &TopicError) -> Cow<'static, str> {

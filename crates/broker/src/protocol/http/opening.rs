@@ -1,4 +1,4 @@
-//! An opening: a response to a request by filter that waits for the homes (the parts of shards that keep topics). It collects their
+//! A response to a request by filter that has not begun, because it waits for the homes (the parts of shards that keep topics). It collects their
 //! answer for each partition, and the live messages that arrive in the meantime.
 //!
 //! Invariants: an answer to a long-poll has one message, the oldest one found. Messages of other partitions stay unseen for the
@@ -14,9 +14,9 @@ use crate::mail::{FilterPage, Frames, Record};
 
 /// A response that waits for the homes.
 #[derive(Default)]
-pub struct Opening {
+pub struct PendingFilterResponse {
     /// The homes' answers so far, by partition.
-    partitions: Vec<Answered>,
+    partitions: Vec<PartitionAnswer>,
     /// The held messages, in order of arrival.
     held: Vec<HeldMessage>,
     frames: Frames,
@@ -26,9 +26,9 @@ pub struct Opening {
 
 /// The state of the answer for one partition.
 #[derive(Clone, Copy, Default)]
-struct Answered {
+struct PartitionAnswer {
     /// The home has answered, with a message or with the end of its log.
-    yes: bool,
+    is_answered: bool,
     /// `start`: where the first page begins. `end`: the offset up to which the subscriber has all messages.
     start: u64,
     end: u64,
@@ -41,7 +41,7 @@ struct Answered {
 pub(crate) struct HeldMessage {
     /// The partition that it came from.
     pub partition: PartitionId,
-    /// The place of the topic's name in the opening's frames.
+    /// The place of the topic's name in the response's frames.
     pub name: u32,
     /// The message.
     pub record: Record,
@@ -49,7 +49,7 @@ pub(crate) struct HeldMessage {
 
 /// The maximum number of messages that a response collects before it begins.
 #[derive(Clone, Copy)]
-pub(crate) enum Most {
+pub(crate) enum CollectLimit {
     /// A long-poll: one message.
     OneMessage,
     /// A stream: messages of about this many bytes.
@@ -57,7 +57,7 @@ pub(crate) enum Most {
 }
 
 /// The result of taking a page.
-pub(crate) struct Taken {
+pub(crate) struct TakenPage {
     /// The offset up to which the subscriber has seen the partition.
     pub end: u64,
     /// Whether the subscriber is live in the partition.
@@ -66,37 +66,37 @@ pub(crate) struct Taken {
     pub searching: bool,
 }
 
-impl Opening {
-    /// An opening for this many partitions.
-    pub fn new(partitions: usize) -> Opening {
-        Opening {
-            partitions: alloc::vec![Answered::default(); partitions],
-            ..Opening::default()
+impl PendingFilterResponse {
+    /// A pending response for this many partitions.
+    pub fn new(partitions: usize) -> PendingFilterResponse {
+        PendingFilterResponse {
+            partitions: alloc::vec![PartitionAnswer::default(); partitions],
+            ..PendingFilterResponse::default()
         }
     }
 
-    /// The opening's part of the large messages that it shares.
+    /// This response's share of the bytes of large messages.
     pub fn large_weight(&self) -> usize {
         self.frames.large_weight()
     }
 
-    /// The bytes that the opening holds, without large messages.
+    /// The bytes that the response holds, without large messages.
     pub fn own_bytes(&self) -> usize {
-        size_of::<Opening>()
-            + self.partitions.capacity() * size_of::<Answered>()
+        size_of::<PendingFilterResponse>()
+            + self.partitions.capacity() * size_of::<PartitionAnswer>()
             + self.held.capacity() * size_of::<HeldMessage>()
             + self.frames.own_bytes()
     }
 
     /// Whether the homes have answered for all partitions.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.partitions.iter().all(|answered| answered.yes)
+    pub(crate) fn is_complete(&self) -> bool {
+        self.partitions.iter().all(|answered| answered.is_answered)
     }
 
     /// Whether the home of this partition has answered for it.
     pub(crate) fn has_answered(&self, partition: PartitionId) -> bool {
         let answered = self.partitions.get(usize::from(partition));
-        answered.is_some_and(|answered| answered.yes)
+        answered.is_some_and(|answered| answered.is_answered)
     }
 
     /// Whether messages before the held ones are lost.
@@ -116,28 +116,28 @@ impl Opening {
         page: &FilterPage,
         records: impl Iterator<Item = (u32, &'a Record)> + Clone,
         frames: &Frames,
-        most: Most,
-    ) -> Option<Taken> {
+        limit: CollectLimit,
+    ) -> Option<TakenPage> {
         let partition = page.partition;
         if usize::from(partition) >= self.partitions.len() {
             return None;
         }
         self.gap |= page.gap;
-        let first = records.clone().next();
-        let start = first.map_or(page.head, |(_, first)| first.offset - 1);
+        let oldest = records.clone().next();
+        let start = oldest.map_or(page.head, |(_, oldest)| oldest.offset - 1);
         let (mut end, mut live, mut searching) = (page.head, page.at_head, false);
-        match (most, first) {
-            (Most::OneMessage, Some((name, record))) => {
+        match (limit, oldest) {
+            (CollectLimit::OneMessage, Some((name, record))) => {
                 // The answer takes one message. The others count as unseen.
                 (end, live) = (start, false);
-                if self.gives_way_to(record) {
+                if self.make_way_for(record) {
                     self.hold(partition, frames.name(name), record, frames);
                 }
             }
-            (Most::OneMessage, None) => searching = !page.at_head && self.held.is_empty(),
-            (Most::Bytes(most), _) => {
+            (CollectLimit::OneMessage, None) => searching = !page.at_head && self.held.is_empty(),
+            (CollectLimit::Bytes(limit), _) => {
                 let bytes: usize = records.clone().map(|(_, it)| it.frame_bytes()).sum();
-                if !self.held.is_empty() && self.frames.len() + bytes > most {
+                if !self.held.is_empty() && self.frames.len() + bytes > limit {
                     // The page is read again after the response has begun.
                     (end, live) = (start, false);
                 } else {
@@ -147,46 +147,46 @@ impl Opening {
                 }
             }
         }
-        self.partitions[usize::from(partition)] = Answered {
-            yes: !searching,
+        self.partitions[usize::from(partition)] = PartitionAnswer {
+            is_answered: !searching,
             start,
             end,
             live,
             snapshot_end: page.snapshot_end,
             losses_before: page.losses_before,
         };
-        Some(Taken {
+        Some(TakenPage {
             end,
             live,
             searching,
         })
     }
 
-    /// For a long-poll: whether this message is older than the held one, which is then released, so no partition keeps messages of
-    /// other partitions from the client.
-    fn gives_way_to(&mut self, record: &Record) -> bool {
+    /// For a long-poll: releases the held message if this one is older, so that no partition keeps messages of other partitions from the client. Returns whether
+    /// there is room for this message.
+    fn make_way_for(&mut self, record: &Record) -> bool {
         let Some(held) = self.held.first() else {
             return true;
         };
-        let older = record.time_s < held.record.time_s;
-        if older && let Some(held) = self.held.pop() {
-            self.is_left(held.partition, held.record.offset);
+        let is_older = record.time_s < held.record.time_s;
+        if is_older && let Some(held) = self.held.pop() {
+            self.leave_unread(held.partition, held.record.offset);
         }
-        older
+        is_older
     }
 
     /// Records that a message is not taken: the partition will be read from its log, from this message on.
-    fn is_left(&mut self, partition: PartitionId, offset: u64) {
+    fn leave_unread(&mut self, partition: PartitionId, offset: u64) {
         let Some(answered) = self.partitions.get_mut(usize::from(partition)) else {
             return;
         };
-        let before = answered.start.max(offset - 1);
+        let offset_before = answered.start.max(offset - 1);
         if !answered.live {
             // If a later message was not taken either, `end` is already lower than the page's end. The lowest offset counts.
-            answered.end = answered.end.min(before);
+            answered.end = answered.end.min(offset_before);
             return;
         }
-        (answered.end, answered.live) = (before, false);
+        (answered.end, answered.live) = (offset_before, false);
         // The group was live here. From now on a loss must be reported, as for any subscriber that falls behind.
         (answered.snapshot_end, answered.losses_before) = (0, 0);
     }
@@ -199,19 +199,19 @@ impl Opening {
         partition: PartitionId,
         (name, record, frames): (&[u8], &Record, &Frames),
         bounds: Bounds,
-        poll: bool,
+        is_poll: bool,
     ) -> Option<()> {
         let answered = self.partitions.get(usize::from(partition))?;
         if !answered.live {
             return Some(());
         }
-        let (held, bytes) = (self.held.len(), self.frames.len());
-        let takes = match poll {
-            true => held == 0,
-            false => bounds.may_hold(held, bytes, record, frames.frame(record).len()),
+        let (held_count, bytes) = (self.held.len(), self.frames.len());
+        let has_room = match is_poll {
+            true => held_count == 0,
+            false => bounds.may_hold(held_count, bytes, record, frames.frame(record).len()),
         };
-        if !takes {
-            self.is_left(partition, record.offset);
+        if !has_room {
+            self.leave_unread(partition, record.offset);
             return Some(());
         }
         self.hold(partition, name, record, frames);
@@ -219,7 +219,7 @@ impl Opening {
     }
 
     /// Records that the held messages were sent: the position in each partition is at least that of its last held message.
-    pub(crate) fn sent_held(&mut self) {
+    pub(crate) fn mark_held_sent(&mut self) {
         for held in &self.held {
             let end = &mut self.partitions[usize::from(held.partition)].end;
             *end = held.record.offset.max(*end);
@@ -228,7 +228,7 @@ impl Opening {
 
     /// The positions by partition: where the first pages begin, or (`at_end`) up to where the subscriber has all messages.
     pub(crate) fn positions(&self, epoch: u32, at_end: bool) -> Vec<GroupPosition> {
-        let at = |answered: &Answered| GroupPosition {
+        let position_of = |answered: &PartitionAnswer| GroupPosition {
             offset: if at_end { answered.end } else { answered.start },
             snapshot_end: answered.snapshot_end,
             losses_before: answered.losses_before,
@@ -236,7 +236,7 @@ impl Opening {
             live: at_end && answered.live,
             ..GroupPosition::default()
         };
-        self.partitions.iter().map(at).collect()
+        self.partitions.iter().map(position_of).collect()
     }
 
     /// Whether a client that gave no position may be told this one. Not while a log is still being read: a position promises a
@@ -245,7 +245,7 @@ impl Opening {
         let is_past_begin = self
             .partitions
             .iter()
-            .all(|at| at.live || at.losses_before == 0);
+            .all(|answer| answer.live || answer.losses_before == 0);
         is_past_begin && !self.gap && self.held.is_empty()
     }
 

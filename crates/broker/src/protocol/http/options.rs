@@ -4,13 +4,13 @@
 use crate::client::row::{PROTOCOL_OPTIONS, PROTOCOL_OPTIONS_SHIFT};
 
 /// The answer's body is not in chunks: HTTP/1.0, or a stream of HTTP/2.
-pub(crate) const HTTP10: u32 = 1;
+pub(crate) const UNCHUNKED: u32 = 1;
 /// The connection stays open after the answer.
-pub(crate) const KEEP: u32 = 1 << 1;
+pub(crate) const KEEP_ALIVE: u32 = 1 << 1;
 /// A HEAD request.
-pub(crate) const HEAD: u32 = 1 << 2;
+pub(crate) const HEAD_REQUEST: u32 = 1 << 2;
 /// `ws+meta.nchan`.
-pub(crate) const META: u32 = 1 << 3;
+pub(crate) const META_FRAMES: u32 = 1 << 3;
 /// permessage-deflate.
 pub(crate) const DEFLATE: u32 = 1 << 4;
 /// The client's frames are publishes.
@@ -20,17 +20,17 @@ pub(crate) const ENVELOPE: u32 = 1 << 7;
 /// The long-poll has a validator (`If-None-Match` or `If-Modified-Since`).
 pub(crate) const CONDITIONAL: u32 = 1 << 8;
 /// The client prefers JSON.
-pub(crate) const JSON: u32 = 1 << 9;
+pub(crate) const PREFERS_JSON: u32 = 1 << 9;
 /// The answer will be an upgrade to WebSocket.
 pub(crate) const UPGRADE: u32 = 1 << 11;
 /// The answer will be an event stream.
-pub(crate) const EVENTS: u32 = 1 << 12;
+pub(crate) const AS_EVENTS: u32 = 1 << 12;
 /// The number of unanswered heartbeats, two bits.
 pub(crate) const PINGS: u32 = 3 << 13;
 /// One unanswered heartbeat.
 pub(crate) const PING: u32 = 1 << 13;
 /// Messages after the long-poll's position are lost.
-pub(crate) const GAP: u32 = 1 << 15;
+pub(crate) const HAS_GAP: u32 = 1 << 15;
 /// The client follows which topics have subscribers.
 pub(crate) const FOLLOWS: u32 = 1 << 16;
 /// The answer repeats the first answer to an idempotency key.

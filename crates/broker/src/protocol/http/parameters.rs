@@ -28,7 +28,7 @@ const EVENT_ID: &str = "last_event_id";
 /// Names of parameters in other servers (lower case letters only), this server's parameter for the same purpose, and how to write
 /// it.
 #[rustfmt::skip]
-static WISHES: [(&[&str], &str, &str); 8] = [
+static FOREIGN_PARAMETERS: [(&[&str], &str, &str); 8] = [
     (&["count", "last", "lastn", "tail", "rewind", "history", "max"], "limit", "limit=N"),
     (&["limit", "count", "last", "lastn", "tail", "rewind", "history", "max"], "since", "since=-N (the newest N messages)"),
     (&["from", "offset", "start", "startat", "startfrom", "position", "pos", "cursor", "after", "replay", "sinceid", "seq", "sequence", "startseq"],
@@ -67,7 +67,7 @@ pub const PARAMETERS: [(&str, &[&str]); 7] = [
 
 /// The parameters that are read on a path.
 fn parameters(endpoint: Endpoint, method: Method) -> &'static [&'static str] {
-    let place = match endpoint {
+    let row = match endpoint {
         Endpoint::Publish => usize::from(method == Method::Delete),
         Endpoint::Subscribe => 2,
         Endpoint::PubSub => 3,
@@ -75,11 +75,11 @@ fn parameters(endpoint: Endpoint, method: Method) -> &'static [&'static str] {
         Endpoint::Interest => 5,
         Endpoint::Presence => 6,
     };
-    PARAMETERS[place].1
+    PARAMETERS[row].1
 }
 
 /// Whether some path reads this parameter.
-fn is_ours(key: &[u8]) -> bool {
+fn is_parameter(key: &[u8]) -> bool {
     let mut all = PARAMETERS.iter().flat_map(|(_, names)| *names);
     all.any(|name| name.as_bytes() == key)
 }
@@ -88,28 +88,28 @@ fn is_ours(key: &[u8]) -> bool {
 ///
 /// # Errors
 /// One is not read, or has an invalid value.
-pub(crate) fn is_read(
+pub(crate) fn check_all_read(
     work: &Work,
     ctx: &Context,
     head: &Head<'_>,
     endpoint: Endpoint,
 ) -> Result<(), (Reason, String)> {
-    let publishes = endpoint == Endpoint::Publish && head.method == Method::Post;
-    let reads = matches!(
+    let is_publish = endpoint == Endpoint::Publish && head.method == Method::Post;
+    let is_subscription = matches!(
         endpoint,
         Endpoint::Subscribe | Endpoint::PubSub | Endpoint::History
     );
     // Frames have no headers, and the headers of the upgrade do not apply to each frame.
-    let frames = !publishes
+    let publishes_frames = !is_publish
         && matches!(endpoint, Endpoint::Publish | Endpoint::PubSub)
         && head.is_websocket_upgrade();
-    let is_slip = |name: &&str| {
-        is_unread_header(name, publishes)
-            || frames && is_of_message(name)
-            || publishes && is_wrong_header(name)
-            || reads && is_wrong_position(name)
+    let is_mistake = |name: &&str| {
+        is_unread_header(name, is_publish)
+            || publishes_frames && is_of_message(name)
+            || is_publish && is_wrong_header(name)
+            || is_subscription && is_wrong_position(name)
     };
-    if let Some(name) = head.names().find(is_slip) {
+    if let Some(name) = head.names().find(is_mistake) {
         return Err((Reason::Unread, header_words(name)));
     }
     if head.query.is_empty() {
@@ -123,42 +123,42 @@ pub(crate) fn is_read(
     let known = parameters(endpoint, head.method);
     let token = ctx.world.settings.access.query.as_bytes();
     // Nothing adds parameters to such requests by itself, and a change that ignored a parameter cannot be undone.
-    let changes = matches!(head.method, Method::Post | Method::Put | Method::Delete);
+    let is_change = matches!(head.method, Method::Post | Method::Put | Method::Delete);
     let is_known = |key: &[u8]| {
         let is_read = known.iter().any(|name| name.as_bytes() == key);
-        is_read || key.is_empty() || key == token || !changes && is_event_id(key)
+        is_read || key.is_empty() || key == token || !is_change && is_event_id(key)
     };
-    let mut unread = 0;
+    let mut unread_count = 0;
     for (key, value) in form::pairs(head.query) {
         if is_known(key) {
-            if key == b"envelope" && !matches!(&*decoded(value), b"" | b"json") {
+            if key == b"envelope" && !matches!(&*decode_value(value), b"" | b"json") {
                 let text = Reason::BadEnvelope.text();
                 let words = format!("{text}, and not {}", quoted(value));
                 return Err((Reason::BadEnvelope, words));
             }
             continue;
         }
-        if unread == UNREAD_MAX {
+        if unread_count == UNREAD_MAX {
             continue;
         }
-        unread += 1;
+        unread_count += 1;
         work.steps.add(1);
-        let slip = nearest_parameter(known, key);
-        let is_of_another = is_ours(key);
-        let how = match changes {
+        let meant = nearest_parameter(known, key);
+        let is_of_other_path = is_parameter(key);
+        let advice = match is_change {
             true => hint_for_request(key),
             false => hint_for_reader(known, key),
         };
-        if !changes && slip.or(how).is_none() && !is_of_another {
+        if !is_change && meant.or(advice).is_none() && !is_of_other_path {
             continue;
         }
-        let tip = match (slip, how) {
+        let hint = match (meant, advice) {
             (Some(name), _) => format!("; did you mean {name}=?"),
-            (None, Some(how)) => format!("; write it as {how}"),
+            (None, Some(advice)) => format!("; write it as {advice}"),
             (None, None) => String::new(),
         };
         let words = format!(
-            "the parameter {} means nothing here: this request reads {}{tip}",
+            "the parameter {} means nothing here: this request reads {}{hint}",
             quoted(key),
             listed(known)
         );
@@ -171,10 +171,10 @@ pub(crate) fn is_read(
 /// be invalid.
 pub(crate) fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
     let mut pairs = form::pairs(query).filter(|(key, value)| *key == name && !value.is_empty());
-    pairs.next().map(|(_, value)| decoded(value))
+    pairs.next().map(|(_, value)| decode_value(value))
 }
 
-fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
+fn decode_value(value: &[u8]) -> Cow<'_, [u8]> {
     let mut text = Vec::new();
     match memchr::memchr(b'%', value).map(|_| form::decode(value, &mut text)) {
         Some(Ok(())) => text.into(),
@@ -213,11 +213,11 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
         Some(value) => {
             // Probably not a position: seconds, a period or a date.
             let is_time = reason == Reason::BadPosition && value[0].is_ascii_digit();
-            let tip = match is_time {
+            let hint = match is_time {
                 true => "; a date is said by the header If-Modified-Since",
                 false => "",
             };
-            format!("{}, and not {}{tip}", reason.text(), quoted(value)).into()
+            format!("{}, and not {}{hint}", reason.text(), quoted(value)).into()
         }
         None => reason.text().into(),
     }
@@ -225,9 +225,11 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
 
 /// The advice for a parameter `key` of other servers: how to write it on a path with these parameters.
 fn hint_for_reader(known: &[&str], key: &[u8]) -> Option<&'static str> {
-    let mut wishes = WISHES.iter().filter(|(_, by, _)| known.contains(by));
-    let (.., how) = wishes.find(|(names, ..)| is_one_of_names(key, names))?;
-    Some(*how)
+    let mut rows = FOREIGN_PARAMETERS
+        .iter()
+        .filter(|(_, ours, _)| known.contains(ours));
+    let (.., advice) = rows.find(|(names, ..)| is_one_of_names(key, names))?;
+    Some(*advice)
 }
 
 /// The parameter that was probably meant by a key.

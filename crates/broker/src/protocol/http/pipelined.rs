@@ -7,7 +7,7 @@ use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::row::{PAUSED, State};
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Front, Queues};
-use crate::protocol::http::options::{KEEP, UPGRADE};
+use crate::protocol::http::options::{KEEP_ALIVE, UPGRADE};
 use crate::protocol::side::Spill;
 
 /// Holds bytes received while a request waits. If they exceed the size limit of a head, the socket is not read any more. After a
@@ -16,25 +16,25 @@ pub(crate) fn hold_pipelined<I: Io>(front: &mut Front, slot: u32, bytes: &[u8], 
     let (clients, queues, census) = (&mut front.clients, &front.queues, &front.census);
     let limit = clients.ctx.world.settings.limits.head_bytes;
     let row = clients.conns.get(slot);
-    if row.consumer.state == State::Poll && !row.has_option(KEEP) {
+    if row.consumer.state == State::Poll && !row.has_option(KEEP_ALIVE) {
         // Bytes after the last request of a connection have no meaning.
         return;
     }
-    let (polls, upgrades) = (row.consumer.state == State::Poll, row.has_option(UPGRADE));
-    let (before, asked) = match clients.conns.unprocessed_input(slot) {
+    let (is_poll, is_upgrade) = (row.consumer.state == State::Poll, row.has_option(UPGRADE));
+    let (held_bytes, awaits_verdict) = match clients.conns.unprocessed_input(slot) {
         None => (0, false),
-        Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
+        Some(Spill::Http(spill)) => (spill.data.len(), spill.awaits_verdict),
         Some(_) => return end_for_room(clients, slot, io),
     };
-    let long = polls && before + bytes.len() > limit;
-    if long || !has_receive_room(clients, queues, census, slot, bytes.len(), io) {
-        return match upgrades || asked {
+    let is_too_long = is_poll && held_bytes + bytes.len() > limit;
+    if is_too_long || !has_receive_room(clients, queues, census, slot, bytes.len(), io) {
+        return match is_upgrade || awaits_verdict {
             // The bytes are frames, or they are the request that waits for its verdict.
             true => end_for_room(clients, slot, io),
-            false => forget_pipelined(&mut clients.conns, queues, slot, io),
+            false => drop_pipelined_bytes(&mut clients.conns, queues, slot, io),
         };
     }
-    let held = clients
+    let held_now = clients
         .conns
         .change_unprocessed_input(slot, |spill| match spill {
             Spill::Http(spill) => {
@@ -43,7 +43,7 @@ pub(crate) fn hold_pipelined<I: Io>(front: &mut Front, slot: u32, bytes: &[u8], 
             }
             _ => 0,
         });
-    if held > limit {
+    if held_now > limit {
         clients.conns.get_mut(slot).link.flags |= PAUSED;
         clients.conns.update_interest(slot, io);
     }
@@ -51,7 +51,7 @@ pub(crate) fn hold_pipelined<I: Io>(front: &mut Front, slot: u32, bytes: &[u8], 
 
 /// Drops the bytes after a waiting request, which becomes the last one of its connection. The client sends the dropped requests
 /// again (RFC 9112 section 9.3.2).
-pub(crate) fn forget_pipelined<I: Io>(
+pub(crate) fn drop_pipelined_bytes<I: Io>(
     conns: &mut Connections,
     queues: &Queues,
     slot: u32,
@@ -59,7 +59,7 @@ pub(crate) fn forget_pipelined<I: Io>(
 ) {
     conns.take_unprocessed_input(slot);
     let row = conns.get_mut(slot);
-    row.consumer.options &= !KEEP;
+    row.consumer.options &= !KEEP_ALIVE;
     if row.consumer.state == State::Poll {
         // The socket is read, so that its end is noticed. Received bytes are discarded.
         return queues.read_again(conns, conns.id_of(slot), io);
@@ -82,8 +82,8 @@ pub(crate) fn begin_poll_wait<I: Io>(
     clients.conns.get_mut(slot).consumer.state = State::Poll;
     let row = clients.conns.get(slot);
     let spill = clients.conns.unprocessed_input(slot);
-    let long = matches!(spill, Some(Spill::Http(it)) if it.data.len() > limit);
-    if long || !row.has_option(KEEP) {
-        forget_pipelined(&mut clients.conns, queues, slot, io);
+    let is_too_long = matches!(spill, Some(Spill::Http(it)) if it.data.len() > limit);
+    if is_too_long || !row.has_option(KEEP_ALIVE) {
+        drop_pipelined_bytes(&mut clients.conns, queues, slot, io);
     }
 }

@@ -19,14 +19,14 @@ use crate::mail::presence::{Member, PresenceAsk, PresenceChange, PresenceCounts,
 use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Queues};
 use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
-use crate::protocol::http::history::is_tag;
-use crate::protocol::http::options::HEAD;
+use crate::protocol::http::history::matches_tag;
+use crate::protocol::http::options::HEAD_REQUEST;
 use crate::protocol::http::parameters::parameter;
-use crate::protocol::http::state::{Pending, PresenceRequest};
+use crate::protocol::http::state::{PendingAnswer, PresenceRequest};
 use crate::protocol::http::task::Flow;
 
 /// Processes `GET` on a presence path of a client that does not ask for a stream.
-pub(crate) fn read_presence<I: Io>(
+pub(crate) fn request_presence<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
@@ -38,7 +38,7 @@ pub(crate) fn read_presence<I: Io>(
         None | Some(b"0") => false,
         Some(b"1") => true,
         Some(_) => {
-            clients.respond_saying(slot, Reason::BadMember, "stats= takes 0 or 1");
+            clients.respond_with_text(slot, Reason::BadMember, "stats= takes 0 or 1");
             return Flow::Next;
         }
     };
@@ -59,7 +59,8 @@ pub(crate) fn read_presence<I: Io>(
         after,
         counts_only,
     };
-    clients.conns.extra(slot).protocol_state.pending = Some(Pending::Presence(Box::new(request)));
+    clients.conns.extra(slot).protocol_state.pending =
+        Some(PendingAnswer::Presence(Box::new(request)));
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
     // Nobody came after the last number, so the counts come alone.
     let after = if counts_only { u64::MAX } else { after };
@@ -72,7 +73,7 @@ pub(crate) fn read_presence<I: Io>(
 }
 
 /// Sends the home's page as the answer. (The home is the part of a shard that keeps the topic.)
-pub(crate) fn presence_read<I: Io>(
+pub(crate) fn answer_presence<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     to: ReplyTo,
@@ -81,7 +82,7 @@ pub(crate) fn presence_read<I: Io>(
 ) {
     let slot = to.slot;
     let extra = clients.conns.extra(slot);
-    let Some(Pending::Presence(request)) = extra.protocol_state.pending.take() else {
+    let Some(PendingAnswer::Presence(request)) = extra.protocol_state.pending.take() else {
         return clients.end_as_broken(slot);
     };
     let mut tag = Vec::with_capacity(48);
@@ -90,12 +91,12 @@ pub(crate) fn presence_read<I: Io>(
     page.position.write(&mut tag);
     tag.push(b'-');
     position::write_decimal(&mut tag, request.after);
-    let is_known = etag::entity_tags(&request.tags).any(|known| is_tag(known, &tag));
+    let is_known = etag::entity_tags(&request.tags).any(|known| matches_tag(known, &tag));
     let mut body = Vec::new();
     if !is_known {
         write_answer(&clients.ctx, &request, page, &mut body);
     }
-    let sends = !is_known && !clients.conns.get(slot).has_option(HEAD);
+    let has_body = !is_known && !clients.conns.get(slot).has_option(HEAD_REQUEST);
     let mut head = clients.head_without_cache_rule(slot, if is_known { 304 } else { 200 });
     if !is_known {
         head = head.header("Content-Type", b"application/json");
@@ -111,7 +112,7 @@ pub(crate) fn presence_read<I: Io>(
         true => head.end(),
         false => head.number("Content-Length", body.len() as u64).end(),
     }
-    if sends {
+    if has_body {
         clients.scratch.reply.extend_from_slice(&body);
     }
     answer_waiting(clients, queues, slot, io);

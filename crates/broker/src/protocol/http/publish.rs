@@ -20,7 +20,7 @@ use crate::mail::message::{DedupKey, Headers, Publish, is_binary};
 use crate::mail::{Change, TopicRequest, WantedAnswer, properties};
 use crate::protocol::front::{Clients, Connections, Lanes, Subscriptions};
 use crate::protocol::http::publish::outcomes::respond_outcome;
-use crate::protocol::http::state::Pending;
+use crate::protocol::http::state::PendingAnswer;
 use crate::protocol::http::task::Flow;
 
 /// The change that a DELETE demands: `?purge` keeps the topic. A value is refused, so that `purge=no` is never taken for yes.
@@ -43,23 +43,25 @@ pub(crate) fn publish_one(
 ) -> Flow {
     let event = head.header("x-eventsource-event").unwrap_or_default();
     let key = head.header("crore-key").unwrap_or_default();
-    let checked = content_type(head)
+    let checked_type = content_type(head)
         .and_then(|content_type| check_fields(content_type, event, key).map(|()| content_type));
-    let read = checked.map_err(Cow::Borrowed).and_then(|content_type| {
-        let attributes = properties::from_headers(head.headers(properties::HEADER));
-        let attributes = attributes.map_err(Cow::Borrowed)?;
-        Ok((
-            content_type,
-            ttl_s(head)?,
-            idempotency_key(head).map_err(Cow::Borrowed)?,
-            attributes,
-            retain(head)?,
-        ))
-    });
-    let (content_type, ttl_s, key_of_retry, attributes, retain) = match read {
-        Ok(read) => read,
+    let fields = checked_type
+        .map_err(Cow::Borrowed)
+        .and_then(|content_type| {
+            let attributes = properties::from_headers(head.headers(properties::HEADER));
+            let attributes = attributes.map_err(Cow::Borrowed)?;
+            Ok((
+                content_type,
+                ttl_s(head)?,
+                idempotency_key(head).map_err(Cow::Borrowed)?,
+                attributes,
+                retain(head)?,
+            ))
+        });
+    let (content_type, ttl_s, retry_key, attributes, retain) = match fields {
+        Ok(fields) => fields,
         Err(words) => {
-            clients.respond_saying(slot, Reason::BadField, &words);
+            clients.respond_with_text(slot, Reason::BadField, &words);
             return Flow::Next;
         }
     };
@@ -67,10 +69,10 @@ pub(crate) fn publish_one(
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    let (hash, at) = clients.ctx.hash_and_home_of(name);
+    let (hash, home_shard) = clients.ctx.hash_and_home_of(name);
     let binary = is_binary(content_type, data);
     let answer = WantedAnswer::OutcomeAndInfo(clients.conns.reply_to(slot, 0));
-    let dedup = dedup_key(clients, slot, key_of_retry);
+    let dedup = dedup_key(clients, slot, retry_key);
     let message = Publish {
         hash,
         name,
@@ -88,12 +90,12 @@ pub(crate) fn publish_one(
         dedup,
         client: clients.conns.get(slot).consumer.client,
     };
-    match publish_as(clients, subs, home, slot, at, &message, answer) {
+    match publish_as(clients, subs, home, slot, home_shard, &message, answer) {
         Some(outcome) => {
-            respond_outcome(clients, slot, &Pending::Publish, outcome);
+            respond_outcome(clients, slot, &PendingAnswer::Publish, outcome);
             Flow::Next
         }
-        None => wait(&mut clients.conns, slot, Pending::Publish),
+        None => wait_for_answer(&mut clients.conns, slot, PendingAnswer::Publish),
     }
 }
 
@@ -109,7 +111,7 @@ pub(crate) fn dedup_key<'k>(
     })
 }
 
-pub(crate) fn verb(
+pub(crate) fn ask_topic_request(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
@@ -124,20 +126,20 @@ pub(crate) fn verb(
     let verb = match verb {
         Ok(verb) => verb,
         Err(words) => {
-            clients.respond_saying(slot, Reason::BadField, words);
+            clients.respond_with_text(slot, Reason::BadField, words);
             return Flow::Next;
         }
     };
     let to = clients.conns.reply_to(slot, 0);
     ask_verb(clients, lanes, verb, name, to);
     let pending = match verb {
-        TopicRequest::Info if clients.ctx.world.is_replicated() => Pending::Info(name.into()),
-        verb => Pending::Verb(verb),
+        TopicRequest::Info if clients.ctx.world.is_replicated() => PendingAnswer::Info(name.into()),
+        verb => PendingAnswer::Verb(verb),
     };
-    wait(&mut clients.conns, slot, pending)
+    wait_for_answer(&mut clients.conns, slot, pending)
 }
 
-pub(crate) fn wait(conns: &mut Connections, slot: u32, pending: Pending) -> Flow {
+pub(crate) fn wait_for_answer(conns: &mut Connections, slot: u32, pending: PendingAnswer) -> Flow {
     conns.get_mut(slot).consumer.state = State::Waiting;
     conns.extra(slot).protocol_state.pending = Some(pending);
     Flow::Wait

@@ -28,11 +28,11 @@ use crate::io::{CloseMode, Io};
 use crate::protocol::front::{
     AllProtocols, Clients, Connections, Context, Front, Gate, Lanes, Queues,
 };
-use crate::protocol::http::answer::{refuse, refuse_saying, request_done};
+use crate::protocol::http::answer::{finish_request, refuse, refuse_with_text};
 use crate::protocol::http::credentials::authenticate;
 use crate::protocol::http::judge::{is_batch, judge, note_reader, note_reader_of_part};
 use crate::protocol::http::options::UPGRADE;
-use crate::protocol::http::pipelined::forget_pipelined;
+use crate::protocol::http::pipelined::drop_pipelined_bytes;
 use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Answered, Flow, Requests as _};
 use crate::protocol::side::Spill;
@@ -46,7 +46,7 @@ struct Refused;
 
 impl Front {
     /// Processes received bytes of an HTTP connection.
-    pub(crate) fn http_received<I: Io>(
+    pub(crate) fn receive_http<I: Io>(
         &mut self,
         slot: u32,
         input: &mut [u8],
@@ -55,31 +55,33 @@ impl Front {
     ) {
         let spill = self.clients.conns.take_unprocessed_input(slot);
         let Some(spill) = spill else {
-            if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
-                if let Some(state) = changed_to(&self.clients.conns, slot) {
+            if let Some((mut kept, rest)) =
+                self.handle_requests(slot, input, HttpSpill::default(), home, io)
+            {
+                if let Some(state) = state_of_other_protocol(&self.clients.conns, slot) {
                     let rest = &mut input[rest];
                     return protocol_of!(AllProtocols, state, received(self, slot, rest, home, io));
                 }
                 kept.data = input[rest].to_vec();
-                keep_request(self, slot, kept, io);
+                hold_request(self, slot, kept, io);
             }
             return;
         };
         let Spill::Http(mut spill) = spill else {
             unreachable!("a connection without an upgrade has no frames")
         };
-        spill.held = false;
+        spill.is_held = false;
         spill.append(input, self.clients.ctx.world.settings.limits.head_bytes);
         self.clients.meter.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
-        if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, home, io) {
-            if let Some(state) = changed_to(&self.clients.conns, slot) {
+        if let Some((mut kept, rest)) = self.handle_requests(slot, &mut data, spill, home, io) {
+            if let Some(state) = state_of_other_protocol(&self.clients.conns, slot) {
                 let rest = &mut data[rest];
                 return protocol_of!(AllProtocols, state, received(self, slot, rest, home, io));
             }
             kept.data = data;
-            kept.narrow(rest);
-            keep_request(self, slot, kept, io);
+            kept.keep_range(rest);
+            hold_request(self, slot, kept, io);
         }
     }
 
@@ -90,62 +92,67 @@ impl Front {
         }
         self.queues.read_again(&mut self.clients.conns, conn, io);
         if self.clients.conns.get(conn.slot).link.unprocessed_input != NONE {
-            self.http_received(conn.slot, &mut [], home, io);
+            self.receive_http(conn.slot, &mut [], home, io);
         }
         let row = self.clients.conns.get(conn.slot);
-        let idle = row.consumer.state == State::Http && row.link.outbox == NONE;
-        if row.link.has(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
+        let is_idle = row.consumer.state == State::Http && row.link.outbox == NONE;
+        if row.link.has(EOF) && is_idle && !is_held(&self.clients.conns, conn.slot) {
             self.clients.drop_connection(conn.slot, CloseMode::Now);
         }
     }
 
     /// Processes all complete requests in `buf`. Returns the range that is left. `None` if the connection ends.
-    fn run<I: Io>(
+    fn handle_requests<I: Io>(
         &mut self,
         slot: u32,
         buf: &mut [u8],
-        mut kept: HttpSpill,
+        mut spill: HttpSpill,
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Option<(HttpSpill, Range<usize>)> {
-        let (mut at, mut end) = (0, buf.len());
+        let (mut offset, mut end) = (0, buf.len());
         if self.clients.conns.get(slot).consumer.state == State::Proxy {
             match proxy_header(&mut self.clients, &mut self.gate, slot, buf).ok()? {
-                Some(len) => at = len,
-                None => return Some((kept, 0..end)),
+                Some(len) => offset = len,
+                None => return Some((spill, 0..end)),
             }
         }
         loop {
             let (lanes, queues) = (&self.subs.lanes, &mut self.queues);
-            let rest = (&buf[at..end], &mut kept);
+            let rest = (&buf[offset..end], &mut spill);
             if !may_read_request(&mut self.clients, lanes, queues, slot, rest, io) {
                 break;
             }
             self.clients.meter.work.steps.add(1);
             let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
             // A parsed head takes a kilobyte, so it is borrowed and not moved.
-            let mut parsed = head::parse(&buf[at..end], head_bytes);
+            let mut parsed = head::parse(&buf[offset..end], head_bytes);
             let mut head = match &parsed {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(HeadError::Version)
-                    if AllProtocols::begins_http2(&mut self.clients, slot, &buf[at..end], io) =>
+                    if AllProtocols::switch_if_http2(
+                        &mut self.clients,
+                        slot,
+                        &buf[offset..end],
+                        io,
+                    ) =>
                 {
                     break;
                 }
                 Err(error) => {
-                    refuse_head(&mut self.clients, slot, *error, &buf[at..end], io);
+                    refuse_head(&mut self.clients, slot, *error, &buf[offset..end], io);
                     return None;
                 }
             };
             self.clients.meter.work.steps.add_bytes(head.len);
             let (clients, gate) = (&mut self.clients, &mut self.gate);
-            if !authenticate(clients, &self.census, gate, slot, head, &mut kept, io) {
+            if !authenticate(clients, &self.census, gate, slot, head, &mut spill, io) {
                 break;
             }
             let (body, limit) = body_of(&mut self.clients, slot, head, io).ok()?;
-            let start = at + head.len;
-            let found = match body {
+            let start = offset + head.len;
+            let body_lengths = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {
                     (start + len as usize <= end).then_some((len as usize, len as usize))
@@ -154,36 +161,36 @@ impl Front {
                     // The head borrows from the buffer, which is now changed.
                     drop(parsed);
                     let steps = &self.clients.meter.work.steps;
-                    let found = dechunk(&mut buf[start..end], &mut kept, limit, steps);
-                    parsed = head::parse(&buf[at..start], head_bytes);
-                    head = read_again(&parsed);
-                    match found {
-                        Ok(found) => found,
+                    let body_lengths = dechunk(&mut buf[start..end], &mut spill, limit, steps);
+                    parsed = head::parse(&buf[offset..start], head_bytes);
+                    head = reparsed_head(&parsed);
+                    match body_lengths {
+                        Ok(body_lengths) => body_lengths,
                         Err(error) => {
-                            refuse_body(&mut self.clients, slot, (head, body), kept, error, io);
+                            refuse_body(&mut self.clients, slot, (head, body), spill, error, io);
                             return None;
                         }
                     }
                 }
             };
-            let Some((body_bytes, taken)) = found else {
-                if let Some((_, decoded)) = kept.chunked {
+            let Some((body_bytes, body_bytes_encoded)) = body_lengths else {
+                if let Some((_, decoded)) = spill.chunked {
                     end = start + decoded;
                 }
                 let body = (body, limit);
-                wait_for_body(&mut self.clients, slot, (head, body), &mut kept, io).ok()?;
+                wait_for_body(&mut self.clients, slot, (head, body), &mut spill, io).ok()?;
                 break;
             };
-            let who = core::mem::take(&mut kept).who;
+            let who = core::mem::take(&mut spill).verdict;
             let data = &buf[start..start + body_bytes];
             self.handle_request(slot, (head, body), who, data, home, io);
-            at = start + taken;
+            offset = start + body_bytes_encoded;
             if self.clients.conns.get(slot).link.has(CLOSING) {
                 return None;
             }
         }
         self.clients.send_reply(slot, io);
-        (at < end).then_some((kept, at..end))
+        (offset < end).then_some((spill, offset..end))
     }
 
     /// Judges a complete request and processes it.
@@ -201,14 +208,14 @@ impl Front {
             Err(Answered) => Flow::Next,
         };
         match flow {
-            Flow::Next => request_done(&mut self.clients, slot, io),
+            Flow::Next => finish_request(&mut self.clients, slot, io),
             Flow::Wait => {}
         }
     }
 }
 
 /// The head that was just parsed again from the same bytes.
-fn read_again<'a, 'b>(parsed: &'a Result<Option<Head<'b>>, HeadError>) -> &'a Head<'b> {
+fn reparsed_head<'a, 'b>(parsed: &'a Result<Option<Head<'b>>, HeadError>) -> &'a Head<'b> {
     let head = parsed.as_ref().ok().and_then(Option::as_ref);
     head.expect("the head was read before")
 }
@@ -245,7 +252,7 @@ pub(crate) fn is_held(conns: &Connections, slot: u32) -> bool {
 }
 
 /// The state of a connection that has changed to another protocol: its bytes are not HTTP, or they follow an upgrade without a subscription.
-fn changed_to(conns: &Connections, slot: u32) -> Option<State> {
+fn state_of_other_protocol(conns: &Connections, slot: u32) -> Option<State> {
     match conns.get(slot).consumer.state {
         State::Proxy | State::Http | State::Waiting | State::Poll => None,
         State::Sse | State::Draining => None,
@@ -259,7 +266,7 @@ fn may_read_request<I: Io>(
     lanes: &Lanes,
     queues: &mut Queues,
     slot: u32,
-    (bytes, kept): (&[u8], &mut HttpSpill),
+    (bytes, spill): (&[u8], &mut HttpSpill),
     io: &mut I,
 ) -> bool {
     let Some(first) = bytes.first() else {
@@ -270,12 +277,12 @@ fn may_read_request<I: Io>(
         return false;
     }
     if clients.meter.work.is_spent() {
-        kept.held = true;
+        spill.is_held = true;
         queues.pause(clients, slot, io);
         return false;
     }
     if !clients.conns.get(slot).link.has(SERVED)
-        && AllProtocols::begins_other(&mut clients.conns, slot, *first)
+        && AllProtocols::switch_if_other(&mut clients.conns, slot, *first)
     {
         return false;
     }
@@ -283,7 +290,7 @@ fn may_read_request<I: Io>(
         && is_post(bytes)
         && must_stall(clients, lanes, slot)
     {
-        kept.held = true;
+        spill.is_held = true;
         queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
         return false;
     }
@@ -326,7 +333,7 @@ fn refuse_head<I: Io>(
         error => error.reason().into(),
     };
     note_reader_of_part(clients, slot, bytes);
-    refuse_saying(clients, slot, reason_of(error), &words, io);
+    refuse_with_text(clients, slot, reason_of(error), &words, io);
 }
 
 /// Refuses a request because of its body. The head is judged first.
@@ -334,18 +341,19 @@ fn refuse_body<I: Io>(
     clients: &mut Clients,
     slot: u32,
     (head, body): (&Head<'_>, Body),
-    kept: HttpSpill,
+    spill: HttpSpill,
     error: BodyError,
     io: &mut I,
 ) {
-    let refused = !kept.judged && judge(clients, slot, head, body, kept.who).is_err();
-    match refused {
-        true => request_done(clients, slot, io),
+    let is_refused_by_head =
+        !spill.is_judged && judge(clients, slot, head, body, spill.verdict).is_err();
+    match is_refused_by_head {
+        true => finish_request(clients, slot, io),
         false if error == BodyError::TooLarge => {
-            let (_, reason) = longest_body(&clients.ctx, head);
+            let (_, reason) = body_limit(&clients.ctx, head);
             refuse(clients, slot, reason, io);
         }
-        false => refuse_saying(clients, slot, Reason::BadBody, error.reason(), io),
+        false => refuse_with_text(clients, slot, Reason::BadBody, error.reason(), io),
     }
 }
 
@@ -354,22 +362,22 @@ fn wait_for_body<I: Io>(
     clients: &mut Clients,
     slot: u32,
     (head, (body, limit)): (&Head<'_>, (Body, usize)),
-    kept: &mut HttpSpill,
+    spill: &mut HttpSpill,
     io: &mut I,
 ) -> Result<(), Refused> {
-    let most = match body {
+    let body_bytes_max = match body {
         Body::Length(len) => len as usize,
         _ => limit,
     };
-    kept.whole = head.len + most;
-    if kept.judged {
+    spill.request_bytes = head.len + body_bytes_max;
+    if spill.is_judged {
         return Ok(());
     }
-    if judge(clients, slot, head, body, kept.who.clone()).is_err() {
-        request_done(clients, slot, io);
+    if judge(clients, slot, head, body, spill.verdict.clone()).is_err() {
+        finish_request(clients, slot, io);
         return Err(Refused);
     }
-    kept.judged = true;
+    spill.is_judged = true;
     if head.expects_continue() {
         let reply = &mut clients.scratch.reply;
         reply.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -377,20 +385,22 @@ fn wait_for_body<I: Io>(
     Ok(())
 }
 
-fn keep_request<I: Io>(front: &mut Front, slot: u32, kept: HttpSpill, io: &mut I) {
+fn hold_request<I: Io>(front: &mut Front, slot: u32, spill: HttpSpill, io: &mut I) {
     let (clients, queues, census) = (&mut front.clients, &mut front.queues, &front.census);
-    let bytes = kept.bytes();
+    let bytes = spill.bytes();
     // An incomplete head is parsed again when more bytes arrive.
     let head_bytes = clients.ctx.world.settings.limits.head_bytes;
     clients.meter.work.steps.add_bytes(bytes.min(head_bytes));
     if !has_receive_room(clients, queues, census, slot, bytes, io) {
         let row = clients.conns.get(slot);
         let answer_due = matches!(row.consumer.state, State::Waiting | State::Poll);
-        return match answer_due && !row.has_option(UPGRADE) && !kept.asked {
-            true => forget_pipelined(&mut clients.conns, queues, slot, io),
+        return match answer_due && !row.has_option(UPGRADE) && !spill.awaits_verdict {
+            true => drop_pipelined_bytes(&mut clients.conns, queues, slot, io),
             // The bytes are part of a request, or frames after an upgrade.
             false => {
-                clients.conns.set_unprocessed_input(slot, Spill::Http(kept));
+                clients
+                    .conns
+                    .set_unprocessed_input(slot, Spill::Http(spill));
                 end_for_room(clients, slot, io)
             }
         };
@@ -400,7 +410,7 @@ fn keep_request<I: Io>(front: &mut Front, slot: u32, kept: HttpSpill, io: &mut I
     // A connection with bytes in its outbox keeps its deadline.
     if row.consumer.state == State::Http && row.link.outbox == NONE {
         let head_until_s = clients.ctx.now.s + head_s;
-        if kept.held || kept.judged {
+        if spill.is_held || spill.is_judged {
             // The client waits for the server, or the check of slow senders (`client/progress.rs`) limits the time.
             row.link.deadline_s = 0;
         } else if row.link.deadline_s == 0
@@ -409,7 +419,9 @@ fn keep_request<I: Io>(front: &mut Front, slot: u32, kept: HttpSpill, io: &mut I
             row.link.deadline_s = head_until_s;
         }
     }
-    clients.conns.set_unprocessed_input(slot, Spill::Http(kept));
+    clients
+        .conns
+        .set_unprocessed_input(slot, Spill::Http(spill));
 }
 
 /// How the body of a request is delimited, and its size limit.
@@ -419,7 +431,7 @@ fn body_of<I: Io>(
     head: &Head<'_>,
     io: &mut I,
 ) -> Result<(Body, usize), Refused> {
-    let (limit, reason) = longest_body(&clients.ctx, head);
+    let (limit, reason) = body_limit(&clients.ctx, head);
     // The server does not wait for the body of a client that is refused for a limit.
     if clients.conns.get(slot).link.has(TURNED_AWAY) {
         return Ok((Body::None, limit));
@@ -428,12 +440,12 @@ fn body_of<I: Io>(
         Ok(Body::Length(len)) if len > limit as u64 => {
             let words = reason.words(&clients.ctx.world.settings);
             note_reader(clients, slot, head);
-            refuse_saying(clients, slot, reason, &format!("{words}: it has {len}"), io);
+            refuse_with_text(clients, slot, reason, &format!("{words}: it has {len}"), io);
         }
         Ok(body) => return Ok((body, limit)),
         Err(error) => {
             note_reader(clients, slot, head);
-            refuse_saying(clients, slot, reason_of(error), error.reason(), io);
+            refuse_with_text(clients, slot, reason_of(error), error.reason(), io);
         }
     }
     Err(Refused)
@@ -443,17 +455,17 @@ fn body_of<I: Io>(
 /// length.
 fn dechunk(
     bytes: &mut [u8],
-    kept: &mut HttpSpill,
+    spill: &mut HttpSpill,
     limit: usize,
     steps: &Steps,
 ) -> Result<Option<(usize, usize)>, BodyError> {
-    let (mut chunked, decoded) = kept.chunked.unwrap_or_default();
+    let (mut decoder, decoded) = spill.chunked.unwrap_or_default();
     steps.add((bytes.len() - decoded) / CHUNKED_PER_STEP);
-    let progress = chunked.decode(&mut bytes[decoded..], limit)?;
+    let progress = decoder.decode(&mut bytes[decoded..], limit)?;
     if progress.done {
         return Ok(Some((decoded + progress.written, decoded + progress.read)));
     }
-    kept.chunked = Some((chunked, decoded + progress.written));
+    spill.chunked = Some((decoder, decoded + progress.written));
     Ok(None)
 }
 
@@ -464,11 +476,11 @@ fn is_post(bytes: &[u8]) -> bool {
 }
 
 /// The size limit of the body, and the reason to refuse a larger one.
-fn longest_body(ctx: &Context, head: &Head<'_>) -> (usize, Reason) {
+fn body_limit(ctx: &Context, head: &Head<'_>) -> (usize, Reason) {
     let limits = &ctx.world.settings.limits;
     match is_batch(head) {
         true => (limits.batch_bytes, Reason::BatchTooLong),
-        false if AllProtocols::takes_commands(ctx, head.path) => {
+        false if AllProtocols::is_command_path(ctx, head.path) => {
             let beside = ctx.world.settings.centrifugo.frame_beside_bytes;
             (limits.message_bytes + beside, Reason::MessageTooLong)
         }

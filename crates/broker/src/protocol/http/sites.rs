@@ -23,8 +23,8 @@ use crate::protocol::http::options::ORIGIN_SHIFT;
 use crate::protocol::http::task::{Endpoint, Requests as _};
 
 /// The origin that may read the answer to a request with this only `Origin`, as its number in `options`, or 0.
-pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
-    let number = from.and_then(|from| listed(ctx, origin::normalize(from).as_deref()));
+pub(crate) fn reader_option(ctx: &Context, from: Option<&[u8]>) -> u32 {
+    let number = from.and_then(|from| number_of_origin(ctx, origin::normalize(from).as_deref()));
     number.unwrap_or(0) << ORIGIN_SHIFT
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
 ///
 /// # Errors
 /// The reason, and the text for the client.
-pub(crate) fn admit(
+pub(crate) fn check_origin(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
@@ -44,7 +44,7 @@ pub(crate) fn admit(
     let is_known = || origin::is_loopback_host(host) || origin::is_listed_host(&http.hosts, host);
     if http.loopback_hosts_only && head.host().is_some() && !is_known() {
         clients.meter.notices.note(Notice::Host, host);
-        let shown = shown(host);
+        let shown = shortened(host);
         let reason = format!(
             "this server listens on the loopback only, so that the Host {shown} is refused: write hosts = [\"{shown}\"] under [http] in crore.toml (http.hosts), or have the proxy send Host: localhost"
         );
@@ -55,41 +55,45 @@ pub(crate) fn admit(
         .find(|it| origin::runs_as_code(it))
     {
         let reason = Reason::RunsAsCode;
-        let words = format!("{} (Sec-Fetch-Dest: {})", reason.text(), shown(destination));
+        let words = format!(
+            "{} (Sec-Fetch-Dest: {})",
+            reason.text(),
+            shortened(destination)
+        );
         return Err((reason, words));
     }
     let mut origins = head.headers("origin");
-    let Some(from) = origins.next() else {
-        let admitted = admit_unnamed(&mut clients.meter, &clients.ctx, head);
+    let Some(origin) = origins.next() else {
+        let admitted = check_without_origin(&mut clients.meter, &clients.ctx, head);
         return admitted.map_err(|words| (Reason::ForeignOrigin, words));
     };
     if origins.next().is_some() {
         return Err((Reason::SeveralOrigins, Reason::SeveralOrigins.text().into()));
     }
-    let normal = origin::normalize(from);
-    let reads = matches!(head.method, Method::Get | Method::Head) && !upgrade;
+    let normal = origin::normalize(origin);
+    let is_read = matches!(head.method, Method::Get | Method::Head) && !upgrade;
     // A subscription creates topics, and may take the place of another subscriber, even if its answer cannot be read. Commands may publish.
-    let changes = endpoint.is_some_and(Endpoint::subscribes)
-        || AllProtocols::takes_commands(&clients.ctx, head.path);
-    let safe = head.method == Method::Options || reads && !changes;
-    match listed(&clients.ctx, normal.as_deref()) {
+    let has_effects = endpoint.is_some_and(Endpoint::is_subscription)
+        || AllProtocols::is_command_path(&clients.ctx, head.path);
+    let is_safe = head.method == Method::Options || is_read && !has_effects;
+    match number_of_origin(&clients.ctx, normal.as_deref()) {
         Some(number) => {
             clients.conns.get_mut(slot).consumer.options |= number << ORIGIN_SHIFT;
             Ok(())
         }
-        None if origin::same_origin(from, host) => Ok(()),
+        None if origin::same_origin(origin, host) => Ok(()),
         None => {
             let alias = loopback_alias(&clients.ctx, normal.as_deref(), host);
-            let kind = match safe {
+            let kind = match is_safe {
                 true => Notice::Reader,
                 false => Notice::Origin,
             };
-            clients.meter.stats.hidden_answers += u64::from(safe);
+            clients.meter.stats.hidden_answers += u64::from(is_safe);
             let reason = alias.as_ref().map_or("", |_| ALIASES);
-            clients.meter.notices.note_with_reason(kind, reason, from);
-            match safe {
+            clients.meter.notices.note_with_reason(kind, reason, origin);
+            match is_safe {
                 true => Ok(()),
-                false => Err((Reason::ForeignOrigin, foreign_origin(from, normal, alias))),
+                false => Err((Reason::ForeignOrigin, foreign_origin(origin, normal, alias))),
             }
         }
     }
@@ -97,14 +101,14 @@ pub(crate) fn admit(
 
 /// Decides about a request without `Origin`. `curl` sends such requests, and browsers do for a page of the same origin, for an
 /// image or for a script.
-fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<(), String> {
-    let Some(site) = elsewhere(head) else {
+fn check_without_origin(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<(), String> {
+    let Some(site) = cross_origin_site(head) else {
         return Ok(());
     };
-    if listed(ctx, None).is_some() {
+    if number_of_origin(ctx, None).is_some() {
         return Ok(());
     }
-    let site = format!("Sec-Fetch-Site: {}", shown(site));
+    let site = format!("Sec-Fetch-Site: {}", shortened(site));
     meter
         .notices
         .note(Notice::Origin, format!("none ({site})").as_bytes());
@@ -129,7 +133,7 @@ fn loopback_alias(ctx: &Context, from: Option<&str>, host: &[u8]) -> Option<Stri
 }
 
 /// The number in `options` of a normalized origin, if the settings list it.
-fn listed(ctx: &Context, origin: Option<&str>) -> Option<u32> {
+fn number_of_origin(ctx: &Context, origin: Option<&str>) -> Option<u32> {
     let mut all = ctx.world.settings.http.allowed_origins.iter();
     let n = all.position(|allowed| allowed == "*" || Some(&allowed[..]) == origin)?;
     let any = ctx.world.settings.http.allowed_origins[n] == "*";
@@ -140,7 +144,7 @@ fn listed(ctx: &Context, origin: Option<&str>) -> Option<u32> {
 /// count only if its origin is allowed by name. `null` never counts, because sandboxed frames of any site send it.
 pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
     let Some(from) = head.header("origin") else {
-        return elsewhere(head).is_none();
+        return cross_origin_site(head).is_none();
     };
     if origin::same_origin(from, head.host().unwrap_or_default()) {
         return true;
@@ -151,14 +155,14 @@ pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
 }
 
 /// The value of `Sec-Fetch-Site` that names another origin, if the request has one.
-fn elsewhere<'h>(head: &Head<'h>) -> Option<&'h [u8]> {
+fn cross_origin_site<'h>(head: &Head<'h>) -> Option<&'h [u8]> {
     let mut sites = head.headers("sec-fetch-site");
     sites.find(|site| origin::is_cross_origin(site))
 }
 
 /// The text for a page of an origin that is not listed, with the value to put into the settings.
 fn foreign_origin(from: &[u8], normal: Option<String>, alias: Option<String>) -> String {
-    let shown = shown(from);
+    let shown = shortened(from);
     if let (Some(normal), Some(alias)) = (&normal, &alias) {
         return format!(
             "the origin {shown} is not allowed: {ALIASES}{alias} is; open the page by that name, or write allowed_origins = [\"{normal}\"] under [http] in crore.toml (http.allowed_origins)"
@@ -175,7 +179,7 @@ fn foreign_origin(from: &[u8], normal: Option<String>, alias: Option<String>) ->
 }
 
 /// Text from a client, cut to the length that an answer may repeat.
-fn shown(text: &[u8]) -> Cow<'_, str> {
+fn shortened(text: &[u8]) -> Cow<'_, str> {
     let most = text.len().min(SHOWN_BYTES_MAX);
     String::from_utf8_lossy(&text[..most])
 }

@@ -24,17 +24,17 @@ pub struct HttpSpill {
     /// For a chunked body: the decoder, and the number of decoded bytes.
     pub chunked: Option<(ChunkedDecoder, usize)>,
     /// The head was judged, and the body is awaited.
-    pub judged: bool,
+    pub is_judged: bool,
     /// The progress of the body (see `client/progress.rs`).
     pub progress: Progress,
     /// The bytes wait for the connection's turn or for credit.
-    pub held: bool,
+    pub is_held: bool,
     /// The verdict (accepted with an identity, or refused) on the credential of the first request. `None` while there is none.
-    pub who: Option<Identity>,
+    pub verdict: Option<Identity>,
     /// The verdict is awaited.
-    pub asked: bool,
+    pub awaits_verdict: bool,
     /// The length of the request, as its head announces it. The buffer does not grow beyond it.
-    pub whole: usize,
+    pub request_bytes: usize,
 }
 
 /// Buffers below this size are not shrunk, since the allocator would gain nothing.
@@ -50,23 +50,23 @@ impl HttpSpill {
     /// After a quarter of a request of known length, the capacity becomes that length at once, so that little is copied. Only the
     /// beginning of the next request may follow.
     pub fn append(&mut self, bytes: &[u8], head_bytes: usize) {
-        let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
-        let most = self.whole.max(head_bytes);
-        if now < len {
+        let (len, capacity) = (self.data.len() + bytes.len(), self.data.capacity());
+        let bytes_max = self.request_bytes.max(head_bytes);
+        if capacity < len {
             // For a chunked body, `whole` is only an upper bound.
-            let is_known = len <= self.whole && self.chunked.is_none();
-            let room = match len <= most {
-                true if is_known && len > self.whole / 4 => self.whole,
-                true => now.saturating_mul(2).min(most).max(len),
+            let is_known = len <= self.request_bytes && self.chunked.is_none();
+            let new_capacity = match len <= bytes_max {
+                true if is_known && len > self.request_bytes / 4 => self.request_bytes,
+                true => capacity.saturating_mul(2).min(bytes_max).max(len),
                 false => len + len / 8,
             };
-            self.data.reserve_exact(room - self.data.len());
+            self.data.reserve_exact(new_capacity - self.data.len());
         }
         self.data.extend_from_slice(bytes);
     }
 
     /// Keeps only this range of the bytes.
-    pub fn narrow(&mut self, rest: Range<usize>) {
+    pub fn keep_range(&mut self, rest: Range<usize>) {
         self.data.truncate(rest.end);
         self.data.drain(..rest.start);
         if self.data.capacity() > SMALL_BYTES.max(4 * self.data.len()) {
@@ -76,7 +76,7 @@ impl HttpSpill {
 }
 
 /// A request that waits for another shard's answer.
-pub enum Pending {
+pub enum PendingAnswer {
     /// A publish.
     Publish,
     /// `PUT`, `GET` or `DELETE` on a topic.
@@ -89,9 +89,9 @@ pub enum Pending {
     History(Box<[u8]>),
     /// `GET /presence`: who subscribes to a topic.
     Presence(Box<PresenceRequest>),
-    /// Commands of Centrifugo's protocol, which go to the connection of their session.
+    /// Commands of Centrifugo's protocol, while they are handed to the connection of their session.
     Commands,
-    /// A batch: the homes that have not answered, lines, and what failed.
+    /// A batch that is not finished.
     Batch(Box<Batch>),
 }
 
@@ -103,7 +103,7 @@ pub struct PresenceRequest {
     pub tags: Box<[u8]>,
     /// The id of the last member that the client has.
     pub after: u64,
-    /// Only how many there are.
+    /// The client asks only for the number of members.
     pub counts_only: bool,
 }
 
@@ -111,45 +111,45 @@ pub struct PresenceRequest {
 #[derive(Default)]
 pub struct Batch {
     /// The homes (parts of shards that keep topics) whose fence has not returned. A fence returns after all earlier lines.
-    pub homes: u32,
+    pub fences_due: u32,
     /// The lines that were handed to homes and have not failed.
-    pub lines: u32,
+    pub accepted_lines: u32,
     /// The lines that had been published before (retries).
-    pub replayed: u32,
-    /// Line numbers and reasons.
-    pub failed: Vec<(u32, Cow<'static, str>)>,
+    pub replayed_lines: u32,
+    /// The numbers of the refused lines, and the reasons.
+    pub failures: Vec<(u32, Cow<'static, str>)>,
     /// The highest status that one of the failed lines would have got alone. It is the batch's status if no line was published.
-    pub status: u16,
+    pub worst_status: u16,
     /// The number of lines that were read.
-    pub number: u32,
+    pub line_number: u32,
     /// The homes on other shards that received a line, one bit each.
-    pub asked: [u64; 4],
-    /// The lines after those of the first turn, and how many bytes of them were read since.
-    pub rest: Vec<u8>,
-    pub done: usize,
+    pub asked_homes: [u64; 4],
+    /// The lines that the first turn did not publish, and the number of bytes of them that later turns have published.
+    pub unread: Vec<u8>,
+    pub unread_start: usize,
 }
 
 /// A response that waits for homes to answer its attaches (subscribe requests).
 #[derive(Default)]
-pub struct Attaching {
+pub struct AttachingResponse {
     /// The response's head.
     pub head: Vec<u8>,
     /// The first messages, encoded.
     pub body: Rope,
     /// The number of unanswered attaches.
-    pub waiting: u32,
+    pub unanswered_attaches: u32,
     /// With several topics: messages to encode when all positions are known. For a long-poll: its first message.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldItem>,
     /// The bytes that the held records refer to.
     pub frames: Frames,
     /// A topic that had answered was deleted in the meantime.
-    pub gone: bool,
+    pub is_topic_deleted: bool,
     /// The client sends `no-cache`, as `EventSource` does, so it treats an id without data as the standard demands.
     pub no_cache: bool,
 }
 
 /// A message or gap that a connection with several topics holds until all homes have answered.
-pub enum Held {
+pub enum HeldItem {
     /// A message of this part (index among the connection's topics).
     Message(u32, Record),
     /// Messages of this part before this offset are lost.
@@ -157,33 +157,33 @@ pub enum Held {
 }
 
 /// The topic to which the client's frames are published.
-pub struct PublishTo {
+pub struct PublishTarget {
     /// The keyed hash of the name.
     pub hash: u32,
     /// The name.
     pub name: Box<[u8]>,
     /// The number of published frames.
-    pub published: u32,
+    pub frame_count: u32,
 }
 
 /// The progress of a follower of interest (which topics have subscribers), or of a watcher of a topic's members. At most one page (bounded part of the
 /// snapshot) is in flight. The homes are asked one after the other for interest; a watcher asks the home of its topic alone.
 #[derive(Default)]
-pub struct Follow {
+pub struct FollowProgress {
     /// The filter of topics; the topic of a watcher.
     pub filter: Vec<u8>,
     /// It watches the members of a topic.
-    pub watches: bool,
+    pub watches_members: bool,
     /// The home that is being asked. After the last home, the snapshot is complete.
     pub home: ShardId,
-    /// This home has received the first request.
-    pub begun: bool,
+    /// The current home has been sent the first request.
+    pub is_home_asked: bool,
     /// A page is in flight.
-    pub asked: bool,
+    pub is_page_in_flight: bool,
     /// The client for which the follower is counted.
     pub client: Client,
     /// The number of reported topics that have subscribers.
-    pub topics: u64,
+    pub reported_topics: u64,
 }
 
 /// A gap (lost messages) to report to one subscriber.
@@ -195,7 +195,7 @@ pub(crate) struct Gap<'a> {
     /// The rule's setting for slow subscribers.
     pub slow: SlowConsumerPolicy,
     /// The stream has begun already.
-    pub again: bool,
+    pub is_stream_begun: bool,
 }
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_request_in_part_takes_what_it_is_charged_for() {
         let mut spill = HttpSpill {
-            whole: 100_000,
+            request_bytes: 100_000,
             ..HttpSpill::default()
         };
         for _ in 0..1_000 {
@@ -214,7 +214,7 @@ mod tests {
         }
         let room_for = |len: usize, chunked: bool| {
             let mut spill = HttpSpill {
-                whole: 100_000,
+                request_bytes: 100_000,
                 chunked: chunked.then(Default::default),
                 ..HttpSpill::default()
             };
@@ -226,7 +226,7 @@ mod tests {
         // The length of a chunked body is unknown.
         assert!(room_for(25_700, true) <= 51_200);
         // The next request has begun, and the buffer of the first one is freed.
-        spill.narrow(99_990..100_000);
+        spill.keep_range(99_990..100_000);
         assert_eq!(spill.data, [7; 10]);
         assert!(spill.bytes() <= SMALL_BYTES);
     }

@@ -22,27 +22,27 @@ struct ForeignName {
     /// Lower case letters only, without `X-`.
     names: &'static [&'static str],
     /// How to write it in a request.
-    how: &'static str,
+    in_request: &'static str,
     /// How to write it in a line of a batch: the name of a field, or else a description.
-    line: &'static str,
+    in_batch_line: &'static str,
     /// Whether a header with such a name could mean nothing else.
-    alone: bool,
+    is_unambiguous: bool,
 }
 
 #[rustfmt::skip]
 static FOREIGN_NAMES: [ForeignName; 12] = [
-    ForeignName { names: &["ttl", "natsttl", "messagettl", "timetolive"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: true },
-    ForeignName { names: &["expiry", "expires", "expire", "expiration", "maxage", "ttlseconds"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: false },
-    ForeignName { names: &["retain", "retained"], how: "the header Crore-Retain (true)", line: "the header Crore-Retain (true) of a message that is published by itself, by POST /pub/{topic}", alone: true },
-    ForeignName { names: &["natsmsgid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: true },
-    ForeignName { names: &["idempotencykey", "id", "msgid", "messageid", "eventid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: false },
-    ForeignName { names: &["key", "messagekey"], how: "the header Crore-Key", line: "key", alone: true },
-    ForeignName { names: &["event", "eventname", "eventsourceevent"], how: "the header X-EventSource-Event", line: "event", alone: true },
-    ForeignName { names: &["eventtype"], how: "the header X-EventSource-Event", line: "event", alone: false },
-    ForeignName { names: &["property", "properties", "header", "headers"], how: "the header Crore-Property (name=value)", line: "the header Crore-Property (name=value) of a message that is published by itself, by POST /pub/{topic}", alone: false },
-    ForeignName { names: &["accesstoken", "auth", "authorization", "jwt", "apikey"], how: "the header Authorization (Bearer TOKEN)", line: "the header Authorization (Bearer TOKEN) of the batch", alone: false },
-    ForeignName { names: &["data", "message", "msg", "body", "payload", "text", "value"], how: "the body of the request", line: "data", alone: false },
-    ForeignName { names: &["subject", "channel", "destination"], how: "the path (/pub/TOPIC)", line: "topic", alone: false },
+    ForeignName { names: &["ttl", "natsttl", "messagettl", "timetolive"], in_request: "the header Crore-TTL (whole seconds)", in_batch_line: "ttl_s", is_unambiguous: true },
+    ForeignName { names: &["expiry", "expires", "expire", "expiration", "maxage", "ttlseconds"], in_request: "the header Crore-TTL (whole seconds)", in_batch_line: "ttl_s", is_unambiguous: false },
+    ForeignName { names: &["retain", "retained"], in_request: "the header Crore-Retain (true)", in_batch_line: "the header Crore-Retain (true) of a message that is published by itself, by POST /pub/{topic}", is_unambiguous: true },
+    ForeignName { names: &["natsmsgid"], in_request: "the header Idempotency-Key", in_batch_line: "idempotency_key", is_unambiguous: true },
+    ForeignName { names: &["idempotencykey", "id", "msgid", "messageid", "eventid"], in_request: "the header Idempotency-Key", in_batch_line: "idempotency_key", is_unambiguous: false },
+    ForeignName { names: &["key", "messagekey"], in_request: "the header Crore-Key", in_batch_line: "key", is_unambiguous: true },
+    ForeignName { names: &["event", "eventname", "eventsourceevent"], in_request: "the header X-EventSource-Event", in_batch_line: "event", is_unambiguous: true },
+    ForeignName { names: &["eventtype"], in_request: "the header X-EventSource-Event", in_batch_line: "event", is_unambiguous: false },
+    ForeignName { names: &["property", "properties", "header", "headers"], in_request: "the header Crore-Property (name=value)", in_batch_line: "the header Crore-Property (name=value) of a message that is published by itself, by POST /pub/{topic}", is_unambiguous: false },
+    ForeignName { names: &["accesstoken", "auth", "authorization", "jwt", "apikey"], in_request: "the header Authorization (Bearer TOKEN)", in_batch_line: "the header Authorization (Bearer TOKEN) of the batch", is_unambiguous: false },
+    ForeignName { names: &["data", "message", "msg", "body", "payload", "text", "value"], in_request: "the body of the request", in_batch_line: "data", is_unambiguous: false },
+    ForeignName { names: &["subject", "channel", "destination"], in_request: "the path (/pub/TOPIC)", in_batch_line: "topic", is_unambiguous: false },
 ];
 /// The longest name that may be a mistake, in letters.
 const NAME_LETTERS_MAX: usize = 16;
@@ -52,8 +52,8 @@ const SHOWN_BYTES_MAX: usize = 40;
 /// A client's text in an answer: short, and in printable ASCII.
 pub(crate) fn quoted(text: &[u8]) -> String {
     let shown = &text[..text.len().min(SHOWN_BYTES_MAX)];
-    let more = if shown.len() < text.len() { "..." } else { "" };
-    format!("`{}{more}`", shown.escape_ascii())
+    let ellipsis = if shown.len() < text.len() { "..." } else { "" };
+    format!("`{}{ellipsis}`", shown.escape_ascii())
 }
 
 /// Whether the header has this server's prefix and is not read. The known ones are read only if a single message is published.
@@ -81,10 +81,10 @@ pub(crate) fn hint_for_batch(name: &str) -> Option<String> {
     if !is_of_message(name) {
         return None;
     }
-    let foreign = foreign(without_prefix(name).as_bytes())?;
-    let how = match ndjson::FIELDS.contains(&foreign.line) {
-        true => format!("each line has its own {}", foreign.line),
-        false => format!("write it as {}", foreign.line),
+    let foreign = find_foreign_name(without_prefix(name).as_bytes())?;
+    let how = match ndjson::FIELDS.contains(&foreign.in_batch_line) {
+        true => format!("each line has its own {}", foreign.in_batch_line),
+        false => format!("write it as {}", foreign.in_batch_line),
     };
     let name = quoted(name.as_bytes());
     Some(format!("the header {name} means nothing on a batch: {how}"))
@@ -92,8 +92,8 @@ pub(crate) fn hint_for_batch(name: &str) -> Option<String> {
 
 /// The end of the text about an unknown field in a line of a batch.
 pub(crate) fn hint_for_line(name: &[u8]) -> String {
-    if let Some(foreign) = foreign(name) {
-        return format!("; write it as {}", foreign.line);
+    if let Some(foreign) = find_foreign_name(name) {
+        return format!("; write it as {}", foreign.in_batch_line);
     }
     let name = letters(name);
     let is_near = |field: &&&str| is_within(&name, &letters(field.as_bytes()), 1);
@@ -107,27 +107,27 @@ pub(crate) fn is_wrong_header(name: &str) -> bool {
         // Every request has some headers that begin so, and they are no mistakes.
         [b'c' | b'C', b'o' | b'O', b'n' | b'N', ..] => false,
         [b'c' | b'C' | b'i' | b'I' | b'x' | b'X', ..] => {
-            nearest(name).is_some() || is_called_so(name)
+            nearest_header(name).is_some() || is_foreign_header(name)
         }
         [
             b'e' | b'E' | b'k' | b'K' | b'm' | b'M' | b'n' | b'N' | b'r' | b'R' | b't' | b'T',
             ..,
-        ] => is_called_so(name),
+        ] => is_foreign_header(name),
         _ => false,
     }
 }
 
-fn is_called_so(name: &str) -> bool {
-    !is_of_message(name) && foreign(name.as_bytes()).is_some_and(|it| it.alone)
+fn is_foreign_header(name: &str) -> bool {
+    !is_of_message(name) && find_foreign_name(name.as_bytes()).is_some_and(|it| it.is_unambiguous)
 }
 
 /// The header of a publish that this name, with or without `X-`, nearly is. `None` if it is that header.
-fn nearest(name: &str) -> Option<&'static str> {
+fn nearest_header(name: &str) -> Option<&'static str> {
     if is_of_message(name) {
         return None;
     }
     let name = name.as_bytes();
-    let bare = bare(name);
+    let bare = without_x(name);
     let is_near = |known: &&&str| {
         let known = known.as_bytes();
         // Few people mistype the first letter, and most headers begin with another one.
@@ -142,7 +142,7 @@ fn nearest(name: &str) -> Option<&'static str> {
 }
 
 /// The name without `X-`.
-fn bare(name: &[u8]) -> &[u8] {
+fn without_x(name: &[u8]) -> &[u8] {
     match name {
         [b'x' | b'X', b'-', rest @ ..] => rest,
         name => name,
@@ -151,10 +151,10 @@ fn bare(name: &[u8]) -> &[u8] {
 
 /// Whether a header of a subscription is nearly `Last-Event-ID`, and is not.
 pub(crate) fn is_wrong_position(name: &str) -> bool {
-    let is_near = || is_within(name.as_bytes(), POSITION.as_bytes(), HEADER_EDITS_MAX);
+    let is_nearly_position = || is_within(name.as_bytes(), POSITION.as_bytes(), HEADER_EDITS_MAX);
     matches!(name.as_bytes(), [b'l' | b'L', ..])
         && !name.eq_ignore_ascii_case(POSITION)
-        && is_near()
+        && is_nearly_position()
 }
 
 /// The text about a header that has no meaning, with the header that was probably meant.
@@ -169,13 +169,16 @@ pub(crate) fn header_words(name: &str) -> String {
             "the header {name} means nothing here: a message that is published by itself (POST /pub/{{topic}}) has it"
         );
     }
-    let tip = match (nearest(name), foreign(without_prefix(name).as_bytes())) {
+    let hint = match (
+        nearest_header(name),
+        find_foreign_name(without_prefix(name).as_bytes()),
+    ) {
         (Some(near), _) => format!("; did you mean {near}?"),
-        (None, Some(foreign)) => format!("; write it as {}", foreign.how),
+        (None, Some(foreign)) => format!("; write it as {}", foreign.in_request),
         (None, None) => String::new(),
     };
     format!(
-        "the header {} means nothing; a publish has {}, {}{tip}",
+        "the header {} means nothing; a publish has {}, {}{hint}",
         quoted(name.as_bytes()),
         HEADERS.join(", "),
         listed(&FOREIGN)
@@ -184,11 +187,11 @@ pub(crate) fn header_words(name: &str) -> String {
 
 /// How a request that publishes writes what has this name elsewhere.
 pub(crate) fn hint_for_request(name: &[u8]) -> Option<&'static str> {
-    foreign(name).map(|foreign| foreign.how)
+    find_foreign_name(name).map(|foreign| foreign.in_request)
 }
 
-fn foreign(name: &[u8]) -> Option<&'static ForeignName> {
-    let name = bare(name);
+fn find_foreign_name(name: &[u8]) -> Option<&'static ForeignName> {
+    let name = without_x(name);
     FOREIGN_NAMES
         .iter()
         .find(|foreign| is_one_of_names(name, foreign.names))
@@ -223,25 +226,27 @@ pub(crate) fn letters(name: &[u8]) -> Vec<u8> {
 /// case.
 pub(crate) fn is_within(one: &[u8], other: &[u8], edits: u32) -> bool {
     let pairs = one.iter().zip(other);
-    let same = pairs.take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
-    let (one, other) = (&one[same..], &other[same..]);
-    let lacking = one.len().abs_diff(other.len());
+    let common = pairs.take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+    let (one, other) = (&one[common..], &other[common..]);
+    let length_difference = one.len().abs_diff(other.len());
     let ([a, one_left @ ..], [b, other_left @ ..]) = (one, other) else {
-        return lacking <= edits as usize;
+        return length_difference <= edits as usize;
     };
-    if edits == 0 || lacking > edits as usize {
+    if edits == 0 || length_difference > edits as usize {
         return false;
     }
-    let left = edits - 1;
+    let edits_left = edits - 1;
     let swapped = || match (one_left, other_left) {
         ([c, one @ ..], [d, other @ ..]) => {
-            a.eq_ignore_ascii_case(d) && b.eq_ignore_ascii_case(c) && is_within(one, other, left)
+            a.eq_ignore_ascii_case(d)
+                && b.eq_ignore_ascii_case(c)
+                && is_within(one, other, edits_left)
         }
         _ => false,
     };
-    is_within(one_left, other_left, left)
-        || is_within(one_left, other, left)
-        || is_within(one, other_left, left)
+    is_within(one_left, other_left, edits_left)
+        || is_within(one_left, other, edits_left)
+        || is_within(one, other_left, edits_left)
         || swapped()
 }
 

@@ -23,16 +23,19 @@ pub(crate) trait Requests {
         io: &mut I,
     ) -> Flow;
     /// Changes the connection to another protocol if its first byte begins that protocol. Returns whether it did.
-    fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool;
+    fn switch_if_other(conns: &mut Connections, slot: u32, first: u8) -> bool;
     /// Changes the connection to HTTP/2 if these are the first bytes of one that may speak it. Returns whether it did.
-    fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool;
-    /// The task of a request that is for another protocol, by its subprotocol or its path, or why it is refused. `None` if it is not for another one.
-    fn task_of_other(ctx: &Context, head: &Head<'_>, upgrade: bool)
-    -> Option<Result<Task, Reason>>;
-    /// The methods of a path of another protocol that pages of other sites may ask with any header. `None` if there is no such path.
-    fn methods_of_other(ctx: &Context, path: &[u8]) -> Option<&'static str>;
-    /// Whether a request to this path may have commands of another protocol, by any method.
-    fn takes_commands(ctx: &Context, path: &[u8]) -> bool;
+    fn switch_if_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool;
+    /// The task of a request that is for another protocol by its subprotocol or its path, or the reason to refuse the request. `None` if it is for none.
+    fn task_for_other_protocol(
+        ctx: &Context,
+        head: &Head<'_>,
+        upgrade: bool,
+    ) -> Option<Result<Task, Reason>>;
+    /// The methods that pages of other sites may use on a path of another protocol. `None` if this is no such path.
+    fn methods_of_other_protocol(ctx: &Context, path: &[u8]) -> Option<&'static str>;
+    /// Whether a request to this path may carry commands of another protocol, by any method.
+    fn is_command_path(ctx: &Context, path: &[u8]) -> bool;
 }
 
 /// The kind of request that a path selects.
@@ -48,7 +51,7 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// Whether a `GET` of this endpoint subscribes or watches. The numbers of subscribers and watchers are limited.
-    pub(crate) fn subscribes(self) -> bool {
+    pub(crate) fn is_subscription(self) -> bool {
         matches!(
             self,
             Endpoint::Subscribe | Endpoint::PubSub | Endpoint::Interest | Endpoint::Presence
@@ -82,7 +85,7 @@ pub(crate) enum Task {
     /// Subscribe to these topics or filters.
     Subscribe {
         names: Vec<Vec<u8>>,
-        filtered: bool,
+        is_by_filter: bool,
         publishes: bool,
         upgrade: bool,
     },

@@ -33,7 +33,7 @@ pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
     if accept.events {
         let head = ResponseHead::new(&mut out, 200).lines(SAFETY);
         let head = head.lines(EVENT_STREAM).lines(FOR_ALL);
-        head.content(&retry::turned_away(spread));
+        head.content(&retry::retry_event(spread));
         return out;
     }
     let head = ResponseHead::new(&mut out, BUSY).lines(SAFETY);
@@ -53,7 +53,11 @@ const EVENT_STREAM: &[u8] =
 
 /// Checks whether the request may be processed. Behind a trusted proxy, the connection counts for the client that the request
 /// names, until another request names another client.
-pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Result<(), Reason> {
+pub(crate) fn check_limits(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+) -> Result<(), Reason> {
     let world = &clients.ctx.world;
     let row = clients.conns.get_mut(slot);
     if row.link.has(TURNED_AWAY) {
@@ -89,7 +93,7 @@ impl Clients {
     pub(crate) fn shed_events(&mut self, slot: u32, reason: Reason) {
         self.refused(slot, reason);
         self.note(slot, EventKind::Refused, reason.text().as_bytes());
-        let text = retry::turned_away(self.ctx.retry_spread(slot));
+        let text = retry::retry_event(self.ctx.retry_spread(slot));
         let head = self.head_without_cache_rule(slot, 200);
         head.lines(EVENT_STREAM).content(&text);
     }

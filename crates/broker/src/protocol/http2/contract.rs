@@ -19,14 +19,14 @@ use crate::client::row::{CLOSING, EOF, PAUSED, Row, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
 use crate::io::{CloseMode, Io};
 use crate::protocol::front::{AllProtocols, Clients, Context, Front};
-use crate::protocol::http2::receive::link_received;
-use crate::protocol::http2::waiting::go_on_later;
+use crate::protocol::http2::receive::receive_http2;
+use crate::protocol::http2::waiting::resume_link_later;
 use crate::store::slab::NONE;
 
 /// A link of HTTP/2.
 pub(crate) struct Http2;
 
-/// What the client of a link may do.
+/// The limits for the client of a link.
 pub(super) fn limits_of(ctx: &Context, client: Client) -> http2::Limits {
     let settings = &ctx.world.settings;
     let head_bytes = u32::try_from(settings.limits.head_bytes).unwrap_or(u32::MAX);
@@ -44,7 +44,12 @@ pub(super) fn limits_of(ctx: &Context, client: Client) -> http2::Limits {
 }
 
 /// Begins HTTP/2 on a connection whose first bytes are its preface, if the settings allow it. Returns whether they do.
-pub(crate) fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool {
+pub(crate) fn switch_if_http2<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    bytes: &[u8],
+    io: &I,
+) -> bool {
     let row = clients.conns.get(slot);
     let is_first = !row.link.has(SERVED) && row.consumer.state == State::Http;
     let http = &clients.ctx.world.settings.http;
@@ -62,7 +67,7 @@ pub(crate) fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8]
     true
 }
 
-/// Sends what the link has to say, then ends it.
+/// Sends the link's last frames, and ends the link.
 pub(super) fn end_link<I: Io>(clients: &mut Clients, slot: u32, closed: Closed, io: &mut I) {
     let frames = clients.conns.links.take_frames(slot);
     clients.put(slot, &frames, io);
@@ -75,12 +80,12 @@ fn go_away<I: Io>(
     clients: &mut Clients,
     slot: u32,
     (code, reason, closed): (ErrorCode, GoAway, Closed),
-    words: &str,
+    text: &str,
     io: &mut I,
 ) {
     clients.meter.stats.goaways[reason as usize] += 1;
     if let Some(link) = clients.conns.links.get_mut(slot) {
-        link.codec.go_away(code, words, &mut link.out);
+        link.codec.go_away(code, text, &mut link.out);
     }
     end_link(clients, slot, closed, io);
 }
@@ -104,21 +109,21 @@ impl Protocol<AllProtocols> for Http2 {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        link_received(front, slot, bytes, home, io);
+        receive_http2(front, slot, bytes, home, io);
     }
 
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         let queues = &front.queues;
         queues.read_again(&mut front.clients.conns, conn, io);
-        link_received(front, conn.slot, &[], home, io);
+        receive_http2(front, conn.slot, &[], home, io);
     }
 
-    /// The streams may go on, and so may requests that were held.
+    /// Continues with the streams, and with requests that were held.
     fn outbox_drained(front: &mut Front, slot: u32) {
-        go_on_later(&mut front.clients, &mut front.queues, slot);
+        resume_link_later(&mut front.clients, &mut front.queues, slot);
     }
 
-    /// Answers that are due are still sent. Nobody reads the others.
+    /// Ends the streams that owe no answer. Answers that are due are still sent.
     fn peer_ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         let link = clients.conns.links.get(slot);
         let streams: Vec<u32> = link.map_or(Vec::new(), |link| {
@@ -148,20 +153,24 @@ impl Protocol<AllProtocols> for Http2 {
         let Some(link) = clients.conns.links.get(slot) else {
             return clients.end_as_broken(slot);
         };
-        let (is_idle, is_told) = (link.codec.streams() == 0, link.is_told);
+        let (is_idle, is_drain_told) = (link.codec.streams() == 0, link.is_told);
         if !link.codec.is_acknowledged() && age_s > settings_s {
             let words = "the settings were not acknowledged";
-            let how = (ErrorCode::SettingsTimeout, GoAway::Timeout, Closed::Timeout);
-            return go_away(clients, slot, how, words, io);
+            let end = (ErrorCode::SettingsTimeout, GoAway::Timeout, Closed::Timeout);
+            return go_away(clients, slot, end, words, io);
         }
         let link = &clients.conns.get(slot).link;
         if is_idle && link.has(EOF) && link.outbox == NONE {
             return clients.drop_connection(slot, CloseMode::Now);
         }
-        if is_idle && (is_told || link.has(TURNED_AWAY) && link.has(SERVED)) {
-            let reason = if is_told { GoAway::Drain } else { GoAway::Full };
-            let how = (ErrorCode::NoError, reason, Closed::Operator);
-            return go_away(clients, slot, how, "drain", io);
+        if is_idle && (is_drain_told || link.has(TURNED_AWAY) && link.has(SERVED)) {
+            let reason = if is_drain_told {
+                GoAway::Drain
+            } else {
+                GoAway::Full
+            };
+            let end = (ErrorCode::NoError, reason, Closed::Operator);
+            return go_away(clients, slot, end, "drain", io);
         }
         let row = clients.conns.get_mut(slot);
         if is_idle && row.link.deadline_s == 0 && row.link.outbox == NONE {
@@ -204,7 +213,7 @@ impl Protocol<AllProtocols> for Http2 {
         go_away(clients, slot, how, reason.text(), io);
     }
 
-    /// The streams stay for this reason, or end by themselves.
+    /// Always: each stream decides for itself.
     fn stays_after(_reason: Reason) -> bool {
         true
     }

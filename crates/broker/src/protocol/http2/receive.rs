@@ -1,7 +1,7 @@
 //! Reads the frames of a link, and gives each stream its input: the head and the body of its request in the form of HTTP/1.1.
 //!
-//! Invariants: a stream's input is given to the protocol of its row, as the bytes of a socket are. The client may send more of a body
-//! only when its row reads. Frames wait, as bytes of the link, while the turn's budget is spent or the link's socket is full.
+//! Invariants: a stream's input goes to the protocol of its row, like the bytes of a socket. The client may send more of a body only when the row reads. Frames
+//! wait, as bytes of the link, while the turn's budget is spent or the link's socket is full.
 
 use alloc::vec::Vec;
 
@@ -26,21 +26,21 @@ use crate::protocol::http2::contract::{end_link, limits_of};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// The streams in succession that are refused with an answer. Further ones get `REFUSED_STREAM`, so that they take no row.
+/// This many streams in succession are refused with an answer. Further ones get `REFUSED_STREAM`, which takes no row.
 const TURNED_AWAY_MAX: u8 = 4;
 
 /// The link ends.
-struct Ends;
+struct LinkEnds;
 
-/// What came of a request in this input, head or body, so that its parts are given to HTTP at once.
+/// The head and body of one request that were received in this input, so that they are given to HTTP together.
 #[derive(Default)]
-struct Begun {
+struct RequestInput {
     slot: Option<u32>,
     bytes: Vec<u8>,
 }
 
 /// Processes received bytes of a link, after those that it holds.
-pub(super) fn link_received<I: Io>(
+pub(super) fn receive_http2<I: Io>(
     front: &mut Front,
     slot: u32,
     input: &[u8],
@@ -56,23 +56,23 @@ pub(super) fn link_received<I: Io>(
     };
     let bytes = held.as_ref().map_or(input, |(held, _)| held.rest());
     let mut scratch = core::mem::take(&mut front.clients.conns.links.scratch);
-    let used = frames(front, slot, bytes, &mut scratch, home, io);
+    let consumed = handle_frames(front, slot, bytes, &mut scratch, home, io);
     front.clients.conns.links.scratch = scratch;
-    let Ok(used) = used else { return };
+    let Ok(consumed) = consumed else { return };
     let (held, progress) = match held {
         Some((mut held, progress)) => {
-            held.consume(used);
+            held.consume(consumed);
             // The progress of a frame counts for this frame only.
             (
                 held,
-                if used == 0 {
+                if consumed == 0 {
                     progress
                 } else {
                     Progress::default()
                 },
             )
         }
-        None => (SpillBuffer::new(&input[used..]), Progress::default()),
+        None => (SpillBuffer::new(&input[consumed..]), Progress::default()),
     };
     if held.is_empty() {
         return;
@@ -86,81 +86,81 @@ pub(super) fn link_received<I: Io>(
         .set_unprocessed_input(slot, Spill::Http2(held, progress));
 }
 
-/// Handles all whole frames. Returns the number of their bytes.
-fn frames<I: Io>(
+/// Handles all complete frames. Returns the number of their bytes.
+fn handle_frames<I: Io>(
     front: &mut Front,
     slot: u32,
     bytes: &[u8],
     scratch: &mut Scratch,
     home: &mut Option<Home>,
     io: &mut I,
-) -> Result<usize, Ends> {
+) -> Result<usize, LinkEnds> {
     let clients = &front.clients;
     let limits = limits_of(&clients.ctx, clients.conns.get(slot).consumer.client);
     let now_s = clients.ctx.now.s;
-    let (mut at, mut begun) = (0, Begun::default());
-    begun.bytes = core::mem::take(&mut front.clients.conns.links.request);
+    let (mut consumed, mut request) = (0, RequestInput::default());
+    request.bytes = core::mem::take(&mut front.clients.conns.links.request);
     loop {
         let clients = &mut front.clients;
         if clients.conns.get(slot).consumer.state != State::Http2 {
-            return Err(Ends);
+            return Err(LinkEnds);
         }
-        if begun.slot.is_none() && at < bytes.len() && clients.meter.work.is_spent() {
+        if request.slot.is_none() && consumed < bytes.len() && clients.meter.work.is_spent() {
             front.queues.pause(clients, slot, io);
             break;
         }
         let Some(link) = clients.conns.links.get_mut(slot) else {
             clients.end_as_broken(slot);
-            return Err(Ends);
+            return Err(LinkEnds);
         };
-        if begun.slot.is_none() && link.is_full {
+        if request.slot.is_none() && link.is_full {
             break;
         }
         let (codec, out) = (&mut link.codec, &mut link.out);
-        let received = codec.receive(&bytes[at..], now_s, &limits, scratch, out);
+        let received = codec.receive(&bytes[consumed..], now_s, &limits, scratch, out);
         let received = received.map_err(|violation| {
-            violated(clients, slot, violation, io);
-            Ends
+            end_for_violation(clients, slot, violation, io);
+            LinkEnds
         })?;
-        at += received.consumed;
+        consumed += received.consumed;
         clients.meter.work.steps.add(1);
         clients.meter.work.steps.add_bytes(received.consumed);
         let Some(event) = received.event else {
             break;
         };
-        if !matches!(&event, Event::Data { slot, .. } if begun.slot == Some(*slot)) {
-            begun.deliver(front, slot, home, io);
+        if !matches!(&event, Event::Data { slot, .. } if request.slot == Some(*slot)) {
+            request.deliver(front, slot, home, io);
         }
-        handle(front, slot, event, &mut begun, home, io);
+        handle_event(front, slot, event, &mut request, home, io);
     }
-    begun.deliver(front, slot, home, io);
-    front.clients.conns.links.request = begun.bytes;
-    Ok(at)
+    request.deliver(front, slot, home, io);
+    front.clients.conns.links.request = request.bytes;
+    Ok(consumed)
 }
 
-fn handle<I: Io>(
+fn handle_event<I: Io>(
     front: &mut Front,
     link: u32,
     event: Event<'_>,
-    begun: &mut Begun,
+    request: &mut RequestInput,
     home: &mut Option<Home>,
     io: &mut I,
 ) {
     let known = |slot: u32| Some(slot).filter(|slot| *slot != NO_SLOT);
     match event {
         Event::Request { stream, head, ends } => {
-            let Some(slot) = open(front, link, stream, io) else {
+            let Some(slot) = open_stream(front, link, stream, io) else {
                 return;
             };
-            begun.bytes.clear();
-            begun.bytes.extend_from_slice(head);
-            begun.slot = Some(slot);
+            request.bytes.clear();
+            request.bytes.extend_from_slice(head);
+            request.slot = Some(slot);
             if ends {
-                begun.deliver(front, link, home, io);
+                request.deliver(front, link, home, io);
             }
         }
         Event::TooLarge { stream } => {
-            if let Some(slot) = open(front, link, stream, io) {
+            if let Some(slot) = open_stream(front, link, stream, io) {
                 refuse(&mut front.clients, slot, Reason::HeadTooLarge, io);
             }
         }
@@ -173,23 +173,23 @@ fn handle<I: Io>(
             let Some(slot) = known(slot) else { return };
             let codec = front.clients.conns.links.get(link).map(|it| &it.codec);
             let is_chunked = codec.is_some_and(|codec| codec.is_chunked(stream));
-            if begun.slot.is_none() {
-                begun.bytes.clear();
-                begun.slot = Some(slot);
+            if request.slot.is_none() {
+                request.bytes.clear();
+                request.slot = Some(slot);
             }
             match is_chunked {
-                false => begun.bytes.extend_from_slice(data),
+                false => request.bytes.extend_from_slice(data),
                 // A chunk without data would be the last one.
                 true if data.is_empty() => {}
-                true => chunk(&mut begun.bytes, data),
+                true => chunk(&mut request.bytes, data),
             }
             if is_chunked && ends {
-                begun.bytes.extend_from_slice(b"0\r\n\r\n");
+                request.bytes.extend_from_slice(b"0\r\n\r\n");
             }
             if !ends {
                 return;
             }
-            begun.deliver(front, link, home, io);
+            request.deliver(front, link, home, io);
             let is_tunnel =
                 (front.clients.conns.links.get(link)).is_some_and(|it| it.codec.is_tunnel(stream));
             if is_tunnel {
@@ -208,8 +208,8 @@ fn handle<I: Io>(
     }
 }
 
-impl Begun {
-    /// Gives the row of the stream what came of its request, if anything did.
+impl RequestInput {
+    /// Gives the received bytes of a request, if there are any, to the stream's row.
     fn deliver<I: Io>(
         &mut self,
         front: &mut Front,
@@ -219,7 +219,7 @@ impl Begun {
     ) {
         let Some(slot) = self.slot.take() else { return };
         let consumer = &mut front.clients.conns.get_mut(slot).consumer;
-        // The client is alive.
+        // The client has sent something, so no heartbeat is unanswered.
         consumer.options &= !PINGS;
         let (state, bytes) = (consumer.state, &mut self.bytes[..]);
         protocol_of!(AllProtocols, state, received(front, slot, bytes, home, io));
@@ -234,24 +234,24 @@ impl Begun {
 }
 
 /// Makes a row for a new stream. `None` if there is no room for one: the client may send the request again, on another connection.
-fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32> {
+fn open_stream<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32> {
     let (clients, gate) = (&mut front.clients, &mut front.gate);
     let socket = clients.conns.links.add(link, stream);
     let (now, head_s) = (clients.ctx.now, clients.ctx.world.settings.timeouts.head_s);
     let mut row = Row::new(socket, State::Http, now, now.s + head_s);
-    // Its first bytes are those of a request.
+    // Otherwise its first bytes would be examined for other protocols.
     row.link.flags |= SERVED;
     clients.meter.stats.accepted += 1;
     clients.meter.stats.streams += 1;
-    let mut enters = enter_stream(clients, gate, &mut row, link);
+    let mut is_admitted = enter_stream(clients, gate, &mut row, link);
     let is_refused = row.link.has(TURNED_AWAY);
     let is_last = clients.conns.get(link).link.has(TURNED_AWAY);
     if let Some(shared) = clients.conns.links.get_mut(link) {
         let refused = if is_refused { shared.turned_away } else { 0 };
         shared.turned_away = refused.saturating_add(u8::from(is_refused));
-        if enters && refused >= TURNED_AWAY_MAX {
+        if is_admitted && refused >= TURNED_AWAY_MAX {
             gate.stop_counting(&clients.ctx, &row);
-            enters = false;
+            is_admitted = false;
         }
         if is_last {
             // The answer to this request is the only one.
@@ -260,7 +260,7 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
             clients.meter.stats.goaways[GoAway::Full as usize] += 1;
         }
     }
-    if !enters {
+    if !is_admitted {
         clients.meter.stats.closed[Closed::Full as usize] += 1;
         if let Some(shared) = clients.conns.links.get_mut(link) {
             let (codec, out) = (&mut shared.codec, &mut shared.out);
@@ -292,8 +292,8 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
     Some(slot)
 }
 
-/// Counts what a client did wrong, and ends the link. The last frame to send is GOAWAY with the code.
-fn violated<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, io: &mut I) {
+/// Counts a violation of the protocol, and ends the link. The codec has written GOAWAY with the code as the last frame.
+fn end_for_violation<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, io: &mut I) {
     clients.refused(slot, Reason::Http2Violation);
     clients.meter.stats.goaways[GoAway::from(violation) as usize] += 1;
     clients.note(slot, EventKind::Refused, violation.name().as_bytes());

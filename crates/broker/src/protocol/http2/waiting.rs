@@ -1,4 +1,4 @@
-//! The end of a turn for links of HTTP/2: their frames are given to their sockets, and answers that waited for a window go on.
+//! The end of a turn for links of HTTP/2: writes their frames to their sockets, and continues with answers that waited for a flow control window.
 //!
 //! Invariant: streams that wait take turns of one frame each, so a stream with much to send holds up no other.
 
@@ -12,12 +12,12 @@ use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Front, Queues};
 use crate::store::slab::NONE;
 
-/// Sends the frames of all links, and goes on with answers that waited, while the turn's budget lasts.
+/// Sends the frames of all links, and continues with answers that waited, while the turn's budget lasts.
 pub(crate) fn flush_links<I: Io>(front: &mut Front, io: &mut I) {
     let mut later = Vec::new();
     while let Some(slot) = front.clients.conns.links.next_dirty() {
         flush(&mut front.clients, &mut front.queues, slot, io);
-        if front.clients.conns.links.take_waiting(slot) && go_on(front, slot, io) {
+        if front.clients.conns.links.take_waiting(slot) && write_in_rounds(front, slot, io) {
             later.push(slot);
         }
         front.clients.conns.weigh_link(slot);
@@ -27,7 +27,7 @@ pub(crate) fn flush_links<I: Io>(front: &mut Front, io: &mut I) {
     }
 }
 
-/// Gives a link's frames to its socket. If the socket takes all of them after it had not, the link and its streams go on.
+/// Writes a link's frames to its socket. If the socket was full and takes all of them now, the link and its streams continue.
 fn flush<I: Io>(clients: &mut Clients, queues: &mut Queues, slot: u32, io: &mut I) {
     let links = &clients.conns.links;
     let was_full = links.get(slot).is_some_and(|link| link.is_full);
@@ -37,30 +37,30 @@ fn flush<I: Io>(clients: &mut Clients, queues: &mut Queues, slot: u32, io: &mut 
         let is_full = clients.conns.get(slot).link.outbox != NONE;
         clients.conns.links.set_full(slot, is_full);
         if was_full && !is_full {
-            go_on_later(clients, queues, slot);
+            resume_link_later(clients, queues, slot);
         }
     }
     clients.conns.links.recycle(frames);
 }
 
-/// The link's socket takes bytes again: its streams may write, and the frames that it holds are read.
-pub(super) fn go_on_later(clients: &mut Clients, queues: &mut Queues, slot: u32) {
+/// Resumes a link whose socket takes bytes again: its streams may write, and the frames that it holds are read.
+pub(super) fn resume_link_later(clients: &mut Clients, queues: &mut Queues, slot: u32) {
     clients.conns.links.set_full(slot, false);
     clients.conns.links.wake(slot);
     queues.resume_later(clients, clients.conns.id_of(slot));
 }
 
 /// Writes the outboxes of the link's streams, in rounds of one frame each, as far as the windows, the socket and the turn's budget
-/// allow. Returns whether only the budget was in the way. There is one round at least, so that each turn brings the link on.
-fn go_on<I: Io>(front: &mut Front, link: u32, io: &mut I) -> bool {
+/// allow. Returns true if only the budget stopped it. There is at least one round, so that each turn makes progress.
+fn write_in_rounds<I: Io>(front: &mut Front, link: u32, io: &mut I) -> bool {
     loop {
-        let streams = due(&front.clients.conns, link);
-        let mut wrote = false;
+        let streams = writable_streams(&front.clients.conns, link);
+        let mut has_progress = false;
         for (stream, slot) in streams {
             let before = waiting_bytes(&front.clients.conns, slot);
             writable(front, slot, PAYLOAD_MAX, io);
             let has_written = waiting_bytes(&front.clients.conns, slot) < before;
-            wrote |= has_written;
+            has_progress |= has_written;
             let Some(shared) = front.clients.conns.links.get_mut(link) else {
                 return false;
             };
@@ -73,7 +73,7 @@ fn go_on<I: Io>(front: &mut Front, link: u32, io: &mut I) -> bool {
                 return false;
             }
         }
-        if !wrote {
+        if !has_progress {
             return false;
         }
         if front.clients.meter.work.is_spent() {
@@ -82,18 +82,18 @@ fn go_on<I: Io>(front: &mut Front, link: u32, io: &mut I) -> bool {
     }
 }
 
-/// The streams whose outbox may be written, from the one after the last round's on.
-fn due(conns: &Connections, link: u32) -> Vec<(u32, u32)> {
+/// The streams that have bytes to write and a window for them, beginning after the last stream of the last round.
+fn writable_streams(conns: &Connections, link: u32) -> Vec<(u32, u32)> {
     let Some(link) = conns.links.get(link) else {
         return Vec::new();
     };
-    let waits = |&(stream, slot): &(u32, u32)| {
+    let is_writable = |&(stream, slot): &(u32, u32)| {
         slot != NONE && {
             let row = conns.get(slot);
             row.link.outbox != NONE && !row.link.has(HELD) && link.codec.capacity(stream) > 0
         }
     };
-    let mut streams: Vec<_> = link.codec.slots().filter(waits).collect();
+    let mut streams: Vec<_> = link.codec.slots().filter(is_writable).collect();
     let first = streams.partition_point(|(stream, _)| *stream <= link.cursor);
     streams.rotate_left(first);
     streams
@@ -125,7 +125,7 @@ mod tests {
     const NOW: Now = Now { s: 1, unix_s: 9 };
     const LARGE: usize = 100_000;
 
-    /// Sockets whose next writes take as many bytes as `rooms` says, and further ones all.
+    /// Sockets whose next writes take as many bytes as `rooms` says. Further writes take all bytes.
     #[derive(Default)]
     struct Sockets {
         rooms: VecDeque<usize>,

@@ -10,17 +10,18 @@ use crate::io::{CloseMode, Io};
 use crate::mail::{FilterPage, Frames, Record};
 use crate::protocol::encode::Message;
 use crate::protocol::front::Front;
-use crate::protocol::http::opening::Opening;
-use crate::protocol::http::options::{ENVELOPE, GAP, HEAD};
+use crate::protocol::http::opening::PendingFilterResponse;
+use crate::protocol::http::options::{ENVELOPE, HAS_GAP, HEAD_REQUEST};
 use crate::protocol::http::pipelined::begin_poll_wait;
-use crate::protocol::longpoll::poll::{answer_nothing, answer_poll_with};
+use crate::protocol::longpoll::poll::{answer_poll_with, answer_without_message};
 use crate::protocol::stream::course::is_stream;
 use crate::protocol::stream::filtered::{
-    filter_rule, just_seen, open_stream, request_match_page, saw_of_partition, set_positions,
+    begin_filter_stream, filter_rule, handle_match_page, offsets_reached, record_seen_in_partition,
+    set_positions,
 };
 
 /// Answers a waiting poll with the first picked message of a run (live messages that are delivered together).
-pub(crate) fn poll_matched<I: Io>(
+pub(crate) fn answer_poll_with_match<I: Io>(
     front: &mut Front,
     slot: u32,
     (picks, messages, frames): (&[u32], &[Matched], &Frames),
@@ -29,46 +30,51 @@ pub(crate) fn poll_matched<I: Io>(
     let seen = &messages[..=picks[0] as usize];
     let first = messages[picks[0] as usize];
     let name = frames.name(first.name);
-    answer_match(
+    answer_poll_by_filter(
         front,
-        (slot, &just_seen(seen)),
+        (slot, &offsets_reached(seen)),
         (name, &first.record, frames),
         io,
     );
 }
 
 /// Handles a home's page for a request by filter. After the homes have answered for all partitions, the response begins.
-pub(crate) fn match_page<I: Io>(
+pub(crate) fn handle_request_match_page<I: Io>(
     front: &mut Front,
     of: (u32, u32),
     page: (&FilterPage, &Frames),
     io: &mut I,
 ) {
-    let Some(opening) = request_match_page(front, of, page, io) else {
+    let Some(opening) = handle_match_page(front, of, page, io) else {
         return;
     };
     let clients = &mut front.clients;
     match is_stream(&clients.conns, of.0) {
-        true => open_stream(front, of.0, opening, io),
-        false => open_poll(front, of.0, opening, io),
+        true => begin_filter_stream(front, of.0, opening, io),
+        false => begin_filter_poll(front, of.0, opening, io),
     }
 }
 
-fn open_poll<I: Io>(front: &mut Front, slot: u32, opening: Box<Opening>, io: &mut I) {
+fn begin_filter_poll<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    opening: Box<PendingFilterResponse>,
+    io: &mut I,
+) {
     let (clients, subs, _, queues) = front.parts();
     if opening.has_gap() {
-        clients.conns.get_mut(slot).consumer.options |= GAP;
+        clients.conns.get_mut(slot).consumer.options |= HAS_GAP;
     }
     set_positions(clients, slot, &opening, true);
     let (held, frames) = opening.held();
     if let Some(held) = held.first() {
         let name = frames.name(held.name);
         let just = [(held.partition, held.record.offset)];
-        saw_of_partition(clients, slot, held.partition, held.record.offset);
-        return answer_match(front, (slot, &just), (name, &held.record, frames), io);
+        record_seen_in_partition(clients, slot, held.partition, held.record.offset);
+        return answer_poll_by_filter(front, (slot, &just), (name, &held.record, frames), io);
     }
-    if clients.conns.get(slot).has_option(HEAD) {
-        return answer_nothing(front, slot, None, io);
+    if clients.conns.get(slot).has_option(HEAD_REQUEST) {
+        return answer_without_message(front, slot, None, io);
     }
     if clients.conns.get(slot).link.has(EOF) {
         return clients.drop_connection(slot, CloseMode::Now);
@@ -83,7 +89,7 @@ fn open_poll<I: Io>(front: &mut Front, slot: u32, opening: Box<Opening>, io: &mu
     };
 }
 
-fn answer_match<I: Io>(
+fn answer_poll_by_filter<I: Io>(
     front: &mut Front,
     (slot, just): (u32, &[(PartitionId, u64)]),
     (topic, record, frames): (&[u8], &Record, &Frames),

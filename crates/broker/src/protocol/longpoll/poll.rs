@@ -14,57 +14,63 @@ use crate::io::{CloseMode, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
 use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
-use crate::protocol::http::answer::{CACHE_CONTROL, VARY, answer_reason, answer_waiting};
-use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
+use crate::protocol::http::answer::{CACHE_CONTROL, VARY, answer_waiting, refuse_waiting_request};
+use crate::protocol::http::options::{
+    AS_EVENTS, CONDITIONAL, ENVELOPE, HAS_GAP, HEAD_REQUEST, KEEP_ALIVE, UPGRADE,
+};
 use crate::protocol::http::pipelined::begin_poll_wait;
 use crate::protocol::http::retry;
-use crate::protocol::http::state::Held;
+use crate::protocol::http::state::HeldItem;
 use crate::protocol::stream::filtered::filter_rule;
 use crate::store::rope::Rope;
 
 /// Handles a page (a bounded run of past messages) for a long-poll: answers the poll, or lets it wait for the first live message.
 pub(crate) fn poll_page<I: Io>(
     front: &mut Front,
-    SubscriptionRef { slot, topic, part }: SubscriptionRef,
+    SubscriptionRef {
+        slot,
+        topic,
+        part: sub_index,
+    }: SubscriptionRef,
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
     let (clients, subs, _, queues) = front.parts();
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     if page.gap {
-        clients.conns.get_mut(slot).consumer.options |= GAP;
+        clients.conns.get_mut(slot).consumer.options |= HAS_GAP;
     }
-    record_seen(&mut clients.conns, slot, part, page.head, page.epoch);
+    record_seen(&mut clients.conns, slot, sub_index, page.head, page.epoch);
     if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // The answer contains the positions of all topics, so it waits for all of them.
         let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
         let attaching = attaching.expect("a set waits for all its topics");
-        attaching.waiting -= 1;
+        attaching.unanswered_attaches -= 1;
         if let [record] = records {
-            let seen = Behind::at(part, record.previous, page.epoch);
-            first_of_set(&mut clients.conns, slot, seen, record, frames);
+            let seen = Behind::at(sub_index, record.previous, page.epoch);
+            hold_first_message(&mut clients.conns, slot, seen, record, frames);
         }
         let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
         let attaching = attaching.expect("it was just seen");
-        if attaching.waiting > 0 {
+        if attaching.unanswered_attaches > 0 {
             return;
         }
         if !attaching.held.is_empty() {
             answer_first_of_set(front, slot, io);
             return;
         }
-        let gone = attaching.gone;
+        let is_topic_deleted = attaching.is_topic_deleted;
         clients.conns.extra(slot).protocol_state.attaching = None;
-        if gone {
-            return answer_reason(front, slot, Reason::Deleted, io);
+        if is_topic_deleted {
+            return refuse_waiting_request(front, slot, Reason::Deleted, io);
         }
     } else if let [record] = records {
         let (of, message) = ((slot, topic), (record, frames));
         return answer_poll(front, of, message, io);
     }
     let row = clients.conns.get(slot);
-    if row.has_option(HEAD) || row.consumer.state == State::Poll {
-        return answer_nothing(front, slot, Some(page), io);
+    if row.has_option(HEAD_REQUEST) || row.consumer.state == State::Poll {
+        return answer_without_message(front, slot, Some(page), io);
     }
     if clients.conns.get(slot).link.has(EOF) {
         // The client has closed before the home (the part of a shard that keeps the topic) answered.
@@ -78,8 +84,8 @@ pub(crate) fn poll_page<I: Io>(
     } else {
         clients.ctx.now.s + wait_s
     };
-    for part in 0..parts(&clients.conns, slot) {
-        *flags_of(&mut clients.conns, slot, part) |= LIVE;
+    for sub_index in 0..parts(&clients.conns, slot) {
+        *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     }
 }
 
@@ -88,10 +94,10 @@ fn answer_first_of_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let clients = &mut front.clients;
     let attaching = clients.conns.extra(slot).protocol_state.attaching.take();
     let attaching = attaching.expect("it holds the message");
-    let [Held::Message(part, record)] = &attaching.held[..] else {
+    let [HeldItem::Message(sub_index, record)] = &attaching.held[..] else {
         unreachable!("a long-poll holds one message")
     };
-    let topic = topic_of(&clients.conns, slot, *part);
+    let topic = topic_of(&clients.conns, slot, *sub_index);
     answer_poll(front, (slot, topic), (record, &attaching.frames), io);
 }
 
@@ -131,7 +137,7 @@ pub(crate) fn answer_poll<I: Io>(
     front.clients.scratch.id = id;
 }
 
-/// Answers a long-poll with a message, whose topic and position are given.
+/// Answers a long-poll with a message that has its topic and position.
 pub(crate) fn answer_poll_with<I: Io>(
     front: &mut Front,
     slot: u32,
@@ -170,7 +176,7 @@ pub(crate) fn answer_poll_with<I: Io>(
         content_type,
         data.len() + body.len(),
     );
-    if options & HEAD == 0 {
+    if options & HEAD_REQUEST == 0 {
         clients.scratch.reply.extend_from_slice(data);
     } else {
         body.clear();
@@ -190,7 +196,7 @@ pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let row = clients.conns.get_mut(slot);
     row.link.deadline_s = 0;
     if row.consumer.options & (SUBSCRIPTION_LIST | FILTERS) != 0 {
-        return answer_nothing(front, slot, None, io);
+        return answer_without_message(front, slot, None, io);
     }
     let topic = row.consumer.topic;
     let to = clients.conns.reply_to(slot, 0);
@@ -204,7 +210,12 @@ pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
 }
 
 /// Answers a long-poll that got no message.
-pub(crate) fn answer_nothing<I: Io>(front: &mut Front, slot: u32, page: Option<&Page>, io: &mut I) {
+pub(crate) fn answer_without_message<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    page: Option<&Page>,
+    io: &mut I,
+) {
     let (clients, subs, feed, queues) = front.parts();
     let row = clients.conns.get(slot);
     let options = row.consumer.options;
@@ -219,7 +230,7 @@ pub(crate) fn answer_nothing<I: Io>(front: &mut Front, slot: u32, page: Option<&
     };
     let status = match rule.poll_timeout_status {
         408 => 408,
-        _ if options & (CONDITIONAL | GAP) == CONDITIONAL => 304,
+        _ if options & (CONDITIONAL | HAS_GAP) == CONDITIONAL => 304,
         _ => 204,
     };
     let tag = [
@@ -232,7 +243,7 @@ pub(crate) fn answer_nothing<I: Io>(front: &mut Front, slot: u32, page: Option<&
     let newest = page
         .filter(|_| options & SUBSCRIPTION_LIST == 0 && status != 304)
         .and_then(|page| Some(clients.ctx.date_of(page.newest_s?)));
-    if clients.ctx.is_draining && options & KEEP == 0 {
+    if clients.ctx.is_draining && options & KEEP_ALIVE == 0 {
         clients.scratch.note_close_reason(Closed::Operator);
     }
     timeout_head(clients, slot, status, &tag, newest);
@@ -264,7 +275,7 @@ fn timeout_head(
         let after_s = retry::return_ms(spread, connections).div_ceil(1_000);
         head = head.number("Retry-After", u64::from(after_s));
     }
-    if options & GAP != 0 {
+    if options & HAS_GAP != 0 {
         head = head.header("Crore-Gap", b"messages before this position are lost");
     }
     if status == 408 {
@@ -274,7 +285,7 @@ fn timeout_head(
 }
 
 /// Holds the first message of any topic of the set. Later messages stay unseen for the next poll.
-pub(crate) fn first_of_set(
+pub(crate) fn hold_first_message(
     conns: &mut Connections,
     slot: u32,
     unseen: Behind,
@@ -287,7 +298,7 @@ pub(crate) fn first_of_set(
         return;
     };
     let record = attaching.frames.copy(record, frames);
-    attaching.held.push(Held::Message(unseen.part, record));
+    attaching.held.push(HeldItem::Message(unseen.part, record));
 }
 
 /// Writes the head of an answer with a message of `bytes` bytes into `reply`. The options tell whether earlier messages are lost,
@@ -332,7 +343,7 @@ fn message_head(
     if let Some(left_s) = properties::left_s(record, message.now_s) {
         head = head.number("Crore-TTL", u64::from(left_s));
     }
-    if options & GAP != 0 {
+    if options & HAS_GAP != 0 {
         head = head.header("Crore-Gap", b"messages before this one are lost");
     }
     head.number("Content-Length", bytes as u64).end();
@@ -358,27 +369,27 @@ fn position_of_poll(
 
 /// Takes a live message for a long-poll on several topics before all homes have answered. It becomes the poll's answer, or stays
 /// unseen for the next poll.
-pub(crate) fn deliver_early(
+pub(crate) fn take_early_message(
     clients: &mut Clients,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     record: &Record,
     frames: &Frames,
 ) {
     let row = clients.conns.get(slot);
-    if row.consumer.state != State::Waiting || row.consumer.options & (UPGRADE | EVENTS) != 0 {
+    if row.consumer.state != State::Waiting || row.consumer.options & (UPGRADE | AS_EVENTS) != 0 {
         return;
     }
     let extra = clients.conns.extra_mut(slot);
-    let answered = extra
+    let has_answer = extra
         .protocol_state
         .attaching
         .as_ref()
         .is_none_or(|a| !a.held.is_empty());
-    if extra.list[part as usize].flags & COUNTED == 0 || answered {
+    if extra.list[sub_index as usize].flags & COUNTED == 0 || has_answer {
         return;
     }
-    extra.list[part as usize].offset = record.offset;
-    let unseen = Behind::at(part, record.previous, clients.ctx.world.epoch);
-    first_of_set(&mut clients.conns, slot, unseen, record, frames);
+    extra.list[sub_index as usize].offset = record.offset;
+    let unseen = Behind::at(sub_index, record.previous, clients.ctx.world.epoch);
+    hold_first_message(&mut clients.conns, slot, unseen, record, frames);
 }

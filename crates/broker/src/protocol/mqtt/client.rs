@@ -1,5 +1,5 @@
-//! Functions for an MQTT client that all files of this module use: its state, its version, its packet ids, the largest packet that it accepts, sending
-//! packets to it, and the reasons for which its received packets wait.
+//! Functions that all files of this folder use: a client's state, version, packet ids and limits, packets to it, refusals, and the reasons for which its
+//! received packets wait.
 
 use alloc::vec::Vec;
 
@@ -20,24 +20,24 @@ use crate::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::{Clients, Connections, Context, Meter, Work};
-use crate::protocol::mqtt::options::{FRAMED, QOS_SHIFT, SMALL, V5, qos};
-use crate::protocol::mqtt::state::{Answer, Mqtt, RESUMED};
+use crate::protocol::mqtt::options::{IN_FRAMES, LIMITS_PACKETS, QOS_SHIFT, V5, qos};
+use crate::protocol::mqtt::state::{MqttState, PublishAnswer, SubackEntry};
 use crate::store::slab::NONE;
 
-/// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
-pub(crate) const PACKET_BESIDE_BYTES: usize = 80 << 10;
-/// SUBSCRIBEs and UNSUBSCRIBEs that may wait for answers of homes. With more, the received packets wait.
+/// A packet may have this many bytes more than the largest message: for a topic, a content type, properties.
+pub(crate) const PACKET_OVERHEAD_BYTES: usize = 80 << 10;
+/// The number of SUBSCRIBEs and UNSUBSCRIBEs that may wait for answers of homes. With more, the client's next packets wait.
 const SUBACKS_MAX: usize = 64;
-/// Messages in flight that are visited in one step: they are adjacent in memory.
-pub(super) const SENT_PER_STEP: usize = 16;
+/// The number of messages in flight that are visited in one step. They are adjacent in memory.
+pub(super) const INFLIGHT_PER_STEP: usize = 16;
 
-/// The connection's MQTT state, if it has more than its rows.
-pub(crate) fn mqtt(conns: &Connections, slot: u32) -> Option<&Mqtt> {
+/// The connection's MQTT state beyond its rows, if there is any.
+pub(crate) fn mqtt_state(conns: &Connections, slot: u32) -> Option<&MqttState> {
     conns.find_extra(slot)?.protocol_state.mqtt.as_deref()
 }
 
 /// The connection's MQTT state, made if there is none yet.
-pub(crate) fn mqtt_state(conns: &mut Connections, slot: u32) -> &mut Mqtt {
+pub(crate) fn mqtt_state_mut(conns: &mut Connections, slot: u32) -> &mut MqttState {
     conns
         .extra(slot)
         .protocol_state
@@ -45,16 +45,16 @@ pub(crate) fn mqtt_state(conns: &mut Connections, slot: u32) -> &mut Mqtt {
         .get_or_insert_default()
 }
 
-/// Identifies the session as the publisher of its messages, for No Local (section 3.8.3.1). Equal for all its connections, and never 0. The token of a
-/// recorded session is the same after a crash.
-pub(super) fn origin(conns: &Connections, slot: u32) -> u64 {
-    match mqtt(conns, slot).map_or(0, |mqtt| mqtt.token) {
+/// Identifies the session as the publisher of its messages, for No Local (section 3.8.3.1). Equal for all connections of the session, and never 0. For a
+/// recorded session it comes from the token, so it stays the same after a crash.
+pub(super) fn origin_of(conns: &Connections, slot: u32) -> u64 {
+    match mqtt_state(conns, slot).map_or(0, |mqtt| mqtt.token) {
         0 => conns.protocol_row(slot).origin(),
         token => 1 << 63 | token,
     }
 }
 
-pub(super) fn version(conns: &Connections, slot: u32) -> Version {
+pub(super) fn version_of(conns: &Connections, slot: u32) -> Version {
     match conns.get(slot).has_option(V5) {
         true => Version::V5,
         false => Version::V311,
@@ -63,63 +63,63 @@ pub(super) fn version(conns: &Connections, slot: u32) -> Version {
 
 /// Whether the client has connected as a bridge of another broker, with 3.1.1.
 pub(super) fn is_bridge(conns: &Connections, slot: u32) -> bool {
-    mqtt(conns, slot).is_some_and(|mqtt| mqtt.bridge)
+    mqtt_state(conns, slot).is_some_and(|mqtt| mqtt.is_bridge)
 }
 
 /// The largest packet that the client takes.
-pub(super) fn packet_bytes_max(conns: &Connections, slot: u32) -> usize {
+pub(super) fn client_packet_bytes_max(conns: &Connections, slot: u32) -> usize {
     let row = conns.get(slot);
-    match row.has_option(SMALL) {
+    match row.has_option(LIMITS_PACKETS) {
         true => conns.protocol_row(slot).packet_bytes_max as usize,
         false => PACKET_BYTES_MAX,
     }
 }
 
-pub(crate) fn packet_bytes_most(ctx: &Context) -> usize {
-    ctx.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES
+pub(crate) fn server_packet_bytes_max(ctx: &Context) -> usize {
+    ctx.world.settings.limits.message_bytes + PACKET_OVERHEAD_BYTES
 }
 
 pub(crate) fn receive_max(conns: &Connections, slot: u32) -> usize {
     usize::from(conns.protocol_row(slot).receive_max)
 }
 
-/// Whether a new QoS 1 or 2 message may be sent: there is room, and no message waits, since those are sent first.
-pub(super) fn has_place(conns: &Connections, slot: u32) -> bool {
-    let Some(mqtt) = mqtt(conns, slot) else {
+/// Whether a new QoS 1 or 2 message may be sent: the Receive Maximum has room, and no message waits that must be sent first.
+pub(super) fn has_inflight_room(conns: &Connections, slot: u32) -> bool {
+    let Some(state) = mqtt_state(conns, slot) else {
         return true;
     };
-    mqtt.waiting.is_empty()
-        && (mqtt.inflight.len() < receive_max(conns, slot) || planted::is(Fault::NoQuota))
+    state.waiting.is_empty()
+        && (state.inflight.len() < receive_max(conns, slot) || planted::is(Fault::NoQuota))
 }
 
-/// The number of messages that a subscription may be sent now: the Receive Maximum bounds those of QoS 1 and 2.
-pub(super) fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
+/// The number of messages that a subscription may be sent now. The Receive Maximum limits subscriptions of QoS 1 and 2, others have no limit.
+pub(super) fn inflight_room(conns: &Connections, slot: u32, sub_index: u32) -> u32 {
     let row = conns.get(slot);
     // The only subscription is in the row, which has only its QoS.
     let options = match row.has_option(SUBSCRIPTION_LIST) {
-        true => sub(conns, slot, part).map_or(0, |sub| sub.protocol_state.options),
+        true => sub(conns, slot, sub_index).map_or(0, |sub| sub.protocol_state.options),
         false => (row.consumer.options >> QOS_SHIFT & 3) as u8,
     };
-    let bound =
+    let is_limited =
         row.consumer.state == State::Mqtt && row.consumer.protocol_row != NONE && qos(options) > 0;
-    if !bound {
+    if !is_limited {
         return u32::MAX;
     }
-    let under_way = mqtt(conns, slot).map_or(0, |mqtt| mqtt.inflight.len());
-    u32::from(conns.protocol_row(slot).receive_max).saturating_sub(under_way as u32)
+    let inflight = mqtt_state(conns, slot).map_or(0, |mqtt| mqtt.inflight.len());
+    u32::from(conns.protocol_row(slot).receive_max).saturating_sub(inflight as u32)
 }
 
-/// Whether messages wait for room, which are sent before any from the logs.
+/// Whether messages wait for room. They are sent before any message from the logs.
 pub(super) fn has_waiting(conns: &Connections, slot: u32) -> bool {
-    mqtt(conns, slot).is_some_and(|mqtt| !mqtt.waiting.is_empty())
+    mqtt_state(conns, slot).is_some_and(|mqtt| !mqtt.waiting.is_empty())
 }
 
 pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) -> PacketId {
     let last = conns.protocol_row(slot).packet_id;
-    let mqtt = mqtt_state(conns, slot);
+    let mqtt = mqtt_state_mut(conns, slot);
     let id = mqtt.next_packet_id(last);
-    let seen = mqtt.inflight.len() + mqtt.waiting.len();
-    work.steps.add(seen / SENT_PER_STEP);
+    let visited = mqtt.inflight.len() + mqtt.waiting.len();
+    work.steps.add(visited / INFLIGHT_PER_STEP);
     conns.protocol_row_mut(slot).packet_id = id;
     PacketId::new(id).unwrap_or(PacketId::MAX)
 }
@@ -127,15 +127,15 @@ pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) ->
 impl Meter {
     /// Counts a refusal that is not for a missing right. The server's log names one of them now and then, since 3.1.1 has no code for most reasons, and
     /// users do not see the codes of 5.0.
-    pub(crate) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
+    pub(crate) fn count_refused_packet(&mut self, reason: &str, name: &[u8]) {
         self.stats.mqtt_refused += 1;
         self.notices.note_with_reason(Notice::Mqtt, reason, name);
     }
 }
 
 impl Clients {
-    /// Refuses a packet because of its topic or filter, and returns the code.
-    pub(super) fn refused_name(
+    /// Counts the refusal of a packet for its topic or filter (`named` says which).
+    pub(super) fn refuse_name(
         &mut self,
         slot: u32,
         packet: &str,
@@ -145,11 +145,11 @@ impl Clients {
     ) {
         self.refused(slot, Reason::BadName);
         let reason = alloc::format!("{packet}: the {named} {error}: ");
-        self.meter.refused_packet(&reason, name);
+        self.meter.count_refused_packet(&reason, name);
     }
 
     /// Refuses a message because of its properties or encoding, and returns the code.
-    pub(super) fn refused_fields(
+    pub(super) fn refuse_fields(
         &mut self,
         slot: u32,
         packet: &str,
@@ -158,72 +158,74 @@ impl Clients {
     ) -> ReasonCode {
         self.refused(slot, Reason::BadField);
         self.meter
-            .refused_packet(&alloc::format!("{packet}: {words}: "), name);
+            .count_refused_packet(&alloc::format!("{packet}: {words}: "), name);
         code
     }
 
-    /// Notes the reason code of a filter; with the last one of its SUBSCRIBE, writes the SUBACK. For a resumed subscription, the CONNACK waits in the
-    /// outbox instead.
-    pub(super) fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
-        if (packet_id, n) == RESUMED {
-            let mqtt = mqtt_state(&mut self.conns, slot);
-            mqtt.unconfirmed = mqtt.unconfirmed.saturating_sub(1);
+    /// Sets the reason code of a filter in its SUBACK, and sends the SUBACK if this was the last code. A resumed subscription has no SUBACK: then the CONNACK
+    /// waits for one answer less.
+    pub(super) fn note_suback_code(&mut self, slot: u32, entry: SubackEntry, reason: ReasonCode) {
+        if entry == SubackEntry::RESUMED {
+            let mqtt = mqtt_state_mut(&mut self.conns, slot);
+            mqtt.unconfirmed_subscriptions = mqtt.unconfirmed_subscriptions.saturating_sub(1);
             return;
         }
-        let behind = &mut mqtt_state(&mut self.conns, slot).grants_behind;
-        if let Some(at) = behind
-            .iter()
-            .position(|(first, _)| *first == (packet_id, n))
-        {
-            let (_, earlier) = behind.swap_remove(at);
-            self.grant(slot, earlier, reason);
+        let SubackEntry {
+            packet_id,
+            code_index,
+        } = entry;
+        let repeated = &mut mqtt_state_mut(&mut self.conns, slot).repeated_entries;
+        if let Some(pair_index) = repeated.iter().position(|(later, _)| *later == entry) {
+            let (_, earlier) = repeated.swap_remove(pair_index);
+            self.note_suback_code(slot, earlier, reason);
         }
-        let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
-        let found = subacks
+        let subacks = &mut mqtt_state_mut(&mut self.conns, slot).subacks;
+        let index = subacks
             .iter()
             .position(|suback| suback.packet_id == packet_id);
-        let suback = found.and_then(|at| subacks.get_mut(at));
-        let place = suback.and_then(|it| {
+        let suback = index.and_then(|index| subacks.get_mut(index));
+        let code_slot = suback.and_then(|it| {
             it.reasons
-                .get_mut(usize::from(n))
-                .zip(Some(&mut it.waiting))
+                .get_mut(usize::from(code_index))
+                .zip(Some(&mut it.unanswered_homes))
         });
-        let (Some((place, waiting)), Some(id)) = (place, PacketId::new(packet_id)) else {
-            // Cannot happen: each grant has a SUBACK that waits for it.
+        let (Some((code_slot, waiting)), Some(id)) = (code_slot, PacketId::new(packet_id)) else {
+            // Cannot happen: each entry belongs to a SUBACK that waits.
             return self.end_as_broken(slot);
         };
-        *place = reason;
+        *code_slot = reason;
         *waiting = waiting.saturating_sub(1);
         if *waiting == 0 {
-            self.acknowledge_subscribe(slot, id);
+            self.suback_when_recorded(slot, id);
         }
     }
 
-    /// Sends the CONNACK of a resumed session, unless it still waits for a home.
-    pub(super) fn confirm_resumed<I: Io>(&mut self, slot: u32, io: &mut I) {
-        let waits = mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.unconfirmed > 0);
-        if !waits {
+    /// Sends the CONNACK of a resumed session, if all resumed subscriptions are in force.
+    pub(super) fn connack_when_confirmed<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let is_waiting =
+            mqtt_state(&self.conns, slot).is_some_and(|mqtt| mqtt.unconfirmed_subscriptions > 0);
+        if !is_waiting {
             self.release_held_output(slot, io);
         }
     }
 
-    /// A home keeps the messages for a subscription of this SUBSCRIBE from now on, so the SUBACK waits for one answer less.
-    pub(super) fn granted_at_home(&mut self, slot: u32, packet_id: u32) {
-        let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
+    /// Called when a home keeps the messages for a subscription of this SUBSCRIBE: the SUBACK waits for one answer less.
+    pub(super) fn count_home_confirmation(&mut self, slot: u32, packet_id: u32) {
+        let subacks = &mut mqtt_state_mut(&mut self.conns, slot).subacks;
         let mut subacks = subacks.iter_mut();
-        let found = subacks.find(|suback| u32::from(suback.packet_id) == packet_id);
-        let Some(suback) = found else {
+        let suback_found = subacks.find(|suback| u32::from(suback.packet_id) == packet_id);
+        let Some(suback) = suback_found else {
             // Cannot happen: the SUBACK waits for it.
             return self.end_as_broken(slot);
         };
-        suback.waiting = suback.waiting.saturating_sub(1);
-        if let (0, Some(id)) = (suback.waiting, PacketId::new(suback.packet_id)) {
-            self.acknowledge_subscribe(slot, id);
+        suback.unanswered_homes = suback.unanswered_homes.saturating_sub(1);
+        if let (0, Some(id)) = (suback.unanswered_homes, PacketId::new(suback.packet_id)) {
+            self.suback_when_recorded(slot, id);
         }
     }
 
-    /// Homes owe no more answers to a SUBSCRIBE. The SUBACK may have to wait until the session is recorded.
-    fn acknowledge_subscribe(&mut self, slot: u32, id: PacketId) {
+    /// Sends the SUBACK of a SUBSCRIBE to which all homes have answered. If the session is recorded, the SUBACK waits for the next record.
+    fn suback_when_recorded(&mut self, slot: u32, id: PacketId) {
         if self.records_session(slot) {
             self.record_later(slot);
             if !planted::is(Fault::EarlySuback) {
@@ -235,10 +237,10 @@ impl Clients {
 
     /// Sends the SUBACK or UNSUBACK with this packet id.
     pub(super) fn send_suback(&mut self, slot: u32, id: PacketId) {
-        let version = version(&self.conns, slot);
-        let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
-        let found = subacks.iter().position(|it| it.packet_id == id.get());
-        let Some(suback) = found.map(|at| subacks.remove(at)) else {
+        let version = version_of(&self.conns, slot);
+        let subacks = &mut mqtt_state_mut(&mut self.conns, slot).subacks;
+        let index = subacks.iter().position(|it| it.packet_id == id.get());
+        let Some(suback) = index.map(|at| subacks.remove(at)) else {
             return;
         };
         let reasons = suback.reasons.iter().copied();
@@ -248,8 +250,8 @@ impl Clients {
         });
     }
 
-    /// Whether the client has this right.
-    pub(super) fn grants(
+    /// Checks that the client has this right. If not, counts and logs that.
+    pub(super) fn require_right(
         &mut self,
         slot: u32,
         right: Right,
@@ -276,7 +278,7 @@ impl Clients {
         self.note_refused(slot, packet, name, words);
         match refused {
             PublishRefusal::Name(error) => {
-                self.refused_name(slot, packet, named, name, &error);
+                self.refuse_name(slot, packet, named, name, &error);
                 ReasonCode::TOPIC_NAME_INVALID
             }
             PublishRefusal::Denied(reason) => {
@@ -287,11 +289,14 @@ impl Clients {
         }
     }
 
-    /// Notes for the log that a packet's topic or filter was refused, and why.
-    pub(super) fn note_refused(&mut self, slot: u32, packet: &str, name: &[u8], why: &str) {
+    /// Notes in the operator's journal that a packet was refused, and why.
+    pub(super) fn note_refused(&mut self, slot: u32, packet: &str, name: &[u8], refusal: &str) {
         if self.meter.journal.is_some() {
-            let parts = [packet.as_bytes(), why.as_bytes(), name];
-            let parts: Vec<&[u8]> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            let parts = [packet.as_bytes(), refusal.as_bytes(), name];
+            let parts: Vec<&[u8]> = parts
+                .into_iter()
+                .filter(|sub_index| !sub_index.is_empty())
+                .collect();
             self.note(slot, EventKind::Refused, &parts.join(&b": "[..]));
         }
     }
@@ -305,7 +310,7 @@ impl Clients {
     ) -> ReasonCode {
         let words = reason.words(&self.ctx.world.settings);
         let words = alloc::format!("SUBSCRIBE: {words}: ");
-        self.meter.refused_packet(&words, filter);
+        self.meter.count_refused_packet(&words, filter);
         self.refuse_packet(slot, reason)
     }
 
@@ -316,17 +321,17 @@ impl Clients {
     }
 
     /// Appends a packet to `reply`; over WebSocket in a frame of its own.
-    pub(super) fn write_packet(&mut self, slot: u32, packet: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn write_packet(&mut self, slot: u32, encode_packet: impl FnOnce(&mut Vec<u8>)) {
         let start = self.scratch.reply.len();
-        packet(&mut self.scratch.reply);
+        encode_packet(&mut self.scratch.reply);
         self.meter.stats.packets_sent += 1;
-        if self.conns.get(slot).has_option(FRAMED) && self.scratch.reply.len() > start {
+        if self.conns.get(slot).has_option(IN_FRAMES) && self.scratch.reply.len() > start {
             frame_from(&mut self.scratch.reply, start, Opcode::Binary);
         }
     }
 
-    /// The second in which the connection ends if the client stays silent: after one and a half times its keep alive. One second is added since the
-    /// current one has begun.
+    /// The second in which the connection ends if the client stays silent: after one and a half times its keep alive. One second is added because the
+    /// current second is not a whole one. 0 for no limit.
     pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
         let row = self.conns.get(slot);
         if row.consumer.protocol_row == NONE {
@@ -338,36 +343,36 @@ impl Clients {
         }
     }
 
-    /// Whether packets must wait for the home of the session, for homes that owe answers, or for a verdict. A node that is cut off takes no more
-    /// publishes of a client that it is about to disconnect.
+    /// Whether received packets must wait: for the home of the session, for homes that owe many answers, or for a verdict. A node that is cut off from its
+    /// cluster also lets the packets of a client wait that it will disconnect after its last answer.
     pub(crate) fn mqtt_must_wait(&self, slot: u32) -> bool {
         let receive_max = self.ctx.world.settings.mqtt.receive_max as usize;
-        mqtt(&self.conns, slot).is_some_and(|mqtt| {
-            let answers = mqtt.answers.len().max(mqtt.releasing.len());
-            let has_many = answers > receive_max
+        mqtt_state(&self.conns, slot).is_some_and(|mqtt| {
+            let unanswered = mqtt.answers.len().max(mqtt.pending_releases.len());
+            let is_full = unanswered > receive_max
                 || mqtt.subacks.len() > SUBACKS_MAX
                 || has_many_pages(&self.conns, slot);
             let is_about_to_end = !mqtt.answers.is_empty() && self.ctx.is_cut_off();
-            mqtt.connecting.is_some() || has_many || mqtt.awaits_verdict() || is_about_to_end
+            mqtt.pending_connack.is_some() || is_full || mqtt.awaits_verdict() || is_about_to_end
         })
     }
 }
 
 /// Whether homes owe answers to publishes of the client.
 pub(crate) fn owes_answers(conns: &Connections, slot: u32) -> bool {
-    let answers = mqtt(conns, slot).map(|mqtt| &mqtt.answers);
+    let answers = mqtt_state(conns, slot).map(|mqtt| &mqtt.answers);
     answers.is_some_and(|all| all.iter().any(|answer| answer.reason.is_none()))
 }
 
 /// Whether the connection waits for the verdict on its credential.
 pub(super) fn awaits_verdict(conns: &Connections, slot: u32) -> bool {
-    mqtt(conns, slot).is_some_and(Mqtt::awaits_verdict)
+    mqtt_state(conns, slot).is_some_and(MqttState::awaits_verdict)
 }
 
 /// Whether the home has answered with the session and the CONNACK is not written yet.
-pub(super) fn opens_session(conns: &Connections, slot: u32) -> bool {
-    let connecting = mqtt(conns, slot).and_then(|mqtt| mqtt.connecting.as_ref());
-    connecting.is_some_and(|connecting| connecting.given.is_some())
+pub(super) fn has_session_to_open(conns: &Connections, slot: u32) -> bool {
+    let connecting = mqtt_state(conns, slot).and_then(|mqtt| mqtt.pending_connack.as_ref());
+    connecting.is_some_and(|connecting| connecting.session_answer.is_some())
 }
 
 /// The home of a session.
@@ -386,8 +391,8 @@ pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, Ses
     mqtt.is_open().then_some((home, mqtt.session))
 }
 
-/// The client has sent a packet: its keep alive begins anew [MQTT-3.1.2-22].
-pub(crate) fn touch(clients: &mut Clients, slot: u32) {
+/// Restarts the client's keep alive, because it has sent a packet [MQTT-3.1.2-22].
+pub(crate) fn restart_keep_alive(clients: &mut Clients, slot: u32) {
     let row = clients.conns.get(slot);
     if row.consumer.protocol_row == NONE || row.link.outbox != NONE {
         return;
@@ -396,8 +401,11 @@ pub(crate) fn touch(clients: &mut Clients, slot: u32) {
     clients.conns.get_mut(slot).link.deadline_s = deadline_s;
 }
 
-pub(super) fn next_answer(conns: &mut Connections, slot: u32) -> Option<(Answer, ReasonCode)> {
-    let answers = &mut mqtt_state(conns, slot).answers;
+pub(super) fn take_next_answer(
+    conns: &mut Connections,
+    slot: u32,
+) -> Option<(PublishAnswer, ReasonCode)> {
+    let answers = &mut mqtt_state_mut(conns, slot).answers;
     let reason = answers.front()?.reason?;
     answers.pop_front().map(|answer| (answer, reason))
 }

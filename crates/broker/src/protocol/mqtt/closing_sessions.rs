@@ -1,9 +1,9 @@
 //! Sessions whose connections have ended while they still wait for answers of homes.
 //!
 //! Invariants:
-//! * A session that is kept goes back to its home only when each publish of the connection is in a log or was refused. If the next connection sends one of
-//!   them again, the answer is correct, and the order is kept.
-//! * It goes back only when all homes know which messages they must keep for it, so the end of the session releases all of them.
+//! * A session that is kept goes back to its home only when each publish of the connection is in a log or was refused. So if the client's next connection
+//!   repeats a publish, the answer is correct and the order is kept.
+//! * It goes back only when all homes know which messages they must keep for it. Otherwise its end might not release all of them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -19,10 +19,10 @@ use crate::mail::session::stored::StoredSession;
 use crate::mail::{Ask, ClosingSession, Outcome, ReplyTo};
 use crate::protocol::front::{Clients, Context, Front, Lanes};
 use crate::protocol::mqtt::client::home_of_session;
-use crate::protocol::mqtt::publish::{RELEASED, answered, reason_of};
-use crate::protocol::mqtt::record::{RECORDED, session_recorded};
+use crate::protocol::mqtt::publish::{RELEASE_ANSWER, packet_of_answer, reason_code_of};
+use crate::protocol::mqtt::record::{RECORD_ANSWER, session_recorded};
 
-/// Stands for the answer to a fence among those to publishes: no packet id is 0.
+/// The number of the answer to a fence (an ask that a home answers after all earlier ones). No answer to a publish has it, since no packet id is 0.
 const FENCE: u32 = 0;
 
 /// The sessions that wait for answers, by the connection that had them.
@@ -33,13 +33,13 @@ pub(crate) struct ClosingSessions {
 
 struct WaitingSession {
     session: Box<ClosingSession>,
-    /// The answers that are due: the numbers of publishes, and [`FENCE`] for each fence.
-    due: Vec<u32>,
+    /// The numbers of the answers that are due. [`FENCE`] is in it once for each fence.
+    answers_due: Vec<u32>,
 }
 
 /// An answer that is not due.
 #[derive(Debug, PartialEq, Eq)]
-struct NotDue;
+struct UnexpectedAnswer;
 
 impl ClosingSessions {
     /// The number of sessions that wait.
@@ -47,70 +47,79 @@ impl ClosingSessions {
         self.waiting.len()
     }
 
-    /// Notes an answer for a connection that has ended. Returns its session; `None` if none waits.
-    fn answered(
+    /// Notes an answer for a connection that has ended, and returns the connection's session. `None` if no session of this connection waits.
+    fn note_answer(
         &mut self,
-        from: ConnId,
+        conn: ConnId,
         number: u32,
-    ) -> Option<Result<&mut ClosingSession, NotDue>> {
-        let waiting = self.waiting.get_mut(&from)?;
-        let Some(at) = waiting.due.iter().position(|due| *due == number) else {
-            return Some(Err(NotDue));
+    ) -> Option<Result<&mut ClosingSession, UnexpectedAnswer>> {
+        let waiting = self.waiting.get_mut(&conn)?;
+        let Some(index) = waiting.answers_due.iter().position(|due| *due == number) else {
+            return Some(Err(UnexpectedAnswer));
         };
-        waiting.due.swap_remove(at);
+        waiting.answers_due.swap_remove(index);
         Some(Ok(&mut waiting.session))
     }
 
     /// Takes the session of this connection, if no answer is due any more.
-    fn take_answered(&mut self, from: ConnId) -> Option<Box<ClosingSession>> {
-        if !self.waiting.get(&from)?.due.is_empty() {
+    fn take_answered(&mut self, conn: ConnId) -> Option<Box<ClosingSession>> {
+        if !self.waiting.get(&conn)?.answers_due.is_empty() {
             return None;
         }
-        self.waiting.remove(&from).map(|waiting| waiting.session)
+        self.waiting.remove(&conn).map(|waiting| waiting.session)
     }
 }
 
-/// Gives a session back to its home. One that outlives its connection `from`, or has a token, waits for the answers that are `due`.
-pub(super) fn give_back(
+/// Returns the session of the ended connection `conn` to its home. A session that is kept or has a token first waits for the answers that are due.
+pub(super) fn return_session(
     clients: &mut Clients,
     lanes: &mut Lanes,
-    from: ConnId,
+    conn: ConnId,
     session: Box<ClosingSession>,
-    due: Vec<u32>,
+    answers_due: Vec<u32>,
 ) {
-    if session.kept.is_none() && session.token == 0 || due.is_empty() {
-        return send_home(lanes, &clients.ctx, session);
+    if session.kept.is_none() && session.token == 0 || answers_due.is_empty() {
+        return send_to_home(lanes, &clients.ctx, session);
     }
-    let waiting = WaitingSession { session, due };
-    let all = &mut clients.protocol_state.closing_sessions.waiting;
-    // A connection ends once. If it ended twice, the first session would go home too.
-    if let Some(before) = all.insert(from, waiting) {
-        send_home(lanes, &clients.ctx, before.session);
+    let waiting = WaitingSession {
+        session,
+        answers_due: answers_due,
+    };
+    let waiting_sessions = &mut clients.protocol_state.closing_sessions.waiting;
+    // A connection ends once, so there is no former session. If there were one, it would go home too.
+    if let Some(former) = waiting_sessions.insert(conn, waiting) {
+        send_to_home(lanes, &clients.ctx, former.session);
     }
 }
 
-fn send_home(lanes: &mut Lanes, ctx: &Context, session: Box<ClosingSession>) {
+fn send_to_home(lanes: &mut Lanes, ctx: &Context, session: Box<ClosingSession>) {
     let home = home_of_session(ctx, session.id);
     lanes.ask(home, |_| Ask::SessionClose(session));
 }
 
-/// Asks all homes to confirm that they know which messages the session needs kept, and adds the answers to those that are due. Without that, the
-/// home of the client id could end the session and release the messages before a home has heard that it needs them.
-pub(super) fn fence_retention(clients: &Clients, lanes: &mut Lanes, slot: u32, due: &mut Vec<u32>) {
+/// Asks all homes to confirm that they know which messages they must keep for the session, and adds the answers to those that are due. Otherwise the home of
+/// the client id could end the session, and tell another home to release the messages before that home was told to keep them.
+pub(super) fn ask_retention_fences(
+    clients: &Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    answers_due: &mut Vec<u32>,
+) {
     let to = clients.conns.reply_to(slot, FENCE);
     for home in 0..clients.ctx.world.homes {
         lanes.ask(home, |_| Ask::Fence(to));
-        due.push(FENCE);
+        answers_due.push(FENCE);
     }
 }
 
-/// A home has carried out everything that it was asked before a fence. The fence belongs to a session that ends, or to a SUBSCRIBE.
-pub(crate) fn mqtt_fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
+/// Handles the answer to a fence, or to a record of the session. A fence belongs to a session that ends, or to a SUBSCRIBE: the home has carried out everything
+/// that it was asked before.
+pub(crate) fn handle_mqtt_fence<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
     let (clients, subs, _, queues) = front.parts();
     if to.part == FENCE {
-        return late_answer(clients, &mut subs.lanes, to, None);
+        return handle_late_answer(clients, &mut subs.lanes, to, None);
     }
-    let is_record = to.part == RECORDED;
+    let is_record = to.part == RECORD_ANSWER;
     if !is_record {
         count_answered_page(clients, queues, to.slot);
     }
@@ -120,58 +129,62 @@ pub(crate) fn mqtt_fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
     if is_record {
         return session_recorded(clients, queues, to.slot, io);
     }
-    clients.granted_at_home(to.slot, to.part);
+    clients.count_home_confirmation(to.slot, to.part);
     clients.send_reply(to.slot, io);
 }
 
-/// An answer for a connection that has ended: to a publish, with its outcome, to a release or to a fence.
-pub(crate) fn late_answer(
+/// Handles an answer for a connection that has ended: to a publish (with its outcome), to a release or to a fence.
+pub(crate) fn handle_late_answer(
     clients: &mut Clients,
     lanes: &mut Lanes,
     to: ReplyTo,
     outcome: Option<Outcome>,
 ) {
-    if outcome.is_none() && to.part != FENCE && to.part & RELEASED == 0 {
-        // The fence of a SUBSCRIBE: nobody waits for it any more.
+    if outcome.is_none() && to.part != FENCE && to.part & RELEASE_ANSWER == 0 {
+        // The fence of a SUBSCRIBE, or a record: nobody waits for the answer any more.
         return;
     }
-    let refused = outcome.is_some_and(|outcome| reason_of(outcome).is_error());
-    let from = ConnId {
+    let is_refused = outcome.is_some_and(|outcome| reason_code_of(outcome).is_error());
+    let conn = ConnId {
         slot: to.slot,
         generation: to.generation,
     };
     let session = match clients
         .protocol_state
         .closing_sessions
-        .answered(from, to.part)
+        .note_answer(conn, to.part)
     {
         Some(Ok(session)) => session,
-        Some(Err(NotDue)) => {
-            // Each request has one answer.
+        Some(Err(UnexpectedAnswer)) => {
+            // A bug: each request has one answer.
             clients.meter.stats.closed[Closed::Broken as usize] += 1;
             return;
         }
         None => return,
     };
-    let (id, exactly_once) = answered(to.part);
-    if refused
-        && exactly_once
+    let (packet_id, is_exactly_once) = packet_of_answer(to.part);
+    if is_refused
+        && is_exactly_once
         && let Some(kept) = &mut session.kept
     {
-        forget_received(&mut kept.state, id);
+        forget_received_id(&mut kept.state, packet_id);
         session.patch = None;
     }
-    if let Some(session) = clients.protocol_state.closing_sessions.take_answered(from) {
-        send_home(lanes, &clients.ctx, session);
+    if let Some(session) = clients.protocol_state.closing_sessions.take_answered(conn) {
+        send_to_home(lanes, &clients.ctx, session);
     }
 }
 
-/// A QoS 2 message of the client was refused, so its packet id is free again [MQTT-4.3.3-9].
-fn forget_received(state: &mut EncodedSession, id: u16) {
-    // This process has encoded it.
+/// Removes the packet id of a refused QoS 2 message from a stored session, because the id is free again [MQTT-4.3.3-9].
+fn forget_received_id(state: &mut EncodedSession, packet_id: u16) {
+    // Decoding succeeds, since this process has encoded the session.
     if let Ok(mut session) = StoredSession::decode(state) {
-        session.received.retain(|received| *received != id);
-        session.keyless.retain(|received| *received != id);
+        session
+            .received
+            .retain(|unreleased| *unreleased != packet_id);
+        session
+            .keyless
+            .retain(|unreleased| *unreleased != packet_id);
         *state = session.encode();
     }
 }
@@ -184,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_session_goes_home_with_its_last_answer() {
-        let from = ConnId {
+        let conn = ConnId {
             slot: 3,
             generation: 1,
         };
@@ -200,18 +213,22 @@ mod tests {
                 recorded_for: None,
                 charge: Default::default(),
             }),
-            due: alloc::vec![7, 0, 7],
+            answers_due: alloc::vec![7, 0, 7],
         };
-        let mut all = ClosingSessions::default();
-        all.waiting.insert(from, waiting);
+        let mut closing = ClosingSessions::default();
+        closing.waiting.insert(conn, waiting);
         for number in [7, 7] {
-            assert!(all.answered(from, number).is_some_and(|it| it.is_ok()));
-            assert!(all.take_answered(from).is_none());
+            assert!(
+                closing
+                    .note_answer(conn, number)
+                    .is_some_and(|it| it.is_ok())
+            );
+            assert!(closing.take_answered(conn).is_none());
         }
-        let again = all.answered(from, 7).expect("it waits");
-        assert_eq!(again.err(), Some(NotDue));
-        assert!(all.answered(from, 0).is_some_and(|it| it.is_ok()));
-        assert!(all.take_answered(from).is_some());
-        assert!(all.answered(from, 0).is_none() && all.len() == 0);
+        let unexpected = closing.note_answer(conn, 7).expect("it waits");
+        assert_eq!(unexpected.err(), Some(UnexpectedAnswer));
+        assert!(closing.note_answer(conn, 0).is_some_and(|it| it.is_ok()));
+        assert!(closing.take_answered(conn).is_some());
+        assert!(closing.note_answer(conn, 0).is_none() && closing.len() == 0);
     }
 }

@@ -19,20 +19,20 @@ use crate::protocol::front::{
     AllProtocols, Clients, Connections, Deliveries, Front, Queues, Subscriptions, Topics,
 };
 use crate::protocol::mqtt::client;
-use crate::protocol::mqtt::close::end_unplaced;
+use crate::protocol::mqtt::close::end_for_unplaced;
 use crate::protocol::mqtt::deliver::send_waiting;
-use crate::protocol::mqtt::options::{is_plain, packets_of, qos_of};
+use crate::protocol::mqtt::options::{is_plain, plain_encoding, qos_of};
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, send_or_queue, write_publish};
 use crate::protocol::mqtt::overlap::{
-    combined_options, find_overlap, restart_after_deletion, start_live, start_live_subscriptions,
+    combined_options, find_overlap, note_live, restart_after_deletion, start_live_subscriptions,
     write_in_turn,
 };
 use crate::protocol::mqtt::retained_latest::{
     ask_latest_values, begin_latest_values, end_latest_values, send_latest_values,
 };
 use crate::protocol::mqtt::shared::return_owed_credit;
-use crate::protocol::mqtt::state::RESUMED;
-use crate::protocol::mqtt::unsubscribe::leave_part;
+use crate::protocol::mqtt::state::SubackEntry;
+use crate::protocol::mqtt::unsubscribe::end_subscription;
 use crate::store::slab::NONE;
 
 /// The codec of MQTT 3.1.1 and 5.0.
@@ -40,45 +40,45 @@ pub(crate) struct MqttCodec;
 
 impl SubscriptionHandler<AllProtocols> for MqttCodec {
     fn shared_encoding(row: &Row) -> Option<Encoding> {
-        is_plain(row.consumer.options).then(|| packets_of(row))
+        is_plain(row.consumer.options).then(|| plain_encoding(row))
     }
 
-    /// Notes the code of a filter; with the last one of its SUBSCRIBE, sends the SUBACK.
-    fn tell_granted<I: Io>(clients: &mut Clients, slot: u32, part: u32, io: &mut I) {
-        let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+    /// Sets the reason code of the filter in its SUBACK, and sends the SUBACK if this was the last code.
+    fn tell_granted<I: Io>(clients: &mut Clients, slot: u32, sub_index: u32, io: &mut I) {
+        let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
             return clients.end_as_broken(slot);
         };
-        let granted = core::mem::take(&mut sub.protocol_state.granted);
-        if granted == (0, 0) {
+        let entry = core::mem::take(&mut sub.protocol_state.suback_entry);
+        if entry == SubackEntry::NONE {
             return;
         }
         let reason = ReasonCode::granted(qos_of(sub.protocol_state.options));
-        clients.grant(slot, granted, reason);
+        clients.note_suback_code(slot, entry, reason);
         clients.send_reply(slot, io);
-        clients.confirm_resumed(slot, io);
+        clients.connack_when_confirmed(slot, io);
     }
 
-    /// A new subscription is refused. For a resumed one the connection ends, since MQTT has no other way to tell the client. The session keeps it, so
-    /// that the next connection tries again.
+    /// Refuses a new subscription by its reason code. If the refused subscription was resumed with the session, ends the connection, since MQTT has no other
+    /// way to tell the client. The session keeps the subscription, so the client's next connection tries again.
     fn refused<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
         queues: &mut Queues,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         reason: Reason,
         io: &mut I,
     ) {
-        let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+        let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
             return clients.end_as_broken(slot);
         };
-        let granted = core::mem::take(&mut sub.protocol_state.granted);
-        let text = name_of(&clients.conns, subs, slot, part);
-        if matches!(granted, (0, 0) | RESUMED) {
-            return end_unplaced(clients, slot, &text, reason, io);
+        let entry = core::mem::take(&mut sub.protocol_state.suback_entry);
+        let text = name_of(&clients.conns, subs, slot, sub_index);
+        if matches!(entry, SubackEntry::NONE | SubackEntry::RESUMED) {
+            return end_for_unplaced(clients, slot, &text, reason, io);
         }
         let code = clients.refuse_subscription(slot, reason, &text);
-        clients.grant(slot, granted, code);
-        leave_part(clients, subs, queues, slot, part);
+        clients.note_suback_code(slot, entry, code);
+        end_subscription(clients, subs, queues, slot, sub_index);
         clients.send_reply(slot, io);
     }
 
@@ -86,74 +86,79 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
         clients: &mut Clients,
         subs: &Subscriptions,
         deliveries: &Deliveries,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         message: &Message<'_>,
         out: &mut Packets,
     ) -> OfferOutcome {
-        let Some(sub) = sub(&clients.conns, slot, part) else {
+        let Some(sub) = sub(&clients.conns, slot, sub_index) else {
             clients.end_as_broken(slot);
             return OfferOutcome::Full;
         };
         let delivery = DeliveryOptions {
             options: sub.protocol_state.options,
             identifiers: &[sub.protocol_state.identifier],
-            alias_subscription: (sub.topic != NONE).then_some(part),
+            alias_subscription: (sub.topic != NONE).then_some(sub_index),
             ..DeliveryOptions::default()
         };
-        let given = match message.retained {
+        let result = match message.retained {
             true => write_publish(clients, slot, &delivery, message, out),
             false => write_in_turn(
                 clients,
                 subs,
                 deliveries,
-                (slot, part),
+                (slot, sub_index),
                 &delivery,
                 message,
                 out,
             ),
         };
-        given.offered()
+        result.as_offered()
     }
 
-    /// Sends one packet with the options of all subscriptions that match (section 3.3.4).
+    /// Sends one packet with the combined options of all subscriptions that match (section 3.3.4). Leaves those in `sub_indexes` that could not send it now.
     fn append_message_to_several(
         clients: &mut Clients,
         subs: &Subscriptions,
         deliveries: &Deliveries,
         slot: u32,
-        parts: &mut Vec<u32>,
+        sub_indexes: &mut Vec<u32>,
         message: &Message<'_>,
         out: &mut Packets,
     ) {
-        let (mut all, mut waiting) = (parts.clone(), Vec::new());
+        let (mut combined, mut postponed) = (sub_indexes.clone(), Vec::new());
         if let Some(overlap) = find_overlap(clients, subs, deliveries, slot, message) {
-            let shares = |part: &u32| overlap.parts.contains(part);
-            if parts.contains(&overlap.sender) {
-                let others = overlap.parts.iter().filter(|part| !parts.contains(part));
-                all.extend(others);
+            let overlaps = |sub_index: &u32| overlap.subscriptions.contains(sub_index);
+            if sub_indexes.contains(&overlap.sender) {
+                let also_matching = overlap
+                    .subscriptions
+                    .iter()
+                    .filter(|sub_index| !sub_indexes.contains(sub_index));
+                combined.extend(also_matching);
             } else {
-                waiting = parts.extract_if(.., |part| shares(part)).collect();
-                all.clone_from(parts);
+                postponed = sub_indexes
+                    .extract_if(.., |sub_index| overlaps(sub_index))
+                    .collect();
+                combined.clone_from(sub_indexes);
             }
         }
         let mut identifiers = Vec::new();
-        let options = combined_options(&clients.conns, slot, &all, message, &mut identifiers);
+        let options = combined_options(&clients.conns, slot, &combined, message, &mut identifiers);
         let delivery = DeliveryOptions {
             options: options.unwrap_or_default(),
             identifiers: &identifiers,
             ..DeliveryOptions::default()
         };
-        let full = options.is_some()
-            && write_publish(clients, slot, &delivery, message, out).offered()
+        let is_full = options.is_some()
+            && write_publish(clients, slot, &delivery, message, out).as_offered()
                 == OfferOutcome::Full;
-        if !full {
-            parts.clear();
+        if !is_full {
+            sub_indexes.clear();
         }
-        waiting.append(parts);
-        *parts = waiting;
+        postponed.append(sub_indexes);
+        *sub_indexes = postponed;
     }
 
-    /// MQTT has no packet that tells it.
+    /// Does nothing: MQTT has no packet for a gap.
     fn gap<I: Io>(
         _clients: &mut Clients,
         _subs: &mut Subscriptions,
@@ -163,41 +168,49 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
     ) {
     }
 
-    /// The client is not told. Its subscription outlives the topic.
+    /// Does not tell the client, because its subscription outlives the topic.
     fn ended<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         (partition, offset): (PartitionId, u64),
         _io: &mut I,
     ) {
-        restart_after_deletion(clients, &subs.topics, slot, part, partition, offset);
+        restart_after_deletion(clients, &subs.topics, slot, sub_index, partition, offset);
     }
 
     /// The Receive Maximum bounds messages of QoS 1 and 2.
-    fn page_messages_max(conns: &Connections, slot: u32, part: u32) -> u32 {
-        client::places(conns, slot, part)
+    fn page_messages_max(conns: &Connections, slot: u32, sub_index: u32) -> u32 {
+        client::inflight_room(conns, slot, sub_index)
     }
 
     fn can_take_more(conns: &Connections, slot: u32) -> bool {
-        client::has_place(conns, slot)
+        client::has_inflight_room(conns, slot)
     }
 
     fn take_retained<I: Io>(
         clients: &mut Clients,
         subs: &Subscriptions,
         queues: &mut Queues,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         page: &Page,
         (messages, frames): (&[Record], &Frames),
         io: &mut I,
     ) {
-        let of = (slot, part);
+        let subscription = (slot, sub_index);
         if page.values == LatestValues::InThisPage {
             let messages = (messages, frames);
-            return send_latest_values(clients, &subs.topics, queues, of, page, messages, io);
+            return send_latest_values(
+                clients,
+                &subs.topics,
+                queues,
+                subscription,
+                page,
+                messages,
+                io,
+            );
         }
-        let Some(sub) = sub(&clients.conns, slot, part) else {
+        let Some(sub) = sub(&clients.conns, slot, sub_index) else {
             return clients.end_as_broken(slot);
         };
         let delivery = DeliveryOptions {
@@ -218,29 +231,29 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
             send_or_queue(clients, slot, &delivery, &message, io);
         }
         if page.values == LatestValues::MustRequest {
-            // Values after the position of a resumed session are sent by the subscription.
-            let until = position.filter(|_| !page.only_retained);
-            let until = until.unwrap_or(page.head);
-            begin_latest_values(clients, queues, slot, part, until);
+            // A resumed subscription itself sends the values after its position.
+            let last_offset = position.filter(|_| !page.only_retained);
+            let last_offset = last_offset.unwrap_or(page.head);
+            begin_latest_values(clients, queues, slot, sub_index, last_offset);
         }
     }
 
     fn take_retained_deletion(
         clients: &mut Clients,
         queues: &mut Queues,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         page: &Page,
     ) -> bool {
-        page.only_retained && end_latest_values(clients, queues, slot, part)
+        page.only_retained && end_latest_values(clients, queues, slot, sub_index)
     }
 
     fn note_live(
         conns: &mut Connections,
-        (slot, part): (u32, u32),
+        (slot, sub_index): (u32, u32),
         partition: PartitionId,
         offset: u64,
     ) {
-        start_live(conns, slot, part, partition, offset);
+        note_live(conns, slot, sub_index, partition, offset);
     }
 
     fn note_falling_behind(
@@ -254,18 +267,19 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
     }
 }
 
-/// Sends what waits for room, and goes on with subscriptions that have fallen behind.
+/// Sends messages that waited for room, and continues with subscriptions that have fallen behind.
 pub(super) fn mqtt_catch_up<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let (clients, subs, _, queues) = front.parts();
     send_waiting(clients, &mut subs.lanes, queues, slot, io);
     return_owed_credit(clients, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);
-    let full = row.link.outbox != NONE;
+    let has_outbox = row.link.outbox != NONE;
     // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
-    if full && !row.link.has(HELD) || row.extra() == NONE || row.consumer.state != State::Mqtt {
+    if has_outbox && !row.link.has(HELD) || row.extra() == NONE || row.consumer.state != State::Mqtt
+    {
         return;
     }
-    if !full {
+    if !has_outbox {
         ask_latest_values(clients, subs, slot);
     }
     catch_up::<MqttCodec, _>(clients, subs, slot);

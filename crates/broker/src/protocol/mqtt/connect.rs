@@ -30,44 +30,44 @@ use crate::mail::session::stored::token_of;
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, SessionPatch, Will};
 use crate::mail::{Ask, ClosingSession, NO_CLIENT, RecordedClaim, ReplyTo, SessionReply};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
-use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_name};
-use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
-use crate::protocol::mqtt::close::{mqtt_end, mqtt_shut};
-use crate::protocol::mqtt::closing_sessions::{fence_retention, give_back};
-use crate::protocol::mqtt::options::{SMALL, V5};
-use crate::protocol::mqtt::publish::{Fields, RELEASED, is_bridge_state};
+use crate::protocol::mqtt::access::{allowed_expiry_max_s, apply_verdict, session_name};
+use crate::protocol::mqtt::client::{PACKET_OVERHEAD_BYTES, home_of_session, mqtt_state_mut};
+use crate::protocol::mqtt::close::{mqtt_end, send_and_close};
+use crate::protocol::mqtt::closing_sessions::{ask_retention_fences, return_session};
+use crate::protocol::mqtt::options::{LIMITS_PACKETS, V5};
+use crate::protocol::mqtt::publish::{MessageFields, RELEASE_ANSWER, is_bridge_state};
 use crate::protocol::mqtt::resume::resume_session;
 use crate::protocol::mqtt::retention::{release_logs, release_unplaced, session_ended};
-use crate::protocol::mqtt::state::{Answer, Connecting, MqttRow};
-use crate::protocol::mqtt::suspend::suspend_session;
-use crate::protocol::mqtt::unsubscribe::{leave_unanswered, part_groups};
+use crate::protocol::mqtt::state::{MqttRow, PendingConnack, PublishAnswer};
+use crate::protocol::mqtt::suspend::store_session;
+use crate::protocol::mqtt::unsubscribe::{end_unanswered_subscriptions, leave_all_share_groups};
 use crate::protocol::mqtt::{client, close};
 use crate::protocol::shard_state::ShardState;
 use crate::store::slab::NONE;
 
 /// The longest accepted client id. MQTT requires only 23 bytes.
 const CLIENT_ID_BYTES_MAX: usize = 256;
-/// The body of a CONNECT of MQTT 5: the name and the version of the protocol (section 3.1.2).
-const BEGINS_V5: &[u8] = b"\0\x04MQTT\x05";
-/// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
-const REFUSAL_BYTES: u32 = 5;
+/// The first bytes of the body of an MQTT 5.0 CONNECT: the name and the version of the protocol (section 3.1.2).
+const CONNECT_V5_PREFIX: &[u8] = b"\0\x04MQTT\x05";
+/// The size of an MQTT 5.0 CONNACK that refuses the client: header, flags, reason, no properties.
+const REFUSING_CONNACK_BYTES: u32 = 5;
 /// The size of the same CONNACK with a reason string of at most 16 KiB, without the string itself: the property's identifier (1) and length (2), and
 /// one more byte each for the longer lengths of the packet and of its properties.
-const WORDS_BESIDE_BYTES: usize = REFUSAL_BYTES as usize + 5;
+const REASON_STRING_OVERHEAD_BYTES: usize = REFUSING_CONNACK_BYTES as usize + 5;
 
-impl Connecting {
+impl PendingConnack {
     /// The size of the CONNACK, with the server's limits and the values that it assigned.
     fn connack_bytes(&self) -> usize {
-        let assigned = self.assigned.as_ref().map_or(0, |id| 3 + id.len());
-        16 + assigned
-            + 3 * usize::from(self.server_keep_alive)
-            + 5 * usize::from(self.server_expiry)
-            + 2 * usize::from(self.no_groups)
+        let assigned_id_bytes = self.assigned_id.as_ref().map_or(0, |id| 3 + id.len());
+        16 + assigned_id_bytes
+            + 3 * usize::from(self.tells_keep_alive)
+            + 5 * usize::from(self.tells_expiry)
+            + 2 * usize::from(self.tells_no_groups)
     }
 }
 
 impl Front {
-    /// The connection ends: its session goes back to its home. Called before its subscriptions end.
+    /// Returns the session of a connection that ends to its home. Must be called before the connection's subscriptions end.
     pub(crate) fn end_session(&mut self, slot: u32) {
         let Front {
             clients,
@@ -77,44 +77,54 @@ impl Front {
             census,
             ..
         } = self;
-        let held_bytes = clients.conns.held_bytes(slot);
-        let mqtt = clients.conns.take_protocol_row(slot);
-        let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
-        let (mut needs_told, mut is_recorded, mut token) = (false, false, 0);
-        if client::mqtt(&clients.conns, slot).is_some() {
-            let state = mqtt_state(&mut clients.conns, slot);
+        let conn_bytes = clients.conns.held_bytes(slot);
+        let row = clients.conns.take_protocol_row(slot);
+        let (mut expiry_s, mut will, mut session_answer, mut answers_due) =
+            (0, None, None, Vec::new());
+        let (mut is_retention_unconfirmed, mut is_recorded, mut token) = (false, false, 0);
+        if client::mqtt_state(&clients.conns, slot).is_some() {
+            let state = mqtt_state_mut(&mut clients.conns, slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
-            needs_told = state.needs_told;
-            let refused = state.releasing.iter().filter(|it| it.refused.is_some());
-            let refused: BTreeSet<u16> = refused.map(|it| it.packet_id).collect();
-            let is_refused = |it: &Answer| it.exactly_once && refused.contains(&it.packet_id);
+            is_retention_unconfirmed = state.is_retention_unconfirmed;
+            let refused_ids = state
+                .pending_releases
+                .iter()
+                .filter(|it| it.refusal.is_some());
+            let refused_ids: BTreeSet<u16> = refused_ids.map(|it| it.packet_id).collect();
+            let is_refused =
+                |it: &PublishAnswer| it.is_exactly_once && refused_ids.contains(&it.packet_id);
             let answers = state.answers.iter();
-            let asked = answers.filter(|it| it.reason.is_none() && !it.again && !is_refused(it));
-            due.extend(asked.map(Answer::part));
-            given = state.connecting.take().and_then(|it| it.given);
-            // The claim of a connection with a token is in the log, also before its session is opened.
-            is_recorded =
-                state.token != 0 || state.recording.is_some() || matches!(given, Some(Some(_)));
-            // A session that was given but not opened has the token of an earlier connection.
-            let earlier = given.as_ref().and_then(Option::as_ref);
-            token = earlier.map_or(state.token, |it| token_of(&it.bytes));
-            for release in &state.releasing {
-                let answer = RELEASED | u32::from(release.packet_id);
-                due.extend((0..release.waiting).map(|_| answer));
+            let unanswered =
+                answers.filter(|it| it.reason.is_none() && !it.is_repeat && !is_refused(it));
+            answers_due.extend(unanswered.map(PublishAnswer::answer_number));
+            session_answer = state
+                .pending_connack
+                .take()
+                .and_then(|it| it.session_answer);
+            // The log has the claim of a connection with a token even if the session was not opened.
+            is_recorded = state.token != 0
+                || state.recording.is_some()
+                || matches!(session_answer, Some(Some(_)));
+            // A session that the home gave but that was not opened still has the token of an earlier connection.
+            let given_session = session_answer.as_ref().and_then(Option::as_ref);
+            token = given_session.map_or(state.token, |it| token_of(&it.bytes));
+            for release in &state.pending_releases {
+                let number = RELEASE_ANSWER | u32::from(release.packet_id);
+                answers_due.extend((0..release.unanswered_homes).map(|_| number));
             }
         }
-        if !mqtt.is_open() {
-            // The home has not answered yet. When it does, `session_given` finds no connection, and returns the session.
+        if !row.is_open() {
+            // The home has not answered yet. When the answer comes, `take_session_answer` finds no connection and returns the session.
             return;
         }
-        if expiry_s > 0 && !clients.has_memory_for(census, slot, held_bytes) {
-            // When the client comes back it is told that there is no session any more.
+        if expiry_s > 0 && !clients.has_memory_for(census, slot, conn_bytes) {
+            // There is no memory for the session. The client learns that when it connects again.
             expiry_s = 0;
         }
-        part_groups(clients, &mut subs.lanes, slot, expiry_s == 0);
-        // State that was given but not opened goes back unchanged.
+        leave_all_share_groups(clients, &mut subs.lanes, slot, expiry_s == 0);
+        // A session that was given but not opened goes back unchanged.
         let mut patch = None;
-        let kept = match (expiry_s, given.flatten()) {
+        let saved = match (expiry_s, session_answer.flatten()) {
             (0, Some(state)) => {
                 session_ended(
                     &mut subs.lanes,
@@ -130,31 +140,31 @@ impl Front {
                 None
             }
             (_, Some(state)) => {
-                patch = unchanged(&clients.ctx, &state);
+                patch = unchanged_patch(&clients.ctx, &state);
                 Some(SavedSession { expiry_s, state })
             }
             (_, None) => {
-                leave_unanswered(clients, subs, queues, slot);
+                end_unanswered_subscriptions(clients, subs, queues, slot);
                 let state;
-                (state, patch) = suspend_session(clients, subs, &feed.deliveries, slot);
+                (state, patch) = store_session(clients, subs, &feed.deliveries, slot);
                 Some(SavedSession { expiry_s, state })
             }
         };
         clients.leave_filters(subs, slot);
-        if needs_told && kept.is_some() {
-            fence_retention(clients, &mut subs.lanes, slot, &mut due);
+        if is_retention_unconfirmed && saved.is_some() {
+            ask_retention_fences(clients, &mut subs.lanes, slot, &mut answers_due);
         }
         let owner = clients.conns.get(slot).consumer.client;
         let admission = &clients.ctx.world.admission;
-        let recorded = (is_recorded, token);
-        let kept = (kept, patch);
-        let session = ClosingSession::new(mqtt.session, owner, kept, will, recorded, admission);
-        let from = clients.conns.id_of(slot);
-        give_back(clients, &mut subs.lanes, from, session, due);
+        let recording = (is_recorded, token);
+        let saved = (saved, patch);
+        let session = ClosingSession::new(row.session, owner, saved, will, recording, admission);
+        let conn = clients.conns.id_of(slot);
+        return_session(clients, &mut subs.lanes, conn, session, answers_due);
     }
 }
 
-pub(super) fn client_connects<I: Io>(
+pub(super) fn handle_connect<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
@@ -169,45 +179,51 @@ pub(super) fn client_connects<I: Io>(
         clients.conns.get_mut(slot).consumer.options |= V5;
     }
     if let Err(reason) = accept_connect(clients, lanes, slot, connect) {
-        let most = connect.properties.maximum_packet_size_bytes();
-        let most = most.unwrap_or(u32::MAX);
-        if most < REFUSAL_BYTES {
-            // [MQTT-3.1.2-24]: no packet could say so.
-            clients.scratch.note_close_reason(close::ended(reason));
-            mqtt_shut(clients, slot, io);
+        let packet_bytes_max = connect.properties.maximum_packet_size_bytes();
+        let packet_bytes_max = packet_bytes_max.unwrap_or(u32::MAX);
+        if packet_bytes_max < REFUSING_CONNACK_BYTES {
+            // [MQTT-3.1.2-24]: no packet that tells the reason is small enough.
+            clients.scratch.note_close_reason(close::closed_of(reason));
+            send_and_close(clients, slot, io);
             return Ok(());
         }
         let is_anonymous = connect.user_name.is_none() && connect.password.is_none();
-        let words = match reason {
+        let text = match reason {
             ReasonCode::NOT_AUTHORIZED if is_anonymous => Reason::ConnectNeedsCredentials.text(),
             _ => "",
         };
-        // [MQTT-3.2.2-19]: without the words where they would not fit.
-        let fits = words.len() + WORDS_BESIDE_BYTES <= most as usize;
-        refuse_client(clients, slot, reason, if fits { words } else { "" }, io);
+        // [MQTT-3.2.2-19]: the text is left out if it does not fit.
+        let is_text_short = text.len() + REASON_STRING_OVERHEAD_BYTES <= packet_bytes_max as usize;
+        send_refusing_connack(
+            clients,
+            slot,
+            reason,
+            if is_text_short { text } else { "" },
+            io,
+        );
     }
     Ok(())
 }
 
-/// Refuses a CONNECT: a CONNACK with the reason, perhaps in words, and the end.
-fn refuse_client<I: Io>(
+/// Refuses a CONNECT: sends a CONNACK with the reason and this text, if there is one, and closes the connection.
+fn send_refusing_connack<I: Io>(
     clients: &mut Clients,
     slot: u32,
     reason: ReasonCode,
-    words: &str,
+    text: &str,
     io: &mut I,
 ) {
-    if close::is_refused_packet(reason) {
+    if close::counts_as_refused_packet(reason) {
         clients
             .meter
-            .refused_packet("CONNECT: ", reason.name().as_bytes());
+            .count_refused_packet("CONNECT: ", reason.name().as_bytes());
     }
-    clients.scratch.note_close_reason(close::ended(reason));
-    clients.note_refused(slot, "CONNECT", words.as_bytes(), reason.name());
-    let version = client::version(&clients.conns, slot);
+    clients.scratch.note_close_reason(close::closed_of(reason));
+    clients.note_refused(slot, "CONNECT", text.as_bytes(), reason.name());
+    let version = client::version_of(&clients.conns, slot);
     let mut properties = PropertyWriter::new();
-    if !words.is_empty() {
-        let _ = properties.reason_string(words);
+    if !text.is_empty() {
+        let _ = properties.reason_string(text);
     }
     let connack = ConnAck {
         session_present: false,
@@ -215,77 +231,85 @@ fn refuse_client<I: Io>(
         properties: properties.properties(),
     };
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
-    mqtt_shut(clients, slot, io);
+    send_and_close(clients, slot, io);
 }
 
 /// Refuses a CONNECT that cannot be parsed. If its bytes name MQTT 5.0, the CONNACK has the format of 5.0. For a protocol level that is not supported
 /// it has the format of 3.1.1 [MQTT-3.1.2-2], which clients of all versions understand. 3.1.1 has no code for any other fault, so the connection is
 /// closed without a CONNACK [MQTT-3.1.4-1 of 3.1.1].
-pub(super) fn refuse_connect<I: Io>(
+pub(super) fn refuse_unreadable_connect<I: Io>(
     clients: &mut Clients,
     slot: u32,
     bytes: &[u8],
     error: Error,
     io: &mut I,
 ) {
-    let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
-    let body = bytes.get(1 + more.count() + 1..).unwrap_or_default();
-    if body.starts_with(BEGINS_V5) {
+    let length_bytes = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
+    let body = bytes
+        .get(1 + length_bytes.count() + 1..)
+        .unwrap_or_default();
+    if body.starts_with(CONNECT_V5_PREFIX) {
         clients.conns.get_mut(slot).consumer.options |= V5;
     } else if !matches!(error, Error::ProtocolVersion(_)) {
         clients
             .meter
-            .refused_packet("CONNECT: ", error.words().as_bytes());
+            .count_refused_packet("CONNECT: ", error.words().as_bytes());
         clients.scratch.note_close_reason(Closed::Refused);
         return clients.drop_connection(slot, CloseMode::Now);
     }
-    refuse_client(clients, slot, error.reason(), "", io);
+    send_refusing_connack(clients, slot, error.reason(), "", io);
 }
 
-/// Takes the home's answer to CONNECT. This runs in the middle of a delivery, so the session is opened later, when the connection is resumed.
-pub(crate) fn session_given<I: Io>(
+/// Takes the answer of the session's home to a CONNECT. This runs in the middle of a delivery, so the session is opened later, when the connection is
+/// resumed. If the connection has ended meanwhile, returns the session to its home.
+pub(crate) fn take_session_answer<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,
     to: ReplyTo,
-    given: &SessionReply,
+    reply: &SessionReply,
     io: &mut I,
 ) {
-    let current = clients.conns.is_waiting_for(to)
+    let is_current = clients.conns.is_waiting_for(to)
         && clients.conns.get(to.slot).consumer.protocol_row != NONE;
-    match (current, given) {
-        (true, SessionReply::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
+    match (is_current, reply) {
+        (true, SessionReply::Refused(reason)) => {
+            send_refusing_connack(clients, to.slot, *reason, "", io)
+        }
         (
             true,
             &SessionReply::Yes {
                 id,
-                ref kept,
+                kept: ref saved,
                 claim,
                 ..
             },
         ) => {
             clients.conns.protocol_row_mut(to.slot).session = id;
-            let state = kept.as_ref().map(|kept| kept.state.clone());
-            let mqtt = mqtt_state(&mut clients.conns, to.slot);
-            let Some(connecting) = &mut mqtt.connecting else {
+            let state = saved.as_ref().map(|saved| saved.state.clone());
+            let mqtt = mqtt_state_mut(&mut clients.conns, to.slot);
+            let Some(connecting) = &mut mqtt.pending_connack else {
                 return clients.end_as_broken(to.slot);
             };
-            connecting.given = Some(state);
-            mqtt.claim = claim;
+            connecting.session_answer = Some(state);
+            mqtt.claim_offset = claim;
             queues.resume_later(clients, clients.conns.id_of(to.slot));
         }
         (
             false,
             SessionReply::Yes {
-                id, owner, kept, ..
+                id,
+                owner,
+                kept: saved,
+                ..
             },
         ) => {
             let admission = &clients.ctx.world.admission;
-            let recorded = (clients.ctx.world.records_sessions(), 0);
-            let state = kept.as_ref().map(|kept| &kept.state);
-            let patch = state.and_then(|state| unchanged(&clients.ctx, state));
-            let kept = (kept.clone(), patch);
-            let session = ClosingSession::new(*id, *owner, kept, None, recorded, admission);
+            let recording = (clients.ctx.world.records_sessions(), 0);
+            let state = saved.as_ref().map(|saved| &saved.state);
+            let patch = state.and_then(|state| unchanged_patch(&clients.ctx, state));
+            let saved = (saved.clone(), patch);
+            let session = ClosingSession::new(*id, *owner, saved, None, recording, admission);
             let home = home_of_session(&clients.ctx, *id);
             lanes.ask(home, |_| Ask::SessionClose(session));
         }
@@ -293,9 +317,9 @@ pub(crate) fn session_given<I: Io>(
     }
 }
 
-/// The patch of a session that goes back as it was given, if it is recorded. In the log, the claim may have given a token to a session without one. So
-/// that session is recorded as a whole.
-fn unchanged(ctx: &Context, state: &EncodedSession) -> Option<SessionPatch> {
+/// The (empty) patch of a recorded session that goes back unchanged. `None` for a session without a token: in the log, the claim may have given it a token,
+/// so it must be recorded as a whole.
+fn unchanged_patch(ctx: &Context, state: &EncodedSession) -> Option<SessionPatch> {
     let is_recorded = ctx.world.records_sessions() && token_of(&state.bytes) != 0;
     is_recorded.then(|| SessionPatch::nothing(state)).flatten()
 }
@@ -308,49 +332,49 @@ pub(super) fn open_session<I: Io>(
     io: &mut I,
 ) {
     let settings = clients.ctx.world.settings.mqtt.clone();
-    let packet_bytes = clients.ctx.world.settings.limits.message_bytes + PACKET_BESIDE_BYTES;
-    let version = client::version(&clients.conns, slot);
+    let packet_bytes = clients.ctx.world.settings.limits.message_bytes + PACKET_OVERHEAD_BYTES;
+    let version = client::version_of(&clients.conns, slot);
     let row = clients.conns.protocol_row(slot);
     let keep_alive_s = row.keep_alive_s;
     let records_sessions = clients.ctx.world.records_sessions();
-    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let mqtt = mqtt_state_mut(&mut clients.conns, slot);
     let expiry_s = mqtt.expiry_s;
-    let Some(connecting) = mqtt.connecting.take() else {
+    let Some(connecting) = mqtt.pending_connack.take() else {
         return clients.end_as_broken(slot);
     };
-    let Some(state) = connecting.given else {
+    let Some(state) = connecting.session_answer else {
         return clients.end_as_broken(slot);
     };
-    // Also with an expiry of 0 the connection may have got a session that is recorded.
+    // Even if this connection asked for an expiry of 0, the session that it got may be recorded.
     if mqtt.token != 0 || state.is_some() && records_sessions {
         let outline = state.is_none().then(|| Outline::of_new(mqtt.token));
         mqtt.recording().outline = outline;
     }
-    let mut set = PropertyWriter::new();
+    let mut properties = PropertyWriter::new();
     if version == Version::V5 {
-        set.receive_maximum(settings.receive_max);
-        set.maximum_packet_size_bytes(packet_bytes as u32);
+        properties.receive_maximum(settings.receive_max);
+        properties.maximum_packet_size_bytes(packet_bytes as u32);
         if settings.topic_aliases_max > 0 {
-            set.topic_alias_maximum(settings.topic_aliases_max);
+            properties.topic_alias_maximum(settings.topic_aliases_max);
         }
-        if connecting.server_expiry {
-            set.session_expiry_interval_s(expiry_s);
+        if connecting.tells_expiry {
+            properties.session_expiry_interval_s(expiry_s);
         }
-        if connecting.server_keep_alive {
-            set.server_keep_alive_s(keep_alive_s);
+        if connecting.tells_keep_alive {
+            properties.server_keep_alive_s(keep_alive_s);
         }
-        if connecting.no_groups {
-            set.shared_subscription_available(false);
+        if connecting.tells_no_groups {
+            properties.shared_subscription_available(false);
         }
-        if let Some(id) = &connecting.assigned {
-            // The id is the server's own, and short.
-            let _ = set.assigned_client_identifier(id);
+        if let Some(id) = &connecting.assigned_id {
+            // Cannot fail: the server has made the id, and it is short.
+            let _ = properties.assigned_client_identifier(id);
         }
     }
     let connack = ConnAck {
         session_present: state.is_some(),
         reason: ReasonCode::SUCCESS,
-        properties: set.properties(),
+        properties: properties.properties(),
     };
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
     match state {
@@ -377,33 +401,33 @@ pub(crate) fn end_holder<I: Io>(clients: &mut Clients, holder: ConnId, reason: R
     }
 }
 
-/// DISCONNECT from the client (section 3.14).
-pub(super) fn client_leaves<I: Io>(
+/// Handles a DISCONNECT from the client (section 3.14).
+pub(super) fn handle_disconnect<I: Io>(
     clients: &mut Clients,
     slot: u32,
     disconnect: &Disconnect<'_>,
     io: &mut I,
 ) -> Result<(), ReasonCode> {
-    // In a cluster the server has set it to zero, and the client may not know that.
-    let asked_s = disconnect.properties.session_expiry_interval_s();
-    if let Some(asked_s) = asked_s.filter(|_| clients.ctx.world.keeps_sessions()) {
-        let most_s = clients.ctx.world.settings.mqtt.session_expiry_max_s;
-        let mqtt = mqtt_state(&mut clients.conns, slot);
-        if mqtt.expiry_s == 0 && asked_s != 0 {
+    // If the server keeps no sessions, it has set the expiry to zero, and the client may not know that.
+    let requested_s = disconnect.properties.session_expiry_interval_s();
+    if let Some(requested_s) = requested_s.filter(|_| clients.ctx.world.keeps_sessions()) {
+        let max_s = clients.ctx.world.settings.mqtt.session_expiry_max_s;
+        let mqtt = mqtt_state_mut(&mut clients.conns, slot);
+        if mqtt.expiry_s == 0 && requested_s != 0 {
             // [MQTT-3.14.2.2.2]: an expiry of zero in the CONNECT cannot be changed at the end.
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
-        mqtt.expiry_s = asked_s.min(most_s);
+        mqtt.expiry_s = requested_s.min(max_s);
     }
     if disconnect.reason == ReasonCode::NORMAL_DISCONNECTION
-        && client::mqtt(&clients.conns, slot).is_some()
+        && client::mqtt_state(&clients.conns, slot).is_some()
     {
         // [MQTT-3.14.4-3].
-        mqtt_state(&mut clients.conns, slot).will = None;
+        mqtt_state_mut(&mut clients.conns, slot).will = None;
     }
     clients.scratch.note_close_reason(Closed::Peer);
     clients.scratch.is_closed = true;
-    mqtt_shut(clients, slot, io);
+    send_and_close(clients, slot, io);
     Ok(())
 }
 
@@ -422,49 +446,55 @@ fn accept_connect(
     if connect.properties.authentication_method().is_some() {
         return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
     }
-    connect_as(clients, slot)?;
-    let expiry_most_s = session_expiry_most_s(clients, slot)?;
-    let client = client_id(&mut clients.protocol_state, &clients.ctx, slot, connect)?;
-    let will = will(clients, slot, connect)?;
-    let session = session_name(clients, slot, &client);
-    let (set, v5) = (&connect.properties, connect.version == Version::V5);
-    let asked_s = match (v5, connect.clean_start) {
-        (true, _) => set.session_expiry_interval_s().unwrap_or(0),
+    apply_verdict(clients, slot)?;
+    let expiry_max_s = allowed_expiry_max_s(clients, slot)?;
+    let client_id = choose_client_id(&mut clients.protocol_state, &clients.ctx, slot, connect)?;
+    let will = read_will(clients, slot, connect)?;
+    let session = session_name(clients, slot, &client_id);
+    let (properties, is_v5) = (&connect.properties, connect.version == Version::V5);
+    let requested_s = match (is_v5, connect.clean_start) {
+        (true, _) => properties.session_expiry_interval_s().unwrap_or(0),
         (false, true) => 0,
         (false, false) => FOREVER_S,
     };
-    let expiry_s = asked_s.min(expiry_most_s);
-    if asked_s > 0 && !clients.ctx.world.keeps_sessions() && !connect.client_id.is_empty() {
-        name_short_session(clients, &client);
+    let expiry_s = requested_s.min(expiry_max_s);
+    if requested_s > 0 && !clients.ctx.world.keeps_sessions() && !connect.client_id.is_empty() {
+        report_short_session(clients, &client_id);
     }
     let settings = &clients.ctx.world.settings.mqtt;
-    let most_s = settings.keep_alive_max_s;
-    let keeps = most_s == 0 || (1..=most_s).contains(&connect.keep_alive_s);
-    let keep_alive_s = if keeps || !v5 {
+    let keep_alive_max_s = settings.keep_alive_max_s;
+    let is_keep_alive_allowed =
+        keep_alive_max_s == 0 || (1..=keep_alive_max_s).contains(&connect.keep_alive_s);
+    let keep_alive_s = if is_keep_alive_allowed || !is_v5 {
         connect.keep_alive_s
     } else {
-        most_s
+        keep_alive_max_s
     };
-    let (receive_max, packet_max) = (set.receive_maximum(), set.maximum_packet_size_bytes());
+    let (receive_max, packet_bytes_max) = (
+        properties.receive_maximum(),
+        properties.maximum_packet_size_bytes(),
+    );
     let partition = clients.ctx.partition_of(session.as_bytes());
     let row = MqttRow {
         session: SessionId::none(partition),
         keep_alive_s,
         packet_id: 0,
         receive_max: receive_max.min(settings.inflight_max),
-        packet_bytes_max: packet_max.unwrap_or(u32::MAX),
+        packet_bytes_max: packet_bytes_max.unwrap_or(u32::MAX),
     };
     let home = clients.ctx.world.placement().home_of(partition);
-    let assigned = (v5 && connect.client_id.is_empty()).then(|| client.clone());
-    let aliases_max = set.topic_alias_maximum().min(settings.topic_aliases_max);
-    let connecting = Connecting {
-        assigned,
-        server_keep_alive: v5 && !keeps,
-        server_expiry: v5 && expiry_s != asked_s,
-        no_groups: v5 && clients.ctx.world.is_replicated(),
-        given: None,
+    let assigned_id = (is_v5 && connect.client_id.is_empty()).then(|| client_id.clone());
+    let aliases_max = properties
+        .topic_alias_maximum()
+        .min(settings.topic_aliases_max);
+    let connecting = PendingConnack {
+        assigned_id: assigned_id,
+        tells_keep_alive: is_v5 && !is_keep_alive_allowed,
+        tells_expiry: is_v5 && expiry_s != requested_s,
+        tells_no_groups: is_v5 && clients.ctx.world.is_replicated(),
+        session_answer: None,
     };
-    if connecting.connack_bytes() > packet_max.unwrap_or(u32::MAX) as usize {
+    if connecting.connack_bytes() > packet_bytes_max.unwrap_or(u32::MAX) as usize {
         // [MQTT-3.1.2-24]: the CONNACK does not fit.
         return Err(ReasonCode::PACKET_TOO_LARGE);
     }
@@ -473,15 +503,19 @@ fn accept_connect(
     let mut will = will;
     // In a cluster a session that ends with its connection is claimed too, so that a client with the same id at another node is disconnected.
     let is_claimed = is_recorded || world.replicates_sessions() && world.appends();
-    let recorded = is_claimed.then(|| claim_to_record(clients, will.as_deref_mut()));
-    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let claim = is_claimed.then(|| new_claim(clients, will.as_deref_mut()));
+    let mqtt = mqtt_state_mut(&mut clients.conns, slot);
     (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
-    mqtt.token = (recorded.as_ref().filter(|_| is_recorded)).map_or(0, |claim| claim.token);
-    mqtt.bridge = connect.bridge;
-    mqtt.connecting = Some(Box::new(connecting));
+    mqtt.token = (claim.as_ref().filter(|_| is_recorded)).map_or(0, |claim| claim.token);
+    mqtt.is_bridge = connect.bridge;
+    mqtt.pending_connack = Some(Box::new(connecting));
     clients.conns.set_protocol_row(slot, row);
-    clients.conns.get_mut(slot).consumer.options |= if packet_max.is_some() { SMALL } else { 0 };
-    clients.note(slot, EventKind::SessionOpened, client.as_bytes());
+    clients.conns.get_mut(slot).consumer.options |= if packet_bytes_max.is_some() {
+        LIMITS_PACKETS
+    } else {
+        0
+    };
+    clients.note(slot, EventKind::SessionOpened, client_id.as_bytes());
     let hash = xxh3_64_with_seed(session.as_bytes(), clients.ctx.world.seed) as u32;
     let ask = Ask::SessionOpen {
         to: clients.conns.reply_to(slot, 0),
@@ -490,20 +524,20 @@ fn accept_connect(
         clean: connect.clean_start,
         expiry_s,
         owner: clients.conns.get(slot).consumer.client,
-        recorded,
+        recorded: claim,
         begins: None,
     };
     lanes.ask(home, |_| ask);
     Ok(())
 }
 
-/// The client asked for a session that outlives its connection, and does not get one. A CONNACK of 3.1.1 cannot say so, therefore the operator is told,
-/// once for each client.
-fn name_short_session(clients: &mut Clients, client: &str) {
+/// Tells the operator, once for each client, that a client has asked for a session that outlives its connection and did not get one. A CONNACK of 3.1.1
+/// cannot tell the client.
+fn report_short_session(clients: &mut Clients, client: &str) {
     let world = &clients.ctx.world;
     let hash = xxh3_64_with_seed(client.as_bytes(), world.seed) as u32;
-    let named = &world.admission.short_sessions;
-    if named.has(hash) {
+    let reported = &world.admission.short_sessions;
+    if reported.has(hash) {
         return;
     }
     clients.meter.stats.short_sessions += 1;
@@ -511,17 +545,18 @@ fn name_short_session(clients: &mut Clients, client: &str) {
     // A client whose notice is not logged, because another one waits, is counted again when it reconnects.
     if !notices.has(Notice::ShortSession) {
         notices.note(Notice::ShortSession, client.as_bytes());
-        named.add(hash);
+        reported.add(hash);
     }
 }
 
-/// What the record of a claim needs. No other session or will has the same token.
-fn claim_to_record(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<RecordedClaim> {
+/// The claim to be recorded when the connection takes its session, with new tokens for the session and the will. No other session or will has the same
+/// token.
+fn new_claim(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<RecordedClaim> {
     let (own, ctx) = (&mut clients.protocol_state, &clients.ctx);
     let mut next_token = || Party::session(own.next_number(ctx)).number();
     let token = next_token();
     if let Some(will) = &mut will {
-        // Homes release all messages of a token at once, so the will must not have that of the session.
+        // Homes forget all messages of a token at once, so the will needs a token of its own.
         will.token = next_token();
     }
     let bytes = size_of::<RecordedClaim>() + will.as_ref().map_or(0, |will| will.bytes());
@@ -532,29 +567,29 @@ fn claim_to_record(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<Re
     })
 }
 
-/// The client's id, or one that is made for it (section 3.1.3.1).
-fn client_id(
+/// The client id of the CONNECT, or a new one if that is empty (section 3.1.3.1).
+fn choose_client_id(
     own: &mut ShardState,
     ctx: &Context,
     slot: u32,
     connect: &Connect<'_>,
 ) -> Result<Box<str>, ReasonCode> {
     let id = connect.client_id;
-    let nameless = id.is_empty() && connect.version == Version::V311 && !connect.clean_start;
-    if id.len() > CLIENT_ID_BYTES_MAX || nameless {
+    let needs_stored_id = id.is_empty() && connect.version == Version::V311 && !connect.clean_start;
+    if id.len() > CLIENT_ID_BYTES_MAX || needs_stored_id {
         return Err(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
     }
     if !id.is_empty() {
         return Ok(id.into());
     }
     let mut id = String::from("crore-");
-    let name = own.next_number(ctx);
+    let number = own.next_number(ctx);
     // Writing to a string does not fail.
-    let _ = write!(id, "{:08x}{name:016x}{slot:x}", ctx.world.epoch);
+    let _ = write!(id, "{:08x}{number:016x}{slot:x}", ctx.world.epoch);
     Ok(id.into())
 }
 
-fn will(
+fn read_will(
     clients: &mut Clients,
     slot: u32,
     connect: &Connect<'_>,
@@ -563,18 +598,18 @@ fn will(
         return Ok(None);
     };
     let name = will.topic.as_bytes();
-    let states = || connect.bridge && is_bridge_state(name);
-    let checked = clients.check_publish(slot, name, will.payload.len(), states);
-    checked.map_err(|refused| {
-        let refused = match refused {
+    let may_use_reserved = || connect.bridge && is_bridge_state(name);
+    let checked_publish = clients.check_publish(slot, name, will.payload.len(), may_use_reserved);
+    checked_publish.map_err(|refusal| {
+        let refusal = match refusal {
             PublishRefusal::Other(Reason::Reserved) => PublishRefusal::Name(TopicError::Reserved),
-            refused => refused,
+            refusal => refusal,
         };
-        clients.refuse_message(slot, ("CONNECT", "topic of the will"), name, refused)
+        clients.refuse_message(slot, ("CONNECT", "topic of the will"), name, refusal)
     })?;
-    let fields = Fields::read(&will.properties, will.payload, NO_CLIENT, Vec::new())
-        .map_err(|fault| clients.refused_fields(slot, "CONNECT", fault, name))?;
-    let named = clients.with_publisher(slot, name, &fields.attributes);
+    let fields = MessageFields::read(&will.properties, will.payload, NO_CLIENT, Vec::new())
+        .map_err(|error| clients.refuse_fields(slot, "CONNECT", error, name))?;
+    let with_publisher = clients.with_publisher(slot, name, &fields.attributes);
     Ok(Some(Box::new(Will {
         delay_s: will.properties.will_delay_interval_s(),
         topic: name.into(),
@@ -583,7 +618,7 @@ fn will(
             content_type: fields.content_type.into(),
             event: fields.event.into(),
             key: fields.key.into(),
-            attributes: named.unwrap_or(fields.attributes).into(),
+            attributes: with_publisher.unwrap_or(fields.attributes).into(),
             ttl_s: will.properties.message_expiry_interval_s(),
             qos: will.qos.bits(),
             retain: will.retain,

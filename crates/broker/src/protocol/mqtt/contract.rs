@@ -12,14 +12,14 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::{Outcome, ReplyTo};
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
-use crate::protocol::mqtt::access::{mqtt_review, mqtt_verdict};
-use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, owes_answers};
-use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
-use crate::protocol::mqtt::closing_sessions::mqtt_fenced;
+use crate::protocol::mqtt::access::{end_if_right_lost, mqtt_handle_verdict};
+use crate::protocol::mqtt::client::{PACKET_OVERHEAD_BYTES, owes_answers};
+use crate::protocol::mqtt::close::{mqtt_end, mqtt_redirect};
+use crate::protocol::mqtt::closing_sessions::handle_mqtt_fence;
 use crate::protocol::mqtt::codec::MqttCodec;
-use crate::protocol::mqtt::options::FRAMED;
+use crate::protocol::mqtt::options::IN_FRAMES;
 use crate::protocol::mqtt::packets::{count_packet_second, partial_packet};
-use crate::protocol::mqtt::publish::{mqtt_outcome, mqtt_second};
+use crate::protocol::mqtt::publish::{handle_mqtt_outcome, mqtt_each_second};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -30,14 +30,14 @@ impl Protocol<AllProtocols> for Mqtt {
     type SubscriptionHandler = MqttCodec;
 
     fn transport(row: &Row) -> Transport {
-        match row.has_option(FRAMED) {
+        match row.has_option(IN_FRAMES) {
             true => Transport::MqttWebSocket,
             false => Transport::Mqtt,
         }
     }
 
     fn has_frames(row: &Row) -> bool {
-        row.has_option(FRAMED)
+        row.has_option(IN_FRAMES)
     }
 
     fn received<I: Io>(
@@ -47,9 +47,9 @@ impl Protocol<AllProtocols> for Mqtt {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        match front.clients.conns.get(slot).has_option(FRAMED) {
-            true => front.frames_received(slot, bytes, home, io),
-            false => front.mqtt_received(slot, bytes, home, io),
+        match front.clients.conns.get(slot).has_option(IN_FRAMES) {
+            true => front.receive_frames(slot, bytes, home, io),
+            false => front.receive_mqtt(slot, bytes, home, io),
         }
     }
 
@@ -61,11 +61,11 @@ impl Protocol<AllProtocols> for Mqtt {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
-        front.mqtt_frame(slot, data, is_binary, home, io)
+        front.handle_mqtt_frame(slot, data, is_binary, home, io)
     }
 
     fn frame_overhead_bytes(_clients: &Clients) -> usize {
-        PACKET_BESIDE_BYTES
+        PACKET_OVERHEAD_BYTES
     }
 
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
@@ -75,7 +75,7 @@ impl Protocol<AllProtocols> for Mqtt {
     fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
         let clients = &mut front.clients;
         if clients.conns.get(slot).extra() != NONE {
-            mqtt_second(clients, slot, io);
+            mqtt_each_second(clients, slot, io);
         }
     }
 
@@ -88,7 +88,7 @@ impl Protocol<AllProtocols> for Mqtt {
         mqtt_end(&mut front.clients, slot, Reason::Silent, io);
     }
 
-    /// A packet may wait for pages too, and extend over several frames.
+    /// Always: a packet may extend over several frames, and may wait for pages.
     fn has_waiting_input(_conns: &Connections, _slot: u32) -> bool {
         true
     }
@@ -118,33 +118,34 @@ impl Protocol<AllProtocols> for Mqtt {
     }
 
     fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
-        mqtt_verdict(clients, queues, conn, who);
+        mqtt_handle_verdict(clients, queues, conn, who);
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
-        mqtt_review(&mut front.clients, &front.subs, slot, io)
+        end_if_right_lost(&mut front.clients, &front.subs, slot, io)
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
         mqtt_end(clients, slot, reason, io);
     }
 
-    /// Without an MQTT code for the reason, the client stays: its subscriptions outlive a topic, and it may never subscribe again.
+    /// The client stays if MQTT has no code for the reason, for example when a topic is deleted: the subscription outlives the topic, and the client might not
+    /// subscribe again.
     fn stays_after(reason: Reason) -> bool {
         reason.row().mqtt.is_none()
     }
 
     fn move_off<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
-        mqtt_move(&mut front.clients, slot, io);
+        mqtt_redirect(&mut front.clients, slot, io);
         true
     }
 
     fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        mqtt_outcome(front, to, outcome, io);
+        handle_mqtt_outcome(front, to, outcome, io);
     }
 
     fn fence_passed<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
-        mqtt_fenced(front, to, io);
+        handle_mqtt_fence(front, to, io);
     }
 }
 

@@ -7,40 +7,40 @@ use crate::client::list::{is_vacant, list_of, name_of};
 use crate::client::row::{SUBSCRIPTION_LIST, State};
 use crate::mail::orders::MqttState;
 use crate::protocol::front::{Clients, Subscriptions};
-use crate::protocol::mqtt::client::mqtt;
+use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::options::{QOS_SHIFT, V5, qos};
 use crate::store::slab::NONE;
 
-/// The connection, once it has sent its CONNECT, with the first `names` of its subscriptions.
+/// The state of a connection that has sent its CONNECT, with its first `subscriptions_max` subscriptions.
 pub(crate) fn mqtt_details(
     clients: &Clients,
     subs: &Subscriptions,
     slot: u32,
-    names: usize,
+    subscriptions_max: usize,
 ) -> Option<MqttState> {
     let row = clients.conns.get(slot);
     if row.consumer.state != State::Mqtt || row.consumer.protocol_row == NONE {
         return None;
     }
-    let own = clients.conns.protocol_row(slot);
-    let state = mqtt(&clients.conns, slot);
+    let mqtt_row = clients.conns.protocol_row(slot);
+    let state = mqtt_state(&clients.conns, slot);
     Some(MqttState {
         is_v5: row.has_option(V5),
-        keep_alive_s: own.keep_alive_s,
+        keep_alive_s: mqtt_row.keep_alive_s,
         in_flight: state.map_or(0, |it| it.inflight.len()),
-        receive_max: own.receive_max,
+        receive_max: mqtt_row.receive_max,
         waiting: state.map_or(0, |it| it.waiting.len()),
         expiry_s: state.map_or(0, |it| it.expiry_s),
-        subscriptions: subscriptions(clients, subs, slot, names),
+        subscriptions: subscriptions(clients, subs, slot, subscriptions_max),
     })
 }
 
-/// The first `most` subscriptions, in the order of the list: each with its filter as in the SUBSCRIBE, and its QoS.
+/// The first `count_max` subscriptions in the order of the list: each with its filter as in the SUBSCRIBE, and its QoS.
 fn subscriptions(
     clients: &Clients,
     subs: &Subscriptions,
     slot: u32,
-    most: usize,
+    count_max: usize,
 ) -> Vec<(Box<[u8]>, u8)> {
     let row = clients.conns.get(slot);
     if !row.has_option(SUBSCRIPTION_LIST) {
@@ -51,9 +51,9 @@ fn subscriptions(
     }
     let list = (0..).zip(list_of(&clients.conns, slot));
     list.filter(|(_, sub)| !is_vacant(sub))
-        .take(most)
-        .map(|(part, sub)| {
-            let text = name_of(&clients.conns, subs, slot, part);
+        .take(count_max)
+        .map(|(sub_index, sub)| {
+            let text = name_of(&clients.conns, subs, slot, sub_index);
             (text.into(), qos(sub.protocol_state.options))
         })
         .collect()

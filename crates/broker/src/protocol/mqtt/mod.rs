@@ -5,10 +5,10 @@
 //! reads it. `details` describes a connection to the operator. `contract` implements the trait of all protocols.
 //!
 //! Invariants:
-//! * Nothing is done for a client before it has its session.
-//! * Its publishes are answered in their order [MQTT-4.6.0-2, -3].
-//! * A wrong packet ends its own connection only, with the reason code of the specification.
-//! * A single subscription costs as much memory as over WebSocket, and 20 bytes more.
+//! * The server carries out no packet of a client before the client has its session.
+//! * A client's publishes are answered in the order in which it sent them [MQTT-4.6.0-2, -3].
+//! * An invalid packet ends only the connection that sent it, with the reason code of the specification.
+//! * A client with a single plain subscription takes 20 bytes more memory than a WebSocket with one subscription.
 
 pub(crate) mod access;
 pub(crate) mod client;

@@ -1,23 +1,24 @@
-//! The options of subscriptions, as in the list of a connection and on the wire (MQTT 5.0 section 3.8.3).
+//! Option bits of MQTT: of a connection, in [`Consumer::options`](crate::client::row::Consumer::options), and of a subscription, encoded as in the SUBSCRIBE
+//! packet (MQTT 5.0 section 3.8.3).
 
 use crore_wire::mqtt::{Qos, RetainHandling, SubscribeOptions};
 
 use crate::client::row::{PROTOCOL_OPTIONS_SHIFT, Row};
 use crate::protocol::encode::Encoding;
 
-/// MQTT 5.0, not 3.1.1.
+/// The connection uses MQTT 5.0, and not 3.1.1.
 pub(crate) const V5: u32 = 1 << PROTOCOL_OPTIONS_SHIFT;
-/// MQTT within a WebSocket.
-pub(crate) const FRAMED: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 1);
-/// Where the QoS of the only subscription begins: two bits.
+/// The packets are in the frames of a WebSocket.
+pub(crate) const IN_FRAMES: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 1);
+/// The first of the two bits with the QoS of the only subscription.
 pub(crate) const QOS_SHIFT: u32 = PROTOCOL_OPTIONS_SHIFT + 2;
-/// The MQTT client limits the size of packets.
-pub(crate) const SMALL: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 4);
+/// The client limits the size of packets.
+pub(crate) const LIMITS_PACKETS: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 4);
 
 /// No Local and Retain As Published among the options of a subscription.
 pub(super) const NO_LOCAL: u8 = 0b100;
 pub(super) const RETAIN_AS_PUBLISHED: u8 = 0b1000;
-/// Retain Handling among the options: it matters only when the subscription is made.
+/// Retain Handling among the options of a subscription. It matters only when the subscription is made.
 pub(super) const RETAIN_HANDLING: u8 = 0b11_0000;
 
 /// The QoS among the options.
@@ -25,30 +26,30 @@ pub(super) fn qos(options: u8) -> u8 {
     options & 3
 }
 
-/// The same as an enum: no packet has a QoS of three [MQTT-3.8.3-5].
+/// The QoS among the options, as an enum. No packet has a QoS of three [MQTT-3.8.3-5].
 pub(super) fn qos_of(options: u8) -> Qos {
     Qos::from_repr(qos(options)).unwrap_or(Qos::AtMostOnce)
 }
 
-/// The options of a subscription as they stand in a list.
-pub(super) fn options_of(bits: u8) -> SubscribeOptions {
+/// Decodes the options of a stored subscription.
+pub(super) fn options_of(options: u8) -> SubscribeOptions {
     SubscribeOptions {
-        max_qos: qos_of(bits),
-        no_local: bits & NO_LOCAL != 0,
-        retain_as_published: bits & RETAIN_AS_PUBLISHED != 0,
+        max_qos: qos_of(options),
+        no_local: options & NO_LOCAL != 0,
+        retain_as_published: options & RETAIN_AS_PUBLISHED != 0,
         retain_handling: RetainHandling::DoNotSend,
     }
 }
 
-/// Whether a subscription with these options gets the same packets as all plain ones.
+/// Whether the client can share its packets with others: QoS 0, and no limit for the size of packets.
 pub(crate) fn is_plain(options: u32) -> bool {
-    options >> QOS_SHIFT & 3 == 0 && options & SMALL == 0
+    options >> QOS_SHIFT & 3 == 0 && options & LIMITS_PACKETS == 0
 }
 
-/// The encoding of packets that plain subscribers with these options get.
+/// The encoding that all plain subscribers like this one share.
 #[inline]
-pub(crate) fn packets_of(row: &Row) -> Encoding {
-    match (row.has_option(V5), row.has_option(FRAMED)) {
+pub(crate) fn plain_encoding(row: &Row) -> Encoding {
+    match (row.has_option(V5), row.has_option(IN_FRAMES)) {
         (false, false) => Encoding::Packet,
         (true, false) => Encoding::Packet5,
         (false, true) => Encoding::FramedPacket,

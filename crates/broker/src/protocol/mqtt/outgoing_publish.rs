@@ -12,11 +12,13 @@ use crate::mail::properties::left_s;
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::{Clients, Connections};
 use crate::protocol::mqtt::client::{
-    self, has_place, has_waiting, mqtt_state, packet_bytes_max, take_packet_id,
+    self, client_packet_bytes_max, has_inflight_room, has_waiting, mqtt_state_mut, take_packet_id,
 };
-use crate::protocol::mqtt::options::{FRAMED, NO_LOCAL, RETAIN_AS_PUBLISHED, qos};
+use crate::protocol::mqtt::options::{IN_FRAMES, NO_LOCAL, RETAIN_AS_PUBLISHED, qos};
 use crate::protocol::mqtt::plain::write_properties;
-use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, Unsent, without_payload};
+use crate::protocol::mqtt::state::{
+    DeliveryStep, Inflight, NO_END_S, RecordWait, packet_without_payload,
+};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -29,7 +31,7 @@ pub(super) struct DeliveryOptions<'a> {
     pub identifiers: &'a [u32],
     /// The index of the subscription in whose state the topic's alias is stored, or will be.
     pub alias_subscription: Option<u32>,
-    /// For a message of a group: the subscription's index and the partition of the topic.
+    /// For a message of a shared subscription: the subscription's index and the partition of the topic.
     pub group: Option<(u16, PartitionId)>,
     /// The message is in no log. It cannot be read again later, so it is sent even if other messages wait or the outbox has no room. It waits only if
     /// the client must acknowledge it and may get no further message.
@@ -48,7 +50,7 @@ pub(super) enum DeliveryResult {
 }
 
 impl DeliveryResult {
-    pub(super) fn offered(self) -> OfferOutcome {
+    pub(super) fn as_offered(self) -> OfferOutcome {
         match self {
             DeliveryResult::Sent(_) | DeliveryResult::Skipped => OfferOutcome::Done,
             DeliveryResult::Later => OfferOutcome::Full,
@@ -66,12 +68,12 @@ pub(super) fn write_publish(
     out: &mut Packets,
 ) -> DeliveryResult {
     let (record, frames) = (message.record, message.frames);
-    let own_origin = client::origin(&clients.conns, slot);
+    let own_origin = client::origin_of(&clients.conns, slot);
     if delivery.options & NO_LOCAL != 0 && frames.origin(record) == own_origin {
         return DeliveryResult::Skipped;
     }
     let has_outbox = clients.conns.get(slot).link.outbox != NONE;
-    let acknowledged = record.qos.min(qos(delivery.options)) > 0;
+    let needs_ack = record.qos.min(qos(delivery.options)) > 0;
     let bytes = out.bytes.len() + frames.frame(record).len();
     let bounds = || {
         clients
@@ -80,28 +82,28 @@ pub(super) fn write_publish(
             .after(out.ends.len())
     };
     // While messages wait for a place, a message for a subscription of QoS 1 or 2 must wait too, so that the order stays.
-    let overtakes = qos(delivery.options) > 0 && has_waiting(&clients.conns, slot);
-    if acknowledged
-        && (!has_place(&clients.conns, slot)
+    let would_overtake = qos(delivery.options) > 0 && has_waiting(&clients.conns, slot);
+    if needs_ack
+        && (!has_inflight_room(&clients.conns, slot)
             || !clients.fits_record(slot, frames.frame(record).len()))
         || !delivery.is_in_no_log
-            && (overtakes
+            && (would_overtake
                 || record.latest && has_outbox
                 || !send::fits(&clients.conns, slot, bytes, bounds))
     {
         return DeliveryResult::Later;
     }
-    let id = acknowledged.then(|| take_packet_id(&mut clients.conns, &clients.meter.work, slot));
+    let id = needs_ack.then(|| take_packet_id(&mut clients.conns, &clients.meter.work, slot));
     let start = out.bytes.end();
     let Some(packet) = encode_publish(clients, slot, delivery, message, id) else {
         return DeliveryResult::Skipped;
     };
     clients.meter.stats.sent(1, packet.len());
-    let is_unsent =
-        acknowledged && clients.must_record(slot, record.qos.min(qos(delivery.options)));
-    if !is_unsent {
+    let waits_for_record =
+        needs_ack && clients.must_record(slot, record.qos.min(qos(delivery.options)));
+    if !waits_for_record {
         out.bytes.append(&packet, 0, packet.len());
-        if clients.conns.get(slot).has_option(FRAMED) {
+        if clients.conns.get(slot).has_option(IN_FRAMES) {
             frame_rope(&mut out.bytes, start, Opcode::Binary);
         }
         if clients.ctx.world.rules.count_waiting() {
@@ -109,12 +111,12 @@ pub(super) fn write_publish(
         }
     }
     if let Some(id) = id {
-        let mut sent = inflight_entry(&clients.conns, slot, id, delivery, message, packet);
-        if is_unsent {
-            sent.unsent = Unsent::Wanted;
+        let mut entry = inflight_entry(&clients.conns, slot, id, delivery, message, packet);
+        if waits_for_record {
+            entry.record_wait = RecordWait::NextRecord;
             clients.record_later(slot);
         }
-        mqtt_state(&mut clients.conns, slot).add_inflight(sent);
+        mqtt_state_mut(&mut clients.conns, slot).add_inflight(entry);
     }
     DeliveryResult::Sent(id)
 }
@@ -131,14 +133,15 @@ pub(super) fn queue_packet(
     let Some(packet) = encode_publish(clients, slot, delivery, message, Some(id)) else {
         return false;
     };
-    let waiting = inflight_entry(&clients.conns, slot, id, delivery, message, packet);
-    mqtt_state(&mut clients.conns, slot)
+    let entry = inflight_entry(&clients.conns, slot, id, delivery, message, packet);
+    mqtt_state_mut(&mut clients.conns, slot)
         .waiting
-        .push_back(waiting);
+        .push_back(entry);
     true
 }
 
-/// The PUBLISH; `None` if the message has expired, is larger than the client takes [MQTT-3.1.2-25], or cannot be encoded.
+/// Encodes the PUBLISH, and assigns a topic alias if there is a free one. `None` if the message has expired, is larger than the client takes
+/// [MQTT-3.1.2-25], or cannot be encoded.
 fn encode_publish(
     clients: &mut Clients,
     slot: u32,
@@ -147,20 +150,21 @@ fn encode_publish(
     packet_id: Option<PacketId>,
 ) -> Option<Rope> {
     let (record, frames) = (message.record, message.frames);
-    let version = client::version(&clients.conns, slot);
+    let version = client::version_of(&clients.conns, slot);
     let left_s = left_s(record, clients.ctx.now.unix_s);
     let subscription = delivery.alias_subscription.filter(|_| packet_id.is_none());
-    let (is_alias_known, alias) =
-        subscription.map_or((false, 0), |part| alias_for(&clients.conns, slot, part));
-    let mut set = core::mem::take(&mut clients.protocol_state.properties);
-    set.clear();
+    let (is_alias_known, alias) = subscription.map_or((false, 0), |sub_index| {
+        alias_for(&clients.conns, slot, sub_index)
+    });
+    let mut properties = core::mem::take(&mut clients.protocol_state.properties_buffer);
+    properties.clear();
     if version == Version::V5 {
-        write_properties(&mut set, frames, record, left_s);
+        write_properties(&mut properties, frames, record, left_s);
         for identifier in delivery.identifiers.iter().filter(|n| **n != 0) {
-            set.subscription_identifier(*identifier);
+            properties.subscription_identifier(*identifier);
         }
         if alias != 0 {
-            set.topic_alias(alias);
+            properties.topic_alias(alias);
         }
     }
     // Topics are UTF-8.
@@ -172,11 +176,11 @@ fn encode_publish(
         retain: message.retained || record.retain && delivery.options & RETAIN_AS_PUBLISHED != 0,
         topic: if is_alias_known { "" } else { name },
         packet_id,
-        properties: set.properties(),
+        properties: properties.properties(),
         payload: frames.data(record),
     };
     let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
-    let is_small_enough = bytes <= packet_bytes_max(&clients.conns, slot);
+    let is_small_enough = bytes <= client_packet_bytes_max(&clients.conns, slot);
     // An expiry of 0 means: only for the clients that are connected now, as this one is.
     let is_unexpired = left_s != Some(0) || record.ttl_s() == Some(0);
     let mut out = Rope::default();
@@ -191,14 +195,14 @@ fn encode_publish(
     }
     let is_written = !out.is_empty();
     clients.meter.stats.dropped += u64::from(is_unexpired && !is_written);
-    clients.protocol_state.properties = set;
-    if let Some(part) = subscription.filter(|_| is_written && alias != 0 && !is_alias_known) {
+    clients.protocol_state.properties_buffer = properties;
+    if let Some(sub_index) = subscription.filter(|_| is_written && alias != 0 && !is_alias_known) {
         let extra = clients.conns.extra(slot);
         if let (Some(sub), Some(mqtt)) = (
-            extra.list.get_mut(part as usize),
+            extra.list.get_mut(sub_index as usize),
             &mut extra.protocol_state.mqtt,
         ) {
-            (sub.protocol_state.alias, mqtt.aliases_given) = (alias, alias);
+            (sub.protocol_state.alias, mqtt.aliases_assigned) = (alias, alias);
         }
     }
     is_written.then_some(out)
@@ -215,7 +219,7 @@ fn inflight_entry(
     let (record, frames) = (message.record, message.frames);
     let payload = frames.large_data(record).filter(|_| packet.is_shared());
     let packet = match payload {
-        Some(_) => without_payload(&packet.own).expect("it was just written"),
+        Some(_) => packet_without_payload(&packet.own).expect("it was just written"),
         None => packet.own.into_boxed_slice(),
     };
     let end_s = record.ttl_s().map_or(NO_END_S, |ttl_s| {
@@ -223,40 +227,43 @@ fn inflight_entry(
     });
     Inflight {
         packet_id: id.get(),
-        step: Step::Published,
+        step: DeliveryStep::Published,
         end_s,
         offset: record.offset,
         group: delivery.group,
-        version: client::version(conns, slot),
+        version: client::version_of(conns, slot),
         packet,
         payload,
-        unsent: Unsent::No,
+        record_wait: RecordWait::None,
     }
 }
 
 /// Whether the client was already told the alias of a subscription's topic, and the alias. The alias is 0 if the topic has none and the client allows
 /// no more.
-fn alias_for(conns: &Connections, slot: u32, part: u32) -> (bool, u16) {
-    let (Some(sub), Some(mqtt)) = (list::sub(conns, slot, part), client::mqtt(conns, slot)) else {
+fn alias_for(conns: &Connections, slot: u32, sub_index: u32) -> (bool, u16) {
+    let (Some(sub), Some(mqtt)) = (
+        list::sub(conns, slot, sub_index),
+        client::mqtt_state(conns, slot),
+    ) else {
         return (false, 0);
     };
     let alias = sub.protocol_state.alias;
     match alias {
-        0 if mqtt.aliases_given < mqtt.aliases_max => (false, mqtt.aliases_given + 1),
+        0 if mqtt.aliases_assigned < mqtt.aliases_max => (false, mqtt.aliases_assigned + 1),
         _ => (alias != 0, alias),
     }
 }
 
 /// Removes queued older messages of a topic: a retained message was just sent before them, so they are out of date.
 fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) {
-    let waiting = &mut mqtt_state(conns, slot).waiting;
+    let waiting = &mut mqtt_state_mut(conns, slot).waiting;
     waiting.retain(|old| {
         old.was_sent() || old.group.is_some() || old.offset >= offset || old.topic() != topic
     });
 }
 
-/// Sends a message that the client cannot read from a log later: a retained message, or one of a group. Queues it if there is no room. Returns
-/// whether it needs an acknowledgement.
+/// Sends a message that the client cannot read from a log later: a retained message, or one of a shared subscription. Queues the message if there is no
+/// room. Returns whether the client must still acknowledge it.
 pub(super) fn send_or_queue<I: Io>(
     clients: &mut Clients,
     slot: u32,

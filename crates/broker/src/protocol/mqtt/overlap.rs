@@ -1,14 +1,14 @@
-//! Overlapping subscriptions of a client, while some of them read from the log: decides which of them sends a message, so that it is sent once, with the
+//! Decides which of a client's overlapping subscriptions sends a message while some of them read from the log, so that the message is sent once, with the
 //! highest QoS and all identifiers (MQTT 5.0 section 3.3.4).
 //!
-//! While all subscriptions are live, a message finds all of them at once, and none of this state exists. It begins when a subscription falls behind or a
-//! session is resumed. Then each subscription has a [`Start`] in each partition: after that offset it misses nothing. Among the subscriptions that match a
-//! message, the one with the earliest start sends it. The others skip the messages that it has passed, and wait before those that it has not, so a topic
-//! keeps its order, and no position is ahead of the client.
+//! While all subscriptions are live, a message reaches all of them at once, and none of this state exists. The state begins when a subscription falls behind
+//! or a session is resumed. From then on each subscription has a [`ReadStart`] in each partition, and gets every message after that offset. Among the
+//! subscriptions that match a message, the one with the earliest start is the sender. The others skip messages that the sender has passed, and wait at
+//! messages that it has not reached. So a topic keeps its order, and no position is ahead of the client.
 //!
 //! Only QoS 1 and 2 take part. QoS 0 never waits, since its log may not keep the messages.
 //!
-//! Deliberately not here: retained messages, which each new subscription gets, and shared subscriptions.
+//! Not here: retained messages, which each new subscription gets, and shared subscriptions.
 
 use alloc::vec::Vec;
 
@@ -24,43 +24,50 @@ use crate::filters::matching::Group;
 use crate::protocol::front::{
     Clients, Connections, Context, Deliveries, Matching, Sub, Subscriptions, Topics,
 };
-use crate::protocol::mqtt::client::{self, mqtt_state};
+use crate::protocol::mqtt::client::{self, mqtt_state_mut};
 use crate::protocol::mqtt::options::{NO_LOCAL, qos};
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, DeliveryResult, write_publish};
-use crate::protocol::mqtt::reading::Start;
-use crate::protocol::mqtt::subscription::part_of;
+use crate::protocol::mqtt::reading::ReadStart;
+use crate::protocol::mqtt::subscription::find_subscription;
 use crate::store::slab::NONE;
 
 /// The subscriptions that match a message.
 pub(super) struct Overlap {
-    pub parts: Vec<u32>,
-    /// The one of them that sends the message.
+    pub subscriptions: Vec<u32>,
+    /// The subscription that sends the message.
     pub sender: u32,
     pub is_sent: bool,
 }
 
-/// Sends a message that a subscription has reached, for all subscriptions that match it. If another one sends it, skips it or waits for that.
+/// Sends a message that a subscription has reached, with the options of all subscriptions that match it. If another subscription is the sender, skips the
+/// message if that one has sent it, and else waits.
 pub(super) fn write_in_turn(
     clients: &mut Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
-    (slot, part): (u32, u32),
+    (slot, sub_index): (u32, u32),
     delivery: &DeliveryOptions<'_>,
     message: &Message<'_>,
     out: &mut Packets,
 ) -> DeliveryResult {
-    let overlap = find_overlap(clients, subs, deliveries, slot, message);
-    let Some(all) = overlap.filter(|all| all.parts.contains(&part)) else {
+    let found = find_overlap(clients, subs, deliveries, slot, message);
+    let Some(found) = found.filter(|found| found.subscriptions.contains(&sub_index)) else {
         return write_publish(clients, slot, delivery, message, out);
     };
-    if all.sender != part {
-        return match all.is_sent {
+    if found.sender != sub_index {
+        return match found.is_sent {
             true => DeliveryResult::Skipped,
             false => DeliveryResult::Later,
         };
     }
     let mut identifiers = Vec::new();
-    let options = combined_options(&clients.conns, slot, &all.parts, message, &mut identifiers);
+    let options = combined_options(
+        &clients.conns,
+        slot,
+        &found.subscriptions,
+        message,
+        &mut identifiers,
+    );
     let delivery = DeliveryOptions {
         // The subscription with the earliest start sends it.
         options: options.unwrap_or(delivery.options),
@@ -78,44 +85,50 @@ pub(super) fn set_starts(
     filter: &[u8],
     seen: &[u64],
 ) {
-    let Some(part) = part_of(clients, subs, slot, filter) else {
+    let Some(sub_index) = find_subscription(clients, subs, slot, filter) else {
         return;
     };
     let partition = clients.ctx.partition_of(filter);
-    let wildcard = list::sub(&clients.conns, slot, part).is_some_and(|sub| sub.filter != 0);
-    if wildcard && seen.len() != usize::from(clients.ctx.world.partitions) {
-        // The positions are of a server with another number of partitions, and are not valid.
+    let has_wildcard =
+        list::sub(&clients.conns, slot, sub_index).is_some_and(|sub| sub.filter != 0);
+    if has_wildcard && seen.len() != usize::from(clients.ctx.world.partitions) {
+        // The positions come from a server with another number of partitions, so they are not valid here.
         return;
     }
-    let first = if wildcard { 0 } else { partition };
-    let start = |(partition, offset): (PartitionId, &u64)| Start {
-        part,
+    let first_partition = if has_wildcard { 0 } else { partition };
+    let start = |(partition, offset): (PartitionId, &u64)| ReadStart {
+        sub_index: sub_index,
         partition,
         offset: *offset,
     };
-    let starts = (first..).zip(seen).map(start);
-    mqtt_state(&mut clients.conns, slot).starts.extend(starts);
+    let starts = (first_partition..).zip(seen).map(start);
+    mqtt_state_mut(&mut clients.conns, slot)
+        .starts
+        .extend(starts);
 }
 
-/// The starts of a subscription whose positions are `seen`: one for its topic, or one for each partition. Empty if no other subscription of the client
-/// depends on them.
-pub(super) fn starts_of(conns: &Connections, slot: u32, part: u32, seen: &[u64]) -> Vec<u64> {
-    let starts = client::mqtt(conns, slot).map_or(&[][..], |mqtt| &mqtt.starts);
-    let own: Vec<&Start> = starts.iter().filter(|it| it.part == part).collect();
-    let Some(first) = own.first().filter(|_| !seen.is_empty()) else {
+/// The starts of a subscription whose positions are `seen`: one for its topic, or one for each partition. Empty if the subscription has none, so that
+/// its positions serve as starts.
+pub(super) fn starts_of(conns: &Connections, slot: u32, sub_index: u32, seen: &[u64]) -> Vec<u64> {
+    let starts = client::mqtt_state(conns, slot).map_or(&[][..], |mqtt| &mqtt.starts);
+    let starts_here: Vec<&ReadStart> = starts
+        .iter()
+        .filter(|it| it.sub_index == sub_index)
+        .collect();
+    let Some(first) = starts_here.first().filter(|_| !seen.is_empty()) else {
         return Vec::new();
     };
-    if list::sub(conns, slot, part).is_none_or(|sub| sub.filter == 0) {
+    if list::sub(conns, slot, sub_index).is_none_or(|sub| sub.filter == 0) {
         return alloc::vec![first.offset];
     }
-    let at = |(partition, seen): (PartitionId, &u64)| {
-        let start = own.iter().find(|it| it.partition == partition);
+    let start_offset = |(partition, seen): (PartitionId, &u64)| {
+        let start = starts_here.iter().find(|it| it.partition == partition);
         start.map_or(*seen, |it| it.offset)
     };
-    (0..).zip(seen).map(at).collect()
+    (0..).zip(seen).map(start_offset).collect()
 }
 
-/// Called when a subscription falls behind in this partition before the message with this offset. The live subscriptions there start with that
+/// Called when a subscription falls behind in this partition before the message with this offset. Gives the live subscriptions of the partition a start before that
 /// message.
 pub(super) fn start_live_subscriptions(
     clients: &mut Clients,
@@ -124,15 +137,15 @@ pub(super) fn start_live_subscriptions(
     partition: PartitionId,
     offset: u64,
 ) {
-    for part in live_in(clients, topics, slot, partition) {
-        let start = add_start(&mut clients.conns, slot, part, partition, offset - 1);
-        // The start was added for a later message of the same run, so it moves back.
+    for sub_index in live_subscriptions_in(clients, topics, slot, partition) {
+        let start = start_or_insert(&mut clients.conns, slot, sub_index, partition, offset - 1);
+        // A later message of the same run may have added the start already. Then it moves back.
         start.offset = start.offset.min(offset - 1);
     }
 }
 
 /// The live subscriptions of a partition.
-pub(crate) fn live_in(
+pub(crate) fn live_subscriptions_in(
     clients: &Clients,
     topics: &Topics,
     slot: u32,
@@ -140,7 +153,7 @@ pub(crate) fn live_in(
 ) -> Vec<u32> {
     let group =
         |serial| filter_subscriptions(&clients.conns, slot).and_then(|all| all.group(serial));
-    let live = |sub: &Sub| match sub.filter.checked_sub(1) {
+    let is_live = |sub: &Sub| match sub.filter.checked_sub(1) {
         Some(serial) => group(serial).is_some_and(|group| group.is_live(partition)),
         None => {
             sub.topic != NONE
@@ -148,80 +161,82 @@ pub(crate) fn live_in(
                 && topic_partition(topics, &clients.ctx, sub) == partition
         }
     };
-    let parts = (0..)
+    let sub_indexes = (0..)
         .zip(list_of(&clients.conns, slot))
-        .filter(|(_, sub)| live(sub));
-    parts.map(|(part, _)| part).collect()
+        .filter(|(_, sub)| is_live(sub));
+    sub_indexes.map(|(sub_index, _)| sub_index).collect()
 }
 
-/// A subscription has become live in this partition, at `offset`. When all are live, the starts are dropped.
-pub(super) fn start_live(
+/// Called when a subscription has become live in this partition, at `offset`. When all subscriptions are live, drops the starts.
+pub(super) fn note_live(
     conns: &mut Connections,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     partition: PartitionId,
     offset: u64,
 ) {
-    if client::mqtt(conns, slot).is_none_or(|mqtt| mqtt.starts.is_empty()) {
+    if client::mqtt_state(conns, slot).is_none_or(|mqtt| mqtt.starts.is_empty()) {
         return;
     }
-    add_start(conns, slot, part, partition, offset);
-    end_starts(conns, slot);
+    start_or_insert(conns, slot, sub_index, partition, offset);
+    drop_starts_if_live(conns, slot);
 }
 
 /// The start of a subscription in a partition. If there is none, adds one with this offset.
-pub(crate) fn add_start(
+pub(crate) fn start_or_insert(
     conns: &mut Connections,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     partition: PartitionId,
     offset: u64,
-) -> &mut Start {
-    let starts = &mut mqtt_state(conns, slot).starts;
-    let is = |it: &Start| (it.part, it.partition) == (part, partition);
-    let at = starts.iter().position(is).unwrap_or(starts.len());
-    if at == starts.len() {
-        starts.push(Start {
-            part,
+) -> &mut ReadStart {
+    let starts = &mut mqtt_state_mut(conns, slot).starts;
+    let is_same = |it: &ReadStart| (it.sub_index, it.partition) == (sub_index, partition);
+    let index = starts.iter().position(is_same).unwrap_or(starts.len());
+    if index == starts.len() {
+        starts.push(ReadStart {
+            sub_index: sub_index,
             partition,
             offset,
         });
     }
-    &mut starts[at]
+    &mut starts[index]
 }
 
-/// Called when the topic of a subscription was deleted at this offset. The subscription reads on from there. A live subscription without a start starts
-/// there too, since it misses nothing of the topic. One with a start keeps it: it may have become live later, and then it has not sent earlier messages of
-/// other topics.
+/// Called when the topic of a subscription was deleted at this offset. The subscription continues there. A live subscription without a start gets this offset as its start,
+/// since it has missed nothing of the topic. One that has a start keeps it: it may have become live later, and has not sent earlier messages of other topics.
 pub(super) fn restart_after_deletion(
     clients: &mut Clients,
     topics: &Topics,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     partition: PartitionId,
     offset: u64,
 ) {
-    for live in live_in(clients, topics, slot, partition) {
-        add_start(&mut clients.conns, slot, live, partition, offset);
+    for live in live_subscriptions_in(clients, topics, slot, partition) {
+        start_or_insert(&mut clients.conns, slot, live, partition, offset);
     }
-    add_start(&mut clients.conns, slot, part, partition, offset).offset = offset;
+    start_or_insert(&mut clients.conns, slot, sub_index, partition, offset).offset = offset;
 }
 
-/// Called when a subscription ends. The others send the messages that it has not sent.
-pub(super) fn forget_starts(conns: &mut Connections, slot: u32, part: u32) {
-    if client::mqtt(conns, slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
-        mqtt_state(conns, slot).starts.retain(|it| it.part != part);
+/// Removes the starts of a subscription that ends, so that the others send the messages that it has not sent.
+pub(super) fn forget_starts(conns: &mut Connections, slot: u32, sub_index: u32) {
+    if client::mqtt_state(conns, slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
+        mqtt_state_mut(conns, slot)
+            .starts
+            .retain(|it| it.sub_index != sub_index);
     }
 }
 
-/// Drops the starts if no subscription is behind.
-pub(super) fn end_starts(conns: &mut Connections, slot: u32) {
+/// Drops all starts if no subscription is behind.
+pub(super) fn drop_starts_if_live(conns: &mut Connections, slot: u32) {
     let groups = filter_subscriptions(conns, slot).map_or(&[][..], |all| all.groups());
     let list = list_of(conns, slot);
-    let reads = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
-    let behind = groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(reads);
-    if !behind {
-        mqtt_state(conns, slot).starts = Vec::new();
+    let is_catching_up = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
+    let is_behind =
+        groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(is_catching_up);
+    if !is_behind {
+        mqtt_state_mut(conns, slot).starts = Vec::new();
     }
 }
 
@@ -229,7 +244,7 @@ pub(crate) fn topic_partition(topics: &Topics, ctx: &Context, sub: &Sub) -> Part
     ctx.partition_of(topics.name(sub.topic))
 }
 
-/// The subscriptions that match a message; `None` if only one can send it.
+/// The subscriptions that may send a message; `None` if the client has no starts or no filters, or if no subscription starts before the message.
 pub(super) fn find_overlap(
     clients: &Clients,
     subs: &Subscriptions,
@@ -243,40 +258,40 @@ pub(super) fn find_overlap(
         frames,
         ..
     } = *message;
-    let starts = &client::mqtt(&clients.conns, slot)?.starts;
-    let alone =
+    let starts = &client::mqtt_state(&clients.conns, slot)?.starts;
+    let has_no_overlap =
         filter_subscriptions(&clients.conns, slot).is_none() || planted::is(Fault::OwnCopies);
-    if starts.is_empty() || alone {
+    if starts.is_empty() || has_no_overlap {
         return None;
     }
     let list = list_of(&clients.conns, slot);
-    let local = frames.origin(record) == client::origin(&clients.conns, slot);
+    let is_own_message = frames.origin(record) == client::origin_of(&clients.conns, slot);
     let partition = clients.ctx.partition_of(topic);
     let rows = subs.matching.rows(topic);
     let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
         Some(serial) => filter_subscriptions(&clients.conns, slot).is_some_and(|all| {
-            let mut parts = all.parts_of(serial);
-            parts.any(|(_, part)| rows.binary_search(&part.row).is_ok())
+            let mut filters = all.parts_of(serial);
+            filters.any(|(_, filter)| rows.binary_search(&filter.row).is_ok())
         }),
         None => sub.topic != NONE && subs.topics.name(sub.topic) == topic,
     };
-    // Each start is looked up in the client's list.
+    // For each start, a subscription is looked up in the client's list.
     clients.meter.work.steps.add(starts.len() / 4);
-    let mut parts = Vec::new();
-    let mut first: Option<(u64, u32)> = None;
+    let mut sub_indexes = Vec::new();
+    let mut earliest: Option<(u64, u32)> = None;
     for start in starts {
-        let Some(sub) = list.get(start.part as usize) else {
+        let Some(sub) = list.get(start.sub_index as usize) else {
             continue;
         };
-        let wants = qos(sub.protocol_state.options) > 0
-            && !(local && sub.protocol_state.options & NO_LOCAL != 0);
-        if start.partition == partition && start.offset < record.offset && wants && matches(sub) {
-            parts.push(start.part);
-            let key = (start.offset, start.part);
-            first = Some(first.map_or(key, |first| first.min(key)));
+        let may_get = qos(sub.protocol_state.options) > 0
+            && !(is_own_message && sub.protocol_state.options & NO_LOCAL != 0);
+        if start.partition == partition && start.offset < record.offset && may_get && matches(sub) {
+            sub_indexes.push(start.sub_index);
+            let candidate = (start.offset, start.sub_index);
+            earliest = Some(earliest.map_or(candidate, |earliest| earliest.min(candidate)));
         }
     }
-    let (_, sender) = first?;
+    let (_, sender) = earliest?;
     let is_sent = position_in(
         clients,
         &subs.matching,
@@ -286,7 +301,7 @@ pub(super) fn find_overlap(
         partition,
     ) >= record.offset;
     Some(Overlap {
-        parts,
+        subscriptions: sub_indexes,
         sender,
         is_sent,
     })
@@ -305,39 +320,39 @@ fn position_in(
         return sub.offset;
     };
     let seen = seen_by(matching, deliveries, &clients.ctx, slot, partition);
-    let at = |group: &Group| group.positions().get(usize::from(partition)).copied();
+    let position = |group: &Group| group.positions().get(usize::from(partition)).copied();
     match filter_subscriptions(&clients.conns, slot)
         .and_then(|all| all.group(serial))
-        .and_then(at)
+        .and_then(position)
     {
-        Some(at) if at.live => at.offset.max(seen),
-        Some(at) => at.offset,
+        Some(position) if position.live => position.offset.max(seen),
+        Some(position) => position.offset,
         None => seen,
     }
 }
 
-/// The combined options of these subscriptions for a message; `None` if none of them gets it. Adds their identifiers to the list.
+/// The combined options of these subscriptions for a message; `None` if none of them gets the message. Adds their identifiers to the list.
 pub(super) fn combined_options(
     conns: &Connections,
     slot: u32,
-    parts: &[u32],
+    sub_indexes: &[u32],
     message: &Message<'_>,
     identifiers: &mut Vec<u32>,
 ) -> Option<u8> {
     let list = list_of(conns, slot);
-    let local = message.frames.origin(message.record) == client::origin(conns, slot);
+    let is_own_message = message.frames.origin(message.record) == client::origin_of(conns, slot);
     let mut options = None;
-    for part in parts {
-        let Some(sub) = list.get(*part as usize) else {
+    for sub_index in sub_indexes {
+        let Some(sub) = list.get(*sub_index as usize) else {
             continue;
         };
-        if local && sub.protocol_state.options & NO_LOCAL != 0 {
+        if is_own_message && sub.protocol_state.options & NO_LOCAL != 0 {
             continue;
         }
         identifiers.push(sub.protocol_state.identifier);
-        let all: u8 = options.unwrap_or_default();
-        let highest = qos(all).max(qos(sub.protocol_state.options));
-        options = Some((all | sub.protocol_state.options) & !(3 | NO_LOCAL) | highest);
+        let combined: u8 = options.unwrap_or_default();
+        let highest = qos(combined).max(qos(sub.protocol_state.options));
+        options = Some((combined | sub.protocol_state.options) & !(3 | NO_LOCAL) | highest);
     }
     options
 }

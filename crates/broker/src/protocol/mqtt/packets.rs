@@ -1,5 +1,4 @@
-//! Reads the packets of a client, over TCP or within frames, calls the function that handles each of them, and ends the connection for a
-//! wrong one.
+//! Reads the packets of a client, over TCP or within frames, and calls the function that handles each packet. Ends the connection if a packet is invalid.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -22,64 +21,67 @@ use crate::protocol::front::{Clients, Connections, Context, Front, Matching};
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::mqtt::access::waits_for_verdict;
 use crate::protocol::mqtt::client::{
-    self, PACKET_BESIDE_BYTES, mqtt_state, opens_session, packet_bytes_most, touch,
+    self, PACKET_OVERHEAD_BYTES, has_session_to_open, mqtt_state_mut, restart_keep_alive,
+    server_packet_bytes_max,
 };
-use crate::protocol::mqtt::close::mqtt_end_wrong;
+use crate::protocol::mqtt::close::mqtt_end_wrong_packet;
 use crate::protocol::mqtt::codec::mqtt_catch_up;
 use crate::protocol::mqtt::connect::{
-    client_connects, client_leaves, open_session, refuse_connect,
+    handle_connect, handle_disconnect, open_session, refuse_unreadable_connect,
 };
-use crate::protocol::mqtt::deliver::{acknowledged, was_received};
-use crate::protocol::mqtt::options::FRAMED;
-use crate::protocol::mqtt::publish::{client_published, client_released};
-use crate::protocol::mqtt::subscribe::client_subscribed;
-use crate::protocol::mqtt::unsubscribe::client_unsubscribed;
+use crate::protocol::mqtt::deliver::{handle_acknowledgement, handle_pubrec};
+use crate::protocol::mqtt::options::IN_FRAMES;
+use crate::protocol::mqtt::publish::{handle_publish, handle_pubrel};
+use crate::protocol::mqtt::subscribe::handle_subscribe;
+use crate::protocol::mqtt::unsubscribe::handle_unsubscribe;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// The first byte of an MQTT connection, which no request begins with (MQTT 5.0 section 3.1.1).
+/// The first byte of an MQTT connection (MQTT 5.0 section 3.1.1). No HTTP request begins with it.
 const CONNECT: u8 = 0x10;
 
-/// How a connection goes on after a packet.
-enum After {
-    /// With the next packet.
-    Next,
-    /// With the same one, when it has waited.
-    Later,
-    /// Not at all, or no longer as one of MQTT.
-    End,
+/// How a connection continues after a packet.
+enum AfterPacket {
+    /// It handles the next packet.
+    NextPacket,
+    /// It handles the same packet again, later.
+    SamePacketLater,
+    /// It has ended, or no longer uses MQTT.
+    Stop,
 }
 
 impl Front {
-    /// Bytes of an MQTT connection, over TCP or the payload of a frame, in which packets need not end [MQTT-6.0.0-2].
-    /// Held bytes are parsed only when a packet is whole.
-    pub(crate) fn mqtt_received<I: Io>(
+    /// Handles received bytes of an MQTT connection: from TCP, or the payload of a frame. A packet may extend over several frames [MQTT-6.0.0-2]. Held bytes
+    /// are parsed only when a packet is complete.
+    pub(crate) fn receive_mqtt<I: Io>(
         &mut self,
         slot: u32,
         input: &[u8],
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let (held, mut progress, before) = match take_held(&mut self.clients, slot) {
-            Some((mut held, progress)) => {
-                let before = held.rest().len();
-                held.append(input, whole_bytes(&self.clients.ctx, held.rest()));
-                if held.rest().len() >= whole_bytes(&self.clients.ctx, held.rest()) {
-                    let Some(used) = self.packets(slot, held.rest(), home, io) else {
+        let (input_left, mut progress, held_bytes) = match take_held_input(&mut self.clients, slot)
+        {
+            Some((mut input_left, progress)) => {
+                let held_bytes = input_left.rest().len();
+                input_left.append(input, whole_bytes(&self.clients.ctx, input_left.rest()));
+                if input_left.rest().len() >= whole_bytes(&self.clients.ctx, input_left.rest()) {
+                    let Some(consumed) = self.handle_packets(slot, input_left.rest(), home, io)
+                    else {
                         return;
                     };
-                    held.consume(used);
+                    input_left.consume(consumed);
                 }
-                (held, progress, before)
+                (input_left, progress, held_bytes)
             }
-            None => match self.packets(slot, input, home, io) {
-                Some(used) if used < input.len() => {
-                    (SpillBuffer::new(&input[used..]), Progress::default(), 0)
+            None => match self.handle_packets(slot, input, home, io) {
+                Some(consumed) if consumed < input.len() => {
+                    (SpillBuffer::new(&input[consumed..]), Progress::default(), 0)
                 }
                 _ => return,
             },
         };
-        if held.is_empty() {
+        if input_left.is_empty() {
             return;
         }
         if !has_receive_room(
@@ -87,65 +89,65 @@ impl Front {
             &self.queues,
             &self.census,
             slot,
-            held.bytes(),
+            input_left.bytes(),
             io,
         ) {
             return end_for_room(&mut self.clients, slot, io);
         }
-        if held.rest().len() < before + input.len() {
+        if input_left.rest().len() < held_bytes + input.len() {
             // Another packet has begun.
             progress = Progress::default();
         }
-        if self.clients.conns.get(slot).has_option(FRAMED) {
-            self.clients.conns.count_held_bytes(held.bytes());
-            let mqtt = mqtt_state(&mut self.clients.conns, slot);
-            (mqtt.partial, mqtt.progress) = (held, progress);
+        if self.clients.conns.get(slot).has_option(IN_FRAMES) {
+            self.clients.conns.count_held_bytes(input_left.bytes());
+            let mqtt = mqtt_state_mut(&mut self.clients.conns, slot);
+            (mqtt.partial_packet, mqtt.packet_progress) = (input_left, progress);
         } else {
             self.clients
                 .conns
-                .set_unprocessed_input(slot, Spill::Mqtt(held, progress));
+                .set_unprocessed_input(slot, Spill::Mqtt(input_left, progress));
         }
     }
 
-    /// Goes on with held packets, and with subscriptions that fell behind.
+    /// Continues with held packets, and with subscriptions that fell behind.
     pub(crate) fn mqtt_resume<I: Io>(&mut self, slot: u32, home: &mut Option<Home>, io: &mut I) {
         let conn = self.clients.conns.id_of(slot);
-        if opens_session(&self.clients.conns, slot) {
+        if has_session_to_open(&self.clients.conns, slot) {
             open_session(&mut self.clients, &mut self.subs, slot, io);
             if self.clients.conns.get(slot).consumer.state != State::Mqtt {
                 return;
             }
         }
         self.queues.read_again(&mut self.clients.conns, conn, io);
-        self.mqtt_received(slot, &[], home, io);
+        self.receive_mqtt(slot, &[], home, io);
         let row = self.clients.conns.get(slot);
         if row.consumer.state == State::Mqtt
-            && row.has_option(FRAMED)
+            && row.has_option(IN_FRAMES)
             && row.link.unprocessed_input != NONE
         {
-            self.frames_received(slot, &mut [], home, io);
+            self.receive_frames(slot, &mut [], home, io);
         }
-        // A client that has not sent its CONNECT yet has no subscriptions.
-        let opens =
+        // Before its CONNECT a client has no subscriptions.
+        let has_session =
             |row: &Row| row.consumer.state == State::Mqtt && row.consumer.protocol_row != NONE;
-        if opens(self.clients.conns.get(slot)) {
+        if has_session(self.clients.conns.get(slot)) {
             mqtt_catch_up(self, slot, io);
         }
     }
 
-    /// Carries out all whole packets; returns how many bytes they have, unless the connection ends.
-    fn packets<I: Io>(
+    /// Handles all complete packets. Returns how many bytes they have; `None` if the connection ends.
+    fn handle_packets<I: Io>(
         &mut self,
         slot: u32,
         bytes: &[u8],
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Option<usize> {
-        let most = packet_bytes_most(&self.clients.ctx);
-        let (mut at, mut prefetched) = (0, 0);
+        let packet_bytes_max = server_packet_bytes_max(&self.clients.ctx);
+        let (mut offset, mut prefetched_to) = (0, 0);
         loop {
             let row = self.clients.conns.get(slot);
-            if at == bytes.len() || row.link.outbox != NONE {
+            if offset == bytes.len() || row.link.outbox != NONE {
                 break;
             }
             if self.clients.mqtt_must_wait(slot) {
@@ -158,40 +160,47 @@ impl Front {
                 break;
             }
             let row = self.clients.conns.get(slot);
-            let (connected, version) = (
+            let (is_connected, version) = (
                 row.consumer.protocol_row != NONE,
-                client::version(&self.clients.conns, slot),
+                client::version_of(&self.clients.conns, slot),
             );
-            let (header, len) = match mqtt::fixed_header(&bytes[at..], most) {
-                Ok(Some(found)) => found,
-                Ok(None) => break,
-                Err(error) => {
-                    mqtt_refuse(&mut self.clients, slot, &bytes[at..], error, io);
-                    return None;
-                }
-            };
-            if !connected && header.kind() != PacketType::Connect {
-                // [MQTT-3.1.0-1]: no client to tell.
+            let (header, header_bytes) =
+                match mqtt::fixed_header(&bytes[offset..], packet_bytes_max) {
+                    Ok(Some(found)) => found,
+                    Ok(None) => break,
+                    Err(error) => {
+                        refuse_unreadable_packet(
+                            &mut self.clients,
+                            slot,
+                            &bytes[offset..],
+                            error,
+                            io,
+                        );
+                        return None;
+                    }
+                };
+            if !is_connected && header.kind() != PacketType::Connect {
+                // [MQTT-3.1.0-1]: the first packet must be a CONNECT. Before it there is no client to tell.
                 self.clients.scratch.note_close_reason(Closed::Refused);
                 self.clients.drop_connection(slot, CloseMode::Now);
                 return None;
             }
-            let end = at + len + header.body_bytes();
-            if end > bytes.len() {
+            let packet_end = offset + header_bytes + header.body_bytes();
+            if packet_end > bytes.len() {
                 break;
             }
-            // The last packet has none to overlap with.
-            if at >= prefetched && end < bytes.len() {
-                prefetched = prefetch_publishes(
+            // Prefetching helps only if another packet follows.
+            if offset >= prefetched_to && packet_end < bytes.len() {
+                prefetched_to = prefetch_publishes(
                     &self.subs.matching,
                     &self.clients.ctx,
                     bytes,
-                    at,
-                    most,
+                    offset,
+                    packet_bytes_max,
                     home,
                 );
             }
-            if self.must_wait(header.kind(), slot) {
+            if self.must_wait_for_homes(header.kind(), slot) {
                 self.clients.send_reply(slot, io);
                 self.queues.stall(
                     &mut self.clients.conns,
@@ -199,23 +208,23 @@ impl Front {
                     slot,
                     io,
                 );
-                return Some(at);
+                return Some(offset);
             }
             self.clients.meter.work.steps.add(1);
-            self.clients.meter.work.steps.add_bytes(end - at);
-            let came = (header, &bytes[at + len..end]);
-            match self.handle_packet(slot, version, came, &bytes[at..], home, io) {
-                After::Next => at = end,
-                After::Later => break,
-                After::End => return None,
+            self.clients.meter.work.steps.add_bytes(packet_end - offset);
+            let parts = (header, &bytes[offset + header_bytes..packet_end]);
+            match self.handle_packet(slot, version, parts, &bytes[offset..], home, io) {
+                AfterPacket::NextPacket => offset = packet_end,
+                AfterPacket::SamePacketLater => break,
+                AfterPacket::Stop => return None,
             }
         }
         self.clients.send_reply(slot, io);
-        Some(at)
+        Some(offset)
     }
 
-    /// Whether a packet that makes work for homes and carriers waits.
-    fn must_wait(&self, kind: PacketType, slot: u32) -> bool {
+    /// Whether a packet that makes work for homes and carriers must wait, because they have enough of it.
+    fn must_wait_for_homes(&self, kind: PacketType, slot: u32) -> bool {
         match kind {
             PacketType::Publish => must_stall(&self.clients, &self.subs.lanes, slot),
             PacketType::Subscribe | PacketType::Unsubscribe => {
@@ -225,16 +234,16 @@ impl Front {
         }
     }
 
-    /// Decodes a whole packet, of which the header and the rest are given, and carries it out. `bytes` begin with the packet.
+    /// Decodes a complete packet with this header and body, and handles it. `input` begins with the packet.
     fn handle_packet<I: Io>(
         &mut self,
         slot: u32,
         version: Version,
         (header, body): (Header, &[u8]),
-        bytes: &[u8],
+        input: &[u8],
         home: &mut Option<Home>,
         io: &mut I,
-    ) -> After {
+    ) -> AfterPacket {
         let packet = mqtt::decode(version, header, body);
         let packet = match &packet {
             Ok(packet) => packet.check_from_client().map(|()| packet),
@@ -243,8 +252,8 @@ impl Front {
         let packet = match packet {
             Ok(packet) => packet,
             Err(error) => {
-                mqtt_refuse(&mut self.clients, slot, bytes, error, io);
-                return After::End;
+                refuse_unreadable_packet(&mut self.clients, slot, input, error, io);
+                return AfterPacket::Stop;
             }
         };
         if let Packet::Connect(connect) = packet
@@ -258,41 +267,44 @@ impl Front {
                 io,
             )
         {
-            return After::Later;
+            return AfterPacket::SamePacketLater;
         }
-        if let Err(reason) = self.packet(slot, packet, home, io) {
-            let words = words_of(&self.clients.ctx, packet, reason);
-            mqtt_end_wrong(&mut self.clients, slot, reason, &words, io);
-            return After::End;
+        if let Err(reason) = self.handle_decoded(slot, packet, home, io) {
+            let text = refusal_text(&self.clients.ctx, packet, reason);
+            mqtt_end_wrong_packet(&mut self.clients, slot, reason, &text, io);
+            return AfterPacket::Stop;
         }
         if self.clients.conns.get(slot).consumer.state != State::Mqtt {
-            return After::End;
+            return AfterPacket::Stop;
         }
-        if client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
-            // The rest of the packet has its turn when there is time, or when pages have come.
+        if client::mqtt_state(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
+            // The other filters of the packet are handled in a later turn, or when pages have come.
             if !self.clients.mqtt_must_wait(slot) {
                 self.queues.pause(&mut self.clients, slot, io);
             }
-            return After::Later;
+            return AfterPacket::SamePacketLater;
         }
-        After::Next
+        AfterPacket::NextPacket
     }
 
-    /// One packet; an error ends the connection.
-    fn packet<I: Io>(
+    /// Handles one decoded packet.
+    ///
+    /// # Errors
+    /// The reason for which the connection must end.
+    fn handle_decoded<I: Io>(
         &mut self,
         slot: u32,
         packet: &Packet<'_>,
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Result<(), ReasonCode> {
-        touch(&mut self.clients, slot);
-        // Messages are counted where they are published.
-        let counts = !matches!(packet, Packet::Publish(_)) && {
-            let mqtt = client::mqtt(&self.clients.conns, slot);
+        restart_keep_alive(&mut self.clients, slot);
+        // Publishes are counted where they are published, and a SUBSCRIBE of several turns only once.
+        let is_counted = !matches!(packet, Packet::Publish(_)) && {
+            let mqtt = client::mqtt_state(&self.clients.conns, slot);
             mqtt.is_none_or(|mqtt| mqtt.filters_done == 0)
         };
-        self.clients.meter.stats.packets_received += u64::from(counts);
+        self.clients.meter.stats.packets_received += u64::from(is_counted);
         let Front {
             clients,
             subs,
@@ -301,37 +313,35 @@ impl Front {
             ..
         } = self;
         match packet {
-            Packet::Connect(connect) => {
-                client_connects(clients, &mut subs.lanes, slot, connect, io)
-            }
-            Packet::Publish(publish) => client_published(clients, subs, slot, publish, home),
-            Packet::PubAck(ack) | Packet::PubComp(ack) => acknowledged(
+            Packet::Connect(connect) => handle_connect(clients, &mut subs.lanes, slot, connect, io),
+            Packet::Publish(publish) => handle_publish(clients, subs, slot, publish, home),
+            Packet::PubAck(ack) | Packet::PubComp(ack) => handle_acknowledgement(
                 clients,
                 &mut subs.lanes,
                 queues,
                 slot,
                 (packet.kind(), ack.packet_id),
             ),
-            Packet::PubRec(ack) => was_received(clients, &mut subs.lanes, queues, slot, ack),
-            Packet::PubRel(ack) => client_released(clients, &mut subs.lanes, slot, ack.packet_id),
+            Packet::PubRec(ack) => handle_pubrec(clients, &mut subs.lanes, queues, slot, ack),
+            Packet::PubRel(ack) => handle_pubrel(clients, &mut subs.lanes, slot, ack.packet_id),
             Packet::Subscribe(subscribe) => {
-                client_subscribed(clients, subs, census, slot, subscribe)
+                handle_subscribe(clients, subs, census, slot, subscribe)
             }
             Packet::Unsubscribe(unsubscribe) => {
-                client_unsubscribed(clients, subs, queues, slot, unsubscribe)
+                handle_unsubscribe(clients, subs, queues, slot, unsubscribe)
             }
             Packet::PingReq => {
                 clients.write_packet(slot, encode::pingresp);
                 Ok(())
             }
-            Packet::Disconnect(disconnect) => client_leaves(clients, slot, disconnect, io),
+            Packet::Disconnect(disconnect) => handle_disconnect(clients, slot, disconnect, io),
             // No method was agreed upon [MQTT-4.12.0-1].
             _ => Err(ReasonCode::PROTOCOL_ERROR),
         }
     }
 
-    /// A frame: packets in binary data, and no text [MQTT-6.0.0-1]. False when it was the last one.
-    pub(crate) fn mqtt_frame<I: Io>(
+    /// Handles a WebSocket frame: binary data with packets, and no text [MQTT-6.0.0-1]. Returns false if the connection has ended.
+    pub(crate) fn handle_mqtt_frame<I: Io>(
         &mut self,
         slot: u32,
         data: &[u8],
@@ -344,135 +354,147 @@ impl Front {
             end_stream(&mut self.clients, slot, Reason::NotBinary, io);
             return false;
         }
-        self.mqtt_received(slot, data, home, io);
+        self.receive_mqtt(slot, data, home, io);
         self.clients.conns.get(slot).consumer.state == State::Mqtt
     }
 }
 
-/// A packet that cannot be read: the client is told why if its MQTT version can.
-fn mqtt_refuse<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
+/// Ends the connection for a packet that cannot be decoded. Tells the client why if its MQTT version can.
+fn refuse_unreadable_packet<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    bytes: &[u8],
+    error: Error,
+    io: &mut I,
+) {
     if clients.conns.get(slot).consumer.protocol_row == NONE {
-        return refuse_connect(clients, slot, bytes, error, io);
+        return refuse_unreadable_connect(clients, slot, bytes, error, io);
     }
-    let words: Cow<'_, str> = match error {
+    let text: Cow<'_, str> = match error {
         Error::TooLarge { .. } => {
-            format!("{error} (limits.message_bytes, and {PACKET_BESIDE_BYTES} for its head)").into()
+            format!("{error} (limits.message_bytes, and {PACKET_OVERHEAD_BYTES} for its head)")
+                .into()
         }
         error => error.words().into(),
     };
-    mqtt_end_wrong(clients, slot, error.reason(), &words, io);
+    mqtt_end_wrong_packet(clients, slot, error.reason(), &text, io);
 }
 
-/// The connection speaks MQTT from now on, in the frames of a WebSocket [MQTT-6.0.0-3].
-pub(crate) fn begin_framed(clients: &mut Clients, slot: u32) {
+/// Switches a connection to MQTT in the frames of a WebSocket [MQTT-6.0.0-3].
+pub(crate) fn begin_mqtt_in_frames(clients: &mut Clients, slot: u32) {
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
     // The options of the request have no meaning any more.
-    row.consumer.options = row.consumer.options & !PROTOCOL_OPTIONS | FRAMED;
+    row.consumer.options = row.consumer.options & !PROTOCOL_OPTIONS | IN_FRAMES;
     row.consumer.state = State::Mqtt;
     row.link.deadline_s = clients.ctx.now.s + head_s;
 }
 
-/// Takes the held bytes of packets; the caller puts them back or drops them.
-fn take_held(clients: &mut Clients, slot: u32) -> Option<(SpillBuffer, Progress)> {
-    let (held, progress) = if clients.conns.get(slot).has_option(FRAMED) {
-        client::mqtt(&clients.conns, slot)?;
-        let mqtt = mqtt_state(&mut clients.conns, slot);
-        let (held, progress) = (core::mem::take(&mut mqtt.partial), mqtt.progress);
-        clients.conns.stop_counting_held_bytes(held.bytes());
-        (held, progress)
+/// Takes the held bytes of packets. The caller puts them back or drops them.
+fn take_held_input(clients: &mut Clients, slot: u32) -> Option<(SpillBuffer, Progress)> {
+    let (input, progress) = if clients.conns.get(slot).has_option(IN_FRAMES) {
+        client::mqtt_state(&clients.conns, slot)?;
+        let mqtt = mqtt_state_mut(&mut clients.conns, slot);
+        let (input, progress) = (
+            core::mem::take(&mut mqtt.partial_packet),
+            mqtt.packet_progress,
+        );
+        clients.conns.stop_counting_held_bytes(input.bytes());
+        (input, progress)
     } else {
-        let Spill::Mqtt(held, progress) = clients.conns.take_unprocessed_input(slot)? else {
+        let Spill::Mqtt(input, progress) = clients.conns.take_unprocessed_input(slot)? else {
             // Other spills were used up before the connection switched to MQTT.
             clients.end_as_broken(slot);
             return None;
         };
-        (held, progress)
+        (input, progress)
     };
-    (!held.is_empty()).then_some((held, progress))
+    (!input.is_empty()).then_some((input, progress))
 }
 
-/// Bytes needed before there is something to do: those of the first packet; 0 if it is no packet.
+/// The number of bytes needed before the first packet can be handled; 0 if the bytes are no packet.
 fn whole_bytes(ctx: &Context, bytes: &[u8]) -> usize {
-    match mqtt::fixed_header(bytes, packet_bytes_most(ctx)) {
-        Ok(Some((header, len))) => len + header.body_bytes(),
+    match mqtt::fixed_header(bytes, server_packet_bytes_max(ctx)) {
+        Ok(Some((header, header_bytes))) => header_bytes + header.body_bytes(),
         Ok(None) => bytes.len() + 1,
         Err(_) => 0,
     }
 }
 
-/// Drops the beginning of a packet that came over WebSocket.
-pub(crate) fn drop_partial(clients: &mut Clients, slot: u32) {
-    if clients.conns.get(slot).has_option(FRAMED) {
-        take_held(clients, slot);
+/// Drops the received part of an incomplete packet that came over WebSocket.
+pub(crate) fn drop_partial_packet(clients: &mut Clients, slot: u32) {
+    if clients.conns.get(slot).has_option(IN_FRAMES) {
+        take_held_input(clients, slot);
     }
 }
 
-/// The packet that has come in part, in frames.
+/// The received part of an incomplete packet that came over WebSocket.
 pub(crate) fn partial_packet(conns: &Connections, slot: u32) -> PartialInput {
-    client::mqtt(conns, slot).map_or_else(PartialInput::default, |mqtt| PartialInput {
-        bytes: mqtt.partial.rest().len(),
-        bytes_behind: mqtt.progress.behind(),
+    client::mqtt_state(conns, slot).map_or_else(PartialInput::default, |mqtt| PartialInput {
+        bytes: mqtt.partial_packet.rest().len(),
+        bytes_behind: mqtt.packet_progress.behind(),
     })
 }
 
-/// Counts a second of such a packet. The received part of the current frame (`came`) belongs to it. Returns whether the packet is too slow.
+/// Counts a second of an incomplete packet that comes over WebSocket. The `frame_bytes` received of the current frame belong to it. Returns whether the
+/// packet is too slow.
 pub(crate) fn count_packet_second(
     conns: &mut Connections,
     slot: u32,
-    came: usize,
+    frame_bytes: usize,
     allowance: Allowance,
 ) -> bool {
     let PartialInput { bytes, .. } = partial_packet(conns, slot);
     if bytes == 0 {
         return false;
     }
-    let progress = &mut mqtt_state(conns, slot).progress;
-    progress.count_second(bytes + came, allowance)
+    let progress = &mut mqtt_state_mut(conns, slot).packet_progress;
+    progress.count_second(bytes + frame_bytes, allowance)
 }
 
-/// Prefetches what the publishes among the next packets need; returns where the first packet begins that was not looked
-/// at.
+/// Prefetches the rows of the topics of the next publishes. Returns the offset of the first packet that was not examined.
 fn prefetch_publishes(
     matching: &Matching,
     ctx: &Context,
     bytes: &[u8],
-    mut at: usize,
-    most: usize,
+    mut offset: usize,
+    packet_bytes_max: usize,
     home: &Option<Home>,
 ) -> usize {
     prefetch_topics(matching, ctx, home, || {
-        let (header, len) = mqtt::fixed_header(bytes.get(at..)?, most).ok()??;
-        let body = bytes.get(at + len..)?;
-        at = (at + len + header.body_bytes()).min(bytes.len());
+        let (header, header_bytes) =
+            mqtt::fixed_header(bytes.get(offset..)?, packet_bytes_max).ok()??;
+        let body = bytes.get(offset + header_bytes..)?;
+        offset = (offset + header_bytes + header.body_bytes()).min(bytes.len());
         let is_publish = header.kind() == PacketType::Publish;
         let topic = body.split_first_chunk().filter(|_| is_publish);
-        let name = topic.and_then(|(len, rest)| rest.get(..u16::from_be_bytes(*len).into()));
+        let name = topic
+            .and_then(|(header_bytes, rest)| rest.get(..u16::from_be_bytes(*header_bytes).into()));
         Some(name.unwrap_or_default())
     });
-    at
+    offset
 }
 
-/// The connection speaks MQTT from now on if this is its first byte. Returns whether it is.
-pub(crate) fn begins_with(conns: &mut Connections, slot: u32, first: u8) -> bool {
-    let begins = first == CONNECT;
-    if begins {
+/// Switches a connection to MQTT if its first byte is that of a CONNECT. Returns whether it did.
+pub(crate) fn switch_if_connect(conns: &mut Connections, slot: u32, first_byte: u8) -> bool {
+    let is_connect = first_byte == CONNECT;
+    if is_connect {
         conns.get_mut(slot).consumer.state = State::Mqtt;
     }
-    begins
+    is_connect
 }
 
 /// The subprotocol of a WebSocket that carries MQTT [MQTT-6.0.0-3].
 pub(crate) const SUBPROTOCOL: &str = "mqtt";
 
 /// Whether a client that upgrades wants to speak MQTT.
-pub(crate) fn speaks_mqtt(head: &Head<'_>) -> bool {
+pub(crate) fn offers_mqtt(head: &Head<'_>) -> bool {
     choose_subprotocol(head.headers("sec-websocket-protocol"), &[SUBPROTOCOL]).is_some()
 }
 
-/// The words about a packet that ends the connection.
-fn words_of(ctx: &Context, packet: &Packet<'_>, reason: ReasonCode) -> Cow<'static, str> {
-    // A message without QoS has no other answer.
+/// The text about a packet that ends the connection.
+fn refusal_text(ctx: &Context, packet: &Packet<'_>, reason: ReasonCode) -> Cow<'static, str> {
+    // A QoS 0 message has no answer that could name the fault.
     if reason == ReasonCode::TOPIC_NAME_INVALID
         && let Packet::Publish(publish) = packet
         && let Err(error) = topic::check_name(

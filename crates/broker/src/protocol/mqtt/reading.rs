@@ -2,27 +2,27 @@
 
 use crate::base::ids::PartitionId;
 
-/// A subscription's start in one partition: it sends all matching messages after it. Earlier ones are left to overlapping subscriptions.
+/// The offset in one partition after which a subscription sends all messages that match it. Overlapping subscriptions send earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct ReadStart {
     /// The subscription's index in the connection's list.
-    pub part: u32,
+    pub sub_index: u32,
     /// The partition.
     pub partition: PartitionId,
     /// The offset before the first message that it sends.
     pub offset: u64,
 }
 
-/// A subscription that is being sent the latest values of its topic.
-pub struct LatestShown {
+/// The progress of sending the latest values of a topic to a new subscription.
+pub struct LatestValuesRead {
     /// The subscription's index in the connection's list.
-    pub part: u32,
-    /// The values up to this offset were sent.
-    pub offset: u64,
-    /// The last offset to send. Later messages are sent by the subscription itself.
-    pub until: u64,
+    pub sub_index: u32,
+    /// The client was sent the values up to this offset.
+    pub sent_offset: u64,
+    /// The subscription itself sends the messages after this offset.
+    pub last_offset: u64,
     /// A page was requested, and the home has not answered.
-    pub asked: bool,
-    /// Since that request, the client has subscribed again and gets all values once more.
-    pub anew: bool,
+    pub is_requested: bool,
+    /// The client has subscribed again since that request, so all values are sent once more.
+    pub must_restart: bool,
 }

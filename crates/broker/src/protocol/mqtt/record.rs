@@ -4,10 +4,11 @@
 //! Invariants:
 //! * A SUBACK waits until a record with its subscription is committed.
 //! * At most one record of a connection is in flight. Changes that come meanwhile are in the next one.
-//! * A record has a position before each QoS 1 message that the client has not acknowledged. After a crash the client gets these messages once more. If
-//!   the session also has QoS 2 messages in flight, the record has the messages themselves: from lower positions QoS 2 messages would come twice.
-//! * A QoS 2 message is sent only after a record has it with its packet id, and its PUBREL only after a record says that the client has received it. After
-//!   a crash the delivery goes on with the same packet id.
+//! * For a QoS 1 message that the client has not acknowledged, a record moves the subscription's position to before the message, so that the client gets it
+//!   again after a crash. If the session also has QoS 2 messages, lower positions would deliver those twice. Then the record contains the
+//!   unacknowledged messages themselves.
+//! * A QoS 2 message is sent only when a record with the message and its packet id is committed. Its PUBREL is sent only when a record says that the client
+//!   has received the message. So the delivery continues with the same packet id after a crash.
 
 use alloc::vec::Vec;
 
@@ -24,14 +25,14 @@ use crate::mail::session::record::Terms;
 use crate::mail::session::stored::{StoredSession, StoredSubscription};
 use crate::mail::{Ask, RecordSession, ReplyTo, SessionNews};
 use crate::protocol::front::{Clients, Context, Front, Queues};
-use crate::protocol::mqtt::client::{self, home_of_session, mqtt_state};
+use crate::protocol::mqtt::client::{self, home_of_session, mqtt_state_mut};
 use crate::protocol::mqtt::deliver::send_recorded;
-use crate::protocol::mqtt::state::{Inflight, Step, Unsent};
-use crate::protocol::mqtt::suspend::{stored, stored_subscriptions};
+use crate::protocol::mqtt::state::{DeliveryStep, Inflight, RecordWait};
+use crate::protocol::mqtt::suspend::{stored_message, stored_subscriptions};
 
-/// Stands for the answer to a record among those to fences: no packet id is as large.
-pub(super) const RECORDED: u32 = 1 << 16;
-/// Seconds after which acknowledgements are recorded at the latest.
+/// The number of the answer to a record. The answers to fences come the same way, and their numbers are packet ids, which are smaller.
+pub(super) const RECORD_ANSWER: u32 = 1 << 16;
+/// Acknowledgements are recorded after this many seconds at the latest.
 const RECORD_INTERVAL_S: u32 = 5;
 /// In a cluster: the session is recorded if its number of unreleased QoS 2 messages from the client differs by this much from the last record.
 const UNRECORDED_IDS_MAX: usize = 64;
@@ -40,60 +41,62 @@ impl Clients {
     /// Whether the session of this connection is recorded.
     pub(super) fn records_session(&self, slot: u32) -> bool {
         self.ctx.world.records_sessions()
-            && client::mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.expiry_s > 0)
+            && client::mqtt_state(&self.conns, slot).is_some_and(|mqtt| mqtt.expiry_s > 0)
     }
 
-    /// Whether a packet of a message with this QoS to the client waits for a record of the session. A QoS 1 message waits behind the QoS 2 messages that
-    /// do, so that each topic keeps its order.
+    /// Whether a message with this QoS must be recorded before it is sent to the client: all QoS 2 messages, and QoS 1 messages while another message waits for
+    /// its record, so that each topic keeps its order.
     pub(super) fn must_record(&self, slot: u32, qos: u8) -> bool {
         let has_unsent = || {
-            let mqtt = client::mqtt(&self.conns, slot);
+            let mqtt = client::mqtt_state(&self.conns, slot);
             mqtt.and_then(|mqtt| mqtt.inflight.back())
-                .is_some_and(Inflight::is_first_unsent)
+                .is_some_and(Inflight::is_publish_unsent)
         };
         self.records_session(slot) && (qos == 2 || qos == 1 && has_unsent())
     }
 
-    /// Whether a message of so many bytes to the client may be in flight besides the others. A record can have all of them, so that they have the size of
-    /// one message in all.
+    /// Whether a message of this many bytes may be added to those in flight. One record may have to contain them all, so together they may not exceed the
+    /// size limit of one message. A single message always may.
     pub(super) fn fits_record(&self, slot: u32, bytes: usize) -> bool {
         if !self.records_session(slot) {
             return true;
         }
-        let inflight = client::mqtt(&self.conns, slot).map(|mqtt| &mqtt.inflight);
-        let sent = inflight.into_iter().flatten();
+        let inflight = client::mqtt_state(&self.conns, slot).map(|mqtt| &mqtt.inflight);
+        let messages = inflight.into_iter().flatten();
         let bytes_max = self.ctx.world.settings.limits.message_bytes;
-        let in_flight: usize = sent.map(Inflight::wire_bytes).sum();
+        let in_flight: usize = messages.map(Inflight::wire_bytes).sum();
         in_flight == 0 || in_flight + bytes <= bytes_max
     }
 
     /// Records the session in the next turn.
     pub(super) fn record_later(&mut self, slot: u32) {
         let conn = self.conns.id_of(slot);
-        let recording = mqtt_state(&mut self.conns, slot).recording();
-        if !core::mem::replace(&mut recording.is_wanted, true) && !recording.is_asked {
+        let recording = mqtt_state_mut(&mut self.conns, slot).recording();
+        if !core::mem::replace(&mut recording.is_pending, true) && !recording.is_in_flight {
             self.protocol_state.unrecorded.push(conn);
         }
     }
 
-    /// The client has acknowledged a message.
+    /// Notes that the client has acknowledged a message.
     pub(super) fn note_acknowledged(&mut self, slot: u32) {
         if self.records_session(slot) {
-            mqtt_state(&mut self.conns, slot).recording().has_news = true;
+            mqtt_state_mut(&mut self.conns, slot)
+                .recording()
+                .has_new_acks = true;
         }
     }
 
-    /// The client has sent or released a QoS 2 message. In a cluster all nodes keep a key for each message that is not released, and charge the keys that
-    /// the session's record has. So a client that only publishes is recorded, too.
+    /// Notes that the client has sent or released a QoS 2 message. In a cluster all nodes keep a key for each unreleased message, and charge the session for the
+    /// keys in its record. So the session of a client that only publishes is recorded too, when enough of its keys have changed.
     pub(super) fn note_unreleased(&mut self, slot: u32) {
         if !self.ctx.world.replicates_sessions() || !self.records_session(slot) {
             return;
         }
-        let mqtt = mqtt_state(&mut self.conns, slot);
-        let recorded = mqtt.recording.as_ref().and_then(|it| it.outline.as_ref());
-        let recorded = recorded.map_or(0, Outline::unreleased);
-        let count = mqtt.received.len() + mqtt.received_before.len();
-        if count.abs_diff(recorded) >= UNRECORDED_IDS_MAX {
+        let mqtt = mqtt_state_mut(&mut self.conns, slot);
+        let recorded_count = mqtt.recording.as_ref().and_then(|it| it.outline.as_ref());
+        let recorded_count = recorded_count.map_or(0, Outline::unreleased);
+        let count = mqtt.received_ids.len() + mqtt.earlier_received_ids.len();
+        if count.abs_diff(recorded_count) >= UNRECORDED_IDS_MAX {
             self.record_later(slot);
         }
     }
@@ -103,9 +106,9 @@ impl Clients {
         if !self.records_session(slot) {
             return;
         }
-        let recording = mqtt_state(&mut self.conns, slot).recording();
-        let is_due = self.ctx.now.s >= recording.asked_s + RECORD_INTERVAL_S;
-        if recording.has_news && is_due {
+        let recording = mqtt_state_mut(&mut self.conns, slot).recording();
+        let is_due = self.ctx.now.s >= recording.recorded_at_s + RECORD_INTERVAL_S;
+        if recording.has_new_acks && is_due {
             self.record_later(slot);
         }
     }
@@ -137,41 +140,41 @@ impl Front {
         let id = clients.conns.protocol_row(slot).session;
         let owner = clients.conns.get(slot).consumer.client;
         let to = ReplyTo {
-            part: RECORDED,
+            part: RECORD_ANSWER,
             ..clients.conns.reply_to(slot, 0)
         };
         let now_s = ctx.now.s;
-        let mqtt = mqtt_state(&mut clients.conns, slot);
+        let mqtt = mqtt_state_mut(&mut clients.conns, slot);
         let mut recording = mqtt.recording.take().unwrap_or_default();
-        // With lower positions the client would get its QoS 2 messages twice. They may be of a subscription that has a lower QoS by now.
+        // Lower positions would deliver QoS 2 messages twice, also those of a subscription that has a lower QoS by now.
         let is_exactly_once = subscriptions.iter().any(|it| it.qos() == 2)
             || mqtt.inflight.iter().any(Inflight::is_exactly_once)
-            || recording.is_exactly_once && !mqtt.inflight.is_empty();
-        let repeated: Vec<bool> = mqtt
+            || recording.has_exactly_once && !mqtt.inflight.is_empty();
+        let is_resent: Vec<bool> = mqtt
             .inflight
             .iter()
-            .map(|sent| !is_exactly_once && lower_positions(ctx, &mut subscriptions, sent))
+            .map(|message| !is_exactly_once && lower_positions(ctx, &mut subscriptions, message))
             .collect();
-        let inflight = mqtt.inflight.iter().zip(&repeated);
+        let inflight = mqtt.inflight.iter().zip(&is_resent);
         let session = StoredSession {
             epoch: ctx.world.epoch,
             subscriptions,
             inflight: inflight
                 .filter(|(_, is_repeated)| !**is_repeated)
-                .map(|(sent, _)| stored(sent))
+                .map(|(message, _)| stored_message(message))
                 .collect(),
-            waiting: mqtt.waiting.iter().map(stored).collect(),
+            waiting: mqtt.waiting.iter().map(stored_message).collect(),
             received: mqtt.unreleased().collect(),
-            keyless: recording.keyless(),
+            keyless: recording.keyless_ids(),
             token: mqtt.token,
         };
         let after = Outline::from_session(&session);
         let is_whole = recording.is_whole_due();
-        let (news, bytes) = match recording.outline.take().filter(|_| !is_whole) {
+        let (change, bytes) = match recording.outline.take().filter(|_| !is_whole) {
             Some(before) => {
                 let patch = before.patch(&session, &after);
                 let bytes = patch.changes.bytes.len();
-                recording.add_parts(bytes);
+                recording.add_patch_bytes(bytes);
                 (SessionNews::Patch(patch), bytes)
             }
             None => {
@@ -183,7 +186,7 @@ impl Front {
                 };
                 let (state, will) = (session.encode(), terms.will.as_ref());
                 let bytes = state.bytes.len() + will.map_or(0, |will| will.bytes());
-                (recording.whole_bytes, recording.parts_bytes) = (bytes as u32, 0);
+                (recording.whole_bytes, recording.patch_bytes) = (bytes as u32, 0);
                 (SessionNews::Whole(state, terms), bytes)
             }
         };
@@ -195,32 +198,32 @@ impl Front {
             id,
             owner,
             to,
-            news,
+            news: change,
             charge,
         });
         subs.lanes.ask(home, |_| Ask::SessionRecord(record));
         recording.outline = Some(after);
         if let Some(keyless) = &mut recording.keyless {
-            (keyless.released.iter_mut()).for_each(|it| it.is_asked = true);
+            (keyless.released.iter_mut()).for_each(|it| it.is_record_in_flight = true);
         }
-        recording.is_exactly_once = is_exactly_once;
-        recording.is_asked = true;
-        recording.asked_s = now_s;
-        (recording.is_wanted, recording.has_news) = (false, false);
-        let mqtt = mqtt_state(&mut clients.conns, slot);
+        recording.has_exactly_once = is_exactly_once;
+        recording.is_in_flight = true;
+        recording.recorded_at_s = now_s;
+        (recording.is_pending, recording.has_new_acks) = (false, false);
+        let mqtt = mqtt_state_mut(&mut clients.conns, slot);
         mqtt.recording = Some(recording);
         for suback in &mut mqtt.subacks {
-            suback.is_asked |= suback.waiting == 0;
+            suback.is_record_in_flight |= suback.unanswered_homes == 0;
         }
-        for sent in &mut mqtt.inflight {
-            if sent.unsent == Unsent::Wanted {
-                sent.unsent = Unsent::Asked;
+        for message in &mut mqtt.inflight {
+            if message.record_wait == RecordWait::NextRecord {
+                message.record_wait = RecordWait::RecordInFlight;
             }
         }
     }
 }
 
-/// The log has the last record of the session: sends the packets that waited for it.
+/// Called when the session's record is committed: sends the packets that waited for it.
 pub(super) fn session_recorded<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -228,22 +231,25 @@ pub(super) fn session_recorded<I: Io>(
     io: &mut I,
 ) {
     if clients.mqtt_must_wait(slot) {
-        // Received packets may wait for the packets that are sent now.
+        // After these packets the client may be read again.
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
-    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let mqtt = mqtt_state_mut(&mut clients.conns, slot);
     let recording = mqtt.recording();
-    recording.is_asked = false;
-    let is_wanted = core::mem::take(&mut recording.is_wanted);
+    recording.is_in_flight = false;
+    let is_wanted = core::mem::take(&mut recording.is_pending);
     if let Some(keyless) = &mut recording.keyless {
-        let released = keyless.released.extract_if(.., |it| it.is_asked);
+        let released = keyless.released.extract_if(.., |it| it.is_record_in_flight);
         let released: Vec<PacketId> = released.map(|it| it.packet_id).collect();
         for id in released {
             clients.write_pubcomp(slot, id, true);
         }
     }
-    let mqtt = mqtt_state(&mut clients.conns, slot);
-    let asked = mqtt.subacks.iter().filter(|suback| suback.is_asked);
+    let mqtt = mqtt_state_mut(&mut clients.conns, slot);
+    let asked = mqtt
+        .subacks
+        .iter()
+        .filter(|suback| suback.is_record_in_flight);
     let asked: Vec<u16> = asked.map(|suback| suback.packet_id).collect();
     for packet_id in asked {
         if let Some(id) = PacketId::new(packet_id) {
@@ -258,41 +264,45 @@ pub(super) fn session_recorded<I: Io>(
     clients.send_reply(slot, io);
 }
 
-/// Moves the positions of the subscriptions that brought this message before it. Returns false if there are none: then the message itself must be
-/// recorded.
+/// Moves the positions of the subscriptions that match this message to before the message. Returns false if this cannot bring the message back, so that the
+/// message itself must be recorded.
 fn lower_positions(
     ctx: &Context,
     subscriptions: &mut [StoredSubscription<'_>],
-    sent: &Inflight,
+    message: &Inflight,
 ) -> bool {
-    if sent.qos() != 1 || sent.step != Step::Published || sent.group.is_some() || sent.offset == 0 {
+    if message.qos() != 1
+        || message.step != DeliveryStep::Published
+        || message.group.is_some()
+        || message.offset == 0
+    {
         return false;
     }
-    if sent.has_retain() {
-        // A subscription that asked for the retained message may have brought newer messages before.
+    if message.has_retain() {
+        // The client may have got newer messages of the topic before this retained one.
         return false;
     }
-    let (name, before) = (sent.topic(), sent.offset - 1);
+    let (name, offset_before) = (message.topic(), message.offset - 1);
     let partition = usize::from(ctx.partition_of(name));
-    let mut is_found = false;
+    let mut has_lowered = false;
     for subscription in subscriptions {
         if subscription.is_shared() || !topic::matches(&subscription.filter, name) {
             continue;
         }
-        let at = match topic::has_wildcard(&subscription.filter) {
+        let index = match topic::has_wildcard(&subscription.filter) {
             true => partition,
             false => 0,
         };
-        if let Some(position) = subscription.positions.get_mut(at) {
-            is_found = true;
+        if let Some(position) = subscription.positions.get_mut(index) {
+            has_lowered = true;
             if planted::is(Fault::HighPosition) {
                 continue;
             }
-            *position = before.min(*position);
-            if let Some(start) = subscription.starts.get_mut(at) {
-                *start = before.min(*start);
+            *position = offset_before.min(*position);
+            if let Some(start) = subscription.starts.get_mut(index) {
+                *start = offset_before.min(*start);
             }
         }
     }
-    is_found
+    has_lowered
 }

@@ -1,9 +1,9 @@
 //! Resumes a session on a new connection: restores its subscriptions and messages from their [stored form](crate::mail::session::stored).
 //!
-//! Invariant: the CONNACK waits until each subscription without a position is in force, so the client gets what is published after the CONNACK.
-//! Subscriptions with a position read the messages that they miss meanwhile from the log.
+//! Invariant: the client gets all messages that are published after its CONNACK. For this, the CONNACK waits until each subscription without a position is in
+//! force. A subscription with a position reads the messages that it has missed from the log.
 //!
-//! The opposite, the stored form of a connection's session, is in `suspend.rs`.
+//! `suspend.rs` makes the stored form.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -23,16 +23,18 @@ use crate::mail::session::patch::Outline;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::mqtt::access::{may_keep_subscription, permitted_messages};
-use crate::protocol::mqtt::client::mqtt_state;
-use crate::protocol::mqtt::close::end_unplaced;
-use crate::protocol::mqtt::deliver::send_inflight;
+use crate::protocol::mqtt::client::mqtt_state_mut;
+use crate::protocol::mqtt::close::end_for_unplaced;
+use crate::protocol::mqtt::deliver::resend_inflight;
 use crate::protocol::mqtt::options::options_of;
-use crate::protocol::mqtt::overlap::{end_starts, set_starts};
+use crate::protocol::mqtt::overlap::{drop_starts_if_live, set_starts};
 use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
 use crate::protocol::mqtt::shared::join_group;
-use crate::protocol::mqtt::state::{Inflight, Keyless, Mqtt, NO_END_S, RESUMED, Step, Unsent};
-use crate::protocol::mqtt::subscribe::join;
-use crate::protocol::mqtt::subscription::Wanted;
+use crate::protocol::mqtt::state::{
+    DeliveryStep, Inflight, KeylessMessages, MqttState, NO_END_S, RecordWait, SubackEntry,
+};
+use crate::protocol::mqtt::subscribe::begin_subscription;
+use crate::protocol::mqtt::subscription::WantedSubscription;
 
 /// Resumes a session on the connection in `slot`, whose CONNACK is written and not yet sent.
 pub(super) fn resume_session<I: Io>(
@@ -50,9 +52,9 @@ pub(super) fn resume_session<I: Io>(
         // The log has this state.
         let outline = Some(Outline::from_session(&session));
         let random = clients.protocol_state.next_number(&clients.ctx);
-        let recording = mqtt_state(&mut clients.conns, slot).recording();
+        let recording = mqtt_state_mut(&mut clients.conns, slot).recording();
         recording.outline = outline;
-        recording.goes_on_from(state.bytes.len(), random);
+        recording.continue_from(state.bytes.len(), random);
     }
     let StoredSession {
         epoch,
@@ -66,18 +68,18 @@ pub(super) fn resume_session<I: Io>(
     clients.expand(slot);
     let records_sessions = clients.ctx.world.records_sessions();
     let (inflight, waiting) = (
-        permitted_messages(clients, slot, resumed(inflight)),
-        permitted_messages(clients, slot, resumed(waiting)),
+        permitted_messages(clients, slot, inflight_from(inflight)),
+        permitted_messages(clients, slot, inflight_from(waiting)),
     );
-    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let mqtt = mqtt_state_mut(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
     let received: BTreeSet<u16> = received.into_iter().collect();
     if token != 0 && records_sessions {
-        mqtt.received = keyless.iter().copied().collect();
-        mqtt.received_before = &received - &mqtt.received;
+        mqtt.received_ids = keyless.iter().copied().collect();
+        mqtt.earlier_received_ids = &received - &mqtt.received_ids;
     } else {
-        // A clean stop came between, so all of them were published.
-        mqtt.received = received;
+        // The server was stopped cleanly, so all these messages were published.
+        mqtt.received_ids = received;
     }
     match token {
         // The log has no state of this session yet.
@@ -91,13 +93,13 @@ pub(super) fn resume_session<I: Io>(
             mqtt.token = token;
             note_keyless(mqtt);
         }
-        // The session is not recorded, whatever it was before.
+        // Sessions are not recorded now, whether or not this one was before.
         _ => {}
     }
     let replicates_sessions = clients.ctx.world.replicates_sessions();
-    let mqtt = mqtt_state(&mut clients.conns, slot);
+    let mqtt = mqtt_state_mut(&mut clients.conns, slot);
     if replicates_sessions {
-        mqtt.releases_before = u16::MAX;
+        mqtt.earlier_releases_left = u16::MAX;
     }
     if planted::is(Fault::LostInflight) {
         mqtt.inflight.pop_front();
@@ -106,48 +108,49 @@ pub(super) fn resume_session<I: Io>(
         mqtt.inflight.make_contiguous().reverse();
     }
     if planted::is(Fault::ForgottenIds) {
-        mqtt.received.clear();
+        mqtt.received_ids.clear();
     }
     debug_assert!(clients.conns.get(slot).has_option(SUBSCRIPTION_LIST));
     match subscriptions.iter().any(begins_live) {
         true => clients.hold_reply(slot, io),
         false => clients.send_reply(slot, io),
     }
-    send_inflight(clients, slot, io);
+    resend_inflight(clients, slot, io);
     let mut unplaced = None;
     for subscription in &subscriptions {
         if let Err(reason) = resume_subscription(clients, subs, slot, epoch, subscription) {
             let mut bytes = Vec::new();
             subscription.encode(&mut bytes);
-            let state = mqtt_state(&mut clients.conns, slot);
-            state.unplaced.push(bytes.into_boxed_slice());
+            let state = mqtt_state_mut(&mut clients.conns, slot);
+            state.unplaced_subscriptions.push(bytes.into_boxed_slice());
             unplaced = Some((&subscription.filter, reason));
         }
     }
-    end_starts(&mut clients.conns, slot);
-    clients.confirm_resumed(slot, io);
+    drop_starts_if_live(&mut clients.conns, slot);
+    clients.connack_when_confirmed(slot, io);
     if let Some((filter, reason)) = unplaced {
-        end_unplaced(clients, slot, filter, reason, io);
+        end_for_unplaced(clients, slot, filter, reason, io);
     }
 }
 
-/// No home knows the QoS 2 messages that the session has now.
-fn note_keyless(mqtt: &mut Mqtt) {
-    if !mqtt.received.is_empty() {
-        let unreleased = mqtt.received.clone();
-        mqtt.recording().keyless = Some(Box::new(Keyless {
+/// Notes that no home recognises the unreleased QoS 2 messages of the session.
+fn note_keyless(mqtt: &mut MqttState) {
+    if !mqtt.received_ids.is_empty() {
+        let unreleased = mqtt.received_ids.clone();
+        mqtt.recording().keyless = Some(Box::new(KeylessMessages {
             unreleased,
             released: Vec::new(),
         }));
     }
 }
 
-/// Whether a subscription without a position begins with the next message. A shared one does not, since its group has the position.
+/// Whether a resumed subscription begins with the next message: it has no position, and is not shared, since the position of a shared one is that of the
+/// group.
 fn begins_live(subscription: &StoredSubscription<'_>) -> bool {
     subscription.positions.is_empty() && !subscription.is_shared()
 }
 
-/// Joins a subscription again. If the client may no longer have it, releases its log.
+/// Subscribes the client again. If it lacks the right now, tells the homes instead that they need not keep messages for the subscription.
 ///
 /// # Errors
 /// There is no room for its filter.
@@ -165,24 +168,28 @@ fn resume_subscription(
         }
         return Ok(());
     }
-    let all = since_all(epoch, &subscription.positions);
+    let since = resume_positions(epoch, &subscription.positions);
     let options = options_of(subscription.options);
-    let waits = begins_live(subscription);
-    let wanted = Wanted {
+    let is_live_from_start = begins_live(subscription);
+    let wanted = WantedSubscription {
         filter,
         options,
         identifier: subscription.identifier,
-        retained: subscription.lacks_retained,
-        granted: if waits { RESUMED } else { (0, 0) },
+        wants_retained: subscription.lacks_retained,
+        suback_entry: match is_live_from_start {
+            true => SubackEntry::RESUMED,
+            false => SubackEntry::NONE,
+        },
     };
-    mqtt_state(&mut clients.conns, slot).unconfirmed += u32::from(waits);
+    mqtt_state_mut(&mut clients.conns, slot).unconfirmed_subscriptions +=
+        u32::from(is_live_from_start);
     if subscription.is_shared() {
         join_group(clients, &mut subs.lanes, slot, &wanted, true);
         return Ok(());
     }
-    let part = join(clients, subs, slot, &wanted, &all)?;
-    if topic::has_wildcard(filter) && subscription.lacks_retained && !waits {
-        resend_retained(clients, subs, slot, part, filter);
+    let sub_index = begin_subscription(clients, subs, slot, &wanted, &since)?;
+    if topic::has_wildcard(filter) && subscription.lacks_retained && !is_live_from_start {
+        resend_retained(clients, subs, slot, sub_index, filter);
     }
     if options.max_qos != Qos::AtMostOnce {
         if epoch == clients.ctx.world.epoch {
@@ -192,7 +199,7 @@ fn resume_subscription(
             };
             set_starts(clients, subs, slot, filter, starts);
         }
-        // Joining has counted the subscription at its homes, which count it already.
+        // The homes have counted this subscription before. `begin_subscription` has counted it again, so one count is taken back.
         let (hash, _) = clients.ctx.hash_and_home_of(filter);
         count_qos_subscription_of(&mut subs.lanes, &clients.ctx, hash, filter, false);
     }
@@ -200,26 +207,26 @@ fn resume_subscription(
 }
 
 /// The positions at which a resumed subscription continues.
-fn since_all(epoch: u32, seen: &[u64]) -> Vec<Since> {
+fn resume_positions(epoch: u32, offsets: &[u64]) -> Vec<Since> {
     let at = |offset: &u64| Since::At(Position::new(epoch, *offset));
-    seen.iter().map(at).collect()
+    offsets.iter().map(at).collect()
 }
 
-fn resumed(messages: Vec<StoredMessage<'_>>) -> VecDeque<Inflight> {
-    let one = |message: StoredMessage<'_>| Inflight {
+fn inflight_from(messages: Vec<StoredMessage<'_>>) -> VecDeque<Inflight> {
+    let entry = |message: StoredMessage<'_>| Inflight {
         packet_id: message.packet_id,
         step: match message.is_released {
-            false => Step::Published,
-            true => Step::Released,
+            false => DeliveryStep::Published,
+            true => DeliveryStep::Released,
         },
         end_s: message.end_s.unwrap_or(NO_END_S),
-        // Offsets are not stored. 0 counts as older than every message of the topic.
+        // Offsets are not stored. 0 is older than every message of the topic.
         offset: 0,
         group: None,
         version: message.version,
         packet: Box::from(message.packet),
         payload: message.payload,
-        unsent: Unsent::No,
+        record_wait: RecordWait::None,
     };
-    messages.into_iter().map(one).collect()
+    messages.into_iter().map(entry).collect()
 }

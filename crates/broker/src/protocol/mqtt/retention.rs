@@ -1,6 +1,6 @@
-//! Subscriptions of QoS 1 and 2, and groups of shared subscriptions, make homes keep more messages than the rules say. This tells the homes when
-//! such a subscription begins and ends, also for the [stored](crate::mail::session::stored) subscriptions of a session that ends while its client is
-//! away.
+//! Tells homes which messages they must keep for MQTT. A home (the shard that keeps a topic) keeps more messages than the rules require if a subscription of
+//! QoS 1 or 2, or a shared one, needs them. So homes are told when such a subscription begins and ends, also a
+//! [stored](crate::mail::session::stored) one of a session that ends while its client is away.
 
 use alloc::vec::Vec;
 
@@ -16,9 +16,9 @@ use crate::mail::session::SavedSession;
 use crate::mail::session::stored::{StoredSubscription, subscriptions};
 use crate::mail::{Ask, ReleaseAt, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions, Work};
-use crate::protocol::mqtt::client::{self, mqtt_state};
+use crate::protocol::mqtt::client::{self, mqtt_state_mut};
 use crate::protocol::mqtt::options::{QOS_SHIFT, qos};
-use crate::protocol::mqtt::subscription::Wanted;
+use crate::protocol::mqtt::subscription::WantedSubscription;
 use crate::store::slab::NONE;
 
 /// Tells a topic's home that a subscription needs its messages kept, or no longer needs them.
@@ -26,11 +26,11 @@ pub(super) fn count_qos_subscription(
     subs: &mut Subscriptions,
     ctx: &Context,
     topic: u32,
-    on: bool,
+    is_needed: bool,
 ) {
     let hash = subs.topics.get(topic).hash;
     let name = subs.topics.name(topic).to_vec();
-    count_qos_subscription_of(&mut subs.lanes, ctx, hash, &name, on);
+    count_qos_subscription_of(&mut subs.lanes, ctx, hash, &name, is_needed);
 }
 
 pub(crate) fn count_qos_subscription_of(
@@ -38,41 +38,41 @@ pub(crate) fn count_qos_subscription_of(
     ctx: &Context,
     hash: u32,
     name: &[u8],
-    on: bool,
+    is_needed: bool,
 ) {
     for home in homes_of(ctx, name) {
         lanes.ask(home, |bytes| Ask::CountQosSubscription {
             hash,
             name: Span::append(bytes, name),
-            on,
+            on: is_needed,
         });
     }
 }
 
-/// The SUBACK waits until the homes know whether the messages of the subscription are to be kept, which they are told by [`count_qos_subscription`].
-/// The fences count like pages: a client that changes its mind again and again does not fill the lanes to the homes.
+/// Lets the SUBACK wait until the homes know whether they must keep messages for the subscription, which [`count_qos_subscription`] tells them. The fences count
+/// as pages, so that a client that changes its subscription again and again does not fill the lanes to the homes.
 pub(super) fn await_retention(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
-    wanted: &Wanted<'_>,
+    wanted: &WantedSubscription<'_>,
 ) {
-    let (packet_id, _) = wanted.granted;
+    let packet_id = wanted.suback_entry.packet_id;
     let to = clients.conns.reply_to(slot, packet_id.into());
     let homes = homes_of(&clients.ctx, wanted.filter);
-    let state = mqtt_state(&mut clients.conns, slot);
-    state.needs_told = true;
+    let state = mqtt_state_mut(&mut clients.conns, slot);
+    state.is_retention_unconfirmed = true;
     let mut all = state.subacks.iter_mut();
     if let Some(suback) = all.find(|suback| suback.packet_id == packet_id) {
         let fences = homes.len();
-        suback.waiting += fences as u32;
+        suback.unanswered_homes += fences as u32;
         homes.for_each(|home| lanes.ask(home, |_| Ask::Fence(to)));
         count_asked_pages(&mut clients.conns, slot, fences as u32);
         clients.meter.work.steps.add(fences);
     }
 }
 
-/// The session ends: releases the logs of its subscriptions.
+/// Tells the homes that the session ends, so they need not keep messages for its subscriptions.
 pub(super) fn release_logs(clients: &Clients, subs: &mut Subscriptions, slot: u32) {
     let row = clients.conns.get(slot);
     if !row.has_option(SUBSCRIPTION_LIST) {
@@ -82,26 +82,26 @@ pub(super) fn release_logs(clients: &Clients, subs: &mut Subscriptions, slot: u3
         return;
     }
     let list = list_of(&clients.conns, slot);
-    let needs = |sub: &Sub| {
+    let needs_log = |sub: &Sub| {
         !is_vacant(sub) && sub.protocol_state.group.is_none() && qos(sub.protocol_state.options) > 0
     };
-    let parts = (0..list.len()).filter(|part| needs(&list[*part]));
-    for part in parts.collect::<Vec<_>>() {
-        release_log(clients, subs, slot, part as u32);
+    let sub_indexes = (0..list.len()).filter(|sub_index| needs_log(&list[*sub_index]));
+    for sub_index in sub_indexes.collect::<Vec<_>>() {
+        release_log(clients, subs, slot, sub_index as u32);
     }
 }
 
-/// Releases the log of one subscription.
-pub(super) fn release_log(clients: &Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
-    let topic = list::sub(&clients.conns, slot, part).map_or(NONE, |sub| sub.topic);
+/// Tells the homes that they need not keep messages for one subscription.
+pub(super) fn release_log(clients: &Clients, subs: &mut Subscriptions, slot: u32, sub_index: u32) {
+    let topic = list::sub(&clients.conns, slot, sub_index).map_or(NONE, |sub| sub.topic);
     if topic != NONE {
         count_qos_subscription(subs, &clients.ctx, topic, false);
-    } else if let Some(filter) = filter_of(&clients.conns, &subs.matching, slot, part) {
+    } else if let Some(filter) = filter_of(&clients.conns, &subs.matching, slot, sub_index) {
         count_qos_subscription_of(&mut subs.lanes, &clients.ctx, 0, &filter, false);
     }
 }
 
-/// The homes that keep messages which a filter may match.
+/// The homes whose messages a filter may match.
 pub(crate) fn homes_of(ctx: &Context, filter: &[u8]) -> core::ops::Range<ShardId> {
     if topic::has_wildcard(filter) {
         return 0..ctx.world.homes;
@@ -110,21 +110,21 @@ pub(crate) fn homes_of(ctx: &Context, filter: &[u8]) -> core::ops::Range<ShardId
     home..home + 1
 }
 
-/// A session ends: homes need not keep messages for its subscriptions any more. Its QoS 2 messages are [released](release_published) when its end is in
-/// the log.
+/// Tells the homes that a stored session ends, so they need not keep messages for its subscriptions. Its QoS 2 messages are
+/// [released](release_published) later, when its end is in the log.
 pub(crate) fn session_ended(
     lanes: &mut Lanes,
     work: &Work,
     ctx: &Context,
-    ended: Option<SavedSession>,
+    session: Option<SavedSession>,
 ) {
-    let Some(ended) = ended else { return };
-    let bytes = &ended.state.bytes;
+    let Some(session) = session else { return };
+    let bytes = &session.state.bytes;
     work.steps.add_bytes(bytes.len());
     release_needs(lanes, work, ctx, bytes);
 }
 
-/// Homes need not keep messages for a stored session any more.
+/// Tells the homes that they need not keep messages for a stored session.
 pub(crate) fn release_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored: &[u8]) {
     for subscription in subscriptions(stored).filter(StoredSubscription::needs_log) {
         work.steps.add(1);
@@ -132,8 +132,8 @@ pub(crate) fn release_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, store
     }
 }
 
-/// Homes keep messages for a stored session from now on. A node of a cluster has no stored session with shared subscriptions.
-pub(crate) fn count_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored: &[u8]) {
+/// Tells the homes to keep messages for a stored session. Used in a cluster, where stored sessions have no shared subscriptions.
+pub(crate) fn count_stored_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored: &[u8]) {
     for subscription in subscriptions(stored).filter(|it| it.qos() > 0 && !it.is_shared()) {
         work.steps.add(1);
         let (hash, _) = ctx.hash_and_home_of(&subscription.filter);
@@ -141,15 +141,15 @@ pub(crate) fn count_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored:
     }
 }
 
-/// The session or the will with this token ends, if the token is not 0: homes forget which QoS 2 messages of the session are not released, or that the
-/// will was published. In a cluster that follows later from the record of the end.
+/// Tells the homes to forget the messages of the session or the will with this token, which ends. Does nothing for the token 0, and in a cluster, where the
+/// homes forget the messages when they read the record of the end.
 pub(crate) fn release_published(lanes: &mut Lanes, ctx: &Context, token: u64) {
     if token != 0 && !ctx.world.replicates_sessions() {
         release_token(lanes, ctx, token);
     }
 }
 
-/// Homes forget the messages of the session or the will with this token.
+/// Tells the homes to forget which QoS 2 messages of the session with this token are not released, or that the will with this token was published.
 pub(crate) fn release_token(lanes: &mut Lanes, ctx: &Context, token: u64) {
     let key = SessionKey::new(token, 0);
     for home in 0..ctx.world.homes {
@@ -162,7 +162,7 @@ pub(crate) fn release_token(lanes: &mut Lanes, ctx: &Context, token: u64) {
     }
 }
 
-/// A stored subscription with this filter ends: homes need not keep messages for it any more.
+/// Tells the homes that they need not keep messages for a stored subscription with this filter.
 pub(super) fn release_stored(lanes: &mut Lanes, ctx: &Context, filter: &[u8]) {
     if let Some((group, filter)) = split_shared(filter) {
         for home in homes_of(ctx, filter) {
@@ -178,12 +178,12 @@ pub(super) fn release_stored(lanes: &mut Lanes, ctx: &Context, filter: &[u8]) {
     }
 }
 
-/// The session ends: releases the logs of its subscriptions for which this connection had no room.
+/// Tells the homes that the session ends, for the subscriptions for which this connection had no room.
 pub(super) fn release_unplaced(clients: &Clients, lanes: &mut Lanes, slot: u32) {
-    let Some(mqtt) = client::mqtt(&clients.conns, slot) else {
+    let Some(mqtt) = client::mqtt_state(&clients.conns, slot) else {
         return;
     };
-    for subscription in mqtt.unplaced().filter(StoredSubscription::needs_log) {
+    for subscription in mqtt.decode_unplaced().filter(StoredSubscription::needs_log) {
         release_stored(lanes, &clients.ctx, &subscription.filter);
     }
 }

@@ -1,5 +1,5 @@
-//! A client as a member of shared subscriptions (MQTT 5.0 section 4.8.2). The groups and their cursors are at the homes. A member gives credit back for each
-//! message whose delivery is complete.
+//! Handles a client's shared subscriptions (MQTT 5.0 section 4.8.2). Each home has its group with the group's position, and sends each message to one member. A member has
+//! credit for a number of messages, and gives credit back for each message whose delivery is complete.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,64 +12,67 @@ use crate::client::list::{self, add_sub, count_asked_pages, part_name, part_name
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
-use crate::protocol::mqtt::client::{self, mqtt_state};
+use crate::protocol::mqtt::client::{self, mqtt_state_mut};
 use crate::protocol::mqtt::options::qos_of;
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, send_or_queue};
 use crate::protocol::mqtt::retention::{await_retention, homes_of};
-use crate::protocol::mqtt::state::{Inflight, Shared, Step, SubscriptionState};
-use crate::protocol::mqtt::subscription::Wanted;
+use crate::protocol::mqtt::state::{
+    DeliveryStep, GroupMembership, Inflight, SubackEntry, SubscriptionState,
+};
+use crate::protocol::mqtt::subscription::WantedSubscription;
 use crate::store::slab::NONE;
 
-/// The maximum number of unacknowledged messages of a client from one home of a group: enough to keep the client busy, and few enough that all members get
-/// messages.
-const CREDIT: u16 = 16;
+/// The maximum number of unacknowledged messages that one home of a group sends to a client: enough to keep the client busy, and few enough that all members
+/// get messages.
+const CREDIT_MAX: u16 = 16;
 
 /// Handles a home's answer to a join. Returns the subscription's index if the home has no room for the filter.
-pub(crate) fn group_joined<I: Io>(
+pub(crate) fn handle_group_join<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     (home, to): (ShardId, ReplyTo),
     (group, is_new_subscriber): (Option<u64>, bool),
     io: &mut I,
 ) -> Option<u32> {
-    let part = clients
+    let sub_index = clients
         .conns
         .is_waiting_for(to)
         .then(|| part_named(&clients.conns, to.slot, to.part))
         .flatten();
-    let shared = part.and_then(|part| shared_mut(&mut clients.conns, to.slot, part));
+    let shared =
+        sub_index.and_then(|sub_index| membership_mut(&mut clients.conns, to.slot, sub_index));
     let Some(shared) = shared else {
         // The connection has ended.
         if let Some(group) = group {
-            quit_group(lanes, home, group, to, Vec::new(), is_new_subscriber);
+            ask_to_leave_group(lanes, home, group, to, Vec::new(), is_new_subscriber);
         }
         return None;
     };
-    shared.waiting = shared.waiting.saturating_sub(1);
+    shared.unanswered_homes = shared.unanswered_homes.saturating_sub(1);
     shared.homes.extend(group.map(|group| (home, group)));
-    let done = shared.waiting == 0;
-    let part = part?;
+    let has_all_answers = shared.unanswered_homes == 0;
+    let sub_index = sub_index?;
     if group.is_none() {
-        return Some(part);
+        return Some(sub_index);
     }
-    if !done {
+    if !has_all_answers {
         return None;
     }
-    let Some(sub) = sub_mut(&mut clients.conns, to.slot, part) else {
+    let Some(sub) = sub_mut(&mut clients.conns, to.slot, sub_index) else {
         clients.end_as_broken(to.slot);
         return None;
     };
-    let granted = core::mem::take(&mut sub.protocol_state.granted);
-    if granted != (0, 0) {
+    let entry = core::mem::take(&mut sub.protocol_state.suback_entry);
+    if entry != SubackEntry::NONE {
         let options = qos_of(sub.protocol_state.options);
-        clients.grant(to.slot, granted, ReasonCode::granted(options));
+        clients.note_suback_code(to.slot, entry, ReasonCode::granted(options));
         clients.send_reply(to.slot, io);
     }
     None
 }
 
 /// Sends a message of a group to this client. If the connection has ended, gives the message back to the group.
-pub(crate) fn shared_message<I: Io>(
+pub(crate) fn handle_group_message<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     (home, to, group): (ShardId, ReplyTo, u64),
@@ -77,21 +80,21 @@ pub(crate) fn shared_message<I: Io>(
     io: &mut I,
 ) {
     let name = frames.name(name);
-    let part = clients
+    let sub_index = clients
         .conns
         .is_waiting_for(to)
         .then(|| part_named(&clients.conns, to.slot, to.part))
         .flatten();
-    let is_member =
-        part.is_some_and(|part| shared_mut(&mut clients.conns, to.slot, part).is_some());
-    let Some(part) = part.filter(|_| is_member) else {
+    let is_member = sub_index
+        .is_some_and(|sub_index| membership_mut(&mut clients.conns, to.slot, sub_index).is_some());
+    let Some(sub_index) = sub_index.filter(|_| is_member) else {
         let unacked = alloc::vec![Unacked {
             topic: name.into(),
             offset: record.offset,
         }];
-        return quit_group(lanes, home, group, to, unacked, false);
+        return ask_to_leave_group(lanes, home, group, to, unacked, false);
     };
-    let Some(sub) = list::sub(&clients.conns, to.slot, part) else {
+    let Some(sub) = list::sub(&clients.conns, to.slot, sub_index) else {
         return clients.end_as_broken(to.slot);
     };
     let identifiers = [sub.protocol_state.identifier];
@@ -99,7 +102,7 @@ pub(crate) fn shared_message<I: Io>(
     let delivery = DeliveryOptions {
         options: sub.protocol_state.options,
         identifiers: &identifiers,
-        group: Some((part as u16, partition)),
+        group: Some((sub_index as u16, partition)),
         is_in_no_log: true,
         ..DeliveryOptions::default()
     };
@@ -110,7 +113,13 @@ pub(crate) fn shared_message<I: Io>(
         retained: false,
     };
     if !send_or_queue(clients, to.slot, &delivery, &message, io) {
-        give_credit(clients, lanes, to.slot, part, (partition, record.offset));
+        give_credit(
+            clients,
+            lanes,
+            to.slot,
+            sub_index,
+            (partition, record.offset),
+        );
     }
 }
 
@@ -119,18 +128,18 @@ pub(super) fn join_group(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
-    wanted: &Wanted<'_>,
+    wanted: &WantedSubscription<'_>,
     restored: bool,
 ) {
     let Some((name, filter)) = split_shared(wanted.filter) else {
         return clients.end_as_broken(slot);
     };
     let homes = homes_of(&clients.ctx, filter);
-    let shared = Box::new(Shared {
-        text: wanted.filter.into(),
+    let shared = Box::new(GroupMembership {
+        name: wanted.filter.into(),
         homes: Vec::with_capacity(homes.len()),
-        waiting: homes.len() as u16,
-        restored,
+        unanswered_homes: homes.len() as u16,
+        is_restored: restored,
     });
     clients.conns.extra(slot).shared_bytes += shared.bytes() as u32;
     let sub = Sub {
@@ -138,16 +147,16 @@ pub(super) fn join_group(
         protocol_state: SubscriptionState {
             options: wanted.options.bits(),
             identifier: wanted.identifier,
-            granted: wanted.granted,
+            suback_entry: wanted.suback_entry,
             group: Some(shared),
             ..SubscriptionState::default()
         },
         ..Sub::default()
     };
-    let part = add_sub(&mut clients.conns, slot, sub);
+    let sub_index = add_sub(&mut clients.conns, slot, sub);
     let to = clients
         .conns
-        .reply_to(slot, part_name(&clients.conns, slot, part));
+        .reply_to(slot, part_name(&clients.conns, slot, sub_index));
     let receive_max = clients.conns.protocol_row(slot).receive_max;
     let party = clients.party(slot);
     for home in homes {
@@ -155,7 +164,7 @@ pub(super) fn join_group(
             to,
             name: name.into(),
             filter: filter.into(),
-            credit: u32::from(receive_max.min(CREDIT)),
+            credit: u32::from(receive_max.min(CREDIT_MAX)),
             is_new_subscriber: !restored,
             party,
         };
@@ -164,17 +173,26 @@ pub(super) fn join_group(
     }
     if !restored && clients.records_session(slot) {
         // A new group has its first position in the log before the SUBACK.
-        await_retention(clients, lanes, slot, &Wanted { filter, ..*wanted });
+        await_retention(
+            clients,
+            lanes,
+            slot,
+            &WantedSubscription { filter, ..*wanted },
+        );
     }
 }
 
-fn shared_mut(conns: &mut Connections, slot: u32, part: u32) -> Option<&mut Shared> {
+fn membership_mut(
+    conns: &mut Connections,
+    slot: u32,
+    sub_index: u32,
+) -> Option<&mut GroupMembership> {
     let extra = conns.find_extra_mut(slot)?;
-    let sub = extra.list.get_mut(part as usize)?;
+    let sub = extra.list.get_mut(sub_index as usize)?;
     sub.protocol_state.group.as_deref_mut()
 }
 
-fn quit_group(
+fn ask_to_leave_group(
     lanes: &mut Lanes,
     home: ShardId,
     group: u64,
@@ -191,23 +209,23 @@ fn quit_group(
     lanes.ask(home, |_| Ask::LeaveGroup(leave));
 }
 
-/// The delivery of one message of a group is complete: gives credit back. The message has this offset of the partition.
+/// Gives credit back for a message of a group, because its delivery is complete. The message is the one at this offset of the partition.
 pub(super) fn give_credit(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     (partition, offset): (PartitionId, u64),
 ) {
     let conns = &mut clients.conns;
     if conns.get(slot).link.outbox != NONE {
-        // Not before the socket has taken the bytes of the message.
-        let behind = &mut mqtt_state(conns, slot).groups_behind;
-        return behind.push((part, partition, offset));
+        // The credit waits until the socket has taken the bytes of the message.
+        let owed = &mut mqtt_state_mut(conns, slot).owed_credit;
+        return owed.push((sub_index, partition, offset));
     }
     let home = clients.ctx.world.placement().home_of(partition);
-    let to = conns.reply_to(slot, part_name(conns, slot, part));
-    let Some(shared) = shared_mut(conns, slot, part) else {
+    let to = conns.reply_to(slot, part_name(conns, slot, sub_index));
+    let Some(shared) = membership_mut(conns, slot, sub_index) else {
         return;
     };
     let Some((_, group)) = shared.homes.iter().find(|at| at.0 == home) else {
@@ -222,65 +240,73 @@ pub(super) fn give_credit(
     lanes.ask(home, |_| ask);
 }
 
-/// Gives the credit back that waited for the socket.
+/// Gives back the credit that waited for the socket.
 pub(super) fn return_owed_credit(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
-    let mqtt = client::mqtt(&clients.conns, slot);
-    if mqtt.is_none_or(|mqtt| mqtt.groups_behind.is_empty()) {
+    let mqtt = client::mqtt_state(&clients.conns, slot);
+    if mqtt.is_none_or(|mqtt| mqtt.owed_credit.is_empty()) {
         return;
     }
-    let behind = &mut mqtt_state(&mut clients.conns, slot).groups_behind;
-    for (part, partition, offset) in core::mem::take(behind) {
-        give_credit(clients, lanes, slot, part, (partition, offset));
+    let owed = &mut mqtt_state_mut(&mut clients.conns, slot).owed_credit;
+    for (sub_index, partition, offset) in core::mem::take(owed) {
+        give_credit(clients, lanes, slot, sub_index, (partition, offset));
     }
 }
 
-/// Takes the client out of a group. Gives messages back that were never sent. If the subscription ends too, also gives unacknowledged messages of QoS 1
-/// back.
-pub(super) fn part_group(
+/// Takes the client out of the group of a shared subscription, and returns the messages that were never sent to the group. If the subscription ends too,
+/// also returns unacknowledged QoS 1 messages.
+pub(super) fn leave_share_group(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     ends: bool,
 ) {
     let placement = clients.ctx.world.placement();
     let conns = &mut clients.conns;
-    let to = conns.reply_to(slot, part_name(conns, slot, part));
-    let Some(shared) = shared_mut(conns, slot, part) else {
+    let to = conns.reply_to(slot, part_name(conns, slot, sub_index));
+    let Some(shared) = membership_mut(conns, slot, sub_index) else {
         return;
     };
     let homes: Vec<_> = shared.homes.drain(..).collect();
-    let mqtt = mqtt_state(conns, slot);
-    mqtt.left_group = true;
-    let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
-    let mut back: Vec<(PartitionId, Unacked)> = Vec::new();
-    let mut take = |sent: &Inflight| {
-        back.extend(sent.group.map(|(_, partition)| (partition, sent.unacked())));
+    let mqtt = mqtt_state_mut(conns, slot);
+    mqtt.has_left_group = true;
+    let is_of_group = |sent: &Inflight| {
+        sent.group
+            .is_some_and(|(group_index, _)| u32::from(group_index) == sub_index)
+    };
+    let mut returned: Vec<(PartitionId, Unacked)> = Vec::new();
+    let mut give_back = |sent: &Inflight| {
+        returned.extend(sent.group.map(|(_, partition)| (partition, sent.unacked())));
     };
     mqtt.waiting
         .iter()
-        .filter(|sent| of_part(sent))
-        .for_each(&mut take);
-    mqtt.waiting.retain(|sent| !of_part(sent));
+        .filter(|sent| is_of_group(sent))
+        .for_each(&mut give_back);
+    mqtt.waiting.retain(|sent| !is_of_group(sent));
     if ends {
-        let again = |sent: &&Inflight| of_part(sent) && sent.is_at_least_once();
-        mqtt.inflight.iter().filter(again).for_each(&mut take);
+        let is_unacknowledged = |sent: &&Inflight| is_of_group(sent) && sent.is_at_least_once();
+        mqtt.inflight
+            .iter()
+            .filter(is_unacknowledged)
+            .for_each(&mut give_back);
     }
     mqtt.inflight
         .iter_mut()
-        .filter(|sent| of_part(sent))
+        .filter(|sent| is_of_group(sent))
         .for_each(|sent| sent.group = None);
     for (home, group) in homes {
-        let of_home = back.iter().filter(|(at, _)| placement.home_of(*at) == home);
+        let of_home = returned
+            .iter()
+            .filter(|(at, _)| placement.home_of(*at) == home);
         let unacked = of_home.map(|(_, unacked)| unacked.clone()).collect();
-        quit_group(lanes, home, group, to, unacked, ends);
+        ask_to_leave_group(lanes, home, group, to, unacked, ends);
     }
 }
 
 impl Inflight {
     /// Whether it has QoS 1 and is not acknowledged.
     fn is_at_least_once(&self) -> bool {
-        self.step == Step::Published && self.qos() == 1
+        self.step == DeliveryStep::Published && self.qos() == 1
     }
 
     /// The message as its group takes it back.

@@ -19,16 +19,16 @@ use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::mqtt::options::{QOS_SHIFT, RETAIN_HANDLING};
-use crate::protocol::mqtt::reading::{LatestShown, Start};
+use crate::protocol::mqtt::reading::{LatestValuesRead, ReadStart};
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, SlabRow};
 
 /// The row of an MQTT connection, from its CONNECT on.
 pub struct MqttRow {
-    /// The session. Its row is [`NONE`] until the home has answered.
+    /// The session. Its row is [`NONE`] until the session's home (the shard that keeps the session) has answered.
     pub session: SessionId,
-    /// In seconds; 0 for no limit.
+    /// The longest silence of the client; 0 for no limit.
     pub keep_alive_s: u16,
     /// The packet id of the last message to the client.
     pub packet_id: u16,
@@ -78,206 +78,207 @@ impl MqttRow {
 
 /// State that few clients need, or that clients need only for a while.
 #[derive(Default)]
-pub struct Mqtt {
+pub struct MqttState {
     /// For how many seconds after the connection's end the session is kept.
     pub expiry_s: u32,
     /// The client is a bridge of 3.1.1: all its subscriptions have No Local and Retain As Published.
-    pub bridge: bool,
+    pub is_bridge: bool,
     /// The will.
     pub will: Option<Box<Will>>,
     /// QoS 1 and 2 messages that the client has not acknowledged, in the order in which they were sent.
     pub inflight: VecDeque<Inflight>,
-    /// Messages that wait for room in `inflight`: first those to be sent again, then retained messages and messages of groups.
+    /// Messages that wait for room in `inflight`: first those to be sent again, then retained messages and messages of shared subscriptions.
     pub waiting: VecDeque<Inflight>,
-    /// QoS 2 messages of the client that it has not released.
-    pub received: BTreeSet<u16>,
-    /// Packet ids of such messages on former connections of a session with a token. A message with one of these ids may have been published already. It goes
-    /// to its home, which knows that.
-    pub received_before: BTreeSet<u16>,
-    /// In a cluster: how many more messages of former connections the client may release, at most one for each packet id. Only the log knows all of them,
-    /// since one may have come to another node a moment ago.
-    pub releases_before: u16,
+    /// Packet ids of QoS 2 messages that the client has sent on this connection and not released.
+    pub received_ids: BTreeSet<u16>,
+    /// Packet ids of unreleased QoS 2 messages from earlier connections of a session with a token. If the client sends one of these ids again, the message
+    /// goes to its home, because only the home knows whether it was published already.
+    pub earlier_received_ids: BTreeSet<u16>,
+    /// In a cluster: how many more unknown packet ids the client may release, at most one release for each id. This node cannot know all ids: a moment ago
+    /// the client may have sent a message to another node.
+    pub earlier_releases_left: u16,
     /// The token by which homes know the session's QoS 2 messages. 0 if the session is not recorded.
     pub token: u64,
     /// In a cluster: the offset of the claim by which this connection got the session. Otherwise 0.
-    pub claim: u64,
-    /// Releases of QoS 2 messages that homes have not recorded.
-    pub releasing: Vec<Releasing>,
+    pub claim_offset: u64,
+    /// Releases of QoS 2 messages that some homes have not recorded yet.
+    pub pending_releases: Vec<PendingRelease>,
     /// Set while the client has exceeded the Receive Maximum of the CONNACK.
     pub past_maximum: Option<PastMaximum>,
-    /// The answers to the client's publishes, in their order.
-    pub answers: VecDeque<Answer>,
-    /// SUBACKs that wait for homes, and UNSUBACKs.
+    /// The answers to the client's publishes, in the order of the publishes.
+    pub answers: VecDeque<PublishAnswer>,
+    /// SUBACKs and UNSUBACKs that cannot be sent yet.
     pub subacks: Vec<Suback>,
-    /// Pairs of grants, of two SUBSCRIBEs for the same filter. The second of a pair belongs to the earlier SUBSCRIBE, which no home had answered when the
-    /// later one came. Both are given together.
-    pub grants_behind: Vec<((u16, u16), (u16, u16))>,
+    /// Pairs of (later, earlier) entries for the same filter: the client sent the later SUBSCRIBE before the home had answered the earlier one. The home's
+    /// answer fills both entries.
+    pub repeated_entries: Vec<(SubackEntry, SubackEntry)>,
     /// The number of filters of the current SUBSCRIBE that are done, if they need more than one turn.
     pub filters_done: u16,
     /// The client's topic aliases, as topics; an unset alias is empty.
-    pub aliases: Vec<Vec<u8>>,
+    pub client_aliases: Vec<Vec<u8>>,
     /// The client's Topic Alias Maximum.
     pub aliases_max: u16,
     /// The number of aliases that the server has assigned.
-    pub aliases_given: u16,
-    /// Messages of groups whose credit goes back when the socket is writable: the subscription's index, the partition and the offset.
-    pub groups_behind: Vec<(u32, PartitionId, u64)>,
-    /// Where subscriptions begin, while some still read from the log.
-    pub starts: Vec<Start>,
-    /// Subscriptions that get the latest values of their topics now, one after another.
-    pub retained_latest: Vec<LatestShown>,
+    pub aliases_assigned: u16,
+    /// Delivered messages of shared subscriptions whose credit goes back to the home when the outbox is empty: the subscription's index, the partition and
+    /// the offset.
+    pub owed_credit: Vec<(u32, PartitionId, u64)>,
+    /// Where each subscription begins to send. Kept only while some subscriptions still read from the log.
+    pub starts: Vec<ReadStart>,
+    /// Subscriptions that are being sent the latest values of their topics, one subscription after another.
+    pub retained_latest: Vec<LatestValuesRead>,
     /// [Stored](StoredSubscription) subscriptions of the session for which this connection had no room, so it is about to end.
-    pub unplaced: Vec<Box<[u8]>>,
-    /// Homes have not confirmed yet that they keep messages for a subscription.
-    pub needs_told: bool,
-    /// The client has left a group. Messages of the group may still arrive for the index that the subscription had.
-    pub left_group: bool,
+    pub unplaced_subscriptions: Vec<Box<[u8]>>,
+    /// A home may not know yet that it must keep messages for a subscription.
+    pub is_retention_unconfirmed: bool,
+    /// The client has left a shared subscription. Messages may still arrive for the index that the subscription had, so the indexes stay.
+    pub has_left_group: bool,
     /// Over WebSocket: the received part of an incomplete packet.
-    pub partial: SpillBuffer,
-    /// The progress of that packet.
-    pub progress: Progress,
+    pub partial_packet: SpillBuffer,
+    /// The progress of that packet's arrival.
+    pub packet_progress: Progress,
     /// The verdict on the CONNECT's credential, until the CONNECT is carried out.
-    pub asked: Option<Box<Asked>>,
-    /// Set until the CONNACK is written.
-    pub connecting: Option<Box<Connecting>>,
+    pub credential_check: Option<Box<CredentialCheck>>,
+    /// What the CONNACK will say. Set until the CONNACK is written.
+    pub pending_connack: Option<Box<PendingConnack>>,
     /// Set if the log may have records of the session.
-    pub recording: Option<Box<Recording>>,
+    pub recording: Option<Box<SessionRecording>>,
     /// The number of resumed subscriptions that the CONNACK waits for.
-    pub unconfirmed: u32,
+    pub unconfirmed_subscriptions: u32,
 }
 
 /// The release of a QoS 2 message, which homes record before the PUBCOMP.
-pub struct Releasing {
+pub struct PendingRelease {
     /// The packet id of the message.
     pub packet_id: u16,
     /// The number of homes that have not answered.
-    pub waiting: u16,
+    pub unanswered_homes: u16,
     /// Whether a home, or this connection, knew the message.
     pub is_known: bool,
     /// The message itself is refused with this reason, unless a home knows it from a former connection.
-    pub refused: Option<ReasonCode>,
+    pub refusal: Option<ReasonCode>,
 }
 
 /// The records of a session in the log.
 #[derive(Default)]
-pub struct Recording {
+pub struct SessionRecording {
     /// The state of the session according to all its records, those in flight included; `None` if this connection does not know it.
     pub outline: Option<Outline>,
     /// A record is in flight.
-    pub is_asked: bool,
+    pub is_in_flight: bool,
     /// The session must be recorded in the next turn, or when the record in flight is committed.
-    pub is_wanted: bool,
-    /// The messages since the first one in flight may include messages of QoS 2.
-    pub is_exactly_once: bool,
+    pub is_pending: bool,
+    /// Some messages in flight, or sent after the first of them, may be of QoS 2.
+    pub has_exactly_once: bool,
     /// The client has acknowledged messages since the last record.
-    pub has_news: bool,
-    /// The second of the last record.
-    pub asked_s: u32,
+    pub has_new_acks: bool,
+    /// The second in which the last record was made.
+    pub recorded_at_s: u32,
     /// Set if the client had QoS 2 messages that were published before the session had a token.
-    pub keyless: Option<Box<Keyless>>,
+    pub keyless: Option<Box<KeylessMessages>>,
     /// Bytes of the last record of the whole session, and of the changes since.
     pub whole_bytes: u32,
-    pub parts_bytes: u32,
+    pub patch_bytes: u32,
 }
 
-/// QoS 2 messages of the client that no home knows, since they were published before the session had a token. So the records of the session have their
-/// packet ids.
+/// QoS 2 messages that the client published before the session had a token, so no home recognises them. The session's records contain their packet
+/// ids instead.
 #[derive(Default)]
-pub struct Keyless {
-    /// The packet ids of those that the client has not released.
+pub struct KeylessMessages {
+    /// The packet ids that the client has not released.
     pub unreleased: BTreeSet<u16>,
-    /// Those that it has released, until a record no longer has them.
+    /// The packet ids that the client has released and that are still in the last committed record.
     pub released: Vec<KeylessRelease>,
 }
 
-/// A PUBREL whose PUBCOMP waits for a record of the session without its packet id. Otherwise the client could use the id for another message, which would
-/// be taken for the former one after a crash.
+/// A PUBREL whose PUBCOMP waits until a record without the packet id is committed. If the PUBCOMP came earlier, the client could use the id for another
+/// message, and after a crash the server would take that message for the old one.
 pub struct KeylessRelease {
     /// The packet id.
     pub packet_id: PacketId,
     /// Whether the record in flight does not have the id.
-    pub is_asked: bool,
+    pub is_record_in_flight: bool,
 }
 
-impl Keyless {
+impl KeylessMessages {
     /// Heap bytes, with those of the struct.
     fn bytes(&self) -> usize {
-        size_of::<Keyless>()
+        size_of::<KeylessMessages>()
             + self.unreleased.len() * RECEIVED_BYTES
             + self.released.capacity() * size_of::<KeylessRelease>()
     }
 }
 
-/// Changes of so many bytes may follow a record of the whole session, or more if the session is longer. Then the whole session is recorded again, since a
-/// process that reads the log needs time for each change.
-const PARTS_BYTES_MIN: u32 = 1024;
+/// After this many bytes of changes, or as many as the session has if that is more, the whole session is recorded again. Otherwise a process that reads the
+/// log would need too much time for the changes.
+const PATCH_BYTES_MIN: u32 = 1024;
 
-impl Recording {
-    /// The session of before has so many bytes, and an unknown number of changes may have followed its last whole record. `random` stands for their bytes: so
-    /// the whole session is recorded as often as it should be, also if each connection records only a few changes.
-    pub fn goes_on_from(&mut self, whole_bytes: usize, random: u64) {
+impl SessionRecording {
+    /// Continues the records of a resumed session, which has `whole_bytes` bytes. How many bytes of changes have followed the last whole record is unknown, so
+    /// `random_bytes` stands for them. On average the whole session is then recorded often enough, even if each connection records only a few changes.
+    pub fn continue_from(&mut self, whole_bytes: usize, random_bytes: u64) {
         self.whole_bytes = whole_bytes as u32;
-        self.parts_bytes = (random % u64::from(self.parts_bytes_max())) as u32;
+        self.patch_bytes = (random_bytes % u64::from(self.patch_bytes_max())) as u32;
     }
 
-    fn parts_bytes_max(&self) -> u32 {
+    fn patch_bytes_max(&self) -> u32 {
         let entries = self.outline.as_ref().map_or(0, Outline::bytes);
-        self.whole_bytes.max(entries as u32).max(PARTS_BYTES_MIN)
+        self.whole_bytes.max(entries as u32).max(PATCH_BYTES_MIN)
     }
 
-    /// The log gets changes of so many bytes. If these are as long as the session, they count as the whole session.
-    pub fn add_parts(&mut self, bytes: usize) {
+    /// Counts changes of this many bytes that go to the log. If they are as long as the session, they count as a record of the whole session.
+    pub fn add_patch_bytes(&mut self, bytes: usize) {
         let bytes = bytes as u32;
-        (self.whole_bytes, self.parts_bytes) = match bytes >= self.parts_bytes_max() {
+        (self.whole_bytes, self.patch_bytes) = match bytes >= self.patch_bytes_max() {
             true => (bytes, 0),
-            false => (self.whole_bytes, self.parts_bytes + bytes),
+            false => (self.whole_bytes, self.patch_bytes + bytes),
         };
     }
 
     /// Whether the next record has the whole session.
     pub fn is_whole_due(&self) -> bool {
-        self.outline.is_none() || self.parts_bytes >= self.parts_bytes_max()
+        self.outline.is_none() || self.patch_bytes >= self.patch_bytes_max()
     }
 
     /// Packet ids of unreleased QoS 2 messages that no home knows, in ascending order.
-    pub fn keyless(&self) -> Vec<u16> {
+    pub fn keyless_ids(&self) -> Vec<u16> {
         let unreleased = self.keyless.iter().flat_map(|it| &it.unreleased);
         unreleased.copied().collect()
     }
 
     /// Heap bytes, with those of the struct.
     fn bytes(&self) -> usize {
-        size_of::<Recording>()
+        size_of::<SessionRecording>()
             + self.outline.as_ref().map_or(0, Outline::bytes)
-            + self.keyless.as_ref().map_or(0, |it| it.bytes())
+            + self.keyless.as_ref().map_or(0, |item| item.bytes())
     }
 }
 
 /// Contents of the CONNACK, while the connection waits for its session.
-pub struct Connecting {
+pub struct PendingConnack {
     /// The client id that the server assigned.
-    pub assigned: Option<Box<str>>,
+    pub assigned_id: Option<Box<str>>,
     /// The server has set the keep alive.
-    pub server_keep_alive: bool,
+    pub tells_keep_alive: bool,
     /// The server has set the session expiry.
-    pub server_expiry: bool,
+    pub tells_expiry: bool,
     /// The server does not support shared subscriptions.
-    pub no_groups: bool,
+    pub tells_no_groups: bool,
     /// The home's answer: the stored session, or `None` if a new one begins.
-    pub given: Option<Option<EncodedSession>>,
+    pub session_answer: Option<Option<EncodedSession>>,
 }
 
-/// DUP in the first byte of a PUBLISH (section 3.3.1.1). A message in `waiting` has it if it was sent before.
+/// DUP in the first byte of a PUBLISH (section 3.3.1.1). A message in [`MqttState::waiting`] has it if it was sent before.
 const DUP: u8 = 0b1000;
 /// RETAIN in that byte (section 3.3.1.3).
 const RETAIN: u8 = 1;
 
-impl Connecting {
+impl PendingConnack {
     /// Heap bytes, with those of the struct.
     fn bytes(&self) -> usize {
-        let given = self.given.as_ref().and_then(Option::as_ref);
-        size_of::<Connecting>()
-            + self.assigned.as_ref().map_or(0, |id| id.len())
+        let given = self.session_answer.as_ref().and_then(Option::as_ref);
+        size_of::<PendingConnack>()
+            + self.assigned_id.as_ref().map_or(0, |id| id.len())
             + given.map_or(0, |state| state.bytes.len())
     }
 }
@@ -285,16 +286,16 @@ impl Connecting {
 /// Memory of a packet id in a `BTreeSet`: leaves have eleven slots, are two thirds full, and have a header.
 const RECEIVED_BYTES: usize = 6;
 
-/// The step of the delivery of a message (section 4.3).
+/// How far the delivery of a message to the client has come (section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DeliveryStep {
     /// PUBLISH was sent; PUBACK or PUBREC is due.
     Published,
     /// PUBREC was received and PUBREL was sent; PUBCOMP is due.
     Released,
 }
 
-/// The end of a message without a time to live.
+/// Stands for the end of a message that has no time to live.
 pub const NO_END_S: u64 = u64::MAX;
 
 /// A QoS 1 or 2 message to the client that is not acknowledged.
@@ -302,37 +303,37 @@ pub struct Inflight {
     /// Its packet id.
     pub packet_id: u16,
     /// The step of its delivery.
-    pub step: Step,
+    pub step: DeliveryStep,
     /// The Unix second in which its time to live ends, or [`NO_END_S`]. 64 bits, since a time to live may end after 2106.
     pub end_s: u64,
     /// Its offset.
     pub offset: u64,
-    /// For a message of a group: the subscription's index and the partition of the topic.
+    /// For a message of a shared subscription: the subscription's index and the partition of the topic.
     pub group: Option<(u16, PartitionId)>,
-    /// The version of its packet.
+    /// The MQTT version in which its packet is encoded.
     pub version: Version,
     /// The PUBLISH packet; that of a large message has an empty payload.
     pub packet: Box<[u8]>,
     /// The payload of a large message.
     pub payload: Option<Slice>,
     /// Whether its next packet to the client waits for a record of the session.
-    pub unsent: Unsent,
+    pub record_wait: RecordWait,
 }
 
-/// Whether a packet of a QoS 2 message waits until the step of its delivery is in the log. If it did not wait, the server would not know after a crash that
-/// it has sent the message, and the client could get it twice.
+/// Which record of the session a message's next packet waits for. A packet of a QoS 2 message must wait until the log has the step of its delivery: otherwise
+/// the server would not know after a crash that it has sent the message, and the client could get it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unsent {
-    /// It does not wait.
-    No,
-    /// It waits for a record that is not asked for yet.
-    Wanted,
-    /// It waits for the record in flight.
-    Asked,
+pub enum RecordWait {
+    /// None: the packet was sent, or may be sent.
+    None,
+    /// The next record, which was not sent to the home yet.
+    NextRecord,
+    /// The record in flight.
+    RecordInFlight,
 }
 
-/// The PUBLISH of a large message with an empty payload. `head` is the packet up to the payload.
-pub fn without_payload(head: &[u8]) -> Option<Box<[u8]>> {
+/// Turns the head of a PUBLISH (the packet up to its payload) into a whole packet with an empty payload.
+pub fn packet_without_payload(head: &[u8]) -> Option<Box<[u8]>> {
     let (_, len) = mqtt::fixed_header(head, usize::MAX).ok()??;
     let body = &head[len..];
     let mut packet = Vec::with_capacity(head.len());
@@ -344,20 +345,20 @@ pub fn without_payload(head: &[u8]) -> Option<Box<[u8]>> {
 }
 
 impl Inflight {
-    /// The topic that its packet names.
+    /// The topic in its packet; empty if the packet was dropped.
     pub fn topic(&self) -> &[u8] {
         let packet = self.publish();
         packet.map_or(b"", |publish| publish.topic.as_bytes())
     }
 
-    /// The QoS of its packet; 0 if the packet was dropped because the client has received it.
+    /// The QoS in its packet; 0 if the packet was dropped because the client has received it.
     pub fn qos(&self) -> u8 {
         self.packet.first().map_or(0, |first| first >> 1 & 3)
     }
 
     /// Whether it is of QoS 2.
     pub fn is_exactly_once(&self) -> bool {
-        self.step == Step::Released || self.qos() == 2
+        self.step == DeliveryStep::Released || self.qos() == 2
     }
 
     /// Whether its packet has RETAIN.
@@ -371,8 +372,8 @@ impl Inflight {
     }
 
     /// Whether its first PUBLISH still waits for a record.
-    pub fn is_first_unsent(&self) -> bool {
-        self.unsent != Unsent::No && self.step == Step::Published
+    pub fn is_publish_unsent(&self) -> bool {
+        self.record_wait != RecordWait::None && self.step == DeliveryStep::Published
     }
 
     /// Marks it as sent.
@@ -399,30 +400,30 @@ impl Inflight {
         self.packet.len() + self.payload.as_ref().map_or(0, |payload| payload.len())
     }
 
-    /// The client has received it: drops the packet.
-    pub fn let_go(&mut self) {
+    /// Drops the packet, because the client has received it.
+    pub fn drop_packet(&mut self) {
         (self.packet, self.payload) = ([].into(), None);
     }
 }
 
 /// The answer to one publish of the client.
-pub struct Answer {
-    /// Its packet id.
+pub struct PublishAnswer {
+    /// The packet id of the publish.
     pub packet_id: u16,
-    /// PUBREC instead of PUBACK.
-    pub exactly_once: bool,
-    /// The client has sent the message again. The home's answer to the first one answers this one too.
-    pub again: bool,
-    /// The reason code, when the home has answered.
+    /// The answer is a PUBREC, and not a PUBACK.
+    pub is_exactly_once: bool,
+    /// The publish repeats an unanswered one. The home's answer to the first one answers this one too.
+    pub is_repeat: bool,
+    /// The reason code; `None` until the home has answered.
     pub reason: Option<ReasonCode>,
 }
 
-impl Answer {
-    /// Whether the message with this id waits for the answer of a home.
-    pub fn is_due(&self, id: u16, exactly_once: bool) -> bool {
+impl PublishAnswer {
+    /// Whether the home still owes this answer, and it is for a message with this id and QoS.
+    pub fn is_due_for(&self, id: u16, exactly_once: bool) -> bool {
         self.reason.is_none()
-            && !self.again
-            && (self.packet_id, self.exactly_once) == (id, exactly_once)
+            && !self.is_repeat
+            && (self.packet_id, self.is_exactly_once) == (id, exactly_once)
     }
 }
 
@@ -430,45 +431,64 @@ impl Answer {
 pub struct Suback {
     /// Its packet id.
     pub packet_id: u16,
-    /// The number of answers of homes that it waits for.
-    pub waiting: u32,
-    /// The record of the session that it waits for is in flight.
-    pub is_asked: bool,
+    /// The number of answers of homes that it still waits for.
+    pub unanswered_homes: u32,
+    /// It waits for the record of the session that is in flight.
+    pub is_record_in_flight: bool,
     /// It answers an UNSUBSCRIBE.
     pub is_unsuback: bool,
-    /// A reason code for each filter.
+    /// The reason codes, one for each filter.
     pub reasons: Vec<ReasonCode>,
 }
 
-/// The verdict on the credential of a CONNECT.
-pub enum Asked {
+/// The check of a CONNECT's credential.
+pub enum CredentialCheck {
     /// The verifier has not answered.
     Pending,
-    /// The verdict.
+    /// The verifier's verdict.
     Answered(Identity),
 }
 
-/// In place of a grant: the subscription is a resumed one, and the CONNACK waits for it. No packet has the id 0.
-pub const RESUMED: (u16, u16) = (0, 1);
+/// The place of a filter's reason code in a SUBACK.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct SubackEntry {
+    /// The packet id of the SUBSCRIBE. No packet has the id 0, which [`SubackEntry::NONE`] and [`SubackEntry::RESUMED`] use.
+    pub packet_id: u16,
+    /// The index of the reason code.
+    pub code_index: u16,
+}
+
+impl SubackEntry {
+    /// No SUBACK waits for the subscription.
+    pub const NONE: SubackEntry = SubackEntry {
+        packet_id: 0,
+        code_index: 0,
+    };
+    /// The subscription is a resumed one, and the CONNACK waits for it.
+    pub const RESUMED: SubackEntry = SubackEntry {
+        packet_id: 0,
+        code_index: 1,
+    };
+}
 
 /// The options of a subscription in MQTT.
 #[derive(Default)]
 pub struct SubscriptionState {
-    /// Its options as on the wire.
+    /// Its options, encoded as in the SUBSCRIBE packet.
     pub options: u8,
-    /// Its identifier; 0 without one.
+    /// The subscription identifier; 0 for none.
     pub identifier: u32,
-    /// The alias of its topic.
+    /// The topic alias that the server has assigned; 0 for none.
     pub alias: u16,
-    /// The grant that is not given yet: the packet id of the SUBSCRIBE and the index of the reason code in its SUBACK, or [`RESUMED`].
-    pub granted: (u16, u16),
+    /// The entry that the home's answer will fill.
+    pub suback_entry: SubackEntry,
     /// Set for a shared subscription, which has no topic.
-    pub group: Option<Box<Shared>>,
+    pub group: Option<Box<GroupMembership>>,
 }
 
 impl types::SubscriptionState for SubscriptionState {
     fn name(&self) -> Option<&[u8]> {
-        self.group.as_deref().map(|group| &*group.text)
+        self.group.as_deref().map(|group| &*group.name)
     }
 
     fn unpack_options(options: &mut u32) -> SubscriptionState {
@@ -486,163 +506,186 @@ impl types::SubscriptionState for SubscriptionState {
     }
 }
 
-/// A client's subscription to a group.
-pub struct Shared {
+/// A client's membership in the group of a shared subscription.
+pub struct GroupMembership {
     /// `$share/{name}/{filter}` as in the SUBSCRIBE.
-    pub text: Box<[u8]>,
-    /// The group at each home that has answered.
+    pub name: Box<[u8]>,
+    /// The home and the group's number there, for each home that has answered.
     pub homes: Vec<(ShardId, u64)>,
     /// The number of homes that have not answered.
-    pub waiting: u16,
+    pub unanswered_homes: u16,
     /// The session had the subscription before this connection.
-    pub restored: bool,
+    pub is_restored: bool,
 }
 
-impl Shared {
+impl GroupMembership {
     /// Heap bytes, with those of the struct. They never change.
     pub fn bytes(&self) -> usize {
-        size_of::<Shared>() + self.text.len() + self.homes.capacity() * size_of::<(ShardId, u64)>()
+        size_of::<GroupMembership>()
+            + self.name.len()
+            + self.homes.capacity() * size_of::<(ShardId, u64)>()
     }
 }
 
-impl Mqtt {
+impl MqttState {
     /// Whether the connection waits for the verdict on its credential.
     pub fn awaits_verdict(&self) -> bool {
-        matches!(self.asked.as_deref(), Some(Asked::Pending))
+        matches!(
+            self.credential_check.as_deref(),
+            Some(CredentialCheck::Pending)
+        )
     }
 
     /// Whether none of this state is needed any more.
     pub fn is_idle(&self) -> bool {
         self.expiry_s == 0
-            && !self.bridge
+            && !self.is_bridge
             && self.will.is_none()
             && self.inflight.is_empty()
             && self.waiting.is_empty()
-            && self.received.is_empty()
-            && self.received_before.is_empty()
-            && self.releasing.is_empty()
+            && self.received_ids.is_empty()
+            && self.earlier_received_ids.is_empty()
+            && self.pending_releases.is_empty()
             && self.answers.is_empty()
             && self.subacks.is_empty()
-            && self.grants_behind.is_empty()
+            && self.repeated_entries.is_empty()
             && self.filters_done == 0
-            && self.aliases.is_empty()
+            && self.client_aliases.is_empty()
             && self.aliases_max == 0
-            && self.groups_behind.is_empty()
+            && self.owed_credit.is_empty()
             && self.starts.is_empty()
             && self.retained_latest.is_empty()
-            && self.unplaced.is_empty()
-            && !self.needs_told
-            && !self.left_group
-            && self.partial.is_empty()
-            && self.connecting.is_none()
+            && self.unplaced_subscriptions.is_empty()
+            && !self.is_retention_unconfirmed
+            && !self.has_left_group
+            && self.partial_packet.is_empty()
+            && self.pending_connack.is_none()
             && self.recording.is_none()
-            && self.unconfirmed == 0
-            && self.asked.is_none()
+            && self.unconfirmed_subscriptions == 0
+            && self.credential_check.is_none()
     }
 
-    /// Adds a message in flight and returns its place. Messages that have not been sent, since they wait for a record, stay last: messages are sent
-    /// again in the order in which they were sent first [MQTT-4.6.0-1].
+    /// Adds a message in flight and returns its index. Messages whose first PUBLISH waits for a record stay last, since messages must be sent again in the
+    /// order in which they were first sent [MQTT-4.6.0-1].
     pub fn add_inflight(&mut self, message: Inflight) -> usize {
-        let mut at = self.inflight.len();
-        if !message.is_first_unsent() {
-            let last = self.inflight.iter().rev();
-            at -= last.take_while(|it| it.is_first_unsent()).count();
+        let mut index = self.inflight.len();
+        if !message.is_publish_unsent() {
+            let newest_first = self.inflight.iter().rev();
+            index -= newest_first
+                .take_while(|entry| entry.is_publish_unsent())
+                .count();
         }
-        self.inflight.insert(at, message);
-        at
+        self.inflight.insert(index, message);
+        index
     }
 
-    /// Subscriptions of the session for which this connection had no room.
-    pub(super) fn unplaced(&self) -> impl Iterator<Item = StoredSubscription<'_>> {
-        let stored = self.unplaced.iter();
+    /// Decodes the subscriptions of the session for which this connection had no room.
+    pub(super) fn decode_unplaced(&self) -> impl Iterator<Item = StoredSubscription<'_>> {
+        let stored = self.unplaced_subscriptions.iter();
         // This connection has encoded them.
         stored.filter_map(|bytes| StoredSubscription::decode(&mut FieldReader(bytes)).ok())
     }
 
-    /// Notes the outcome of a publish for all messages that the client has sent with its packet id. Returns false if none waits for one.
-    pub fn answer(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) -> bool {
+    /// Sets the outcome of a publish. With QoS 2 it is the outcome of all publishes with this packet id that wait for one, otherwise of the first one. Returns
+    /// false if no publish waits.
+    pub fn set_outcome(&mut self, id: u16, exactly_once: bool, reason: ReasonCode) -> bool {
         let answers = self.answers.iter_mut();
-        let own = answers
-            .filter(|it| (it.packet_id, it.exactly_once) == (id, exactly_once))
+        let waiting = answers
+            .filter(|it| (it.packet_id, it.is_exactly_once) == (id, exactly_once))
             .filter(|it| it.reason.is_none());
-        // Two of QoS 1 with one id are two messages, each with its own answer.
-        let most = if exactly_once { usize::MAX } else { 1 };
-        let noted = own.take(most).map(|answer| answer.reason = Some(reason));
-        noted.count() > 0
+        // Two QoS 1 publishes with the same id are two messages, each with its own answer.
+        let count_max = if exactly_once { usize::MAX } else { 1 };
+        let updated = waiting
+            .take(count_max)
+            .map(|answer| answer.reason = Some(reason));
+        updated.count() > 0
     }
 
     /// Heap bytes, with those of the struct. Visits each message in flight and waiting.
     pub fn bytes(&self) -> usize {
         let packets = |list: &VecDeque<Inflight>| {
-            let packets: usize = list.iter().map(|sent| sent.packet.len()).sum();
+            let packets: usize = list.iter().map(|message| message.packet.len()).sum();
             list.capacity() * size_of::<Inflight>() + packets
         };
-        let subacks: usize = self.subacks.iter().map(|it| it.reasons.capacity()).sum();
-        let aliases: usize = self.aliases.iter().map(Vec::capacity).sum();
-        let unplaced: usize = self.unplaced.iter().map(|sub| sub.len()).sum();
-        let connecting = self.connecting.as_ref().map_or(0, |it| it.bytes());
-        size_of::<Mqtt>()
+        let subacks: usize = self
+            .subacks
+            .iter()
+            .map(|item| item.reasons.capacity())
+            .sum();
+        let aliases: usize = self.client_aliases.iter().map(Vec::capacity).sum();
+        let unplaced: usize = self
+            .unplaced_subscriptions
+            .iter()
+            .map(|bytes| bytes.len())
+            .sum();
+        let connecting = self.pending_connack.as_ref().map_or(0, |item| item.bytes());
+        size_of::<MqttState>()
             + self.will.as_ref().map_or(0, |will| will.bytes())
             + packets(&self.inflight)
             + packets(&self.waiting)
-            + (self.received.len() + self.received_before.len()) * RECEIVED_BYTES
-            + self.releasing.capacity() * size_of::<Releasing>()
-            + self.answers.capacity() * size_of::<Answer>()
+            + (self.received_ids.len() + self.earlier_received_ids.len()) * RECEIVED_BYTES
+            + self.pending_releases.capacity() * size_of::<PendingRelease>()
+            + self.answers.capacity() * size_of::<PublishAnswer>()
             + self.subacks.capacity() * size_of::<Suback>()
             + subacks
-            + self.grants_behind.capacity() * size_of::<[(u16, u16); 2]>()
-            + self.aliases.capacity() * size_of::<Vec<u8>>()
+            + self.repeated_entries.capacity() * size_of::<[SubackEntry; 2]>()
+            + self.client_aliases.capacity() * size_of::<Vec<u8>>()
             + aliases
-            + self.groups_behind.capacity() * size_of::<(u32, PartitionId, u64)>()
-            + self.starts.capacity() * size_of::<Start>()
-            + self.retained_latest.capacity() * size_of::<LatestShown>()
-            + self.unplaced.capacity() * size_of::<Box<[u8]>>()
+            + self.owed_credit.capacity() * size_of::<(u32, PartitionId, u64)>()
+            + self.starts.capacity() * size_of::<ReadStart>()
+            + self.retained_latest.capacity() * size_of::<LatestValuesRead>()
+            + self.unplaced_subscriptions.capacity() * size_of::<Box<[u8]>>()
             + unplaced
             + connecting
-            + self.recording.as_ref().map_or(0, |it| it.bytes())
-            + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
+            + self.recording.as_ref().map_or(0, |item| item.bytes())
+            + self
+                .credential_check
+                .as_ref()
+                .map_or(0, |_| size_of::<CredentialCheck>())
     }
 
-    /// What of the session is in the log. Only for a session that is recorded.
-    pub fn recording(&mut self) -> &mut Recording {
+    /// The records of the session, made if there are none. Only for a session that is recorded.
+    pub fn recording(&mut self) -> &mut SessionRecording {
         self.recording.get_or_insert_default()
     }
 
-    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order.
+    /// Packet ids of QoS 2 messages that the client has not released, in ascending order.
     pub fn unreleased(&self) -> impl Iterator<Item = u16> {
-        self.received.union(&self.received_before).copied()
+        self.received_ids.union(&self.earlier_received_ids).copied()
     }
 
-    /// Its part of the bytes of large messages that it shares, and of what homes keep to recognise its QoS 2 messages.
-    pub fn elsewhere_bytes(&self) -> usize {
-        let all = self.inflight.iter().chain(&self.waiting);
-        let parts = all.filter_map(|sent| Some(sent.payload.as_ref()?.weight()));
+    /// The client's share of the bytes of large messages, which several connections use, and the bytes that homes keep to recognise its QoS 2 messages.
+    pub fn shared_bytes(&self) -> usize {
+        let messages = self.inflight.iter().chain(&self.waiting);
+        let payload_shares =
+            messages.filter_map(|message| Some(message.payload.as_ref()?.weight()));
         let kept_by_homes = match self.token {
             0 => 0,
-            _ => self.received.len() + self.received_before.len(),
+            _ => self.received_ids.len() + self.earlier_received_ids.len(),
         };
-        parts.sum::<usize>() + kept_by_homes * ENTRY_BYTES
+        payload_shares.sum::<usize>() + kept_by_homes * ENTRY_BYTES
     }
 
-    /// The packet id of the next message: the first one after `last` that no message in flight or waiting has. Visits each message once, however
+    /// The packet id for the next message: the first one after `last` that no message in flight or waiting uses. Visits each message at most twice, however
     /// many ids in a row are taken.
     pub fn next_packet_id(&self, last: u16) -> u16 {
         const IDS: usize = u16::MAX as usize;
         let first = usize::from(last) % IDS;
-        let all = || self.inflight.iter().chain(&self.waiting);
+        let messages = || self.inflight.iter().chain(&self.waiting);
         // The distance of a message's id from the first candidate.
-        let distance = |sent: &Inflight| (usize::from(sent.packet_id) + 2 * IDS - 1 - first) % IDS;
-        let mut at = 0;
-        if all().any(|sent| distance(sent) == 0) {
+        let distance =
+            |message: &Inflight| (usize::from(message.packet_id) + 2 * IDS - 1 - first) % IDS;
+        let mut offset = 0;
+        if messages().any(|message| distance(message) == 0) {
             let mut taken = alloc::vec![false; self.inflight.len() + self.waiting.len() + 1];
-            for sent in all() {
-                if let Some(taken) = taken.get_mut(distance(sent)) {
+            for message in messages() {
+                if let Some(taken) = taken.get_mut(distance(message)) {
                     *taken = true;
                 }
             }
-            at = taken.iter().position(|taken| !taken).unwrap_or(0);
+            offset = taken.iter().position(|taken| !taken).unwrap_or(0);
         }
-        ((first + at) % IDS) as u16 + 1
+        ((first + offset) % IDS) as u16 + 1
     }
 }
 
@@ -653,20 +696,20 @@ mod tests {
     fn sent(packet_id: u16) -> Inflight {
         Inflight {
             packet_id,
-            step: Step::Published,
+            step: DeliveryStep::Published,
             end_s: 0,
             offset: 0,
             group: None,
             version: Version::V5,
             packet: [].into(),
             payload: None,
-            unsent: Unsent::No,
+            record_wait: RecordWait::None,
         }
     }
 
     #[test]
     fn the_next_packet_id_is_the_first_free_one_and_never_zero() {
-        let mut mqtt = Mqtt::default();
+        let mut mqtt = MqttState::default();
         assert_eq!(
             [0, 1, u16::MAX].map(|last| mqtt.next_packet_id(last)),
             [1, 2, 1]
@@ -681,12 +724,21 @@ mod tests {
 
     #[test]
     fn messages_that_wait_for_a_record_stay_behind_those_that_were_sent() {
-        let mut mqtt = Mqtt::default();
-        let places = [(1, Unsent::Asked), (2, Unsent::No), (3, Unsent::Wanted)]
-            .map(|(id, unsent)| mqtt.add_inflight(Inflight { unsent, ..sent(id) }));
+        let mut mqtt = MqttState::default();
+        let places = [
+            (1, RecordWait::RecordInFlight),
+            (2, RecordWait::None),
+            (3, RecordWait::NextRecord),
+        ]
+        .map(|(id, unsent)| {
+            mqtt.add_inflight(Inflight {
+                record_wait: unsent,
+                ..sent(id)
+            })
+        });
         assert_eq!(places, [0, 0, 2]);
         // The first one is sent now.
-        mqtt.inflight[1].unsent = Unsent::No;
+        mqtt.inflight[1].record_wait = RecordWait::None;
         assert_eq!(mqtt.add_inflight(sent(4)), 2);
         let ids: Vec<u16> = mqtt.inflight.iter().map(|it| it.packet_id).collect();
         assert_eq!(ids, [2, 1, 4, 3]);
@@ -694,38 +746,38 @@ mod tests {
 
     #[test]
     fn state_of_a_connection_is_weighed() {
-        let mut mqtt = Mqtt::default();
-        assert_eq!(mqtt.bytes(), size_of::<Mqtt>());
+        let mut mqtt = MqttState::default();
+        assert_eq!(mqtt.bytes(), size_of::<MqttState>());
         let sent = |packet: &[u8]| Inflight {
             packet_id: 1,
-            step: Step::Published,
+            step: DeliveryStep::Published,
             end_s: 0,
             offset: 0,
             group: None,
             version: Version::V5,
             packet: packet.into(),
             payload: None,
-            unsent: Unsent::No,
+            record_wait: RecordWait::None,
         };
         mqtt.inflight.push_back(sent(&[0; 10_000]));
         mqtt.waiting.push_back(sent(&[0; 20_000]));
-        mqtt.aliases = alloc::vec![alloc::vec![0; 1_000]; 16];
-        mqtt.received.extend(1..=1_000);
-        mqtt.unplaced.push([0; 300].into());
+        mqtt.client_aliases = alloc::vec![alloc::vec![0; 1_000]; 16];
+        mqtt.received_ids.extend(1..=1_000);
+        mqtt.unplaced_subscriptions.push([0; 300].into());
         mqtt.will = Some(Box::new(Will {
             data: [0; 4_000].into(),
             topic: [0; 100].into(),
             ..Will::default()
         }));
-        mqtt.received_before.extend(2_000..2_500);
+        mqtt.earlier_received_ids.extend(2_000..2_500);
         let named = 10_000 + 20_000 + 16_000 + 9_000 + 300 + 4_100;
-        let bytes = mqtt.bytes() - size_of::<Mqtt>();
+        let bytes = mqtt.bytes() - size_of::<MqttState>();
         assert!(
             (named..named * 11 / 10).contains(&bytes),
             "{bytes} of {named}"
         );
-        assert_eq!(mqtt.elsewhere_bytes(), 0);
+        assert_eq!(mqtt.shared_bytes(), 0);
         mqtt.token = 1;
-        assert_eq!(mqtt.elsewhere_bytes(), 1_500 * ENTRY_BYTES);
+        assert_eq!(mqtt.shared_bytes(), 1_500 * ENTRY_BYTES);
     }
 }

@@ -1,4 +1,4 @@
-//! A subscription as a client names it: a topic, a filter with wildcards, or `$share/{name}/{filter}`.
+//! A subscription as a client requests it: to a topic, a filter with wildcards, or `$share/{name}/{filter}`.
 
 use crore_wire::mqtt::{SubscribeOptions, split_shared};
 use crore_wire::topic;
@@ -6,19 +6,20 @@ use crore_wire::topic;
 use crate::client::list::{list_of, part_of_filter, part_of_topic};
 use crate::client::types::SubscriptionState as _;
 use crate::protocol::front::{Clients, Subscriptions};
+use crate::protocol::mqtt::state::SubackEntry;
 
 /// A subscription to be made or restored.
-pub(super) struct Wanted<'a> {
+pub(super) struct WantedSubscription<'a> {
     pub filter: &'a [u8],
     pub options: SubscribeOptions,
     pub identifier: u32,
-    pub retained: bool,
-    /// See [`SubscriptionState::granted`](crate::protocol::mqtt::state::SubscriptionState::granted).
-    pub granted: (u16, u16),
+    pub wants_retained: bool,
+    /// The entry that the home's answer will fill.
+    pub suback_entry: SubackEntry,
 }
 
-/// The index of the subscription with this filter.
-pub(super) fn part_of(
+/// The index of the client's subscription with this filter.
+pub(super) fn find_subscription(
     clients: &Clients,
     subs: &Subscriptions,
     slot: u32,
@@ -26,8 +27,8 @@ pub(super) fn part_of(
 ) -> Option<u32> {
     if split_shared(name).is_some() {
         let mut list = list_of(&clients.conns, slot).iter();
-        let part = list.position(|sub| sub.protocol_state.name() == Some(name))?;
-        return Some(part as u32);
+        let sub_index = list.position(|sub| sub.protocol_state.name() == Some(name))?;
+        return Some(sub_index as u32);
     }
     match topic::has_wildcard(name) {
         true => part_of_filter(&clients.conns, &subs.matching, slot, name),

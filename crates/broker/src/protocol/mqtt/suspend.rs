@@ -13,35 +13,39 @@ use crate::protocol::front::{Clients, Deliveries, Matching, Sub, Subscriptions};
 use crate::protocol::mqtt::client;
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::overlap::starts_of;
-use crate::protocol::mqtt::retained_latest::is_shown_values;
-use crate::protocol::mqtt::state::{Inflight, Mqtt, NO_END_S, Step};
+use crate::protocol::mqtt::retained_latest::is_sent_latest_values;
+use crate::protocol::mqtt::state::{DeliveryStep, Inflight, MqttState, NO_END_S};
 
-/// The stored form of the session on the connection in `slot`, and what of it the log does not have, if that is known.
-pub(super) fn suspend_session(
+/// The stored form of the session on the connection in `slot`, and the patch from the last record to it, if the last record is known.
+pub(super) fn store_session(
     clients: &mut Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
     slot: u32,
 ) -> (EncodedSession, Option<SessionPatch>) {
-    let placed = stored_subscriptions(clients, subs, deliveries, slot);
-    let nothing = Mqtt::default();
-    let mqtt = client::mqtt(&clients.conns, slot).unwrap_or(&nothing);
-    let subscriptions = mqtt.unplaced().chain(placed).collect();
-    // A message that was never sent waits behind those that are sent again, and has no DUP on the next connection.
-    let (unsent, sent): (Vec<_>, Vec<_>) =
-        mqtt.inflight.iter().partition(|it| it.is_first_unsent());
-    let (again, fresh): (Vec<_>, Vec<_>) = mqtt.waiting.iter().partition(|it| it.was_sent());
-    let waiting = again.into_iter().chain(unsent).chain(fresh);
+    let subscriptions_here = stored_subscriptions(clients, subs, deliveries, slot);
+    let nothing = MqttState::default();
+    let mqtt = client::mqtt_state(&clients.conns, slot).unwrap_or(&nothing);
+    let subscriptions = mqtt.decode_unplaced().chain(subscriptions_here).collect();
+    // A message that was never sent waits behind those that are sent again, and will have no DUP.
+    let (unsent_inflight, sent): (Vec<_>, Vec<_>) =
+        mqtt.inflight.iter().partition(|it| it.is_publish_unsent());
+    let (resent, unsent_queued): (Vec<_>, Vec<_>) =
+        mqtt.waiting.iter().partition(|it| it.was_sent());
+    let waiting = resent
+        .into_iter()
+        .chain(unsent_inflight)
+        .chain(unsent_queued);
     let session = StoredSession {
         epoch: clients.ctx.world.epoch,
         subscriptions,
-        inflight: sent.into_iter().map(stored).collect(),
-        waiting: waiting.map(stored).collect(),
+        inflight: sent.into_iter().map(stored_message).collect(),
+        waiting: waiting.map(stored_message).collect(),
         received: mqtt.unreleased().collect(),
         keyless: mqtt
             .recording
             .as_ref()
-            .map_or_else(Vec::new, |it| it.keyless()),
+            .map_or_else(Vec::new, |it| it.keyless_ids()),
         token: mqtt.token,
     };
     let recording = mqtt.recording.as_ref();
@@ -61,28 +65,28 @@ pub(super) fn stored_subscriptions(
     clients.expand(slot);
     let mut subscriptions = Vec::new();
     let extra = clients.conns.extra_of(slot);
-    for (part, sub) in (0..).zip(&extra.list) {
+    for (sub_index, sub) in (0..).zip(&extra.list) {
         if !is_granted(sub) {
             continue;
         }
         let positions = positions_of(clients, &subs.matching, deliveries, slot, sub);
         subscriptions.push(StoredSubscription {
-            filter: name_of(&clients.conns, subs, slot, part).into(),
+            filter: name_of(&clients.conns, subs, slot, sub_index).into(),
             options: sub.protocol_state.options,
             identifier: sub.protocol_state.identifier,
-            lacks_retained: is_shown_values(&clients.conns, slot, part)
-                || lacks_retained(&clients.conns, slot, part),
-            starts: starts_of(&clients.conns, slot, part, &positions),
+            lacks_retained: is_sent_latest_values(&clients.conns, slot, sub_index)
+                || lacks_retained(&clients.conns, slot, sub_index),
+            starts: starts_of(&clients.conns, slot, sub_index, &positions),
             positions,
         });
     }
     subscriptions
 }
 
-/// Whether a subscription belongs to the session. One to a group that has not answered belongs to it only if it did before.
+/// Whether a subscription belongs to the session. A shared subscription whose homes have not all answered belongs to it only if the session had it before.
 fn is_granted(sub: &Sub) -> bool {
     let group = sub.protocol_state.group.as_ref();
-    !is_vacant(sub) && group.is_none_or(|group| group.restored || group.waiting == 0)
+    !is_vacant(sub) && group.is_none_or(|group| group.is_restored || group.unanswered_homes == 0)
 }
 
 /// See [`StoredSubscription::positions`].
@@ -105,10 +109,10 @@ fn positions_of(
     }
 }
 
-pub(super) fn stored(message: &Inflight) -> StoredMessage<'_> {
+pub(super) fn stored_message(message: &Inflight) -> StoredMessage<'_> {
     StoredMessage {
         packet_id: message.packet_id,
-        is_released: message.step == Step::Released,
+        is_released: message.step == DeliveryStep::Released,
         version: message.version,
         end_s: (message.end_s != NO_END_S).then_some(message.end_s),
         packet: Cow::Borrowed(&message.packet),

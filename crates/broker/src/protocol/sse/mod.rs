@@ -10,7 +10,7 @@ use crate::io::Io;
 use crate::protocol::front::{Clients, Deliveries, Matching};
 use crate::protocol::http::answer::stream_head;
 use crate::protocol::http::body::write_part;
-use crate::protocol::http::options::HEAD;
+use crate::protocol::http::options::HEAD_REQUEST;
 
 /// A comment of an event stream. Without an empty line after it, since some readers would take that for an event.
 const COMMENT: &[u8] = b":\n";
@@ -38,7 +38,7 @@ pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
     let rules = &clients.ctx.world.rules;
     let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
     stream_head(clients, slot, b"text/event-stream");
-    if clients.conns.get(slot).has_option(HEAD) {
+    if clients.conns.get(slot).has_option(HEAD_REQUEST) {
         return;
     }
     let mut text = Vec::with_capacity(32);

@@ -17,13 +17,13 @@ use crate::protocol::http::publish::outcomes::request_outcome;
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::sse::comment_if_quiet;
 use crate::protocol::stream::course::stream_page;
-use crate::protocol::stream::filtered::{new_matches, request_match_page, stream_matched};
+use crate::protocol::stream::filtered::{handle_match_page, pick_live_matches, send_matches};
 use crate::protocol::stream::interest::may_follow;
 use crate::protocol::stream::leave::catch_up;
-use crate::protocol::stream::live::stream_live_of_part;
-use crate::protocol::stream::page::not_attached;
+use crate::protocol::stream::live::deliver_live_of_topic;
+use crate::protocol::stream::page::handle_refused_attach;
 use crate::protocol::websocket::heartbeat::ping_if_quiet;
-use crate::protocol::websocket::publish::{frame_outcome, frame_published};
+use crate::protocol::websocket::publish::{handle_frame_outcome, publish_frame};
 use crate::store::slab::NONE;
 
 /// An event stream, or a WebSocket that began with a request.
@@ -56,7 +56,7 @@ impl Protocol<AllProtocols> for Stream {
         io: &mut I,
     ) {
         if is_websocket(front.clients.conns.get(slot)) {
-            front.frames_received(slot, bytes, home, io);
+            front.receive_frames(slot, bytes, home, io);
         }
     }
 
@@ -69,14 +69,14 @@ impl Protocol<AllProtocols> for Stream {
         io: &mut I,
     ) -> bool {
         let (clients, subs) = (&mut front.clients, &mut front.subs);
-        frame_published(clients, subs, slot, data, is_binary, home, io)
+        publish_frame(clients, subs, slot, data, is_binary, home, io)
     }
 
     /// Continues with the held frames, and with subscriptions that fell behind.
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         if is_websocket(front.clients.conns.get(conn.slot)) {
             front.queues.read_again(&mut front.clients.conns, conn, io);
-            front.frames_received(conn.slot, &mut [], home, io);
+            front.receive_frames(conn.slot, &mut [], home, io);
         }
         // One of the frames may have ended the connection.
         let row = front.clients.conns.get(conn.slot);
@@ -142,7 +142,7 @@ impl Protocol<AllProtocols> for Stream {
     fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
         let clients = &mut front.clients;
         if is_websocket(clients.conns.get(to.slot)) {
-            frame_outcome(clients, to.slot, to.part, outcome, io);
+            handle_frame_outcome(clients, to.slot, to.part, outcome, io);
             return;
         }
         request_outcome(front, to, outcome, io);
@@ -151,7 +151,7 @@ impl Protocol<AllProtocols> for Stream {
     fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
         match page.0.attached {
             AttachOutcome::Yes => stream_page(front, of, page, io),
-            refused => not_attached(front, of.slot, refused, io),
+            refused => handle_refused_attach(front, of.slot, refused, io),
         }
     }
 
@@ -161,7 +161,7 @@ impl Protocol<AllProtocols> for Stream {
         page: MatchPage<'_>,
         io: &mut I,
     ) {
-        request_match_page(front, of, page, io);
+        handle_match_page(front, of, page, io);
     }
 
     /// A stream on several topics gets its messages encoded for itself, since a position names all of them.
@@ -171,17 +171,21 @@ impl Protocol<AllProtocols> for Stream {
     }
 
     fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
-        let SubscriptionRef { slot, topic, part } = of;
-        stream_live_of_part(front, slot, (topic, part), frames, io);
+        let SubscriptionRef {
+            slot,
+            topic,
+            part: sub_index,
+        } = of;
+        deliver_live_of_topic(front, slot, (topic, sub_index), frames, io);
     }
 
     fn deliver_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
         let clients = &mut front.clients;
         let (_, messages, frames) = matches;
-        let picks = new_matches(clients, slot, matches);
+        let picks = pick_live_matches(clients, slot, matches);
         if !picks.is_empty() {
             let matches = (&picks[..], messages, frames);
-            stream_matched(front, slot, matches, io);
+            send_matches(front, slot, matches, io);
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::client::types::SubscriptionRef;
 use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::front::{Clients, Connections, Front, Queues};
-use crate::protocol::http::options::{EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
-use crate::protocol::http::state::Held;
+use crate::protocol::http::options::{AS_EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
+use crate::protocol::http::state::HeldItem;
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::stream::format::tell_position;
 use crate::protocol::stream::gap::{end_for_gap, tell_gap};
@@ -24,7 +24,11 @@ use crate::store::slab::NONE;
 /// Sends a page to a stream. The first page begins the stream.
 pub(crate) fn stream_page<I: Io>(
     front: &mut Front,
-    SubscriptionRef { slot, topic, part }: SubscriptionRef,
+    SubscriptionRef {
+        slot,
+        topic,
+        part: sub_index,
+    }: SubscriptionRef,
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
@@ -33,59 +37,65 @@ pub(crate) fn stream_page<I: Io>(
     if row.has_option(SUBSCRIPTION_LIST)
         && !matches!(row.consumer.state, State::Sse | State::WebSocket)
     {
-        let (of, page) = ((slot, part), (page, frames));
-        return first_page_of_set(front, of, page, io);
+        let (of, page) = ((slot, sub_index), (page, frames));
+        return hold_first_page(front, of, page, io);
     }
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-    let begun = matches!(row.consumer.state, State::Sse | State::WebSocket);
+    let is_begun = matches!(row.consumer.state, State::Sse | State::WebSocket);
     let mut bytes = Rope::default();
     if page.gap {
         let from = records.first().map_or(page.head, |record| record.previous);
-        record_seen(&mut clients.conns, slot, part, from, page.epoch);
+        record_seen(&mut clients.conns, slot, sub_index, from, page.epoch);
         let (deliveries, out) = (&feed.deliveries, &mut bytes.own);
-        let told = (from, page.is_next_page);
-        if !tell_gap(clients, subs, deliveries, slot, topic, told, out) {
+        let gap_report = (from, page.is_next_page);
+        if !tell_gap(clients, subs, deliveries, slot, topic, gap_report, out) {
             begin_stream(clients, queues, slot, io);
             end_for_gap(clients, &subs.matching, &feed.deliveries, slot, from, io);
             return;
         }
-        if begun {
+        if is_begun {
             clients.put(slot, &bytes.own, io);
             bytes.clear();
         }
     }
     let mut ends = Vec::with_capacity(records.len());
     for record in records {
-        record_seen(&mut clients.conns, slot, part, record.offset, page.epoch);
+        record_seen(
+            &mut clients.conns,
+            slot,
+            sub_index,
+            record.offset,
+            page.epoch,
+        );
         let message = (record, frames);
         encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
         ends.push(bytes.len());
     }
     let (mut head, mut at_head) = (page.head, page.at_head);
-    if begun && records.iter().any(|record| record.latest) {
-        let taken = clients.offer(slot, &bytes, &ends, io);
-        if let Some(left) = records.get(taken) {
-            (head, at_head) = (left.previous, false);
+    if is_begun && records.iter().any(|record| record.latest) {
+        let sent_count = clients.offer(slot, &bytes, &ends, io);
+        if let Some(first_unsent) = records.get(sent_count) {
+            (head, at_head) = (first_unsent.previous, false);
         }
     } else {
         clients.meter.stats.sent(records.len(), bytes.len());
-        if begun {
+        if is_begun {
             clients.put_rope(slot, &bytes, io);
         }
     }
-    record_seen(&mut clients.conns, slot, part, head, page.epoch);
+    record_seen(&mut clients.conns, slot, sub_index, head, page.epoch);
     if at_head {
-        *flags_of(&mut clients.conns, slot, part) |= LIVE;
+        *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     } else {
-        let seen = Behind::at(part, head, page.epoch);
+        let seen = Behind::at(sub_index, head, page.epoch);
         clients.conns.extra(slot).behind.push(seen);
     }
-    if !begun {
-        let silent = records.is_empty();
+    if !is_begun {
+        let is_empty = records.is_empty();
         let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
         let attaching = attaching.expect("a stream that is not begun is attaching");
         attaching.body.append(&bytes, 0, bytes.len());
-        if silent {
+        if is_empty {
             tell_position(clients, &subs.matching, &feed.deliveries, slot, page.head);
         }
         begin_stream(clients, queues, slot, io);
@@ -99,9 +109,9 @@ pub(crate) fn stream_page<I: Io>(
 
 /// Holds the first page of one of several topics. A message's position names all topics, so nothing is encoded until all homes have
 /// answered.
-fn first_page_of_set<I: Io>(
+fn hold_first_page<I: Io>(
     front: &mut Front,
-    (slot, part): (u32, u32),
+    (slot, sub_index): (u32, u32),
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
@@ -109,14 +119,16 @@ fn first_page_of_set<I: Io>(
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     let from = records.first().map_or(page.head, |record| record.previous);
     if !page.gap {
-        record_seen(&mut clients.conns, slot, part, from, page.epoch);
+        record_seen(&mut clients.conns, slot, sub_index, from, page.epoch);
     }
     if page.at_head {
-        *flags_of(&mut clients.conns, slot, part) |= LIVE;
+        *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     }
     let extra = clients.conns.extra(slot);
     if !page.at_head {
-        extra.behind.push(Behind::at(part, page.head, page.epoch));
+        extra
+            .behind
+            .push(Behind::at(sub_index, page.head, page.epoch));
     }
     let attaching = extra
         .protocol_state
@@ -124,52 +136,52 @@ fn first_page_of_set<I: Io>(
         .as_mut()
         .expect("a stream that is not begun is attaching");
     if page.gap {
-        attaching.held.push(Held::Gap(part, from));
+        attaching.held.push(HeldItem::Gap(sub_index, from));
     }
     for record in records {
         let record = attaching.frames.copy(record, frames);
-        attaching.held.push(Held::Message(part, record));
+        attaching.held.push(HeldItem::Message(sub_index, record));
     }
-    attaching.waiting -= 1;
-    if attaching.waiting == 0 {
-        begin_set(front, slot, io);
+    attaching.unanswered_attaches -= 1;
+    if attaching.unanswered_attaches == 0 {
+        begin_stream_of_several_topics(front, slot, io);
     }
 }
 
 /// Begins a stream after the homes of all its topics have answered.
-fn begin_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+fn begin_stream_of_several_topics<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let (clients, subs, feed, queues) = front.parts();
     let epoch = clients.ctx.world.epoch;
     let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
     let attaching = attaching.expect("a stream that is not begun is attaching");
-    let gone = attaching.gone;
+    let is_topic_deleted = attaching.is_topic_deleted;
     let held = core::mem::take(&mut attaching.held);
     let frames = core::mem::take(&mut attaching.frames);
     let mut bytes = Rope::default();
-    let mut later: Vec<u32> = Vec::new();
+    let mut behind: Vec<u32> = Vec::new();
     for item in &held {
         match *item {
-            Held::Message(part, _) if later.contains(&part) => {}
-            Held::Message(part, ref record)
+            HeldItem::Message(sub_index, _) if behind.contains(&sub_index) => {}
+            HeldItem::Message(sub_index, ref record)
                 if !bytes.is_empty() && {
-                    let more = bytes.len() + frames.frame(record).len();
-                    more > clients.ctx.world.settings.limits.outbox_bytes
+                    let bytes_with_message = bytes.len() + frames.frame(record).len();
+                    bytes_with_message > clients.ctx.world.settings.limits.outbox_bytes
                 } =>
             {
                 // The rest is in the log. It is read after the socket has accepted the messages up to here.
-                later.push(part);
-                clients.continue_from_log(slot, part, record.previous);
+                behind.push(sub_index);
+                clients.continue_from_log(slot, sub_index, record.previous);
             }
-            Held::Message(part, ref record) => {
-                record_seen(&mut clients.conns, slot, part, record.offset, epoch);
-                let (topic, start) = (topic_of(&clients.conns, slot, part), bytes.len());
+            HeldItem::Message(sub_index, ref record) => {
+                record_seen(&mut clients.conns, slot, sub_index, record.offset, epoch);
+                let (topic, start) = (topic_of(&clients.conns, slot, sub_index), bytes.len());
                 let message = (record, &frames);
                 encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
                 clients.meter.stats.sent(1, bytes.len() - start);
             }
-            Held::Gap(part, from) => {
-                record_seen(&mut clients.conns, slot, part, from, epoch);
-                let topic = topic_of(&clients.conns, slot, part);
+            HeldItem::Gap(sub_index, from) => {
+                record_seen(&mut clients.conns, slot, sub_index, from, epoch);
+                let topic = topic_of(&clients.conns, slot, sub_index);
                 if !tell_gap(
                     clients,
                     subs,
@@ -179,7 +191,7 @@ fn begin_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
                     (from, false),
                     &mut bytes.own,
                 ) {
-                    begin_with(clients, queues, slot, &bytes, io);
+                    begin_stream_with(clients, queues, slot, &bytes, io);
                     end_for_gap(clients, &subs.matching, &feed.deliveries, slot, from, io);
                     return;
                 }
@@ -189,8 +201,8 @@ fn begin_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     if held.is_empty() {
         tell_position(clients, &subs.matching, &feed.deliveries, slot, 0);
     }
-    begin_with(clients, queues, slot, &bytes, io);
-    if gone {
+    begin_stream_with(clients, queues, slot, &bytes, io);
+    if is_topic_deleted {
         end_stream(clients, slot, Reason::Deleted, io);
         return;
     }
@@ -201,10 +213,10 @@ fn begin_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
 
 /// Whether the response is a stream, and not a single message.
 pub(crate) fn is_stream(conns: &Connections, slot: u32) -> bool {
-    conns.get(slot).consumer.options & (UPGRADE | EVENTS) != 0
+    conns.get(slot).consumer.options & (UPGRADE | AS_EVENTS) != 0
 }
 
-pub(crate) fn begin_with<I: Io>(
+pub(crate) fn begin_stream_with<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     slot: u32,
@@ -234,12 +246,13 @@ pub(crate) fn begin_stream<I: Io>(
         State::Sse
     };
     row.link.deadline_s = 0;
-    let plain = row.consumer.options & (SUBSCRIPTION_LIST | PUBLISHES | FOLLOWS | FILTERS) == 0;
+    let needs_no_side_row =
+        row.consumer.options & (SUBSCRIPTION_LIST | PUBLISHES | FOLLOWS | FILTERS) == 0;
     let mut body = attaching.body;
     body.prepend(&attaching.head);
     clients.put_rope(slot, &body, io);
     drop_spill_of_stream(clients, queues, slot, io);
-    if plain
+    if needs_no_side_row
         && clients.conns.get(slot).extra() != NONE
         && clients.conns.extra(slot).behind.is_empty()
     {

@@ -19,66 +19,66 @@ use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Feed, Front, Matching, Queues, Subscriptions,
 };
-use crate::protocol::http::opening::{Most, Opening};
+use crate::protocol::http::opening::{CollectLimit, PendingFilterResponse};
 use crate::protocol::http::state::Gap;
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::run::encode_run;
-use crate::protocol::stream::course::{begin_with, is_stream};
+use crate::protocol::stream::course::{begin_stream_with, is_stream};
 use crate::protocol::stream::format::tell_position;
 use crate::protocol::stream::gap::{end_for_gap, tell_gap_at};
-use crate::protocol::stream::page::not_attached;
+use crate::protocol::stream::page::handle_refused_attach;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
 /// The offsets that a connection reaches with these messages of a run (live messages that are delivered together), by partition.
-pub(crate) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
-    let mut just: Vec<(PartitionId, u64)> = Vec::new();
+pub(crate) fn offsets_reached(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
+    let mut reached: Vec<(PartitionId, u64)> = Vec::new();
     for message in messages.iter().rev() {
-        if just
+        if reached
             .iter()
             .all(|(partition, _)| *partition != message.partition)
         {
-            just.push((message.partition, message.record.offset));
+            reached.push((message.partition, message.record.offset));
         }
     }
-    just
+    reached
 }
 
-/// Handles a home's page (bounded run of past messages) for a request or stream by filter. Returns the opening (the collected
-/// answers) when it is complete.
-pub(crate) fn request_match_page<I: Io>(
+/// Handles a home's page (bounded run of past messages) for a request or stream by filter. Returns the pending response when all homes
+/// have answered.
+pub(crate) fn handle_match_page<I: Io>(
     front: &mut Front,
     (slot, serial): (u32, u32),
     (page, frames): (&FilterPage, &Frames),
     io: &mut I,
-) -> Option<Box<Opening>> {
+) -> Option<Box<PendingFilterResponse>> {
     let (clients, _, _, queues) = front.parts();
     if page.attached != AttachOutcome::Yes {
         let row = clients.conns.get(slot);
         if matches!(row.consumer.state, State::Sse | State::WebSocket) {
             end_stream(clients, slot, page.attached.refusal(), io);
         } else {
-            not_attached(front, slot, page.attached, io);
+            handle_refused_attach(front, slot, page.attached, io);
         }
         return None;
     }
     let (of, page) = ((slot, serial), (page, frames));
     if clients.conns.extra(slot).protocol_state.opening.is_some() {
-        return opening_page(clients, queues, of, page);
+        return collect_first_page(clients, queues, of, page);
     }
-    further_page(front, of, page, io);
+    send_further_page(front, of, page, io);
     None
 }
 
-fn opening_page(
+fn collect_first_page(
     clients: &mut Clients,
     queues: &mut Queues,
     (slot, serial): (u32, u32),
     (page, frames): (&FilterPage, &Frames),
-) -> Option<Box<Opening>> {
-    let most = match is_stream(&clients.conns, slot) {
-        true => Most::Bytes(clients.ctx.default_bounds().bytes),
-        false => Most::OneMessage,
+) -> Option<Box<PendingFilterResponse>> {
+    let limit = match is_stream(&clients.conns, slot) {
+        true => CollectLimit::Bytes(clients.ctx.default_bounds().bytes),
+        false => CollectLimit::OneMessage,
     };
     let opening = clients
         .conns
@@ -88,10 +88,10 @@ fn opening_page(
         .as_deref_mut();
     let records = page.records(frames);
     let taken = opening.and_then(|opening| {
-        let taken = opening.take_page(page, records, frames, most)?;
-        Some((taken, opening.is_whole()))
+        let taken = opening.take_page(page, records, frames, limit)?;
+        Some((taken, opening.is_complete()))
     });
-    let Some((taken, whole)) = taken else {
+    let Some((taken, is_complete)) = taken else {
         clients.end_as_broken(slot);
         return None;
     };
@@ -99,24 +99,24 @@ fn opening_page(
     if taken.searching {
         // Asked for later, because this is called within a delivery.
         queues.resume_later(clients, clients.conns.id_of(slot));
-    } else if whole {
+    } else if is_complete {
         return clients.conns.extra(slot).protocol_state.opening.take();
     }
     None
 }
 
 /// Begins a stream, after the homes have answered for all partitions.
-pub(crate) fn open_stream<I: Io>(
+pub(crate) fn begin_filter_stream<I: Io>(
     front: &mut Front,
     slot: u32,
-    mut opening: Box<Opening>,
+    mut opening: Box<PendingFilterResponse>,
     io: &mut I,
 ) {
     let (clients, subs, feed, queues) = front.parts();
     set_positions(clients, slot, &opening, false);
     let mut bytes = Rope::default();
     if opening.has_gap()
-        && !tell_gap_of_filters(
+        && !tell_gap_for_filters(
             clients,
             &subs.matching,
             &feed.deliveries,
@@ -125,13 +125,13 @@ pub(crate) fn open_stream<I: Io>(
             &mut bytes.own,
         )
     {
-        begin_with(clients, queues, slot, &bytes, io);
+        begin_stream_with(clients, queues, slot, &bytes, io);
         return end_for_gap(clients, &subs.matching, &feed.deliveries, slot, 0, io);
     }
-    let told = bytes.len();
+    let gap_bytes = bytes.len();
     let (held, frames) = opening.held();
     for held in held {
-        saw_of_partition(clients, slot, held.partition, held.record.offset);
+        record_seen_in_partition(clients, slot, held.partition, held.record.offset);
         let name = frames.name(held.name);
         encode_matched(
             clients,
@@ -143,20 +143,23 @@ pub(crate) fn open_stream<I: Io>(
             &mut bytes,
         );
     }
-    clients.meter.stats.sent(held.len(), bytes.len() - told);
-    opening.sent_held();
+    clients
+        .meter
+        .stats
+        .sent(held.len(), bytes.len() - gap_bytes);
+    opening.mark_held_sent();
     set_positions(clients, slot, &opening, true);
     if opening.may_tell_position() {
         tell_position(clients, &subs.matching, &feed.deliveries, slot, 0);
     }
-    begin_with(clients, queues, slot, &bytes, io);
+    begin_stream_with(clients, queues, slot, &bytes, io);
     if clients.conns.get(slot).link.outbox == NONE {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
 
 /// Handles a page for a stream that has begun.
-fn further_page<I: Io>(
+fn send_further_page<I: Io>(
     front: &mut Front,
     (slot, serial): (u32, u32),
     (page, frames): (&FilterPage, &Frames),
@@ -167,9 +170,9 @@ fn further_page<I: Io>(
     let first = records.clone().next();
     if page.gap {
         let from = first.map_or(page.head, |(_, record)| record.offset - 1);
-        saw_of_partition(clients, slot, page.partition, from);
+        record_seen_in_partition(clients, slot, page.partition, from);
         let mut bytes = Vec::new();
-        if !tell_gap_of_filters(
+        if !tell_gap_for_filters(
             clients,
             &subs.matching,
             &feed.deliveries,
@@ -183,7 +186,7 @@ fn further_page<I: Io>(
     }
     let (mut bytes, mut ends) = (Rope::default(), Vec::new());
     for (name, record) in records.clone() {
-        saw_of_partition(clients, slot, page.partition, record.offset);
+        record_seen_in_partition(clients, slot, page.partition, record.offset);
         encode_matched(
             clients,
             &subs.matching,
@@ -197,9 +200,9 @@ fn further_page<I: Io>(
     }
     let (mut head, mut live) = (page.head, page.at_head);
     if records.clone().any(|(_, record)| record.latest) {
-        let taken = clients.offer(slot, &bytes, &ends, io);
-        if let Some((_, left)) = records.clone().nth(taken) {
-            (head, live) = (left.offset - 1, false);
+        let sent_count = clients.offer(slot, &bytes, &ends, io);
+        if let Some((_, first_unsent)) = records.clone().nth(sent_count) {
+            (head, live) = (first_unsent.offset - 1, false);
         }
     } else if !bytes.is_empty() {
         clients.meter.stats.sent(page.count as usize, bytes.len());
@@ -213,19 +216,23 @@ fn further_page<I: Io>(
 
 /// The live messages of a run that a stream or poll gets now: those for filters that are live in the message's partition, each message once. A response that
 /// has not begun holds them.
-pub(crate) fn new_matches(
+pub(crate) fn pick_live_matches(
     clients: &mut Clients,
     slot: u32,
-    (all, messages, frames): (&[Addressee], &[Matched], &Frames),
+    (addressees, messages, frames): (&[Addressee], &[Matched], &Frames),
 ) -> Vec<u32> {
     let Some(subscriptions) = joining::filter_subscriptions(&clients.conns, slot) else {
         return Vec::new();
     };
-    let live = |due: &&Addressee| {
-        let message = messages.get(due.message as usize);
-        message.is_some_and(|it| subscriptions.is_live(due.part, it.partition))
+    let is_live = |addressee: &&Addressee| {
+        let message = messages.get(addressee.message as usize);
+        message.is_some_and(|it| subscriptions.is_live(addressee.part, it.partition))
     };
-    let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
+    let mut picks: Vec<u32> = addressees
+        .iter()
+        .filter(is_live)
+        .map(|addressee| addressee.message)
+        .collect();
     picks.dedup();
     if !picks.is_empty() && clients.conns.extra(slot).protocol_state.opening.is_some() {
         hold_matches(clients, slot, &picks, messages, frames);
@@ -235,7 +242,7 @@ pub(crate) fn new_matches(
 }
 
 /// Sends live messages of a run to a stream that has begun.
-pub(crate) fn stream_matched<I: Io>(
+pub(crate) fn send_matches<I: Io>(
     front: &mut Front,
     slot: u32,
     (picks, messages, frames): (&[u32], &[Matched], &Frames),
@@ -251,8 +258,8 @@ pub(crate) fn stream_matched<I: Io>(
     };
     let parcel = Parcel::of_picks(slot, encoding, picks, frames);
     // During a run of another home, some connections have seen its messages and others have not, so their positions differ.
-    let alike = !feed.deliveries.has_runs(clients.ctx.world.homes);
-    if alike && group.positions().is_empty() {
+    let have_same_position = !feed.deliveries.has_runs(clients.ctx.world.homes);
+    if have_same_position && group.positions().is_empty() {
         encode_run(
             &subs.matching,
             feed,
@@ -272,7 +279,7 @@ pub(crate) fn stream_matched<I: Io>(
             &subs.matching,
             feed,
             slot,
-            &just_seen(seen),
+            &offsets_reached(seen),
             (name, &message.record, frames),
             &mut bytes,
         );
@@ -296,18 +303,36 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     let Some((serial, partitions)) = group.map(|it| (it.serial, it.positions().len())) else {
         return;
     };
-    let poll = !is_stream(&clients.conns, slot);
+    let is_poll = !is_stream(&clients.conns, slot);
     if clients.conns.extra(slot).protocol_state.opening.is_none() {
         let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
         if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
-            ask_matches(clients, subs, Asking { slot, serial, poll }, partition);
+            ask_matches(
+                clients,
+                subs,
+                Asking {
+                    slot,
+                    serial,
+                    poll: is_poll,
+                },
+                partition,
+            );
         }
         return;
     }
     for partition in (0..).take(partitions) {
         let opening = clients.conns.extra(slot).protocol_state.opening.as_deref();
         if opening.is_some_and(|opening| !opening.has_answered(partition)) {
-            ask_matches(clients, subs, Asking { slot, serial, poll }, partition);
+            ask_matches(
+                clients,
+                subs,
+                Asking {
+                    slot,
+                    serial,
+                    poll: is_poll,
+                },
+                partition,
+            );
         }
     }
 }
@@ -346,7 +371,7 @@ fn hold_matches(
     messages: &[Matched],
     frames: &Frames,
 ) {
-    let poll = !is_stream(&clients.conns, slot);
+    let is_poll = !is_stream(&clients.conns, slot);
     for n in picks {
         let message = &messages[*n as usize];
         let bounds = clients.ctx.bounds_for_topic(frames.name(message.name));
@@ -358,14 +383,14 @@ fn hold_matches(
             .as_deref_mut();
         let partition = message.partition;
         let message = (frames.name(message.name), &message.record, frames);
-        let held = opening.and_then(|it| it.hold_live(partition, message, bounds, poll));
+        let held = opening.and_then(|it| it.hold_live(partition, message, bounds, is_poll));
         if held.is_none() {
             return clients.end_as_broken(slot);
         }
     }
 }
 
-pub(crate) fn saw_of_partition(
+pub(crate) fn record_seen_in_partition(
     clients: &mut Clients,
     slot: u32,
     partition: PartitionId,
@@ -381,7 +406,12 @@ pub(crate) fn saw_of_partition(
 }
 
 /// Sets the positions by partition: to where the first pages begin, or (`at_end`) up to where the subscriber has all messages.
-pub(crate) fn set_positions(clients: &mut Clients, slot: u32, opening: &Opening, at_end: bool) {
+pub(crate) fn set_positions(
+    clients: &mut Clients,
+    slot: u32,
+    opening: &PendingFilterResponse,
+    at_end: bool,
+) {
     let positions = opening.positions(clients.ctx.world.epoch, at_end);
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         return clients.end_as_broken(slot);
@@ -403,7 +433,7 @@ fn filters_of(conns: &Connections, matching: &Matching, slot: u32) -> Vec<u8> {
     part.map_or(Vec::new(), |part| matching.name(part.row))
 }
 
-fn tell_gap_of_filters(
+fn tell_gap_for_filters(
     clients: &Clients,
     matching: &Matching,
     deliveries: &Deliveries,
@@ -422,7 +452,7 @@ fn tell_gap_of_filters(
             name: &name,
             id: &id,
             slow,
-            again,
+            is_stream_begun: again,
         },
         out,
     )

@@ -33,9 +33,9 @@ pub(crate) fn end_for_gap<I: Io>(
     let mut id = Vec::with_capacity(48);
     clients.write_id(matching, deliveries, slot, from, &mut id);
     let id = core::str::from_utf8(&id).expect("positions are ASCII");
-    let exact = [format!("{LOST}{RESUME}{id}"), format!("{RESUME}{id}")];
-    let mut exact = exact.iter().map(String::as_str);
-    let reason = exact.find(|reason| reason.len() <= frame::REASON_MAX);
+    let texts = [format!("{LOST}{RESUME}{id}"), format!("{RESUME}{id}")];
+    let mut texts = texts.iter().map(String::as_str);
+    let reason = texts.find(|reason| reason.len() <= frame::REASON_MAX);
     let reason = reason.unwrap_or(NO_POSITION);
     end_stream_with_text(clients, slot, Reason::Gap, reason, io);
 }
@@ -58,13 +58,13 @@ pub(crate) fn tell_gap(
         name,
         id: &id,
         slow,
-        again,
+        is_stream_begun: again,
     };
     tell_gap_at(&clients.conns, slot, gap, out)
 }
 
 /// Reports a gap as `tell_gap` does, for a topic or filter by name.
 pub(crate) fn tell_gap_at(conns: &Connections, slot: u32, gap: Gap<'_>, out: &mut Vec<u8>) -> bool {
-    let ends = gap.again && gap.slow == SlowConsumerPolicy::Disconnect;
-    !ends && write_gap(conns, slot, &gap, out)
+    let must_end = gap.is_stream_begun && gap.slow == SlowConsumerPolicy::Disconnect;
+    !must_end && write_gap(conns, slot, &gap, out)
 }

@@ -27,29 +27,29 @@ use crate::protocol::front::{Clients, Connections, Context, Lanes, Queues};
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::credentials::deny;
 use crate::protocol::http::names::{CUT_FILTER, check_filter};
-use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
-use crate::protocol::http::state::{Attaching, Follow};
+use crate::protocol::http::options::{AS_EVENTS, FOLLOWS, HEAD_REQUEST};
+use crate::protocol::http::state::{AttachingResponse, FollowProgress};
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::http::task::Flow;
 use crate::protocol::stream::course::begin_stream;
 use crate::protocol::stream::format::stream_head;
-use crate::protocol::stream::presence::{ask_members, unwatch};
+use crate::protocol::stream::presence::{ask_for_presence_page, unwatch};
 use crate::store::slab::NONE;
 
-/// Sends news of a home to a follower.
-pub(crate) fn news_came<I: Io>(
+/// Sends the changes that a home has reported to a follower.
+pub(crate) fn handle_interest_changes<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     to: ReplyTo,
-    news: &InterestChanges,
-    part: InterestPart,
+    changes: &InterestChanges,
+    kind: InterestPart,
     io: &mut I,
 ) {
     let slot = to.slot;
     if !clients.conns.is_waiting_for(to) || !clients.conns.get(slot).has_option(FOLLOWS) {
         return;
     }
-    let mut bytes = encode_news(&clients.conns, slot, news);
+    let mut bytes = encode_interest_changes(&clients.conns, slot, changes);
     let homes = clients.ctx.world.homes;
     let extra = clients.conns.extra(slot);
     let follow = extra
@@ -57,28 +57,28 @@ pub(crate) fn news_came<I: Io>(
         .follow
         .as_mut()
         .expect("a follower has its filter");
-    for (begins, _) in news.iter() {
-        follow.topics = if begins {
-            follow.topics + 1
+    for (has_subscribers, _) in changes.iter() {
+        follow.reported_topics = if has_subscribers {
+            follow.reported_topics + 1
         } else {
-            follow.topics - 1
+            follow.reported_topics - 1
         };
     }
-    if part != InterestPart::Live {
-        follow.asked = false;
+    if kind != InterestPart::Live {
+        follow.is_page_in_flight = false;
     }
-    if part == InterestPart::Last {
+    if kind == InterestPart::Last {
         follow.home += 1;
-        follow.begun = false;
+        follow.is_home_asked = false;
         if follow.home == homes {
-            let topics = follow.topics;
-            encode_whole(&clients.conns, slot, topics, &mut bytes);
+            let topics = follow.reported_topics;
+            encode_snapshot_end(&clients.conns, slot, topics, &mut bytes);
         }
     }
     if let Some(attaching) = &mut clients.conns.extra(slot).protocol_state.attaching {
         attaching.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
-    } else if part == InterestPart::Live
+    } else if kind == InterestPart::Live
         && !fits(&clients.conns, slot, bytes.len(), || {
             clients.ctx.default_bounds()
         })
@@ -94,7 +94,7 @@ pub(crate) fn news_came<I: Io>(
 
 fn end_follower<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let mut bytes = Vec::new();
-    if clients.conns.get(slot).has_option(EVENTS) {
+    if clients.conns.get(slot).has_option(AS_EVENTS) {
         let mut text = Vec::new();
         sse::write_event(
             &mut text,
@@ -109,17 +109,17 @@ fn end_follower<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
 }
 
 /// Processes `GET` on an interest path: begins a WebSocket if requested, else an event stream, whatever the client accepts.
-pub(crate) fn follow(
+pub(crate) fn request_interest(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
     head: &Head<'_>,
     upgrade: bool,
 ) -> Flow {
-    let filter = match filter(&clients.ctx, head) {
+    let filter = match read_filter(&clients.ctx, head) {
         Ok(filter) => filter,
         Err(words) => {
-            clients.respond_saying(slot, Reason::BadName, &words);
+            clients.respond_with_text(slot, Reason::BadName, &words);
             return Flow::Next;
         }
     };
@@ -128,7 +128,7 @@ pub(crate) fn follow(
         return Flow::Next;
     }
     let client = clients.conns.get(slot).consumer.client;
-    if !clients.conns.get(slot).has_option(HEAD)
+    if !clients.conns.get(slot).has_option(HEAD_REQUEST)
         && !clients.ctx.world.admission.enter_follower(client)
     {
         if !upgrade && head.accept().events {
@@ -145,20 +145,20 @@ pub(crate) fn follow(
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    if clients.conns.get(slot).has_option(HEAD) {
+    if clients.conns.get(slot).has_option(HEAD_REQUEST) {
         clients.conns.get_mut(slot).consumer.options &= !FOLLOWS;
         return Flow::Next;
     }
-    let attaching = Attaching {
+    let attaching = AttachingResponse {
         head: clients.scratch.take_reply(),
-        ..Attaching::default()
+        ..AttachingResponse::default()
     };
     let extra = clients.conns.extra(slot);
     extra.protocol_state.attaching = Some(Box::new(attaching));
-    extra.protocol_state.follow = Some(Box::new(Follow {
+    extra.protocol_state.follow = Some(Box::new(FollowProgress {
         filter,
         client,
-        ..Follow::default()
+        ..FollowProgress::default()
     }));
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
     ask_page(clients, lanes, slot);
@@ -166,7 +166,7 @@ pub(crate) fn follow(
 }
 
 /// The filter of topics in the query.
-fn filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> {
+fn read_filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> {
     let mut filter = Vec::new();
     for (key, value) in form::pairs(head.query) {
         if key == b"match" && !value.is_empty() {
@@ -192,13 +192,13 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let (homes, party) = (clients.ctx.world.homes, clients.party(slot));
     let follow = clients.conns.extra_mut(slot).protocol_state.follow.as_mut();
     let follow = follow.expect("a follower has its filter");
-    if follow.asked || follow.home == homes {
+    if follow.is_page_in_flight || follow.home == homes {
         return;
     }
-    follow.asked = true;
+    follow.is_page_in_flight = true;
     let home = follow.home;
-    let begun = core::mem::replace(&mut follow.begun, true);
-    lanes.ask(home, |bytes| match begun {
+    let was_asked = core::mem::replace(&mut follow.is_home_asked, true);
+    lanes.ask(home, |bytes| match was_asked {
         true => Ask::FollowOn(to, party),
         false => Ask::Follow {
             to,
@@ -214,8 +214,8 @@ pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Q
         if clients.conns.is_current(conn) {
             let row = clients.conns.get(conn.slot);
             if row.has_option(FOLLOWS) && row.link.outbox == NONE {
-                match watches(clients, conn.slot) {
-                    true => ask_members(clients, lanes, conn.slot),
+                match is_watcher(clients, conn.slot) {
+                    true => ask_for_presence_page(clients, lanes, conn.slot),
                     false => ask_page(clients, lanes, conn.slot),
                 }
             }
@@ -223,15 +223,15 @@ pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Q
     }
 }
 
-fn encode_news(conns: &Connections, slot: u32, news: &InterestChanges) -> Vec<u8> {
+fn encode_interest_changes(conns: &Connections, slot: u32, changes: &InterestChanges) -> Vec<u8> {
     let (mut out, mut text) = (Vec::new(), Vec::new());
-    let events = conns.get(slot).has_option(EVENTS);
+    let wants_events = conns.get(slot).has_option(AS_EVENTS);
     let mut data = Vec::new();
-    for (begins, name) in news.iter() {
-        let event = if begins { "first" } else { "last" };
+    for (has_subscribers, name) in changes.iter() {
+        let event = if has_subscribers { "first" } else { "last" };
         data.clear();
         data.push(b'{');
-        if !events {
+        if !wants_events {
             data.extend_from_slice(b"\"event\":\"");
             data.extend_from_slice(event.as_bytes());
             data.extend_from_slice(b"\",");
@@ -239,7 +239,7 @@ fn encode_news(conns: &Connections, slot: u32, news: &InterestChanges) -> Vec<u8
         data.extend_from_slice(b"\"topic\":");
         json::write_string(&mut data, name);
         data.push(b'}');
-        if events {
+        if wants_events {
             sse::write_event(&mut text, None, Some(event.as_bytes()), &data);
         } else {
             frame::write_frame(&mut out, Opcode::Text, &data);
@@ -252,17 +252,17 @@ fn encode_news(conns: &Connections, slot: u32, news: &InterestChanges) -> Vec<u8
 }
 
 /// Reports that the snapshot is complete, and the number of reported topics that have subscribers.
-fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) {
-    let events = conns.get(slot).has_option(EVENTS);
+fn encode_snapshot_end(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) {
+    let wants_events = conns.get(slot).has_option(AS_EVENTS);
     let mut data = Vec::with_capacity(48);
-    data.extend_from_slice(if events {
+    data.extend_from_slice(if wants_events {
         b"{\"topics\":"
     } else {
         b"{\"event\":\"whole\",\"topics\":"
     });
     position::write_decimal(&mut data, topics);
     data.push(b'}');
-    if events {
+    if wants_events {
         let mut text = Vec::with_capacity(64);
         sse::write_event(&mut text, None, Some(b"whole"), &data);
         write_part(conns.get(slot), &text, out);
@@ -276,13 +276,13 @@ pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
     let follow = extra.and_then(|extra| extra.protocol_state.follow.as_ref());
     follow.map_or(Ok(()), |follow| {
-        let right = match follow.watches {
+        let right = match follow.watches_members {
             true => Right::Presence,
             false => Right::Interest,
         };
         clients.check_right(slot, right, &follow.filter)?;
         let rules = &clients.ctx.world.rules;
-        match !follow.watches || rules.get(rules.number_for(&follow.filter)).presence {
+        match !follow.watches_members || rules.get(rules.number_for(&follow.filter)).presence {
             true => Ok(()),
             false => Err(Reason::PresenceOff),
         }
@@ -290,10 +290,10 @@ pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
 }
 
 /// Whether a follower watches the members of a topic.
-fn watches(clients: &Clients, slot: u32) -> bool {
+fn is_watcher(clients: &Clients, slot: u32) -> bool {
     let extra = clients.conns.find_extra(slot);
     let follow = extra.and_then(|extra| extra.protocol_state.follow.as_ref());
-    follow.is_some_and(|follow| follow.watches)
+    follow.is_some_and(|follow| follow.watches_members)
 }
 
 /// Ends a follower at the homes that know it, or a watcher.
@@ -301,13 +301,13 @@ pub(crate) fn unfollow(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let Some(follow) = clients.conns.extra(slot).protocol_state.follow.take() else {
         return;
     };
-    if follow.watches {
+    if follow.watches_members {
         return unwatch(clients, lanes, slot, &follow);
     }
     clients.ctx.world.admission.leave_follower(follow.client);
     let to = clients.conns.reply_to(slot, 0);
-    let known = follow.home + u16::from(follow.begun);
-    for home in 0..known {
+    let asked_homes = follow.home + u16::from(follow.is_home_asked);
+    for home in 0..asked_homes {
         lanes.ask(home, |_| Ask::Unfollow(to));
     }
 }

@@ -8,15 +8,15 @@ use crate::client::send::fits;
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::protocol::front::{Clients, Front, Run};
-use crate::protocol::http::state::Held;
+use crate::protocol::http::state::HeldItem;
 use crate::protocol::stream::topics::encode_for;
 use crate::store::rope::Rope;
 
 /// Delivers the messages of the current run, which have one of the stream's topics.
-pub(crate) fn stream_live_of_part<I: Io>(
+pub(crate) fn deliver_live_of_topic<I: Io>(
     front: &mut Front,
     slot: u32,
-    (topic, part): (u32, u32),
+    (topic, sub_index): (u32, u32),
     frames: &Frames,
     io: &mut I,
 ) {
@@ -29,14 +29,14 @@ pub(crate) fn stream_live_of_part<I: Io>(
         .is_some()
     {
         let bounds = clients.ctx.bounds_for_topic(subs.topics.name(topic));
-        hold_of_set(clients, &feed.run, slot, part, bounds, frames);
+        hold_for_several_topics(clients, &feed.run, slot, sub_index, bounds, frames);
         return;
     }
     let count = feed.run.records().len();
     let (mut bytes, mut ends) = (Rope::default(), Vec::with_capacity(count));
     for n in 0..count {
         let record = feed.run.records()[n];
-        clients.conns.extra_mut(slot).list[part as usize].offset = record.offset;
+        clients.conns.extra_mut(slot).list[sub_index as usize].offset = record.offset;
         let message = (&record, frames);
         encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
         ends.push(bytes.len());
@@ -44,14 +44,14 @@ pub(crate) fn stream_live_of_part<I: Io>(
     let steps = &clients.meter.work.steps;
     steps.add(count);
     steps.add_bytes(bytes.len());
-    let taken = clients.offer(slot, &bytes, &ends, io);
-    for n in taken..count {
+    let sent_count = clients.offer(slot, &bytes, &ends, io);
+    for n in sent_count..count {
         let record = &feed.run.records()[n];
         let mut message = Rope::default();
         message.append(&bytes, if n == 0 { 0 } else { ends[n - 1] }, ends[n]);
         let bounds = || clients.ctx.bounds_for_topic(subs.topics.name(topic));
         if record.latest || !fits(&clients.conns, slot, message.len(), bounds) {
-            return clients.fall_back(slot, part, record.previous);
+            return clients.fall_back(slot, sub_index, record.previous);
         }
         clients.put_messages(slot, &message, &[message.len()], io);
         clients.meter.stats.sent(1, message.len());
@@ -60,11 +60,11 @@ pub(crate) fn stream_live_of_part<I: Io>(
 
 /// Holds messages for a stream on several topics that has not begun, until all homes (the parts of shards that keep topics) have
 /// answered. It holds as many as an outbox may, and none that a newer message may replace.
-fn hold_of_set(
+fn hold_for_several_topics(
     clients: &mut Clients,
     run: &Run,
     slot: u32,
-    part: u32,
+    sub_index: u32,
     bounds: Bounds,
     frames: &Frames,
 ) {
@@ -77,9 +77,9 @@ fn hold_of_set(
     for record in run.records() {
         let (held, bytes) = (attaching.held.len(), attaching.frames.len());
         if !bounds.may_hold(held, bytes, record, frames.frame(record).len()) {
-            return clients.fall_back_unsent(slot, part, record.previous);
+            return clients.fall_back_unsent(slot, sub_index, record.previous);
         }
         let record = attaching.frames.copy(record, frames);
-        attaching.held.push(Held::Message(part, record));
+        attaching.held.push(HeldItem::Message(sub_index, record));
     }
 }

@@ -6,13 +6,13 @@ use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::AttachOutcome;
 use crate::protocol::front::Front;
-use crate::protocol::http::answer::{answer_reason, answer_waiting};
-use crate::protocol::http::options::{EVENTS, UPGRADE};
+use crate::protocol::http::answer::{answer_waiting, refuse_waiting_request};
+use crate::protocol::http::options::{AS_EVENTS, UPGRADE};
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::stream::course::begin_stream;
 
 /// Answers the request with the reason, or ends the stream.
-pub(crate) fn not_attached<I: Io>(
+pub(crate) fn handle_refused_attach<I: Io>(
     front: &mut Front,
     slot: u32,
     attached: AttachOutcome,
@@ -24,20 +24,20 @@ pub(crate) fn not_attached<I: Io>(
         end_stream(clients, slot, Reason::Deleted, io);
         return;
     }
-    let stream = row.has_option(UPGRADE) || row.has_option(EVENTS);
+    let is_stream = row.has_option(UPGRADE) || row.has_option(AS_EVENTS);
     match attached {
         AttachOutcome::Gone if row.has_option(UPGRADE) => {
             begin_stream(clients, queues, slot, io);
             end_stream(clients, slot, Reason::Deleted, io);
             return;
         }
-        AttachOutcome::Gone if row.has_option(EVENTS) => {
+        AttachOutcome::Gone if row.has_option(AS_EVENTS) => {
             unsubscribe(clients, subs, slot);
-            clients.head(slot, 204).end();
+            clients.response_head(slot, 204).end();
             answer_waiting(clients, queues, slot, io);
             return;
         }
-        AttachOutcome::NoRoom(reason) if row.has_option(EVENTS) => {
+        AttachOutcome::NoRoom(reason) if row.has_option(AS_EVENTS) => {
             unsubscribe(clients, subs, slot);
             clients.shed_events(slot, reason);
             answer_waiting(clients, queues, slot, io);
@@ -45,8 +45,8 @@ pub(crate) fn not_attached<I: Io>(
         }
         _ => {}
     }
-    if stream {
-        clients.conns.get_mut(slot).consumer.options &= !(UPGRADE | EVENTS);
+    if is_stream {
+        clients.conns.get_mut(slot).consumer.options &= !(UPGRADE | AS_EVENTS);
     }
-    answer_reason(front, slot, attached.refusal(), io);
+    refuse_waiting_request(front, slot, attached.refusal(), io);
 }

@@ -20,19 +20,19 @@ use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage, PresenceP
 use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::front::{Clients, Lanes, Queues};
 use crate::protocol::http::body::write_part;
-use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
+use crate::protocol::http::options::{AS_EVENTS, FOLLOWS, HEAD_REQUEST};
 use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::presence::{
-    presence_read, read_presence, write_counts, write_id, write_member,
+    answer_presence, request_presence, write_counts, write_id, write_member,
 };
-use crate::protocol::http::state::{Attaching, Follow};
+use crate::protocol::http::state::{AttachingResponse, FollowProgress};
 use crate::protocol::http::task::Flow;
 use crate::protocol::stream::course::begin_stream;
 use crate::protocol::stream::format::stream_head;
 use crate::store::slab::NONE;
 
 /// Processes `GET` on a presence path: begins a stream if the client asks for one, else answers with JSON.
-pub(crate) fn presence<I: Io>(
+pub(crate) fn request_presence_stream<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
@@ -41,15 +41,15 @@ pub(crate) fn presence<I: Io>(
     io: &mut I,
 ) -> Flow {
     if !upgrade && !head.accept().events {
-        return read_presence(clients, lanes, slot, head, name, io);
+        return request_presence(clients, lanes, slot, head, name, io);
     }
-    let Ok(from) = position_in(head) else {
+    let Ok(position) = read_position(head) else {
         let words = value_words(Reason::BadPosition, head.query);
-        clients.respond_saying(slot, Reason::BadPosition, &words);
+        clients.respond_with_text(slot, Reason::BadPosition, &words);
         return Flow::Next;
     };
     let client = clients.conns.get(slot).consumer.client;
-    let is_head = clients.conns.get(slot).has_option(HEAD);
+    let is_head = clients.conns.get(slot).has_option(HEAD_REQUEST);
     if !is_head && !clients.ctx.world.admission.enter_watcher(client) {
         match upgrade {
             true => clients.respond_reason(slot, Reason::WatchersFull),
@@ -58,11 +58,11 @@ pub(crate) fn presence<I: Io>(
         return Flow::Next;
     }
     clients.conns.get_mut(slot).consumer.options |= FOLLOWS;
-    let begun = stream_head(clients, slot, head, upgrade, name);
-    if is_head || begun.is_err() {
+    let head_written = stream_head(clients, slot, head, upgrade, name);
+    if is_head || head_written.is_err() {
         clients.conns.get_mut(slot).consumer.options &= !FOLLOWS;
     }
-    if let Err(reason) = begun {
+    if let Err(reason) = head_written {
         if !is_head {
             clients.ctx.world.admission.leave_watcher(client);
         }
@@ -72,31 +72,31 @@ pub(crate) fn presence<I: Io>(
     if is_head {
         return Flow::Next;
     }
-    let attaching = Attaching {
+    let attaching = AttachingResponse {
         head: clients.scratch.take_reply(),
-        ..Attaching::default()
+        ..AttachingResponse::default()
     };
     let (_, home) = clients.ctx.hash_and_home_of(name);
     let extra = clients.conns.extra(slot);
     extra.protocol_state.attaching = Some(Box::new(attaching));
-    extra.protocol_state.follow = Some(Box::new(Follow {
+    extra.protocol_state.follow = Some(Box::new(FollowProgress {
         filter: name.into(),
-        watches: true,
+        watches_members: true,
         home,
-        asked: true,
+        is_page_in_flight: true,
         client,
-        ..Follow::default()
+        ..FollowProgress::default()
     }));
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
     let to = clients.conns.reply_to(slot, 0);
     lanes.ask(home, |bytes| {
-        Ask::Presence(PresenceAsk::Watch(to, from), Span::append(bytes, name))
+        Ask::Presence(PresenceAsk::Watch(to, position), Span::append(bytes, name))
     });
     Flow::Wait
 }
 
-/// The position from which a watcher goes on: that of its last event, or that in the query.
-fn position_in(head: &Head<'_>) -> Result<Option<PresencePosition>, ()> {
+/// The position after which a watcher continues: that of its last event, or that in the query.
+fn read_position(head: &Head<'_>) -> Result<Option<PresencePosition>, ()> {
     let event_id = head.headers("last-event-id").last();
     let mut decoded = Vec::new();
     let text = match (
@@ -113,8 +113,8 @@ fn position_in(head: &Head<'_>) -> Result<Option<PresencePosition>, ()> {
     PresencePosition::parse(text).map(Some).ok_or(())
 }
 
-/// A page of a home has come, for a watcher or for a request.
-pub(crate) fn members_came<I: Io>(
+/// Handles a home's page: sends it to a watcher, or answers a request with it.
+pub(crate) fn handle_presence_page<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     to: ReplyTo,
@@ -123,12 +123,12 @@ pub(crate) fn members_came<I: Io>(
 ) {
     let slot = to.slot;
     if !clients.conns.get(slot).has_option(FOLLOWS) {
-        return presence_read(clients, queues, to, page, io);
+        return answer_presence(clients, queues, to, page, io);
     }
     let bytes = encode_page(clients, slot, page);
     let own = &mut clients.conns.extra(slot).protocol_state;
     let follow = own.follow.as_mut().expect("a watcher has its topic");
-    follow.asked = false;
+    follow.is_page_in_flight = false;
     if let Some(attaching) = &mut own.attaching {
         attaching.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
@@ -141,20 +141,20 @@ pub(crate) fn members_came<I: Io>(
 }
 
 /// Tells the home that a watcher can take the next page.
-pub(crate) fn ask_members(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+pub(crate) fn ask_for_presence_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
     let follow = clients.conns.extra_mut(slot).protocol_state.follow.as_mut();
-    let Some(follow) = follow.filter(|follow| !follow.asked) else {
+    let Some(follow) = follow.filter(|follow| !follow.is_page_in_flight) else {
         return;
     };
-    follow.asked = true;
+    follow.is_page_in_flight = true;
     lanes.ask(follow.home, |bytes| {
         Ask::Presence(PresenceAsk::Ready(to), Span::append(bytes, &follow.filter))
     });
 }
 
 /// Ends a watcher at the home of its topic.
-pub(crate) fn unwatch(clients: &Clients, lanes: &mut Lanes, slot: u32, follow: &Follow) {
+pub(crate) fn unwatch(clients: &Clients, lanes: &mut Lanes, slot: u32, follow: &FollowProgress) {
     clients.ctx.world.admission.leave_watcher(follow.client);
     let to = clients.conns.reply_to(slot, 0);
     lanes.ask(follow.home, |bytes| {
@@ -202,7 +202,7 @@ fn encode_page(clients: &Clients, slot: u32, page: &PresencePage) -> Vec<u8> {
     let last = events.len().saturating_sub(1);
     for (at, (event, data)) in events.iter().enumerate() {
         let id = Some(&id[..]).filter(|id| at == last && !id.is_empty());
-        if row.has_option(EVENTS) {
+        if row.has_option(AS_EVENTS) {
             let data = [b"{", &data[..], b"}"].concat();
             sse::write_event(&mut text, id, Some(event.as_bytes()), &data);
             continue;

@@ -18,17 +18,17 @@ use crate::client::subscribing::{self, First, Kind, Names, Wanted};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, SubscriptionState, Subscriptions};
-use crate::protocol::http::opening::Opening;
+use crate::protocol::http::opening::PendingFilterResponse;
 use crate::protocol::http::options::{
-    CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, PUBLISHES, UPGRADE,
+    AS_EVENTS, CONDITIONAL, DEFLATE, ENVELOPE, HEAD_REQUEST, PUBLISHES, UPGRADE,
 };
 use crate::protocol::http::parameters::{parameter, query_position, value_words};
-use crate::protocol::http::state::{Attaching, PublishTo};
+use crate::protocol::http::state::{AttachingResponse, PublishTarget};
 use crate::protocol::http::task::Flow;
 use crate::protocol::stream::format::stream_head;
 
 /// Processes `GET` on a subscribe path: a long-poll, an event stream or a WebSocket.
-pub(crate) fn subscribe<I: Io>(
+pub(crate) fn request_subscription<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
@@ -37,54 +37,54 @@ pub(crate) fn subscribe<I: Io>(
     (publishes, upgrade): (bool, bool),
     io: &mut I,
 ) -> Flow {
-    let filtered = clients.conns.get(slot).has_option(FILTERS);
-    let since = match starting_points(clients, slot, head, &names, filtered, publishes) {
+    let is_by_filter = clients.conns.get(slot).has_option(FILTERS);
+    let since = match starting_points(clients, slot, head, &names, is_by_filter, publishes) {
         Ok(since) => since,
         Err(reason) => {
             let words = value_words(reason, head.query);
-            clients.respond_saying(slot, reason, &words);
+            clients.respond_with_text(slot, reason, &words);
             return Flow::Next;
         }
     };
-    let before = clients.scratch.reply.len();
-    let events = !upgrade && head.accept().events;
+    let earlier_bytes = clients.scratch.reply.len();
+    let wants_events = !upgrade && head.accept().events;
     set_options(&mut clients.conns, slot, head, publishes);
-    let streams = events || upgrade;
-    if streams && let Err(reason) = stream_head(clients, slot, head, upgrade, &names[0]) {
+    let is_stream = wants_events || upgrade;
+    if is_stream && let Err(reason) = stream_head(clients, slot, head, upgrade, &names[0]) {
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    if streams && clients.conns.get(slot).has_option(HEAD) {
+    if is_stream && clients.conns.get(slot).has_option(HEAD_REQUEST) {
         return Flow::Next;
     }
-    let mut attaching = Attaching {
-        waiting: names.len() as u32,
+    let mut attaching = AttachingResponse {
+        unanswered_attaches: names.len() as u32,
         no_cache: ["cache-control", "pragma"]
             .iter()
             .any(|name| head.has_token(name, "no-cache")),
-        ..Attaching::default()
+        ..AttachingResponse::default()
     };
-    if streams {
+    if is_stream {
         // The bytes before the head are answers to pipelined requests.
         attaching.head = clients.scratch.take_reply();
     } else {
         clients.send_reply(slot, io);
     }
-    if names.len() > 1 || streams || filtered {
+    if names.len() > 1 || is_stream || is_by_filter {
         clients.conns.extra(slot).protocol_state.attaching = Some(Box::new(attaching));
     }
     if publishes {
         let (hash, _) = clients.ctx.hash_and_home_of(&names[0]);
-        clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTo {
+        clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTarget {
             hash,
             name: names[0].as_slice().into(),
-            published: 0,
+            frame_count: 0,
         });
     }
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
-    let how = (filtered, !streams);
-    if let Err(reason) = join_all(clients, subs, slot, &names, &since, how) {
-        return not_joined(clients, subs, slot, before, reason);
+    let mode = (is_by_filter, !is_stream);
+    if let Err(reason) = subscribe_all(clients, subs, slot, &names, &since, mode) {
+        return answer_refused_filters(clients, subs, slot, earlier_bytes, reason);
     }
     for name in &names {
         clients.note(slot, EventKind::Subscribed, name);
@@ -93,23 +93,23 @@ pub(crate) fn subscribe<I: Io>(
 }
 
 /// Answers that the filters were refused. The first `before` bytes of `reply` belong to earlier requests.
-fn not_joined(
+fn answer_refused_filters(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
-    before: usize,
+    earlier_bytes: usize,
     reason: Reason,
 ) -> Flow {
-    let events = clients.conns.get(slot).has_option(EVENTS);
+    let wants_events = clients.conns.get(slot).has_option(AS_EVENTS);
     unsubscribe(clients, subs, slot);
-    if let Some(begun) = clients.conns.extra(slot).protocol_state.attaching.take() {
-        clients.scratch.reply = begun.head;
-        clients.scratch.reply.truncate(before);
+    if let Some(attaching) = clients.conns.extra(slot).protocol_state.attaching.take() {
+        clients.scratch.reply = attaching.head;
+        clients.scratch.reply.truncate(earlier_bytes);
     }
     let row = clients.conns.get_mut(slot);
     row.consumer.state = State::Http;
-    row.consumer.options &= !(UPGRADE | EVENTS);
-    if events {
+    row.consumer.options &= !(UPGRADE | AS_EVENTS);
+    if wants_events {
         clients.shed_events(slot, reason);
     } else {
         clients.respond_reason(slot, reason);
@@ -126,19 +126,19 @@ fn starting_points(
     slot: u32,
     head: &Head<'_>,
     names: &[Vec<u8>],
-    filtered: bool,
+    is_by_filter: bool,
     publishes: bool,
 ) -> Result<Vec<Since>, Reason> {
-    let (set, count) = match filtered {
+    let (topics_hash, count) = match is_by_filter {
         true => (0, usize::from(clients.ctx.world.partitions)),
         false => (set_hash(names), names.len()),
     };
-    let since = since(clients, slot, head, set, count)?;
-    let streams = head.is_websocket_upgrade() || head.accept().events;
+    let since = read_since(clients, slot, head, topics_hash, count)?;
+    let is_stream = head.is_websocket_upgrade() || head.accept().events;
     // A long-poll returns with a position, which says nothing about the newest messages of each topic.
-    let most = if streams { NEWEST_MAX } else { 0 };
-    let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
-    if filtered && since.iter().any(many) {
+    let newest_max = if is_stream { NEWEST_MAX } else { 0 };
+    let asks_too_many = |since: &Since| matches!(since, Since::Newest(n) if *n > newest_max);
+    if is_by_filter && since.iter().any(asks_too_many) {
         return Err(Reason::NewestByFilter);
     }
     if publishes && names.len() != 1 {
@@ -156,23 +156,23 @@ fn set_options(conns: &mut Connections, slot: u32, head: &Head<'_>, publishes: b
 }
 
 /// Subscribes the request to all its topics, or to its filters as one group. The response begins when the homes have answered.
-fn join_all(
+fn subscribe_all(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     names: &[Vec<u8>],
     since: &[Since],
-    (filtered, poll): (bool, bool),
+    (is_by_filter, is_poll): (bool, bool),
 ) -> Result<(), Reason> {
     let first = First {
-        poll,
+        poll: is_poll,
         deflate: clients.conns.get(slot).has_option(DEFLATE),
         ..First::ALL
     };
     let (kind, own) = (Kind::New, SubscriptionState::default);
-    if filtered {
+    if is_by_filter {
         clients.conns.extra(slot).protocol_state.opening =
-            Some(Box::new(Opening::new(since.len())));
+            Some(Box::new(PendingFilterResponse::new(since.len())));
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         let wanted = Wanted {
             names: Names::Filters(&names),
@@ -205,41 +205,44 @@ fn join_all(
 /// Where to begin: by the headers, else by the query. A client that reconnects by itself, such as an `EventSource` or a cache,
 /// repeats the query of its first request, so its headers are newer. A last event id in the query, which polyfills add to the URL,
 /// is newer than `since`.
-fn since(
+fn read_since(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
-    set: u32,
+    topics_hash: u32,
     count: usize,
 ) -> Result<Vec<Since>, Reason> {
-    let (filtered, partitions) = (
+    let (is_by_filter, partitions) = (
         clients.conns.get(slot).has_option(FILTERS),
         clients.ctx.world.partitions,
     );
-    let read = |text: &[u8]| {
-        position::read_back(etag::opaque_tag(text), |text| match filtered {
+    let parse = |text: &[u8]| {
+        position::read_back(etag::opaque_tag(text), |text| match is_by_filter {
             true => position::parse_partitions(text, partitions),
-            false => position::parse(text, set, count),
+            false => position::parse(text, topics_hash, count),
         })
     };
-    let upgrade = head.is_websocket_upgrade();
-    let events = !upgrade && head.accept().events;
+    let is_upgrade = head.is_websocket_upgrade();
+    let wants_events = !is_upgrade && head.accept().events;
     // A browser that got 400 here would never try again, so it is told of a gap instead.
-    let unreadable = || match events || upgrade {
+    let unreadable = || match wants_events || is_upgrade {
         true => alloc::vec![Since::Unknown; count],
         false => alloc::vec![Since::Unreadable; count],
     };
-    let newest = |name| {
+    let newest_position = |name| {
         let tags = head
             .headers(name)
             .flat_map(etag::entity_tags)
             .take(TAGS_MAX);
-        let each = tags.map(|tag| read(tag).unwrap_or_else(|_| unreadable()));
+        let each = tags.map(|tag| parse(tag).unwrap_or_else(|_| unreadable()));
         let epoch = clients.ctx.world.epoch;
         let later = |(one, other)| position::later(one, other, epoch);
         each.reduce(|all, tag| all.into_iter().zip(tag).map(later).collect())
     };
-    let (event_id, tag) = (newest("last-event-id"), newest("if-none-match"));
+    let (event_id, tag) = (
+        newest_position("last-event-id"),
+        newest_position("if-none-match"),
+    );
     let time = head
         .header("if-modified-since")
         .and_then(crore_wire::http::date::parse_date);
@@ -259,9 +262,9 @@ fn since(
     let mut text = Vec::new();
     let decoded = form::decode(value, &mut text);
     let since = decoded.map_err(|_| Reason::BadPositionEscape);
-    let since = since.and_then(|()| read(&text).map_err(|_| Reason::BadPosition));
+    let since = since.and_then(|()| parse(&text).map_err(|_| Reason::BadPosition));
     // In the URL of an `EventSource`, the id was written by a program too.
-    match is_event_id && events {
+    match is_event_id && wants_events {
         true => Ok(since.unwrap_or_else(|_| unreadable())),
         false => since,
     }

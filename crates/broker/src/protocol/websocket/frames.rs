@@ -24,18 +24,18 @@ use crate::protocol::http::stream_end::{
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// The code of a client whose page is left or reloaded (RFC 6455 section 7.4.1).
+/// The close code of a client whose page is left or reloaded (RFC 6455 section 7.4.1).
 const GOING_AWAY: u16 = 1001;
 
 /// The work of receiving after which the turn's budget is checked. The unit is bytes: 64 KiB count as 256 steps.
 const WORK_AT_ONCE: usize = 64 << 10;
 
 /// An incomplete frame or message, and the progress of its arrival.
-type Begun = (Option<Box<Partial>>, Progress);
+type IncompleteMessage = (Option<Box<Partial>>, Progress);
 
 impl Front {
     /// Processes received bytes of a WebSocket, after any bytes that were held.
-    pub(crate) fn frames_received<I: Io>(
+    pub(crate) fn receive_frames<I: Io>(
         &mut self,
         slot: u32,
         input: &mut [u8],
@@ -47,25 +47,26 @@ impl Front {
             message_bytes: frame_bytes_max(&self.clients, slot),
             deflate: self.clients.conns.get(slot).has_option(DEFLATE),
         };
-        let Some(((mut partial, mut progress), mut held_back)) =
+        let Some(((mut partial, mut progress), mut held_input)) =
             take_frames(&mut self.clients.conns, slot, input)
         else {
             return self.clients.end_as_broken(slot);
         };
-        let mut at = 0;
+        let mut offset = 0;
         loop {
-            let rest = match &mut held_back {
-                Some(held) => &mut held.rest_mut()[at..],
-                None => &mut input[at..],
+            let rest = match &mut held_input {
+                Some(held) => &mut held.rest_mut()[offset..],
+                None => &mut input[offset..],
             };
-            let publishes = self.clients.conns.get(slot).has_option(PUBLISHES);
-            let spent = self.clients.meter.work.is_spent();
-            let goes_on = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
-            if goes_on && (spent || publishes && must_stall(&self.clients, &self.subs.lanes, slot))
+            let is_publisher = self.clients.conns.get(slot).has_option(PUBLISHES);
+            let is_spent = self.clients.meter.work.is_spent();
+            let has_more = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
+            if has_more
+                && (is_spent || is_publisher && must_stall(&self.clients, &self.subs.lanes, slot))
             {
                 self.clients.send_reply(slot, io);
-                let rest = rest_of(held_back, input, at);
-                return hold_frames(self, slot, (partial, progress), (rest, spent), io);
+                let rest = unread_bytes(held_input, input, offset);
+                return hold_frames(self, slot, (partial, progress), (rest, is_spent), io);
             }
             let mut work = WORK_AT_ONCE;
             let step = match receive::next_within(&mut partial, rest, &config, &mut work) {
@@ -74,7 +75,7 @@ impl Front {
                     return refuse_frames(&mut self.clients, slot, violation, io);
                 }
             };
-            at += step.consumed;
+            offset += step.consumed;
             self.clients.meter.work.steps.add(1);
             self.clients.meter.work.steps.add_bytes(WORK_AT_ONCE - work);
             let event = match step.event {
@@ -85,15 +86,15 @@ impl Front {
             if matches!(event, Event::Text(_) | Event::Binary(_)) {
                 progress = Progress::default();
             }
-            if !self.event(slot, event, home, io) {
+            if !self.handle_event(slot, event, home, io) {
                 return;
             }
         }
-        all_read(self, slot, (partial, progress), io);
+        finish_reading_frames(self, slot, (partial, progress), io);
     }
 
     /// Handles one event. False if the connection takes no more events.
-    fn event<I: Io>(
+    fn handle_event<I: Io>(
         &mut self,
         slot: u32,
         event: Event<'_>,
@@ -130,13 +131,20 @@ impl Front {
 fn hold_frames<I: Io>(
     front: &mut Front,
     slot: u32,
-    (partial, progress): Begun,
-    (data, spent): (SpillBuffer, bool),
+    (partial, progress): IncompleteMessage,
+    (data, is_spent): (SpillBuffer, bool),
     io: &mut I,
 ) {
     let (clients, queues, census) = (&mut front.clients, &mut front.queues, &front.census);
-    let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
-    if !has_receive_room(clients, queues, census, slot, begun + data.bytes(), io) {
+    let partial_bytes = partial.as_ref().map_or(0, |held| held.buffered_bytes());
+    if !has_receive_room(
+        clients,
+        queues,
+        census,
+        slot,
+        partial_bytes + data.bytes(),
+        io,
+    ) {
         return end_for_room(clients, slot, io);
     }
     let row = clients.conns.get_mut(slot);
@@ -147,17 +155,22 @@ fn hold_frames<I: Io>(
     clients
         .conns
         .set_unprocessed_input(slot, Spill::Frames(partial, data, progress));
-    match spent {
+    match is_spent {
         true => queues.pause(clients, slot, io),
         false => queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io),
     }
 }
 
 /// Sends the answers after all received bytes were read, and keeps an incomplete frame or message.
-fn all_read<I: Io>(front: &mut Front, slot: u32, begun: Begun, io: &mut I) {
+fn finish_reading_frames<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    incomplete: IncompleteMessage,
+    io: &mut I,
+) {
     front.clients.send_reply(slot, io);
     if has_frames(&front.clients, slot) {
-        hold_partial(front, slot, begun, io);
+        hold_partial(front, slot, incomplete, io);
     }
     let (clients, subs, _, queues) = front.parts();
     if has_frames(clients, slot) && clients.conns.get(slot).has_option(PUBLISHES) {
@@ -165,7 +178,12 @@ fn all_read<I: Io>(front: &mut Front, slot: u32, begun: Begun, io: &mut I) {
     }
 }
 
-fn hold_partial<I: Io>(front: &mut Front, slot: u32, (partial, progress): Begun, io: &mut I) {
+fn hold_partial<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    (partial, progress): IncompleteMessage,
+    io: &mut I,
+) {
     let (clients, queues, census) = (&mut front.clients, &front.queues, &front.census);
     let state = clients.conns.get(slot).consumer.state;
     let idle_s = protocol_of!(AllProtocols, state, silent_until_s(clients, slot));
@@ -194,26 +212,26 @@ fn take_frames(
     conns: &mut Connections,
     slot: u32,
     input: &[u8],
-) -> Option<(Begun, Option<SpillBuffer>)> {
-    let (begun, mut held) = match conns.take_unprocessed_input(slot) {
+) -> Option<(IncompleteMessage, Option<SpillBuffer>)> {
+    let (incomplete, mut held) = match conns.take_unprocessed_input(slot) {
         None => return Some(Default::default()),
-        Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
-        Some(Spill::Frames(held, data, came)) => ((held, came), data),
+        Some(Spill::WebSocket(held, progress)) => return Some(((Some(held), progress), None)),
+        Some(Spill::Frames(held, data, progress)) => ((held, progress), data),
         // The client sent these bytes before the server had answered the handshake.
-        Some(Spill::Http(held)) => (Begun::default(), SpillBuffer::new(&held.data)),
+        Some(Spill::Http(held)) => (IncompleteMessage::default(), SpillBuffer::new(&held.data)),
         // Cannot occur here: MQTT packets within frames are held in `Extra::mqtt`, and a link of HTTP/2 is no WebSocket.
         Some(Spill::Mqtt(..) | Spill::Http2(..)) => return None,
     };
     held.append(input, usize::MAX);
-    Some((begun, Some(held)))
+    Some((incomplete, Some(held)))
 }
 
 /// The bytes that were not read yet, from the held bytes or else from `input`.
-fn rest_of(held: Option<SpillBuffer>, input: &[u8], at: usize) -> SpillBuffer {
+fn unread_bytes(held: Option<SpillBuffer>, input: &[u8], offset: usize) -> SpillBuffer {
     let Some(mut held) = held else {
-        return SpillBuffer::new(&input[at..]);
+        return SpillBuffer::new(&input[offset..]);
     };
-    held.consume(at);
+    held.consume(offset);
     held
 }
 

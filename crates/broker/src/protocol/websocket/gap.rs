@@ -7,7 +7,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::client::row::{FILTERS, Row, SUBSCRIPTION_LIST};
 use crate::protocol::encode::meta_line;
-use crate::protocol::http::options::{ENVELOPE, META};
+use crate::protocol::http::options::{ENVELOPE, META_FRAMES};
 
 /// The text of the report.
 const LOST: &[u8] = b"messages before this position are lost";
@@ -26,9 +26,9 @@ fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
 }
 
 /// Appends a frame that reports a gap before this position. False if the connection's format has no way to report it.
-pub(crate) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn write_gap_frame(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> bool {
     let mut text = Vec::with_capacity(96);
-    if row.has_option(META) {
+    if row.has_option(META_FRAMES) {
         meta_line(&mut text, b"gap", LOST);
         meta_line(&mut text, b"id", id);
         if row.consumer.options & (SUBSCRIPTION_LIST | FILTERS) != 0 {

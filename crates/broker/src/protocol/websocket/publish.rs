@@ -17,33 +17,33 @@ use crate::io::Io;
 use crate::mail::message::{Headers, Publish, is_binary};
 use crate::mail::{Outcome, WantedAnswer};
 use crate::protocol::front::{Clients, Subscriptions};
-use crate::protocol::http::options::{META, PUBLISHES};
-use crate::protocol::http::state::PublishTo;
+use crate::protocol::http::options::{META_FRAMES, PUBLISHES};
+use crate::protocol::http::state::PublishTarget;
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::http::task::Flow;
-use crate::protocol::websocket::handshake::{Carries, accept_upgrade};
+use crate::protocol::websocket::handshake::{FrameContent, accept_upgrade};
 
 /// Publishes the data of a frame, if the connection may publish. False if the connection has ended.
-pub(crate) fn frame_published<I: Io>(
+pub(crate) fn publish_frame<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     data: &[u8],
-    binary: bool,
+    is_binary_frame: bool,
     home: &mut Option<Home>,
     io: &mut I,
 ) -> bool {
     if !clients.conns.get(slot).has_option(PUBLISHES) {
         return true;
     }
-    let wants_ack = clients.conns.get(slot).has_option(META);
+    let wants_ack = clients.conns.get(slot).has_option(META_FRAMES);
     let extra = clients.conns.extra(slot);
     let Some(mut publish_to) = extra.protocol_state.publish_to.take() else {
         clients.end_as_broken(slot);
         return false;
     };
-    let number = publish_to.published;
-    publish_to.published = number.wrapping_add(1);
+    let number = publish_to.frame_count;
+    publish_to.frame_count = number.wrapping_add(1);
     if let Err(denied) = clients.check_right(slot, Right::Publish, &publish_to.name) {
         // The right was granted when the connection began, and was lost later.
         clients.send_reply(slot, io);
@@ -52,10 +52,10 @@ pub(crate) fn frame_published<I: Io>(
     }
     if let Err(reached) = clients.check_publish_rate(slot) {
         clients.conns.extra(slot).protocol_state.publish_to = Some(publish_to);
-        return frame_refused(clients, slot, number, reached, io);
+        return refuse_frame(clients, slot, number, reached, io);
     }
-    let (_, at) = clients.ctx.hash_and_home_of(&publish_to.name);
-    let content_type: &[u8] = if binary {
+    let (_, home_shard) = clients.ctx.hash_and_home_of(&publish_to.name);
+    let content_type: &[u8] = if is_binary_frame {
         b"application/octet-stream"
     } else {
         b""
@@ -67,7 +67,7 @@ pub(crate) fn frame_published<I: Io>(
         headers: Headers {
             content_type,
             qos: 1,
-            binary: binary && is_binary(content_type, data),
+            binary: is_binary_frame && is_binary(content_type, data),
             ..Headers::default()
         },
         dedup: None,
@@ -79,21 +79,21 @@ pub(crate) fn frame_published<I: Io>(
     } else {
         WantedAnswer::Failure(to)
     };
-    let outcome = publish_as(clients, subs, home, slot, at, &message, answer);
+    let outcome = publish_as(clients, subs, home, slot, home_shard, &message, answer);
     clients.conns.extra(slot).protocol_state.publish_to = Some(publish_to);
-    outcome.is_none_or(|outcome| frame_outcome(clients, slot, number, outcome, io))
+    outcome.is_none_or(|outcome| handle_frame_outcome(clients, slot, number, outcome, io))
 }
 
 /// Handles the outcome of a published frame. Without acknowledgements, a refusal closes the connection. False if the connection has
 /// ended.
-pub(crate) fn frame_outcome<I: Io>(
+pub(crate) fn handle_frame_outcome<I: Io>(
     clients: &mut Clients,
     slot: u32,
     number: u32,
     outcome: Outcome,
     io: &mut I,
 ) -> bool {
-    if clients.conns.get(slot).has_option(META) {
+    if clients.conns.get(slot).has_option(META_FRAMES) {
         clients.send_reply(slot, io);
         acknowledge(clients, slot, number, outcome, io);
         return true;
@@ -107,7 +107,7 @@ pub(crate) fn frame_outcome<I: Io>(
 }
 
 /// Refuses a frame that exceeds a rate: by an acknowledgement if the client gets them, else by closing the connection.
-fn frame_refused<I: Io>(
+fn refuse_frame<I: Io>(
     clients: &mut Clients,
     slot: u32,
     number: u32,
@@ -115,7 +115,7 @@ fn frame_refused<I: Io>(
     io: &mut I,
 ) -> bool {
     clients.send_reply(slot, io);
-    if clients.conns.get(slot).has_option(META) {
+    if clients.conns.get(slot).has_option(META_FRAMES) {
         acknowledge(clients, slot, number, Outcome::NoRoom(reason), io);
         return true;
     }
@@ -131,15 +131,15 @@ pub(crate) fn upgrade_to_publish<I: Io>(
     name: &[u8],
     io: &mut I,
 ) -> Flow {
-    if let Err(reason) = accept_upgrade(clients, slot, head, Carries::Messages) {
+    if let Err(reason) = accept_upgrade(clients, slot, head, FrameContent::Messages) {
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
     let (hash, _) = clients.ctx.hash_and_home_of(name);
-    clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTo {
+    clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTarget {
         hash,
         name: name.into(),
-        published: 0,
+        frame_count: 0,
     });
     let row = clients.conns.get_mut(slot);
     row.consumer.options |= PUBLISHES;

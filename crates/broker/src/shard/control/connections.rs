@@ -8,7 +8,7 @@ use crate::home::sessions::{AbsentView, FOREVER_S, SessionsAtHome};
 use crate::mail::orders::{
     Connection, ConnectionOrder, Ended, Page, Selection, Session, SessionName,
 };
-use crate::protocol::centrifugo::orders::centrifugo_order;
+use crate::protocol::centrifugo::orders::carry_out_order;
 use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ use crate::client::rights::user_of;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::session::{SessionId, stored};
-use crate::protocol::mqtt::access::{client_id_in, session_named, user_in};
+use crate::protocol::mqtt::access::{client_id_of_session, session_name_of, user_of_session};
 use crate::protocol::mqtt::client::mqtt_session;
 use crate::protocol::mqtt::details::mqtt_details;
 use crate::store::slab::NONE;
@@ -131,7 +131,7 @@ pub(super) fn client_ids(
     let name = |id: &SessionId| at_home.name_of(*id);
     sessions
         .iter()
-        .map(|id| name(id).map(|name| Box::from(client_id_in(name))))
+        .map(|id| name(id).map(|name| Box::from(client_id_of_session(name))))
         .collect()
 }
 
@@ -158,8 +158,8 @@ pub(super) fn sessions_page(
 fn absent_session(view: &AbsentView<'_>, now: Now) -> Session {
     let ends = view.expires_s != FOREVER_S;
     Session {
-        client_id: client_id_in(view.name).into(),
-        user: user_in(view.name).into(),
+        client_id: client_id_of_session(view.name).into(),
+        user: user_of_session(view.name).into(),
         expires_in_s: ends.then(|| view.expires_s.saturating_sub(now.unix_s)),
         bytes: view.bytes,
         subscriptions: Vec::new(),
@@ -198,7 +198,7 @@ pub(super) fn end_session(
 
 /// The keyed hash of a session's name at its home, and that name.
 fn hashed(clients: &Clients, name: &SessionName) -> (u32, Vec<u8>) {
-    let name = session_named(&name.client_id, &name.user);
+    let name = session_name_of(&name.client_id, &name.user);
     let hash = xxh3_64_with_seed(&name, clients.ctx.world.seed) as u32;
     (hash, name)
 }
@@ -247,7 +247,7 @@ pub(super) fn order_connections<I: Io>(
     for conn in due {
         let is_done = match order {
             ConnectionOrder::Disconnect => end_by_order(clients, conn, io),
-            order => centrifugo_order(clients, subs, conn, order, io),
+            order => carry_out_order(clients, subs, conn, order, io),
         };
         count += u32::from(is_done);
     }

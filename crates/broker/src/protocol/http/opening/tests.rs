@@ -1,5 +1,5 @@
-//! Tests that a message that arrives before a response begins is in the response, or comes after its position, so that the next
-//! request finds it.
+//! Tests messages that arrive before a response to a request by filter begins. Each of them must either be in the response, or lie after the position that
+//! the response tells the client, where the next request finds it, but not both.
 
 use proptest::prelude::*;
 
@@ -12,8 +12,8 @@ const PARTITIONS: PartitionId = 2;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The home's page (bounded run of past messages) of a partition: messages with these timestamps, and whether the log ends
-    /// there.
+    /// The home's page (bounded run of past messages) of a partition, after new messages with these timestamps were published. The page has all messages of the
+    /// partition so far. The flag tells whether the log ends there.
     Page(PartitionId, Vec<u32>, bool),
     /// A live message of a partition, after this many messages that the filters do not match, with this timestamp.
     Live(PartitionId, u64, u32),
@@ -47,9 +47,9 @@ fn push(frames: &mut Frames, offset: u64, time_s: u32) -> Record {
     })
 }
 
-/// An opening, and what its partitions have published.
+/// A pending response under test, and what its partitions have published.
 struct Waiting {
-    opening: Opening,
+    opening: PendingFilterResponse,
     poll: bool,
     /// The last offset of each partition.
     heads: [u64; PARTITIONS as usize],
@@ -95,8 +95,8 @@ impl Waiting {
                     gap: false,
                 };
                 let most = match self.poll {
-                    true => Most::OneMessage,
-                    false => Most::Bytes(12),
+                    true => CollectLimit::OneMessage,
+                    false => CollectLimit::Bytes(12),
                 };
                 let records = records.iter().map(|record| (name, record));
                 let taken = self.opening.take_page(&page, records, &frames, most);
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn a_message_is_in_the_response_or_beyond_its_position(steps in steps(), poll: bool) {
         let mut waiting = Waiting {
-            opening: Opening::new(usize::from(PARTITIONS)),
+            opening: PendingFilterResponse::new(usize::from(PARTITIONS)),
             poll,
             heads: [0; PARTITIONS as usize],
             published: Vec::new(),
@@ -134,7 +134,7 @@ proptest! {
             waiting.step(step);
         }
         let opening = &mut waiting.opening;
-        opening.sent_held();
+        opening.mark_held_sent();
         let held: Vec<(PartitionId, u64)> = opening
             .held()
             .0

@@ -28,8 +28,8 @@ use crate::protocol::front::{
     Clients, Connections, Context, Front, Lanes, Matching, Meter, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::{INTERNAL, answer_waiting};
-use crate::protocol::http::publish::{self, wait};
-use crate::protocol::http::state::{Batch, Pending};
+use crate::protocol::http::publish::{self, wait_for_answer};
+use crate::protocol::http::state::{Batch, PendingAnswer};
 use crate::protocol::http::suggestions::{hint_for_line, quoted};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
@@ -54,7 +54,7 @@ fn long_data(len: usize, max: usize) -> Cow<'static, str> {
 }
 
 /// The text about a line of this number: exact for the first lines, else plain.
-fn words_of(
+fn line_text(
     number: u32,
     plain: &'static str,
     exact: impl FnOnce() -> Cow<'static, str>,
@@ -68,27 +68,27 @@ fn words_of(
 impl Batch {
     /// The heap bytes of the list of refused lines. The lines that wait are counted elsewhere.
     pub fn own_bytes(&self) -> usize {
-        self.failed.capacity() * size_of_val(&(0_u32, Cow::Borrowed("")))
+        self.failures.capacity() * size_of_val(&(0_u32, Cow::Borrowed("")))
     }
 
     /// Records the outcome of a line that was handed to a home (a part of a shard that keeps topics).
-    pub(super) fn line_ended(
+    pub(super) fn note_outcome_of_line(
         &mut self,
         number: u32,
         outcome: Outcome,
         meter: &mut Meter,
         settings: &Settings,
     ) {
-        self.replayed += u32::from(matches!(outcome, Outcome::Replayed(_)));
+        self.replayed_lines += u32::from(matches!(outcome, Outcome::Replayed(_)));
         if let Some(reason) = outcome.refusal() {
-            self.lines -= 1;
-            let words = words_of(number, reason.text(), || reason.words(settings));
-            self.line_failed(meter, number, (reason, words));
+            self.accepted_lines -= 1;
+            let words = line_text(number, reason.text(), || reason.words(settings));
+            self.note_refused_line(meter, number, (reason, words));
         }
     }
 
     /// Records a refused line, and the status that the message would have got alone.
-    fn line_failed(
+    fn note_refused_line(
         &mut self,
         meter: &mut Meter,
         number: u32,
@@ -96,8 +96,10 @@ impl Batch {
     ) {
         // Only HTTP has batches.
         meter.stats.refusals.add(reason, Transport::Http);
-        self.failed.push((number, words));
-        self.status = self.status.max(reason.row().status.unwrap_or(INTERNAL));
+        self.failures.push((number, words));
+        self.worst_status = self
+            .worst_status
+            .max(reason.row().status.unwrap_or(INTERNAL));
     }
 }
 
@@ -114,25 +116,33 @@ pub(crate) fn publish_batch<I: Io>(
     let mut batch = Batch::default();
     // RFC 8259 section 8.1: a reader may ignore a byte order mark.
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
-    let left = batch_lines(clients, subs, slot, body, &mut batch, home);
+    let left = publish_lines(clients, subs, slot, body, &mut batch, home);
     if left < body.len() {
-        batch.rest = body[left..].to_vec();
-        clients.meter.work.steps.add_bytes(batch.rest.len());
-        clients.conns.count_held_bytes(batch.rest.capacity());
+        batch.unread = body[left..].to_vec();
+        clients.meter.work.steps.add_bytes(batch.unread.len());
+        clients.conns.count_held_bytes(batch.unread.capacity());
         queues.resume_later(clients, clients.conns.id_of(slot));
-        return wait(&mut clients.conns, slot, Pending::Batch(Box::new(batch)));
+        return wait_for_answer(
+            &mut clients.conns,
+            slot,
+            PendingAnswer::Batch(Box::new(batch)),
+        );
     }
-    match batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
+    match finish_reading_batch(clients, &mut subs.lanes, slot, &mut batch) {
         true => Flow::Next,
         false => {
             stall_if_needed(clients, &subs.lanes, queues, slot, io);
-            wait(&mut clients.conns, slot, Pending::Batch(Box::new(batch)))
+            wait_for_answer(
+                &mut clients.conns,
+                slot,
+                PendingAnswer::Batch(Box::new(batch)),
+            )
         }
     }
 }
 
 /// Continues a batch that did not end in its turn, if there is credit (`client/credit.rs`).
-pub(crate) fn go_on_with_batch<I: Io>(
+pub(crate) fn continue_batch<I: Io>(
     front: &mut Front,
     slot: u32,
     home: &mut Option<Home>,
@@ -145,25 +155,26 @@ pub(crate) fn go_on_with_batch<I: Io>(
     let Some(mut batch) = take_batch(&mut clients.conns, slot) else {
         return;
     };
-    let body = core::mem::take(&mut batch.rest);
+    let body = core::mem::take(&mut batch.unread);
     clients.conns.stop_counting_held_bytes(body.capacity());
-    let done = batch.done;
-    batch.done += batch_lines(clients, subs, slot, &body[done..], &mut batch, home);
-    if batch.done < body.len() {
+    let unread_start = batch.unread_start;
+    batch.unread_start +=
+        publish_lines(clients, subs, slot, &body[unread_start..], &mut batch, home);
+    if batch.unread_start < body.len() {
         // The rest is not moved to the front of the buffer, because a turn may process only one line.
-        batch.rest = body;
-        clients.conns.count_held_bytes(batch.rest.capacity());
+        batch.unread = body;
+        clients.conns.count_held_bytes(batch.unread.capacity());
         queues.resume_later(clients, clients.conns.id_of(slot));
-    } else if batch_is_read(clients, &mut subs.lanes, slot, &mut batch) {
+    } else if finish_reading_batch(clients, &mut subs.lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     } else {
         stall_if_needed(clients, &subs.lanes, queues, slot, io);
     }
-    clients.conns.extra(slot).protocol_state.pending = Some(Pending::Batch(batch));
+    clients.conns.extra(slot).protocol_state.pending = Some(PendingAnswer::Batch(batch));
 }
 
 /// Ends a batch because the log does not answer: the remaining lines are not published.
-pub(super) fn cut_batch<I: Io>(
+pub(super) fn abandon_batch<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,
@@ -173,19 +184,19 @@ pub(super) fn cut_batch<I: Io>(
     let Some(mut batch) = take_batch(&mut clients.conns, slot) else {
         return;
     };
-    let rest = core::mem::take(&mut batch.rest);
+    let rest = core::mem::take(&mut batch.unread);
     clients.conns.stop_counting_held_bytes(rest.capacity());
     let words = "the log has not answered in time; this and the rest were not published";
     let refused = (Reason::OutcomeUnknown, words.into());
-    batch.line_failed(&mut clients.meter, batch.number + 1, refused);
-    if batch_is_read(clients, lanes, slot, &mut batch) {
+    batch.note_refused_line(&mut clients.meter, batch.line_number + 1, refused);
+    if finish_reading_batch(clients, lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     }
-    clients.conns.extra(slot).protocol_state.pending = Some(Pending::Batch(batch));
+    clients.conns.extra(slot).protocol_state.pending = Some(PendingAnswer::Batch(batch));
 }
 
 /// Publishes lines, as many as the turn's budget allows. Returns the number of bytes read.
-fn batch_lines(
+fn publish_lines(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
@@ -193,53 +204,55 @@ fn batch_lines(
     batch: &mut Batch,
     home: &mut Option<Home>,
 ) -> usize {
-    let mut scratch = core::mem::take(&mut clients.protocol_state.lines);
-    let (mut rest, first) = (body, batch.number);
+    let mut scratch = core::mem::take(&mut clients.protocol_state.line_scratch);
+    let (mut rest, first_line) = (body, batch.line_number);
     while !rest.is_empty() {
-        let done = batch.number - first;
-        if done > 0 && clients.meter.work.is_spent() {
+        let lines_done = batch.line_number - first_line;
+        if lines_done > 0 && clients.meter.work.is_spent() {
             break;
         }
-        if (done as usize).is_multiple_of(PREFETCH_ROWS) {
+        if (lines_done as usize).is_multiple_of(PREFETCH_ROWS) {
             prefetch_lines(&subs.matching, &clients.ctx, rest, home);
         }
-        let (line, after) = ndjson::split_line(rest);
-        rest = after;
-        batch.number += 1;
-        let number = batch.number;
+        let (line, next) = ndjson::split_line(rest);
+        rest = next;
+        batch.line_number += 1;
+        let number = batch.line_number;
         clients.meter.work.steps.add(1 + line.len() / STEP_BYTES);
         if line.is_empty() {
             continue;
         }
-        let most = clients.ctx.world.settings.limits.batch_lines;
-        if number as usize > most {
+        let lines_max = clients.ctx.world.settings.limits.batch_lines;
+        if number as usize > lines_max {
             let words = format!(
-                "more lines than limits.batch_lines allows ({most}); this and the rest were not read"
+                "more lines than limits.batch_lines allows ({lines_max}); this and the rest were not read"
             );
             let refused = (Reason::BadField, words.into());
-            batch.line_failed(&mut clients.meter, number, refused);
+            batch.note_refused_line(&mut clients.meter, number, refused);
             rest = b"";
             break;
         }
-        match batch_line(clients, subs, slot, line, number, &mut scratch, home) {
-            Ok((at, outcome)) => {
-                batch.lines += 1;
+        match publish_line(clients, subs, slot, line, number, &mut scratch, home) {
+            Ok((home_shard, outcome)) => {
+                batch.accepted_lines += 1;
                 match outcome {
                     Some(outcome) => {
                         let settings = &clients.ctx.world.settings;
-                        batch.line_ended(number, outcome, &mut clients.meter, settings);
+                        batch.note_outcome_of_line(number, outcome, &mut clients.meter, settings);
                     }
-                    None => batch.asked[at as usize / 64 % 4] |= 1 << (at % 64),
+                    None => {
+                        batch.asked_homes[home_shard as usize / 64 % 4] |= 1 << (home_shard % 64)
+                    }
                 }
             }
-            Err(refused) => batch.line_failed(&mut clients.meter, number, refused),
+            Err(refused) => batch.note_refused_line(&mut clients.meter, number, refused),
         }
     }
-    clients.protocol_state.lines = scratch;
+    clients.protocol_state.line_scratch = scratch;
     body.len() - rest.len()
 }
 
-fn batch_line(
+fn publish_line(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
@@ -248,14 +261,14 @@ fn batch_line(
     scratch: &mut ndjson::Scratch,
     home: &mut Option<Home>,
 ) -> Result<(ShardId, Option<Outcome>), (Reason, Cow<'static, str>)> {
-    let bad = |words| (Reason::BadField, words);
+    let bad_field = |words| (Reason::BadField, words);
     let line = match ndjson::parse(line, scratch) {
         Ok(line) => line,
         Err(error @ LineError::UnknownField) => {
             let exact = || unknown_field(error, scratch.unknown_field());
-            return Err(bad(words_of(number, error.reason(), exact)));
+            return Err(bad_field(line_text(number, error.reason(), exact)));
         }
-        Err(error) => return Err(bad(error.reason().into())),
+        Err(error) => return Err(bad_field(error.reason().into())),
     };
     let settings = &clients.ctx.world.settings;
     let checked = clients.check_publish(slot, line.topic, line.data.len(), || false);
@@ -268,18 +281,19 @@ fn batch_line(
             }
             _ => reason.words(settings),
         };
-        (reason, words_of(number, reason.text(), exact))
+        (reason, line_text(number, reason.text(), exact))
     })?;
     if !(line.content_type.is_empty() && line.event.is_empty() && line.key.is_empty()) {
-        check_fields(line.content_type, line.event, line.key).map_err(|words| bad(words.into()))?;
+        check_fields(line.content_type, line.event, line.key)
+            .map_err(|words| bad_field(words.into()))?;
     }
     let key = line.idempotency_key.map_or(Ok(()), check_idempotency_key);
-    key.map_err(|words| bad(words.into()))?;
+    key.map_err(|words| bad_field(words.into()))?;
     clients.check_publish_rate(slot).map_err(|reason| {
         let exact = || reason.words(settings);
-        (reason, words_of(number, reason.text(), exact))
+        (reason, line_text(number, reason.text(), exact))
     })?;
-    let (hash, at) = clients.ctx.hash_and_home_of(line.topic);
+    let (hash, home_shard) = clients.ctx.hash_and_home_of(line.topic);
     let message = Publish {
         hash,
         name: line.topic,
@@ -300,26 +314,26 @@ fn batch_line(
         client: clients.conns.get(slot).consumer.client,
     };
     let answer = WantedAnswer::Failure(clients.conns.reply_to(slot, number));
-    let outcome = publish_as(clients, subs, home, slot, at, &message, answer);
-    Ok((at, outcome))
+    let outcome = publish_as(clients, subs, home, slot, home_shard, &message, answer);
+    Ok((home_shard, outcome))
 }
 
 /// Records that a home has processed all its lines of a waiting batch. Answers after the last home.
-pub(crate) fn batch_fenced<I: Io>(
+pub(crate) fn handle_batch_fence<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
     to: ReplyTo,
     io: &mut I,
 ) {
     let extra = clients.conns.extra(to.slot);
-    let Some(Pending::Batch(batch)) = &mut extra.protocol_state.pending else {
+    let Some(PendingAnswer::Batch(batch)) = &mut extra.protocol_state.pending else {
         unreachable!("a fence belongs to a batch that waits")
     };
-    batch.homes -= 1;
-    if batch.homes > 0 {
+    batch.fences_due -= 1;
+    if batch.fences_due > 0 {
         return;
     }
-    let Some(Pending::Batch(mut batch)) = extra.protocol_state.pending.take() else {
+    let Some(PendingAnswer::Batch(mut batch)) = extra.protocol_state.pending.take() else {
         unreachable!("it was just seen")
     };
     respond_batch(clients, to.slot, &mut batch);
@@ -330,7 +344,7 @@ pub(crate) fn batch_fenced<I: Io>(
 pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     row.extra() != NONE
-        && matches!(&conns.extra_of(slot).protocol_state.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
+        && matches!(&conns.extra_of(slot).protocol_state.pending, Some(PendingAnswer::Batch(batch)) if !batch.unread.is_empty())
 }
 
 /// Takes a batch that has lines left.
@@ -339,7 +353,7 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
         return None;
     }
     match conns.extra(slot).protocol_state.pending.take() {
-        Some(Pending::Batch(batch)) => Some(batch),
+        Some(PendingAnswer::Batch(batch)) => Some(batch),
         _ => None,
     }
 }
@@ -347,46 +361,51 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
 /// Drops the remaining lines of a batch, because the connection ends.
 pub(crate) fn drop_batch(conns: &mut Connections, slot: u32) {
     if let Some(batch) = take_batch(conns, slot) {
-        conns.stop_counting_held_bytes(batch.rest.capacity());
+        conns.stop_counting_held_bytes(batch.unread.capacity());
     }
 }
 
 /// Answers a batch after all lines were read, or sends a fence (a request that is answered after all earlier ones) to each home
 /// that must still answer. Returns whether it has answered.
-fn batch_is_read(clients: &mut Clients, lanes: &mut Lanes, slot: u32, batch: &mut Batch) -> bool {
+fn finish_reading_batch(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    batch: &mut Batch,
+) -> bool {
     for home in 0..clients.ctx.world.homes.min(256) {
-        if batch.asked[home as usize / 64] & (1 << (home % 64)) != 0 {
-            batch.homes += 1;
+        if batch.asked_homes[home as usize / 64] & (1 << (home % 64)) != 0 {
+            batch.fences_due += 1;
             let to = clients.conns.reply_to(slot, 0);
             lanes.ask(home, |_| Ask::Fence(to));
         }
     }
-    if batch.homes == 0 {
+    if batch.fences_due == 0 {
         respond_batch(clients, slot, batch);
     }
-    batch.homes == 0
+    batch.fences_due == 0
 }
 
 /// Prefetches the rows of the topics in the next lines.
 fn prefetch_lines(matching: &Matching, ctx: &Context, mut rest: &[u8], home: &Option<Home>) {
     prefetch_topics(matching, ctx, home, || {
-        let (line, after) = ndjson::split_line(rest);
-        let is_any = !core::mem::replace(&mut rest, after).is_empty();
-        is_any.then(|| ndjson::leading_topic(line).unwrap_or_default())
+        let (line, next) = ndjson::split_line(rest);
+        let has_line = !core::mem::replace(&mut rest, next).is_empty();
+        has_line.then(|| ndjson::leading_topic(line).unwrap_or_default())
     });
 }
 
 fn respond_batch(clients: &mut Clients, slot: u32, batch: &mut Batch) {
-    batch.failed.sort_unstable();
+    batch.failures.sort_unstable();
     let mut body = Vec::with_capacity(64);
     body.extend_from_slice(b"{\"published\": ");
-    position::write_decimal(&mut body, u64::from(batch.lines));
-    if batch.replayed > 0 {
+    position::write_decimal(&mut body, u64::from(batch.accepted_lines));
+    if batch.replayed_lines > 0 {
         body.extend_from_slice(b", \"replayed\": ");
-        position::write_decimal(&mut body, u64::from(batch.replayed));
+        position::write_decimal(&mut body, u64::from(batch.replayed_lines));
     }
     body.extend_from_slice(b", \"failed\": [");
-    for (n, (line, reason)) in batch.failed.iter().enumerate() {
+    for (n, (line, reason)) in batch.failures.iter().enumerate() {
         body.extend_from_slice(if n == 0 {
             b"{\"line\": "
         } else {
@@ -398,8 +417,8 @@ fn respond_batch(clients: &mut Clients, slot: u32, batch: &mut Batch) {
         body.push(b'}');
     }
     body.extend_from_slice(b"]}\n");
-    let status = match batch.lines {
-        0 if batch.status > 0 => batch.status,
+    let status = match batch.accepted_lines {
+        0 if batch.worst_status > 0 => batch.worst_status,
         _ => 200,
     };
     clients.respond(slot, status, ("application/json", &body), None);

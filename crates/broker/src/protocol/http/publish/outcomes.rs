@@ -7,19 +7,19 @@ use crate::mail::{Change, Outcome, RemoteSubscribers, ReplyTo, TopicInfo, TopicR
 use crate::protocol::front::{Clients, Front, Queues};
 use crate::protocol::http::answer::answer_waiting;
 use crate::protocol::http::options::REPLAYED;
-use crate::protocol::http::publish::batch::cut_batch;
-use crate::protocol::http::state::Pending;
+use crate::protocol::http::publish::batch::abandon_batch;
+use crate::protocol::http::state::PendingAnswer;
 
 /// Handles the outcome for a request that waits for it.
 pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
     let (clients, subs, _, queues) = front.parts();
     let extra = clients.conns.extra(to.slot);
     match &mut extra.protocol_state.pending {
-        Some(Pending::Batch(batch)) => {
+        Some(PendingAnswer::Batch(batch)) => {
             let settings = &clients.ctx.world.settings;
-            batch.line_ended(to.part, outcome, &mut clients.meter, settings);
+            batch.note_outcome_of_line(to.part, outcome, &mut clients.meter, settings);
             if outcome == Outcome::Unknown {
-                cut_batch(clients, &mut subs.lanes, queues, to.slot, io);
+                abandon_batch(clients, &mut subs.lanes, queues, to.slot, io);
             }
         }
         Some(_) => {
@@ -28,10 +28,10 @@ pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Ou
                 .pending
                 .take()
                 .expect("it was just seen");
-            if let (Pending::Info(name), Outcome::Done(info)) = (&pending, outcome)
+            if let (PendingAnswer::Info(name), Outcome::Done(info)) = (&pending, outcome)
                 && io.request_subscriber_count(to, name)
             {
-                extra.protocol_state.pending = Some(Pending::Counted(info));
+                extra.protocol_state.pending = Some(PendingAnswer::Counted(info));
                 return;
             }
             respond_outcome(clients, to.slot, &pending, outcome);
@@ -54,7 +54,7 @@ pub(crate) fn info_counted<I: Io>(
         return;
     }
     let pending = &mut clients.conns.extra(to.slot).protocol_state.pending;
-    if let Some(Pending::Counted(info)) = pending {
+    if let Some(PendingAnswer::Counted(info)) = pending {
         let info = TopicInfo {
             subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
             ..*info
@@ -68,14 +68,14 @@ pub(crate) fn info_counted<I: Io>(
 pub(super) fn respond_outcome(
     clients: &mut Clients,
     slot: u32,
-    pending: &Pending,
+    pending: &PendingAnswer,
     outcome: Outcome,
 ) {
     if matches!(outcome, Outcome::Replayed(_)) {
         clients.conns.get_mut(slot).consumer.options |= REPLAYED;
     }
     match (pending, outcome) {
-        (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
+        (PendingAnswer::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {
             clients.respond_info(
                 slot,
                 if info.subscribers > 0 { 201 } else { 202 },
@@ -83,7 +83,7 @@ pub(super) fn respond_outcome(
                 None,
             );
         }
-        (Pending::Verb(TopicRequest::Change(Change::Create)), Outcome::Done(info)) => {
+        (PendingAnswer::Verb(TopicRequest::Change(Change::Create)), Outcome::Done(info)) => {
             clients.respond_info(slot, 201, &info, None)
         }
         (_, Outcome::Done(info) | Outcome::Existed(info) | Outcome::Replayed(info)) => {
