@@ -136,7 +136,7 @@ pub fn batch(data: &[u8]) {
         live.settle();
     }
     if let Ok(header) = Header::read(&bytes) {
-        let folded = read.shard.fold(&in_log(header), &bytes, NOW);
+        let folded = read.shard.apply_logged_batch(&in_log(header), &bytes, NOW);
         assert_eq!(folded, Ok(()), "a node starts whatever stands in the log");
     }
     assert_eq!(live.shard.digest(), read.shard.digest());

@@ -405,7 +405,7 @@ impl Shards {
             ..*self.world
         });
         for shard in &mut self.shards {
-            shard.change(Arc::clone(&world));
+            shard.change_settings(Arc::clone(&world));
         }
         self.world = world;
         for wait_s in [1, 1, LATER_S, LATER_S, LATER_S] {

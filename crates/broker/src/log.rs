@@ -96,7 +96,7 @@ pub struct HomeCounts {
 
 impl ByteCounts {
     fn add(&self, owner: Client, bytes: usize) {
-        self.admission.keep(owner, bytes);
+        self.admission.add_kept(owner, bytes);
         self.home.holdings.add(owner, bytes);
     }
 

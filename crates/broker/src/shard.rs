@@ -38,7 +38,7 @@ pub(crate) mod work;
 use crate::base::reason::Closed;
 use crate::budget::world::World;
 use crate::client::protocols::protocol_of;
-use crate::client::send::writable;
+use crate::client::send::handle_writable;
 use crate::protocol::front::{AllProtocols, Clients, Front, Gate, Lanes};
 use crate::protocol::http::options::PINGS;
 use crate::protocol::http::publish::outcomes::info_counted;
@@ -54,7 +54,7 @@ use crate::base::turn_limits::TurnLimits;
 use crate::budget::admission::Party;
 use crate::budget::part::MemoryPart;
 use crate::budget::stats::Stats;
-use crate::client::admission::enter;
+use crate::client::admission::admit_connection;
 use crate::client::asking::lacks_room;
 use crate::client::credit::release_stalled;
 use crate::client::relief::charge_turn;
@@ -88,18 +88,18 @@ pub struct Shard {
     home: Option<Home>,
     /// The MQTT sessions whose home is this shard.
     sessions: SessionsAtHome,
-    wills: PublishedWills,
+    published_wills: PublishedWills,
     /// Requests that wait for the engine to commit records.
     commits: CommitQueues<PendingRequest>,
     /// The home's view of the cluster, if this process is a node of one.
     cluster: Option<Box<ClusterView>>,
-    sys: SysTopics,
+    sys_topics: SysTopics,
     /// Present during a drain, which makes clients reconnect elsewhere.
-    draining: Option<DrainProgress>,
+    drain_progress: Option<DrainProgress>,
     /// Present while a snapshot is written.
-    saving: Option<Box<SnapshotWriter>>,
+    snapshot_writer: Option<Box<SnapshotWriter>>,
     /// The shard is about to end: it ignores ticks, and removes no more topics and sessions.
-    stopped: bool,
+    is_stopped: bool,
     mail_count: MailCount,
     sweep: Sweep,
     /// The checks that the sweep must repeat on each connection after a change of the settings.
@@ -114,7 +114,7 @@ impl Shard {
         Shard {
             home,
             sessions: SessionsAtHome::new(world.placement(), me, world.replicates_sessions()),
-            wills: PublishedWills::default(),
+            published_wills: PublishedWills::default(),
             commits: CommitQueues::new(
                 world.placement(),
                 me,
@@ -124,10 +124,10 @@ impl Shard {
             cluster: (world.is_replicated() && me < world.homes)
                 .then(|| ClusterView::new(world.placement().count_at(me))),
             front: Front::new(me, world, steps.unwrap_or_default(), now),
-            sys: SysTopics::new(),
-            draining: None,
-            saving: None,
-            stopped: false,
+            sys_topics: SysTopics::new(),
+            drain_progress: None,
+            snapshot_writer: None,
+            is_stopped: false,
             mail_count: MailCount::default(),
             sweep: Sweep::new(now.s),
             review: Default::default(),
@@ -143,7 +143,7 @@ impl Shard {
     /// Sets the limits of a turn.
     pub fn set_turn_limits(&mut self, turn_limits: TurnLimits) {
         self.front.clients.meter.work.turn_limits = turn_limits;
-        self.front.clients.meter.work.begin();
+        self.front.clients.meter.work.begin_budget();
         self.front.subs.lanes.turn_limits = turn_limits;
         if let Some(home) = &mut self.home {
             home.turn_limits = turn_limits;
@@ -151,8 +151,8 @@ impl Shard {
     }
 
     /// Changes settings and rules. The new world must have the same shards, placement, epoch and seed.
-    pub fn change(&mut self, world: Arc<World>) {
-        let of = |world: &World| {
+    pub fn change_settings(&mut self, world: Arc<World>) {
+        let fixed_fields = |world: &World| {
             let World {
                 shards,
                 epoch,
@@ -162,7 +162,7 @@ impl Shard {
             (shards, world.placement(), epoch, seed)
         };
         assert!(
-            of(&world) == of(&self.front.clients.ctx.world),
+            fixed_fields(&world) == fixed_fields(&self.front.clients.ctx.world),
             "shards, placement, epoch and seed must stay the same"
         );
         if let Some(home) = &mut self.home {
@@ -173,7 +173,7 @@ impl Shard {
             );
         }
         self.review
-            .change(&self.front.clients.ctx.world.settings, &world.settings);
+            .note_change(&self.front.clients.ctx.world.settings, &world.settings);
         self.front.clients.ctx.world = world;
         self.front.gate.verdict_cache().clear();
     }
@@ -206,13 +206,13 @@ impl Shard {
 
     /// Limits the number of connections. For a transport that has room for fewer connections than the settings allow.
     pub fn limit_connections(&mut self, max: u32) {
-        self.front.gate.limit(max);
+        self.front.gate.lower_limit(max);
         let admission = &self.front.clients.ctx.world.admission;
-        admission.add_room(self.front.gate.room());
+        admission.add_room(self.front.gate.connections_max());
     }
 
     /// The number of open connections.
-    pub fn connections(&self) -> u32 {
+    pub fn connection_count(&self) -> u32 {
         self.front.clients.conns.len()
     }
 
@@ -231,7 +231,7 @@ impl Shard {
     pub fn party_of(&self, conn: ConnId) -> u64 {
         let row = self.front.clients.conns.try_get(conn.slot);
         row.map_or(0, |row| {
-            Party::without_name(row.consumer.client, conn.slot).number()
+            Party::of_connection(row.consumer.client, conn.slot).number()
         })
     }
 
@@ -244,7 +244,7 @@ impl Shard {
             && self.sessions.len() == 0
             && self.home.as_ref().is_none_or(Home::is_idle)
             && self
-                .sys
+                .sys_topics
                 .added
                 .is_up_to_date(&self.stats(), &self.accounts())
     }
@@ -262,7 +262,7 @@ impl Shard {
         let front = &mut self.front;
         match input {
             Input::Accepted(socket, peer) => {
-                accepted(&mut front.clients, &mut front.gate, socket, peer, io);
+                admit_accepted(&mut front.clients, &mut front.gate, socket, peer, io);
             }
             Input::Received(conn, bytes) => {
                 if front.clients.conns.is_current(conn) {
@@ -279,7 +279,7 @@ impl Shard {
             }
             Input::Writable(conn, most) => {
                 if front.clients.conns.is_current(conn) {
-                    writable(front, conn.slot, most, io);
+                    handle_writable(front, conn.slot, most, io);
                 }
             }
             Input::HalfClosed(conn) => {
@@ -294,9 +294,9 @@ impl Shard {
                     front.clients.drop_connection(conn.slot, CloseMode::Now);
                 }
             }
-            Input::Mail(mail) => self.mail(mail),
-            Input::Control(ticket, control) => self.control(ticket, control, io),
-            Input::Tick if self.stopped => {}
+            Input::Mail(mail) => self.receive_mail(mail),
+            Input::Control(ticket, control) => self.carry_out_order(ticket, control, io),
+            Input::Tick if self.is_stopped => {}
             Input::Committed(of) => self.committed(of),
             Input::Verdict(conn, verdict) => rights::handle_verdict(
                 &mut front.clients,
@@ -311,7 +311,7 @@ impl Shard {
             Input::Tick => {
                 self.tick(io);
                 // A new budget of work, so that the tick does not use the budget of the turn's other inputs.
-                self.front.clients.meter.work.begin();
+                self.front.clients.meter.work.begin_budget();
             }
         }
         self.front.end_input(input_connection, io);
@@ -323,22 +323,22 @@ impl Shard {
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
-        self.front.clients.meter.work.begin();
+        self.front.clients.meter.work.begin_budget();
         // A follower gets one page in each turn, since an interest snapshot of a million topics is too much for one turn.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
-            Some(home) if !self.stopped => {
+            Some(home) if !self.is_stopped => {
                 let leaves = home.end_absent_members(now);
                 home.forget(&self.front.clients.ctx.world.rules, now) | leaves
             }
             _ => false,
         };
-        if !self.stopped {
+        if !self.is_stopped {
             self.end_sessions();
         }
         // Waiting requests continue first, so that this turn delivers their messages too. They use at most half of the budget.
-        self.continue_waiting(io);
+        self.continue_waiting_work(io);
         if !self.front.clients.protocol_state.published_wills.is_empty() {
             self.finish_wills();
         }
@@ -346,7 +346,7 @@ impl Shard {
             self.front.record_sessions();
             self.take_own_asks();
         }
-        let mut visits = self.front.clients.meter.work.visits();
+        let mut visits = self.front.clients.meter.work.visits_max();
         let mut more_news;
         loop {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
@@ -375,7 +375,7 @@ impl Shard {
             {
                 break;
             }
-            self.continue_waiting(io);
+            self.continue_waiting_work(io);
         }
         self.front.end_input(None, io);
         flush_links(&mut self.front, io);
@@ -387,7 +387,7 @@ impl Shard {
         let logs = self.home.as_ref().map(|home| &home.logs);
         let sequence = |at| logs.map_or(0, |logs| logs.sequence(at));
         self.commits.send(now, sequence, |batch| io.append(batch));
-        report(&mut self.front.subs.lanes, io);
+        send_reports(&mut self.front.subs.lanes, io);
         let posted = &mut self.mail_count.posted;
         self.front.subs.lanes.flush(|to, mail| {
             *posted += 1;
@@ -409,14 +409,14 @@ impl Shard {
         (front.clients.conns).set_charge(MemoryPart::Deltas, delta_bytes);
         let trims = charge_turn(front, self.home.as_mut(), waiting_bytes, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;
-        self.front.clients.meter.work.begin();
+        self.front.clients.meter.work.begin_budget();
         relieves
             || more_news
             || forgets
-            || !self.stopped && self.has_session_due()
+            || !self.is_stopped && self.has_session_due()
             || self.has_waiting_work()
             || !self.front.feed.deliveries.is_empty()
-            || self.front.queues.has_paging()
+            || self.front.queues.has_waiting_for_page()
             || !self.front.clients.protocol_state.unrecorded.is_empty()
             || self.front.clients.conns.links.has_dirty()
             || !self.front.clients.scratch.ends.is_empty()
@@ -436,11 +436,11 @@ impl Shard {
 
     /// The time, in nanoseconds of the clock of [`Shard::set_turn_time`], at which the shard needs a turn though nothing happens.
     #[inline]
-    pub fn wakes_at_ns(&self) -> Option<u64> {
+    pub fn next_wake_ns(&self) -> Option<u64> {
         self.home.as_ref().and_then(Home::next_watch_news_ns)
     }
 
-    fn mail(&mut self, mail: Mail) {
+    fn receive_mail(&mut self, mail: Mail) {
         self.mail_count.received += 1;
         let from = mail.from as usize;
         self.front.subs.lanes.to[from].under_way_bytes -= mail.credit_bytes;
@@ -450,7 +450,7 @@ impl Shard {
             weight: mail.weight,
             stamp: mail.stamp,
         };
-        self.take_asks(mail.from, asked);
+        self.carry_out_or_queue_asks(mail.from, asked);
         if let Some(frames) = mail.frames {
             let conns = &self.front.clients.conns;
             self.front
@@ -461,23 +461,23 @@ impl Shard {
     }
 }
 
-fn report<I: Io>(lanes: &mut Lanes, io: &mut I) {
+fn send_reports<I: Io>(lanes: &mut Lanes, io: &mut I) {
     for (ticket, report) in lanes.reports.drain(..) {
         io.answer_order(ticket, report);
     }
 }
 
 /// Admits an accepted connection, or turns it away.
-fn accepted<I: Io>(
+fn admit_accepted<I: Io>(
     clients: &mut Clients,
     gate: &mut Gate,
     socket: SocketId,
     peer: IpAddr,
     io: &mut I,
 ) {
-    if !clients.ctx.is_expected(peer) {
+    if !clients.ctx.may_connect(peer) {
         clients.meter.stats.untrusted += 1;
-        clients.tell_turned_away(peer, "not a trusted proxy (http.proxy_protocol)", io);
+        clients.report_turned_away(peer, "not a trusted proxy (http.proxy_protocol)", io);
         return io.close(socket, CloseMode::Now);
     }
     clients.meter.stats.accepted += 1;
@@ -488,9 +488,9 @@ fn accepted<I: Io>(
     };
     let now = clients.ctx.now;
     let mut row = Row::new(socket, state, now, now.s + settings.timeouts.head_s);
-    if !enter(clients, gate, &mut row, peer) {
+    if !admit_connection(clients, gate, &mut row, peer) {
         clients.meter.stats.closed[Closed::Full as usize] += 1;
-        clients.tell_turned_away(
+        clients.report_turned_away(
             peer,
             "no room for another connection, or its address has its share",
             io,
@@ -501,5 +501,5 @@ fn accepted<I: Io>(
     }
     let slot = clients.conns.insert(row);
     io.start_reading(socket, clients.conns.id_of(slot));
-    clients.note_connected(slot, peer);
+    clients.record_accepted(slot, peer);
 }

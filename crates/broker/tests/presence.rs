@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crore_broker::Verdict;
 use crore_broker::access::{Grants, Known, Right};
-use crore_broker::account::Level;
+use crore_broker::account::MemoryLevel;
 use crore_broker::settings::Rule;
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits, World};
@@ -203,7 +203,7 @@ fn rule_that_turns_presence_on_takes_a_bounded_number_of_steps_in_a_tick() {
     mqtt_clients(&mut server, 60, 100);
     sweep(&mut server);
     server.settle();
-    server.shards[0].change(open_world(true, 1));
+    server.shards[0].change_settings(open_world(true, 1));
     let (ticks, most) = sweep(&mut server);
     // One connection more than the budget allows, the joins at the home, and the visited rows.
     let bound = u64::from(limits.steps_per_turn) * 2 + 300;
@@ -228,7 +228,7 @@ fn search_for_members_goes_through_a_large_table_as_fast_as_the_sweep_does() {
     }
     let (before, _) = sweep(&mut server);
     server.settle();
-    server.shards[0].change(open_world(true, 1));
+    server.shards[0].change_settings(open_world(true, 1));
     let (ticks, _) = sweep(&mut server);
     assert!(ticks <= 2 * before, "{ticks} ticks instead of {before}");
     server.settle();
@@ -250,13 +250,13 @@ fn idle_shard_sleeps_until_a_watcher_may_be_told() {
     stream(&mut server, 0, &format!("/sub/{TOPIC}"), ("", ""));
     server.settle();
     assert!(!server.shards[0].is_waiting(), "it would not sleep");
-    let at_ns = server.shards[0].wakes_at_ns().expect("it has news");
+    let at_ns = server.shards[0].next_wake_ns().expect("it has news");
     assert_eq!(at_ns, NS + 100_000_000);
     server.shards[0].set_turn_time(at_ns);
     server.socket(watcher).received.clear();
     server.settle();
     assert!(has(&server, watcher, "event: join"));
-    assert_eq!(server.shards[0].wakes_at_ns(), None);
+    assert_eq!(server.shards[0].next_wake_ns(), None);
 }
 
 /// A client that has sent so much of a message, and waits.
@@ -281,8 +281,8 @@ fn relief_ends_the_connection_whose_members_take_most_memory() {
     let heavy = 0;
     let other = incomplete_post(&mut server, 200 << 10);
     let account = &world.admission.account;
-    while account.level() < Level::Tight {
-        account.charge_message(LIMIT / 64);
+    while account.level() < MemoryLevel::Tight {
+        account.charge_unowned(LIMIT / 64);
     }
     server.settle();
     let open = [heavy, other].map(|conn| server.is_open(conn));
@@ -300,9 +300,9 @@ fn connection_is_only_counted_while_memory_is_short() {
     incomplete_post(&mut server, 400 << 10);
     let path = format!("/sub/{TOPIC}");
     let account = &world.admission.account;
-    for level in [Level::Calm, Level::Full] {
+    for level in [MemoryLevel::Calm, MemoryLevel::Full] {
         while account.level() < level {
-            account.charge_message(LIMIT / 64);
+            account.charge_unowned(LIMIT / 64);
         }
         stream(&mut server, 0, &path, ("", ""));
         server.settle();

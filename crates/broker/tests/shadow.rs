@@ -207,13 +207,13 @@ impl TestServer {
             for bytes in &self.log[self.contained..] {
                 let header = batch::Header::read(bytes).expect("a batch");
                 if header.partition == partition {
-                    shadow.fold(&header, bytes).expect("a batch");
+                    shadow.apply_batch(&header, bytes).expect("a batch");
                 }
             }
-            shadow.settle(self.server.now);
+            shadow.drop_expired(self.server.now);
             while let Some(ask) = shadow.ask(3) {
                 let floors = self.floors(ask).expect("all is applied");
-                shadow.keep(&floors);
+                shadow.apply_floors(&floors);
             }
             let mut blocks = Vec::new();
             loop {
@@ -248,7 +248,7 @@ impl TestServer {
         for bytes in &self.log[self.contained..] {
             let header = batch::Header::read(bytes).expect("a batch");
             shard
-                .fold(&header, bytes, self.server.now)
+                .apply_logged_batch(&header, bytes, self.server.now)
                 .expect("a batch");
         }
         let mut needs = SessionNeeds::default();
@@ -497,7 +497,9 @@ fn a_home_that_is_behind_tells_no_floors() {
             .expect("nothing is read"),
     );
     let header = batch::Header::read(&server.log[0]).expect("a batch");
-    shadow.fold(&header, &server.log[0]).expect("a batch");
+    shadow
+        .apply_batch(&header, &server.log[0])
+        .expect("a batch");
     let Some(Control::Floors(partition, sequence, names)) = shadow.ask(10) else {
         panic!("there is a topic");
     };
@@ -528,7 +530,9 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
     });
     for bytes in &server.log {
         let header = batch::Header::read(bytes).expect("a batch");
-        shard.fold(&header, bytes, NOW).expect("a batch");
+        shard
+            .apply_logged_batch(&header, bytes, NOW)
+            .expect("a batch");
     }
     shard.lose_unlogged();
     let now = Now {

@@ -53,10 +53,10 @@ fn verdict_asked_for_before_a_reload_is_not_remembered_after_it() {
     assert!(comes(&mut server));
     answer(&mut server);
     assert!(!comes(&mut server), "it is remembered");
-    server.shards[0].change(world());
+    server.shards[0].change_settings(world());
     assert!(comes(&mut server), "all is forgotten");
     // The answer is in flight while the settings change again.
-    server.shards[0].change(world());
+    server.shards[0].change_settings(world());
     answer(&mut server);
     assert!(comes(&mut server), "by the keys of before");
     answer(&mut server);

@@ -193,7 +193,7 @@ fn new_world(
 ) -> Arc<World> {
     let admission = Admission::new(&settings, identity.seed);
     if file.state.is_durable() {
-        admission.count_logs();
+        admission.begin_counting_kept_bytes();
     }
     Arc::new(World {
         admission,

@@ -218,7 +218,7 @@ impl<T: Transport> ShardLoop<T> {
         while let Some(conn) = self.io.failed_connections.pop() {
             self.shard.handle(Input::Failed(conn), now, &mut self.io);
         }
-        let connections = self.shard.connections() + self.accept_queue.len() as u32;
+        let connections = self.shard.connection_count() + self.accept_queue.len() as u32;
         let now_ms = clock::monotonic_ms();
         if let Err(error) = self.io.transport.adjust_accepting(connections, now_ms) {
             tracing::warn!(%error, "new connections cannot be kept from a shard that is full");
@@ -310,7 +310,7 @@ impl<T: Transport> ShardLoop<T> {
             has_waiting.then(|| self.accept_queue.paused_until_ms().saturating_sub(now_ms) as u32);
         let now_ns = clock::monotonic_ns();
         let from_now_ms = |at_ns: u64| at_ns.saturating_sub(now_ns).div_ceil(1_000_000) as u32;
-        let news_ms = self.shard.wakes_at_ns().map(from_now_ms);
+        let news_ms = self.shard.next_wake_ns().map(from_now_ms);
         let known_ms = tick_ms.into_iter().chain(publish_ms).chain(paused_ms);
         known_ms.chain(news_ms).min()
     }

@@ -55,7 +55,7 @@ impl Checkpoint {
             let mut shadow = Shadow::new(self.read(restored, partition)?);
             for batch in &log[self.contained..] {
                 if batch.header.partition == partition {
-                    shadow.fold(&batch.header, &batch.bytes)?;
+                    shadow.apply_batch(&batch.header, &batch.bytes)?;
                 }
             }
             let home = server.placement().home_of(partition);
@@ -63,7 +63,7 @@ impl Checkpoint {
             let home = &mut shards[usize::from(home)];
             while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
                 match report_of(home, order, net, now) {
-                    Report::Floors(Some(floors)) => shadow.keep(&floors),
+                    Report::Floors(Some(floors)) => shadow.apply_floors(&floors),
                     _ => return Ok(false),
                 }
             }
@@ -100,7 +100,7 @@ impl Checkpoint {
             let mut shard = Shard::new(partition, server.clone(), now);
             shard.adopt(self.read(Shadow::restored(&server, partition, now), partition)?);
             for batch in &log[self.contained..] {
-                shard.fold(&batch.header, &batch.bytes, now)?;
+                shard.apply_logged_batch(&batch.header, &batch.bytes, now)?;
             }
             Ok(shard)
         };

@@ -56,7 +56,7 @@ pub fn digest(writer: &World, log: &[Batch]) -> Result<u64, String> {
         for (id, shard) in all.iter_mut().enumerate() {
             net.turn_of = id as ShardId;
             shard.handle(Input::Tick, now, &mut net);
-            let folded = shard.fold(&batch.header, &batch.bytes, now);
+            let folded = shard.apply_logged_batch(&batch.header, &batch.bytes, now);
             folded.map_err(|why| why.to_string())?;
             shard.flush(now, &mut net);
         }

@@ -16,7 +16,7 @@ use crate::budget::admission::{Client, Party};
 /// The maximum number of connections that wait in a queue.
 const WAITING_MAX: usize = 512;
 /// The shard's room for connections, divided by this, is the number of connections that may wait.
-const WAITING_PART: u32 = 16;
+const WAITING_DIVISOR: u32 = 16;
 /// The pause when the rate is used up: the shortest time that a coarse clock can measure.
 const PAUSE_MS: u64 = 10;
 /// The burst after a quiet time is the number of connections that the rate admits in this time.
@@ -37,7 +37,7 @@ impl AcceptQueue {
     pub fn new(per_s: u32, room: u32, seed: u64) -> AcceptQueue {
         AcceptQueue {
             waiting: FairQueue::default(),
-            waiting_max: WAITING_MAX.min((room / WAITING_PART) as usize).max(1),
+            waiting_max: WAITING_MAX.min((room / WAITING_DIVISOR) as usize).max(1),
             rate: AcceptRate::new(per_s),
             paused_until_ms: 0,
             seed,
@@ -60,7 +60,7 @@ impl AcceptQueue {
         if now_ms < self.paused_until_ms {
             return false;
         }
-        let may_admit = self.rate.has(now_ms);
+        let may_admit = self.rate.refill_and_check(now_ms);
         if !may_admit {
             self.paused_until_ms = now_ms + PAUSE_MS;
         }
@@ -86,7 +86,7 @@ impl AcceptQueue {
 
     /// Gives back three quarters of the charge for the connection that was taken last. Called if that connection was refused.
     pub fn refund_refused(&mut self) {
-        self.rate.give_back(TOKEN / 4 * 3);
+        self.rate.give_back(UNITS_PER_CONNECTION / 4 * 3);
     }
 
     /// Removes the rate limit. Called when the shard stops accepting, so that it admits all waiting connections at once.
@@ -110,46 +110,46 @@ impl AcceptQueue {
 #[derive(Debug)]
 struct AcceptRate {
     per_s: u64,
-    filled: u64,
-    at_ms: u64,
+    units: u64,
+    refilled_ms: u64,
 }
 
 /// The units of the bucket that one connection costs.
-const TOKEN: u64 = 1_000;
+const UNITS_PER_CONNECTION: u64 = 1_000;
 
 impl AcceptRate {
     fn new(per_s: u32) -> AcceptRate {
         let per_s = u64::from(per_s);
         AcceptRate {
             per_s,
-            filled: AcceptRate::room(per_s),
-            at_ms: 0,
+            units: AcceptRate::units_max(per_s),
+            refilled_ms: 0,
         }
     }
 
-    fn room(per_s: u64) -> u64 {
-        TOKEN + per_s * BURST_MS
+    fn units_max(per_s: u64) -> u64 {
+        UNITS_PER_CONNECTION + per_s * BURST_MS
     }
 
-    fn has(&mut self, now_ms: u64) -> bool {
+    fn refill_and_check(&mut self, now_ms: u64) -> bool {
         if self.per_s == 0 {
             return true;
         }
-        let passed_ms = now_ms.saturating_sub(self.at_ms);
-        self.at_ms = now_ms;
+        let passed_ms = now_ms.saturating_sub(self.refilled_ms);
+        self.refilled_ms = now_ms;
         let filled = self
-            .filled
+            .units
             .saturating_add(passed_ms.saturating_mul(self.per_s));
-        self.filled = filled.min(AcceptRate::room(self.per_s));
-        self.filled >= TOKEN
+        self.units = filled.min(AcceptRate::units_max(self.per_s));
+        self.units >= UNITS_PER_CONNECTION
     }
 
     fn take(&mut self) {
-        self.filled = self.filled.saturating_sub(TOKEN);
+        self.units = self.units.saturating_sub(UNITS_PER_CONNECTION);
     }
 
     fn give_back(&mut self, part: u64) {
-        self.filled = (self.filled + part).min(AcceptRate::room(self.per_s));
+        self.units = (self.units + part).min(AcceptRate::units_max(self.per_s));
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
             let mut rate = AcceptRate::new(per_s);
             let mut taken = 0;
             for ms in (50_000..60_000).step_by(step_ms) {
-                while rate.has(ms) {
+                while rate.refill_and_check(ms) {
                     rate.take();
                     taken += 1;
                 }
@@ -180,19 +180,19 @@ mod tests {
             );
         }
         let mut free = AcceptRate::new(0);
-        assert!((0..1_000).all(|_| free.has(1)));
+        assert!((0..1_000).all(|_| free.refill_and_check(1)));
     }
 
     #[test]
     fn token_that_is_given_back_is_taken_again_and_no_more() {
         let mut rate = AcceptRate::new(1_000);
         for _ in 0..1_000 {
-            assert!(rate.has(1));
+            assert!(rate.refill_and_check(1));
             rate.take();
-            rate.give_back(TOKEN);
+            rate.give_back(UNITS_PER_CONNECTION);
         }
         let mut taken = 0;
-        while rate.has(1) {
+        while rate.refill_and_check(1) {
             rate.take();
             taken += 1;
         }

@@ -1,4 +1,5 @@
-//! The account of the memory that clients make the server hold: one sum for the process, with a limit. Shards draw from it in lots (`shard_account.rs`).
+//! The account of the memory that clients make the server hold: one sum for the process, with a limit. A shard takes memory from it in larger portions,
+//! called lots, not for each allocation (`shard_account.rs`).
 //! When the sum nears the limit, `client/relief` frees memory.
 //!
 //! The sum may exceed the limit by one input of each shard: an input is charged after its bytes have arrived, and the shard frees memory before the next
@@ -12,7 +13,7 @@ pub use crate::budget::part::MemoryPart;
 
 /// How near the sum is to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum MemoryLevel {
     /// The sum is at most 3/4 of the limit.
     Calm,
     /// Above 3/4: nothing is added to outboxes. Slow consumers continue from their positions in the log.
@@ -27,26 +28,26 @@ pub enum Level {
 
 /// The account of the process. All methods may be called from any shard.
 #[derive(Debug)]
-pub struct Account {
+pub struct MemoryAccount {
     limit_bytes: AtomicUsize,
     /// Bytes that all shards together have drawn.
     drawn_bytes: AtomicUsize,
     /// Bytes of mail in flight, and of large messages that no log keeps. They belong to no shard.
-    messages_bytes: AtomicUsize,
+    unowned_bytes: AtomicUsize,
 }
 
-impl Account {
+impl MemoryAccount {
     /// An account with this limit.
-    pub fn new(limit_bytes: usize) -> Account {
-        Account {
+    pub fn new(limit_bytes: usize) -> MemoryAccount {
+        MemoryAccount {
             limit_bytes: AtomicUsize::new(limit_bytes),
             drawn_bytes: AtomicUsize::new(0),
-            messages_bytes: AtomicUsize::new(0),
+            unowned_bytes: AtomicUsize::new(0),
         }
     }
 
     /// Changes the limit.
-    pub fn change(&self, limit_bytes: usize) {
+    pub fn set_limit(&self, limit_bytes: usize) {
         self.limit_bytes.store(limit_bytes, Relaxed);
     }
 
@@ -56,23 +57,23 @@ impl Account {
     }
 
     /// Bytes of [`MemoryPart::Messages`].
-    pub fn messages_bytes(&self) -> usize {
-        self.messages_bytes.load(Relaxed)
+    pub fn unowned_bytes(&self) -> usize {
+        self.unowned_bytes.load(Relaxed)
     }
 
     /// Charges bytes that belong to no shard: a large message that is in no log, or mail in flight.
-    pub fn charge_message(&self, bytes: usize) {
-        self.messages_bytes.fetch_add(bytes, Relaxed);
+    pub fn charge_unowned(&self, bytes: usize) {
+        self.unowned_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Releases bytes that `charge_message` charged.
-    pub fn release_message(&self, bytes: usize) {
-        self.messages_bytes.fetch_sub(bytes, Relaxed);
+    /// Releases bytes that `charge_unowned` charged.
+    pub fn release_unowned(&self, bytes: usize) {
+        self.unowned_bytes.fetch_sub(bytes, Relaxed);
     }
 
     /// The bytes that the shards have drawn, and those that belong to no shard.
     pub(super) fn used_bytes(&self) -> usize {
-        self.drawn_bytes.load(Relaxed) + self.messages_bytes()
+        self.drawn_bytes.load(Relaxed) + self.unowned_bytes()
     }
 
     /// Adds bytes that a shard draws.
@@ -86,19 +87,19 @@ impl Account {
     }
 
     /// How near the sum is to its limit.
-    pub fn level(&self) -> Level {
+    pub fn level(&self) -> MemoryLevel {
         self.level_without(0)
     }
 
     /// The level that the sum would have without `bytes` of it.
-    pub(super) fn level_without(&self, bytes: usize) -> Level {
+    pub(super) fn level_without(&self, bytes: usize) -> MemoryLevel {
         let limit = self.limit_bytes();
         match self.used_bytes().saturating_sub(bytes) {
-            used if used > limit => Level::Over,
-            used if used > limit - limit / 16 => Level::Tight,
-            used if used > limit - limit / 8 => Level::Full,
-            used if used > limit - limit / 4 => Level::Near,
-            _ => Level::Calm,
+            used if used > limit => MemoryLevel::Over,
+            used if used > limit - limit / 16 => MemoryLevel::Tight,
+            used if used > limit - limit / 8 => MemoryLevel::Full,
+            used if used > limit - limit / 4 => MemoryLevel::Near,
+            _ => MemoryLevel::Calm,
         }
     }
 }

@@ -19,10 +19,10 @@ mod party;
 mod rate;
 pub mod shares;
 /// Counts a connection, if the limit and the client's share have room.
-fn enter(quota: &Quota<CountsByClient>, client: Client) -> bool {
+fn enter_quota(quota: &Quota<CountsByClient>, client: Client) -> bool {
     let owners = &quota.by_client;
     let taken = quota.taken.fetch_add(1, Relaxed);
-    let free = quota.most.load(Relaxed).saturating_sub(taken) as usize;
+    let free = quota.limit.load(Relaxed).saturating_sub(taken) as usize;
     let held = match client.is_known() {
         true => owners.count(client) as usize,
         false => 0,
@@ -37,7 +37,7 @@ fn enter(quota: &Quota<CountsByClient>, client: Client) -> bool {
 }
 
 /// Ends the count of a connection.
-fn leave(quota: &Quota<CountsByClient>, client: Client) {
+fn leave_quota(quota: &Quota<CountsByClient>, client: Client) {
     if client.is_known() {
         quota.by_client.subtract(client, 1);
     }
@@ -58,14 +58,14 @@ pub use client::Client;
 use client::CountsByClient;
 use disk::Disk;
 use interruptions::Interruptions;
-use keys::Keys;
+use keys::KeyCounts;
 pub use party::Party;
 use rate::{Buckets, Rate};
 use valve::Valve;
 
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
-use crate::budget::account::Account;
+use crate::budget::account::MemoryAccount;
 use crate::budget::totals::Totals;
 
 /// A node of a cluster is not ready if it has not read one of its own heartbeats from the log for this time.
@@ -108,11 +108,11 @@ pub struct Counts {
     absent: Option<CountsByClient>,
     rates: Rates,
     /// The memory that clients make all shards hold.
-    pub account: Account,
+    pub account: MemoryAccount,
     /// Sums over all shards, for reports.
     pub totals: Totals,
     /// The number of idempotency keys of all homes (parts of shards that keep topics).
-    pub keys: Keys,
+    pub keys: KeyCounts,
     /// Backpressure: the parties that must wait while carriers (shards with subscribers) are behind.
     pub valve: Valve,
     /// MQTT clients of a cluster whose sessions are shorter than they asked for, and which the operator's log has named recently.
@@ -153,7 +153,7 @@ impl RecentNames {
 #[derive(Debug)]
 struct Quota<C> {
     taken: AtomicU32,
-    most: AtomicU32,
+    limit: AtomicU32,
     by_client: C,
 }
 
@@ -161,7 +161,7 @@ impl<C> Quota<C> {
     fn new(by_client: C) -> Quota<C> {
         Quota {
             taken: AtomicU32::new(0),
-            most: AtomicU32::new(0),
+            limit: AtomicU32::new(0),
             by_client,
         }
     }
@@ -243,37 +243,37 @@ impl Admission {
                     limits.topics_per_address_burst,
                 ),
             },
-            account: Account::new(limits.memory_bytes),
+            account: MemoryAccount::new(limits.memory_bytes),
             totals: Totals::default(),
-            keys: Keys::default(),
+            keys: KeyCounts::default(),
             valve: Valve::default(),
             short_sessions: RecentNames::default(),
             engine: EngineState::default(),
             interruptions: Interruptions::default(),
             seed,
         };
-        counts.change(settings);
+        counts.change_limits(settings);
         Admission(Arc::new(counts))
     }
 }
 
 impl Counts {
     /// Changes the limits, except the limits by address: the size of the tables depends on these.
-    pub fn change(&self, settings: &Settings) {
+    pub fn change_limits(&self, settings: &Settings) {
         let limits = &settings.limits;
         let connections_max = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
         let rate = Rate::new(limits.publishes_per_s, limits.publishes_burst);
-        self.connections.most.store(connections_max, Relaxed);
+        self.connections.limit.store(connections_max, Relaxed);
         self.rates.publishes.store(Rate::pack(rate), Relaxed);
-        self.account.change(limits.memory_bytes);
+        self.account.set_limit(limits.memory_bytes);
         self.sessions
-            .most
+            .limit
             .store(settings.mqtt.sessions_max, Relaxed);
         self.followers
-            .most
+            .limit
             .store(settings.interest.followers_max, Relaxed);
         self.watchers
-            .most
+            .limit
             .store(settings.presence.watchers_max, Relaxed);
     }
 
@@ -292,7 +292,7 @@ impl Counts {
     /// # Errors
     /// [`Reason::ConnectionsFull`]. A refused connection must not [`leave`](Self::leave).
     pub fn enter(&self) -> Result<(), Reason> {
-        if self.connections.taken.fetch_add(1, Relaxed) >= self.connections.most.load(Relaxed) {
+        if self.connections.taken.fetch_add(1, Relaxed) >= self.connections.limit.load(Relaxed) {
             self.connections.taken.fetch_sub(1, Relaxed);
             return Err(Reason::ConnectionsFull);
         }
@@ -311,7 +311,7 @@ impl Counts {
 
     /// How many more connections may be admitted.
     fn free_connections(&self) -> usize {
-        let most = u64::from(self.connections.most.load(Relaxed));
+        let most = u64::from(self.connections.limit.load(Relaxed));
         let most = match self.connections_room.load(Relaxed) {
             0 => most,
             room => most.min(room),
@@ -349,7 +349,7 @@ impl Counts {
 
     /// Whether there is room for another MQTT session. Homes that ask concurrently may all get true.
     pub fn has_room_for_session(&self) -> bool {
-        self.sessions.taken.load(Relaxed) < self.sessions.most.load(Relaxed)
+        self.sessions.taken.load(Relaxed) < self.sessions.limit.load(Relaxed)
     }
 
     /// Counts a change of a home's number of sessions.
@@ -367,7 +367,7 @@ impl Counts {
     pub fn enter_session(&self, client: Client, name: &[u8]) -> Result<(), Reason> {
         let (taken, most) = (
             self.sessions.taken.load(Relaxed),
-            self.sessions.most.load(Relaxed),
+            self.sessions.limit.load(Relaxed),
         );
         let free = most.saturating_sub(taken) as usize;
         let enters = |counts: &CountsByClient, key| {
@@ -410,7 +410,7 @@ impl Counts {
     /// The key of the counters of the user of this session, if it has one.
     fn user_of_session(&self, name: &[u8]) -> Option<Client> {
         let party = self.party_of_session(name, Client::NOBODY);
-        party.is_user().then(|| party.key())
+        party.is_user().then(|| party.counter_key())
     }
 
     /// Counts a session for another client than before, even above that client's limit, since no session is created.
@@ -441,15 +441,15 @@ impl Counts {
     /// Bytes of the party's absent sessions at all homes. Includes the sessions of parties that share both counters with this party.
     pub fn absent_bytes(&self, party: Party) -> usize {
         let absent = self.absent.as_ref();
-        absent.map_or(0, |absent| absent.count(party.key()) as usize)
+        absent.map_or(0, |absent| absent.count(party.counter_key()) as usize)
     }
 
     /// Counts a change of the bytes of the party's absent sessions.
     pub fn change_absent(&self, party: Party, before: usize, after: usize) {
         let Some(absent) = &self.absent else { return };
         match after > before {
-            true => absent.add(party.key(), (after - before) as u64),
-            false => absent.subtract(party.key(), (before - after) as u64),
+            true => absent.add(party.counter_key(), (after - before) as u64),
+            false => absent.subtract(party.counter_key(), (before - after) as u64),
         }
     }
 
@@ -460,35 +460,37 @@ impl Counts {
 
     /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.
     pub fn enter_follower(&self, client: Client) -> bool {
-        enter(&self.followers, client)
+        enter_quota(&self.followers, client)
     }
 
     /// Called when a counted follower is closed.
     pub fn leave_follower(&self, client: Client) {
-        leave(&self.followers, client);
+        leave_quota(&self.followers, client);
     }
 
     /// Counts a connection that begins to watch who is present. False if the limit or the client's share is reached.
     pub fn enter_watcher(&self, client: Client) -> bool {
-        enter(&self.watchers, client)
+        enter_quota(&self.watchers, client)
     }
 
     /// Called when a counted watcher is closed.
     pub fn leave_watcher(&self, client: Client) {
-        leave(&self.watchers, client);
+        leave_quota(&self.watchers, client);
     }
 
     /// Counts a publish in the second `unix_s`.
     ///
     /// # Errors
     /// When the rate limit of the client's address or of the process is reached.
-    pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
-        if !Buckets::take(&self.rates.publishers, client, unix_s) {
+    pub fn count_publish(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
+        if !Buckets::take_token(&self.rates.publishers, client, unix_s) {
             return Err(Reason::PublishRateOfAddress);
         }
         let rates = &self.rates;
         match Rate::unpack(rates.publishes.load(Relaxed)) {
-            Some(rate) if !rate.take(&rates.publish_bucket, unix_s) => Err(Reason::PublishRate),
+            Some(rate) if !rate.take_token(&rates.publish_bucket, unix_s) => {
+                Err(Reason::PublishRate)
+            }
             _ => Ok(()),
         }
     }
@@ -497,20 +499,20 @@ impl Counts {
     ///
     /// # Errors
     /// When the rate limit of the client's address is reached.
-    pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
-        match Buckets::take(&self.rates.topic_makers, client, unix_s) {
+    pub fn count_new_topic(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
+        match Buckets::take_token(&self.rates.topic_makers, client, unix_s) {
             true => Ok(()),
             false => Err(Reason::TopicRateOfAddress),
         }
     }
 
     /// Whether kept messages are counted by client.
-    pub fn counts_logs(&self) -> bool {
+    pub fn counts_kept_bytes(&self) -> bool {
         self.kept.is_counted.load(Relaxed)
     }
 
     /// Counts kept messages by client from now on, since clients have shares of the disk. Called before any message is kept.
-    pub fn count_logs(&self) {
+    pub fn begin_counting_kept_bytes(&self) {
         self.kept.is_counted.store(true, Relaxed);
     }
 
@@ -518,7 +520,7 @@ impl Counts {
     ///
     /// # Errors
     /// When the message would exceed the limit of kept bytes of the client's address.
-    pub fn may_keep(&self, client: Client, bytes: usize) -> Result<(), Reason> {
+    pub fn check_kept_bytes(&self, client: Client, bytes: usize) -> Result<(), Reason> {
         match !client.is_known() || self.kept.by_client.has_room(client, bytes as u64) {
             true => Ok(()),
             false => Err(Reason::LogOfAddress),
@@ -530,52 +532,52 @@ impl Counts {
     ///
     /// # Errors
     /// [`Reason::DiskFull`], or in a cluster [`Reason::LogFull`] once the log has been full for `WAITS_S`.
-    pub fn may_write(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
+    pub fn check_disk_share(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         let EngineState {
             disk_is_full, disk, ..
         } = &self.engine;
         if self.log_is_full_for(unix_s).is_some_and(|it| it >= WAITS_S) {
             return Err(Reason::LogFull);
         }
-        let held = || {
+        let held_bytes = || {
             self.kept
                 .by_client
                 .count(client)
-                .max(disk.written.count(client))
+                .max(disk.written_bytes.count(client))
         };
-        match disk_is_full.load(Relaxed) || !disk.may_take(held()) {
+        match disk_is_full.load(Relaxed) || !disk.may_take(held_bytes()) {
             true => Err(Reason::DiskFull),
             false => Ok(()),
         }
     }
 
     /// Counts the bytes of a message of this client that goes to the engine's disk.
-    pub fn write(&self, client: Client, bytes: usize) {
-        self.engine.disk.written.add(client, bytes as u64);
+    pub fn add_written(&self, client: Client, bytes: usize) {
+        self.engine.disk.written_bytes.add(client, bytes as u64);
     }
 
     /// Whether this client may write records of its existing sessions. A full disk has room for them, and each client gets a part of it.
     ///
     /// # Errors
     /// [`Reason::DiskFull`].
-    pub fn may_write_session(&self, client: Client) -> Result<(), Reason> {
+    pub fn check_session_write(&self, client: Client) -> Result<(), Reason> {
         let EngineState {
             disk_is_full, disk, ..
         } = &self.engine;
-        match !disk_is_full.load(Relaxed) || disk.may_take_spare(disk.spare.count(client)) {
+        match !disk_is_full.load(Relaxed) || disk.may_take_spare(disk.spare_bytes.count(client)) {
             true => Ok(()),
             false => Err(Reason::DiskFull),
         }
     }
 
     /// Counts the bytes of a session's record of this client that goes to the engine's disk.
-    pub fn write_session(&self, client: Client, bytes: usize) {
+    pub fn add_written_session(&self, client: Client, bytes: usize) {
         let EngineState {
             disk_is_full, disk, ..
         } = &self.engine;
-        disk.written.add(client, bytes as u64);
+        disk.written_bytes.add(client, bytes as u64);
         if disk_is_full.load(Relaxed) {
-            disk.spare.add(client, bytes as u64);
+            disk.spare_bytes.add(client, bytes as u64);
         }
     }
 
@@ -587,7 +589,7 @@ impl Counts {
     /// Sets whether the engine's disk is full.
     pub fn set_disk_full(&self, is_full: bool) {
         if self.engine.disk_is_full.swap(is_full, Relaxed) && !is_full {
-            self.engine.disk.spare.clear();
+            self.engine.disk.spare_bytes.clear();
         }
     }
 
@@ -604,7 +606,7 @@ impl Counts {
         }
     }
 
-    /// Whether publishers wait for the next checkpoint to make room in the cluster's full log. After `WAITS_S` they are [refused](Self::may_write).
+    /// Whether publishers wait for the next checkpoint to make room in the cluster's full log. After `WAITS_S` they are [refused](Self::check_disk_share).
     #[inline]
     pub fn waits_for_log(&self, unix_s: u32) -> bool {
         self.log_is_full_for(unix_s).is_some_and(|it| it < WAITS_S)
@@ -626,15 +628,15 @@ impl Counts {
     }
 
     /// Counts a message of this client that the log begins to keep.
-    pub fn keep(&self, owner: Client, bytes: usize) {
-        if self.counts_logs() && owner.is_known() {
+    pub fn add_kept(&self, owner: Client, bytes: usize) {
+        if self.counts_kept_bytes() && owner.is_known() {
             self.kept.by_client.add(owner, bytes as u64);
         }
     }
 
     /// Subtracts a message of this client that the log no longer keeps.
     pub fn drop_kept(&self, owner: Client, bytes: usize) {
-        if self.counts_logs() && owner.is_known() {
+        if self.counts_kept_bytes() && owner.is_known() {
             self.kept.by_client.subtract(owner, bytes as u64);
         }
     }

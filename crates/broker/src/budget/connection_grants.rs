@@ -79,13 +79,13 @@ impl ConnectionGrants {
 
     pub fn remove(&mut self, slot: u32) -> Option<Arc<Grants>> {
         let (page, row) = page_and_row(slot);
-        let place = self.pages.get_mut(page)?;
-        let found = place.as_deref_mut()?;
+        let page_entry = self.pages.get_mut(page)?;
+        let found = page_entry.as_deref_mut()?;
         let grants = found.grants[row].take()?;
         found.used -= 1;
         self.used -= 1;
         if found.used == 0 {
-            self.spare = place.take();
+            self.spare = page_entry.take();
         }
         Some(grants)
     }

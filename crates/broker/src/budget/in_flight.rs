@@ -9,7 +9,7 @@ pub struct InFlightCharge(Option<(Admission, usize)>);
 impl InFlightCharge {
     /// Charges `bytes`.
     pub fn new(admission: &Admission, bytes: usize) -> InFlightCharge {
-        admission.account.charge_message(bytes);
+        admission.account.charge_unowned(bytes);
         InFlightCharge(Some((admission.clone(), bytes)))
     }
 }
@@ -17,7 +17,7 @@ impl InFlightCharge {
 impl Drop for InFlightCharge {
     fn drop(&mut self) {
         if let Some((admission, bytes)) = &self.0 {
-            admission.account.release_message(*bytes);
+            admission.account.release_unowned(*bytes);
         }
     }
 }
@@ -31,9 +31,9 @@ mod tests {
     fn bytes_are_charged_while_they_are_on_their_way() {
         let admission = Admission::new(&Settings::default(), 7);
         let charges = [7, 13].map(|bytes| InFlightCharge::new(&admission, bytes));
-        assert_eq!(admission.account.messages_bytes(), 20);
+        assert_eq!(admission.account.unowned_bytes(), 20);
         drop(charges);
         drop(InFlightCharge::default());
-        assert_eq!(admission.account.messages_bytes(), 0);
+        assert_eq!(admission.account.unowned_bytes(), 0);
     }
 }

@@ -9,27 +9,27 @@ pub(crate) const RETRY_AFTER_S: RangeInclusive<u32> = 5..=20;
 /// The delay in seconds. `spread` is any number that differs between clients.
 pub(crate) fn retry_after_s(spread: u32) -> u32 {
     let (first, last) = (RETRY_AFTER_S.start(), RETRY_AFTER_S.end());
-    first + mixed(spread) % (last - first + 1)
+    first + mix(spread) % (last - first + 1)
 }
 
 pub(crate) fn retry_after_ms(spread: u32) -> u32 {
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
-    first + mixed(spread) % (last - first)
+    first + mix(spread) % (last - first)
 }
 
 /// The delay in milliseconds for the clients of a shard that stops. If the shard has at least `CROWD` connections, the delay is that of
 /// `retry_after_ms`. With fewer connections the delay is shorter: a restart takes a second, and few clients may return within a short time.
-pub(crate) fn return_ms(spread: u32, connections: u32) -> u32 {
+pub(crate) fn reconnect_after_ms(spread: u32, connections: u32) -> u32 {
     let part = connections.clamp(100, CROWD);
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
-    (first + mixed(spread) % (last - first)) * part / CROWD
+    (first + mix(spread) % (last - first)) * part / CROWD
 }
 
 /// The number of connections from which on the clients of a shard that stops are spread over the whole range of delays.
 const CROWD: u32 = 1_000;
 
 /// A hash that gives adjacent numbers different values.
-fn mixed(spread: u32) -> u32 {
+fn mix(spread: u32) -> u32 {
     spread.wrapping_mul(0x9E37_79B9).rotate_left(15) >> 7
 }
 
@@ -51,9 +51,12 @@ mod tests {
     #[test]
     fn few_clients_of_a_server_that_stops_come_back_soon_and_a_crowd_as_one_that_is_turned_away() {
         for spread in 0..1_600 {
-            assert!((500..=2_000).contains(&return_ms(spread, 2)));
-            assert!((2_500..=10_000).contains(&return_ms(spread, 500)));
-            assert_eq!(return_ms(spread, 1_000_000), retry_after_ms(spread));
+            assert!((500..=2_000).contains(&reconnect_after_ms(spread, 2)));
+            assert!((2_500..=10_000).contains(&reconnect_after_ms(spread, 500)));
+            assert_eq!(
+                reconnect_after_ms(spread, 1_000_000),
+                retry_after_ms(spread)
+            );
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Invariants: each charged byte is released once. A shard has always drawn at least the bytes that it holds, and at least its floor.
 
-use crate::budget::account::{Account, Level};
+use crate::budget::account::{MemoryAccount, MemoryLevel};
 use crate::budget::admission::Admission;
 use crate::budget::part::MemoryPart;
 
@@ -87,7 +87,7 @@ impl ShardAccount {
     }
 
     /// Charges or releases the difference when an item of the part changes its size.
-    pub fn change(&mut self, part: MemoryPart, before: usize, after: usize) {
+    pub fn change_charge(&mut self, part: MemoryPart, before: usize, after: usize) {
         if after > before {
             self.charge(part, after - before);
         } else if before > after {
@@ -96,38 +96,38 @@ impl ShardAccount {
     }
 
     #[inline]
-    pub fn set(&mut self, part: MemoryPart, bytes: usize) {
-        self.change(part, self.part(part), bytes);
+    pub fn set_charge(&mut self, part: MemoryPart, bytes: usize) {
+        self.change_charge(part, self.part(part), bytes);
     }
 
-    /// How many bytes must be released before `bytes` more can be charged without reaching [`Level::Full`].
-    pub fn lacks(&self, bytes: usize) -> usize {
+    /// How many bytes must be released before `bytes` more can be charged without reaching [`MemoryLevel::Full`].
+    pub fn missing_bytes(&self, bytes: usize) -> usize {
         if self.held_bytes + bytes < self.floor_bytes {
             return 0;
         }
         let account = self.account();
-        let most = account.limit_bytes() - account.limit_bytes() / 8;
+        let growth_limit = account.limit_bytes() - account.limit_bytes() / 8;
         // Drawn bytes that are not used need no new lot.
         let more = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
-        (account.used_bytes() + more).saturating_sub(most)
+        (account.used_bytes() + more).saturating_sub(growth_limit)
     }
 
-    /// The level of the process's account, or `Level::Calm` while the shard holds less than its floor.
+    /// The level of the process's account, or `MemoryLevel::Calm` while the shard holds less than its floor.
     #[inline]
-    pub fn level(&self) -> Level {
+    pub fn level(&self) -> MemoryLevel {
         self.level_without(0)
     }
 
     /// The level that this shard would have if it held `bytes` fewer.
     #[inline]
-    pub fn level_without(&self, bytes: usize) -> Level {
+    pub fn level_without(&self, bytes: usize) -> MemoryLevel {
         match self.held_bytes.saturating_sub(bytes) < self.floor_bytes {
-            true => Level::Calm,
+            true => MemoryLevel::Calm,
             false => self.account().level_without(bytes),
         }
     }
 
-    fn account(&self) -> &Account {
+    fn account(&self) -> &MemoryAccount {
         &self.admission.account
     }
 }
@@ -157,30 +157,30 @@ mod tests {
     #[test]
     fn shards_draw_from_one_sum_and_give_all_back() {
         let mut accounts = accounts(16 << 20, 2);
-        assert_eq!(accounts[0].level(), Level::Calm);
+        assert_eq!(accounts[0].level(), MemoryLevel::Calm);
         accounts[0].charge(MemoryPart::Outboxes, 13 << 20);
-        assert_eq!(accounts[0].level(), Level::Near);
+        assert_eq!(accounts[0].level(), MemoryLevel::Near);
         accounts[0].charge(MemoryPart::Received, 3 << 19);
-        assert_eq!(accounts[0].level(), Level::Full);
+        assert_eq!(accounts[0].level(), MemoryLevel::Full);
         accounts[0].charge(MemoryPart::Received, 3 << 18);
-        assert_eq!(accounts[0].level(), Level::Tight);
+        assert_eq!(accounts[0].level(), MemoryLevel::Tight);
         accounts[0].charge(MemoryPart::Received, 7 << 18);
-        assert_eq!(accounts[0].level(), Level::Over);
+        assert_eq!(accounts[0].level(), MemoryLevel::Over);
         // The level concerns only a shard that holds at least its floor.
         accounts[1].charge(MemoryPart::Received, 1000);
-        assert_eq!(accounts[1].level(), Level::Calm);
+        assert_eq!(accounts[1].level(), MemoryLevel::Calm);
         accounts[1].charge(MemoryPart::Received, 1 << 20);
-        assert_eq!(accounts[1].level(), Level::Over);
+        assert_eq!(accounts[1].level(), MemoryLevel::Over);
         accounts[0].release(MemoryPart::Outboxes, 13 << 20);
         accounts[0].release(MemoryPart::Received, 4 << 20);
-        accounts[1].set(MemoryPart::Received, 0);
+        accounts[1].set_charge(MemoryPart::Received, 0);
         assert!(accounts.iter().all(|account| account.held_bytes == 0));
         let account = &accounts[0].admission.account;
         assert_eq!(account.used_bytes(), 2 * LOT_BYTES_MAX);
-        account.charge_message(16 << 20);
-        assert_eq!(account.level(), Level::Over);
-        account.release_message(16 << 20);
-        assert_eq!(account.level(), Level::Calm);
+        account.charge_unowned(16 << 20);
+        assert_eq!(account.level(), MemoryLevel::Over);
+        account.release_unowned(16 << 20);
+        assert_eq!(account.level(), MemoryLevel::Calm);
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         let mut accounts = accounts(16 << 20, 226);
         accounts[0].charge(MemoryPart::Outboxes, 64 << 20);
         accounts[225].charge(MemoryPart::Received, 16 << 10);
-        assert_eq!(accounts[0].level(), Level::Over);
-        assert_eq!(accounts[225].level(), Level::Calm);
+        assert_eq!(accounts[0].level(), MemoryLevel::Over);
+        assert_eq!(accounts[225].level(), MemoryLevel::Calm);
     }
 }

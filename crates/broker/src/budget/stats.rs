@@ -61,8 +61,8 @@ impl Refusals {
     /// The number of refusals for all reasons of a section.
     pub fn of_section(&self, section: Section) -> u64 {
         let all = Reason::ALL.iter();
-        let of = all.filter(|reason| reason.row().section == section);
-        of.map(|reason| self.count(*reason)).sum()
+        let reasons_of_section = all.filter(|reason| reason.row().section == section);
+        reasons_of_section.map(|reason| self.count(*reason)).sum()
     }
 
     /// Counts a refusal. Code that has a connection calls `Clients::refused`.

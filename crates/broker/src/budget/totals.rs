@@ -22,9 +22,9 @@ macro_rules! totals {
 
 #[rustfmt::skip]
 totals! {
-    Connections, |_, accounts, _| u64::from(accounts.connections), "Connections, whatever they speak";
+    Connections, |_, accounts, _| u64::from(accounts.connections), "Connections of all protocols";
     ReceivedBytes, |_, _, socket_bytes| socket_bytes.received_bytes, "Bytes received from sockets";
-    SentBytes, |_, _, socket_bytes| socket_bytes.sent_bytes, "Bytes that sockets took";
+    SentBytes, |_, _, socket_bytes| socket_bytes.sent_bytes, "Bytes that sockets accepted";
     ClientsConnected, |_, accounts, _| u64::from(accounts.mqtt_connections), "MQTT clients with a connection";
     Sessions, |_, accounts, _| u64::from(accounts.sessions), "MQTT sessions, connected or away";
     SessionsExpired, |stats, _, _| stats.sessions_expired, "MQTT sessions that expired";

@@ -9,9 +9,9 @@ use crate::base::access::{Digest, Known};
 /// The cache of one shard.
 #[derive(Default)]
 pub struct VerdictCache {
-    known: BTreeMap<Digest, (Known, u32)>,
+    verdicts: BTreeMap<Digest, (Known, u32)>,
     /// The keys of `known`, in order of arrival.
-    order: VecDeque<Digest>,
+    arrival_order: VecDeque<Digest>,
     /// The generation of the settings.
     settings_generation: u32,
 }
@@ -20,23 +20,23 @@ impl VerdictCache {
     /// The cached answer about this credential, if it is still valid. `now_s` is [`Now::unix_s`](crate::Now::unix_s). `wall_s` is the wall clock, by
     /// which tokens expire.
     pub fn get(&self, digest: Digest, now_s: u32, wall_s: u32) -> Option<&Known> {
-        let (known, until_s) = self.known.get(&digest)?;
+        let (known, until_s) = self.verdicts.get(&digest)?;
         (now_s < *until_s && wall_s < known.until_unix_s).then_some(known)
     }
 
     /// Caches an answer until the second `until_s`. The cache has at most `entries_max` answers.
-    pub fn keep(&mut self, digest: Digest, known: Known, until_s: u32, entries_max: usize) {
+    pub fn insert(&mut self, digest: Digest, known: Known, until_s: u32, entries_max: usize) {
         if entries_max == 0 {
             return;
         }
-        if self.known.insert(digest, (known, until_s)).is_some() {
+        if self.verdicts.insert(digest, (known, until_s)).is_some() {
             return;
         }
-        self.order.push_back(digest);
-        if self.order.len() > entries_max
-            && let Some(oldest) = self.order.pop_front()
+        self.arrival_order.push_back(digest);
+        if self.arrival_order.len() > entries_max
+            && let Some(oldest) = self.arrival_order.pop_front()
         {
-            self.known.remove(&oldest);
+            self.verdicts.remove(&oldest);
         }
     }
 
@@ -68,8 +68,8 @@ mod tests {
             until_unix_s,
         };
         let mut cache = VerdictCache::default();
-        cache.keep(digest(1), known(u32::MAX), 10, 2);
-        cache.keep(digest(2), known(7), 10, 2);
+        cache.insert(digest(1), known(u32::MAX), 10, 2);
+        cache.insert(digest(2), known(7), 10, 2);
         assert!(cache.get(digest(1), 9, 9).is_some());
         assert!(
             cache.get(digest(1), 10, 10).is_none(),
@@ -85,14 +85,14 @@ mod tests {
         assert!(cache.get(digest(2), 9, 6).is_some());
         assert!(cache.get(digest(1), 9, 90_000).is_some());
         assert!(cache.get(digest(1), 10, 0).is_none());
-        cache.keep(digest(1), known(u32::MAX), 20, 2);
+        cache.insert(digest(1), known(u32::MAX), 20, 2);
         assert!(cache.get(digest(1), 19, 19).is_some());
-        cache.keep(digest(3), known(u32::MAX), 20, 2);
+        cache.insert(digest(3), known(u32::MAX), 20, 2);
         assert!(
             cache.get(digest(1), 11, 11).is_none(),
             "the oldest made room"
         );
         assert!(cache.get(digest(3), 11, 11).is_some());
-        assert_eq!(cache.order.len(), cache.known.len());
+        assert_eq!(cache.arrival_order.len(), cache.verdicts.len());
     }
 }

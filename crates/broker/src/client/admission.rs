@@ -19,14 +19,14 @@ const TURNED_AWAY_S: u32 = 3;
 
 impl Context {
     /// Whether this peer may connect. With the PROXY protocol, only a trusted proxy may connect, since the proxy names the client.
-    pub(crate) fn is_expected(&self, peer: IpAddr) -> bool {
+    pub(crate) fn may_connect(&self, peer: IpAddr) -> bool {
         let http = &self.world.settings.http;
         !http.proxy_protocol || forwarded::is_trusted(peer, &http.trusted_proxies)
     }
 }
 
 /// Counts a new connection, or marks it to be refused. False if it cannot even have a row (an entry in the table of connections).
-pub(crate) fn enter<P: ProtocolTypes>(
+pub(crate) fn admit_connection<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,
     row: &mut Row,
@@ -60,15 +60,15 @@ pub(crate) fn enter<P: ProtocolTypes>(
 }
 
 /// Counts a stream as a connection of its link's client, or marks it to be refused. False if it cannot even have a row.
-pub(crate) fn enter_stream<P: ProtocolTypes>(
+pub(crate) fn admit_stream<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,
     row: &mut Row,
     link: u32,
 ) -> bool {
-    let of = clients.conns.get(link);
-    row.consumer.client = of.consumer.client;
-    if of.link.has(TURNED_AWAY) || !gate.has_room(clients.conns.len()) {
+    let link_row = clients.conns.get(link);
+    row.consumer.client = link_row.consumer.client;
+    if link_row.link.has(TURNED_AWAY) || !gate.has_room(clients.conns.len()) {
         return gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row);
     }
     let (admission, client) = (&clients.ctx.world.admission, row.consumer.client);
@@ -84,7 +84,7 @@ pub(crate) fn enter_stream<P: ProtocolTypes>(
 }
 
 /// Counts the client that a PROXY header has named, or marks the connection to be refused.
-pub(crate) fn enter_proxied<P: ProtocolTypes>(
+pub(crate) fn admit_proxied<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,
     slot: u32,
@@ -93,7 +93,7 @@ pub(crate) fn enter_proxied<P: ProtocolTypes>(
     if clients.conns.get(slot).link.has(TURNED_AWAY) {
         return;
     }
-    clients.conns.set_relayed(slot, Some(address));
+    clients.conns.set_relayed_address(slot, Some(address));
     let world = &clients.ctx.world;
     if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
         clients.conns.get_mut(slot).consumer.client = Client::RELAYED;
@@ -107,7 +107,7 @@ pub(crate) fn enter_proxied<P: ProtocolTypes>(
         row.consumer.client = turned_away(client, reached);
         clients.ctx.world.admission.leave();
         row.link.flags |= TURNED_AWAY;
-        gate.turn_away();
+        gate.count_waiting_refusal();
         clients.meter.stats.turned_away += 1;
     }
 }
@@ -126,7 +126,7 @@ impl Gate {
         if !self.may_turn_away() {
             return false;
         }
-        self.turn_away();
+        self.count_waiting_refusal();
         row.link.flags |= TURNED_AWAY;
         row.link.deadline_s = row.link.deadline_s.min(ctx.now.s + TURNED_AWAY_S);
         true
@@ -135,7 +135,7 @@ impl Gate {
     /// Stops counting a connection that has ended.
     pub(crate) fn stop_counting(&mut self, ctx: &Context, row: &Row) {
         if row.link.has(TURNED_AWAY) {
-            self.turned_away_left();
+            self.stop_counting_refusal();
         } else {
             ctx.world.admission.leave();
             ctx.world.admission.leave_client(row.consumer.client);
@@ -148,6 +148,6 @@ impl<P: ProtocolTypes> Clients<P> {
     pub(crate) fn check_publish_rate(&self, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).consumer.client;
         let admission = &self.ctx.world.admission;
-        admission.publish(client, self.ctx.now.unix_s)
+        admission.count_publish(client, self.ctx.now.unix_s)
     }
 }

@@ -26,7 +26,7 @@ impl Lanes {
     }
 
     /// Sends a publish to a home, without counting it in the shard's statistics.
-    pub(crate) fn ask_publish(
+    pub(crate) fn push_publish(
         &mut self,
         work: &Work,
         to: ShardId,
@@ -96,7 +96,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
         return Some(home.apply_now(&Fact::Publish(message), &mut home_context(subs, ctx)));
     }
     subs.lanes
-        .ask_publish(&clients.meter.work, to, message, answer);
+        .push_publish(&clients.meter.work, to, message, answer);
     None
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn prefetch_topics<'a>(
 }
 
 /// Sends a request about a topic (info, creation, deletion) to its home.
-pub(crate) fn ask_verb<P: ProtocolTypes>(
+pub(crate) fn send_topic_request<P: ProtocolTypes>(
     clients: &Clients<P>,
     lanes: &mut Lanes,
     verb: TopicRequest,
@@ -184,14 +184,14 @@ impl<P: ProtocolTypes> Clients<P> {
         attributes: &[u8],
     ) -> Option<Vec<u8>> {
         match self.ctx.world.rules.name_publishers() {
-            true => self.name_publisher(slot, name, attributes),
+            true => self.add_publisher(slot, name, attributes),
             false => None,
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn name_publisher(&self, slot: u32, name: &[u8], attributes: &[u8]) -> Option<Vec<u8>> {
+    fn add_publisher(&self, slot: u32, name: &[u8], attributes: &[u8]) -> Option<Vec<u8>> {
         let (grants, _) = self.conns.grants.get(slot)?;
         let user = Some(grants.user()).filter(|user| !user.is_empty())?;
         let is_named = (self.ctx.world.rules).names_publisher(name, &self.meter.work.steps);
@@ -210,7 +210,7 @@ impl Subscriptions {
     }
 
     /// Ends a subscription that the topic's home counts.
-    pub(crate) fn leave(&mut self, ctx: &Context, topic: u32) {
+    pub(crate) fn detach(&mut self, ctx: &Context, topic: u32) {
         let (_, home) = ctx.hash_and_home_of(self.topics.name(topic));
         let row = self.topics.get(topic);
         let (hash, serial) = (row.hash, row.serial);

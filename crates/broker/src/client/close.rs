@@ -2,7 +2,7 @@
 //!
 //! Code that finds a reason to end a connection has only [`Clients`], and not the subscriptions. It only marks the end, with
 //! [`Clients::close_after_output`] or [`Clients::drop_connection`]. From then on the connection is `Draining`: it gets no answer and no message, and
-//! [`Clients::put`] sends nothing to it. After the current input or delivery, [`Front::carry_out_ends`] removes its subscriptions and its
+//! [`Clients::send_bytes`] sends nothing to it. After the current input or delivery, [`Front::carry_out_ends`] removes its subscriptions and its
 //! session, and its row unless it still has bytes to send.
 //!
 //! Invariants: each end is counted once, when it begins; the flag `CLOSING` shows that it was counted. After a Close frame nothing is sent
@@ -19,8 +19,8 @@ use crate::client::front::Front;
 use crate::client::parts::Clients;
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
-use crate::client::scratch::End;
-use crate::client::subscriptions::unsubscribe;
+use crate::client::scratch::PendingEnd;
+use crate::client::subscriptions::unsubscribe_from_all;
 use crate::client::types::ProtocolTypes;
 use crate::io::{CloseMode, Io};
 use crate::store::slab::NONE;
@@ -39,7 +39,7 @@ impl<P: Protocols> Front<P> {
                 None => self.clients.meter.stats.closed[Closed::Broken as usize] += 1,
             }
         }
-        self.clients.tell_journal(io);
+        self.clients.report_recorded_events(io);
         self.carry_out_ends(io);
     }
 
@@ -55,25 +55,33 @@ impl<P: Protocols> Front<P> {
     #[cold]
     #[inline(never)]
     fn carry_out_marked_ends<I: Io>(&mut self, io: &mut I) {
-        self.clients.tell_journal(io);
+        self.clients.report_recorded_events(io);
         while let Some(end) = self.clients.scratch.ends.pop() {
-            self.carry_out_end(end, io);
+            self.carry_out_marked_end(end, io);
         }
     }
 
-    fn carry_out_end<I: Io>(&mut self, End { conn, how, is_lost }: End, io: &mut I) {
+    fn carry_out_marked_end<I: Io>(
+        &mut self,
+        PendingEnd {
+            conn,
+            close_mode,
+            is_lost,
+        }: PendingEnd,
+        io: &mut I,
+    ) {
         if !self.clients.conns.is_current(conn) {
             return;
         }
         self.clients.scratch.reply.clear();
         self.clients.scratch.is_lost = is_lost;
         P::connection_ends(self, conn.slot);
-        unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
+        unsubscribe_from_all(&mut self.clients, &mut self.subs, conn.slot);
         self.clients.scratch.is_lost = false;
         // From now on `place` counts the bytes that are discarded.
         self.clients.conns.get_mut(conn.slot).consumer.place = 0;
         self.clients.conns.drop_extra(conn.slot);
-        let Some(how) = how else { return };
+        let Some(how) = close_mode else { return };
         let row = self.clients.conns.remove(conn.slot);
         self.gate.stop_counting(&self.clients.ctx, &row);
         self.clients.conns.close(row.link.socket, how, io);
@@ -83,8 +91,8 @@ impl<P: Protocols> Front<P> {
 impl<P: Protocols> Clients<P> {
     /// Ends a connection in any state: because it is too slow, because the operator demands it, or because memory is short.
     pub(crate) fn end_connection<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
-        self.scratch.note_close_reason(reason.row().closed);
-        self.note_end_reason(reason.text());
+        self.scratch.set_close_reason(reason.row().closed);
+        self.record_end_reason(reason.text());
         let row = self.conns.get(slot);
         let for_room = reason.row().closed == Closed::Full;
         if for_room && row.link.outbox != NONE {
@@ -134,19 +142,19 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Ends a connection because one of its rows refers to a row that does not exist. The caller must return.
     pub(crate) fn end_as_broken(&mut self, slot: u32) {
         self.scratch.reply.clear();
-        self.scratch.why = Some(Closed::Broken);
+        self.scratch.close_reason = Some(Closed::Broken);
         self.reset(slot);
     }
 
     /// Marks an end, and drops partly received input. Counts the end, unless the connection is closing already.
-    fn mark_end(&mut self, slot: u32, default_reason: Closed, how: Option<CloseMode>) {
+    fn mark_end(&mut self, slot: u32, default_reason: Closed, close_mode: Option<CloseMode>) {
         let row = self.conns.get_mut(slot);
-        let reason = match self.scratch.why.take() {
+        let reason = match self.scratch.close_reason.take() {
             _ if row.link.has(TURNED_AWAY) => Closed::Full,
             Some(reason) => reason,
             None => default_reason,
         };
-        let is_closed = core::mem::take(&mut self.scratch.is_closed);
+        let is_closed = core::mem::take(&mut self.scratch.is_closed_by_client);
         let by_server = match reason {
             Closed::Refused | Closed::Deleted => true,
             // Clients that are moved come back.
@@ -159,11 +167,15 @@ impl<P: ProtocolTypes> Clients<P> {
         row.consumer.state = State::Draining;
         if begins {
             self.meter.stats.closed[reason as usize] += 1;
-            self.note(slot, EventKind::Disconnected, reason.name().as_bytes());
+            self.record_event(slot, EventKind::Disconnected, reason.name().as_bytes());
         }
         self.conns.take_unprocessed_input(slot);
         let conn = self.conns.id_of(slot);
-        self.scratch.ends.push(End { conn, how, is_lost });
+        self.scratch.ends.push(PendingEnd {
+            conn,
+            close_mode,
+            is_lost,
+        });
     }
 
     /// Discards bytes that arrive after the server's last bytes. If they were not read, a client that still sends the body of a refused
@@ -212,7 +224,7 @@ mod tests {
         shard.flush(NOW, &mut io);
         assert_eq!(io.closed, [(SocketId(5), CloseMode::Reset)]);
         assert_eq!(shard.stats().closed[Closed::Broken as usize], 1);
-        assert_eq!(shard.connections(), 1);
+        assert_eq!(shard.connection_count(), 1);
     }
 
     #[test]
@@ -245,11 +257,11 @@ mod tests {
         let clients = &mut shard.front().clients;
         clients.close_after_output(0, &mut io);
         clients.reset(0);
-        clients.put(0, b"late", &mut io);
+        clients.send_bytes(0, b"late", &mut io);
         assert_eq!((clients.conns.len(), io.sent.len()), (2, 0));
         shard.flush(NOW, &mut io);
         let ends = [CloseMode::Drain, CloseMode::Reset].map(|how| (SocketId(5), how));
-        assert_eq!((&io.closed[..], shard.connections()), (&ends[..], 1));
+        assert_eq!((&io.closed[..], shard.connection_count()), (&ends[..], 1));
         assert_eq!(shard.stats().closed.iter().sum::<u64>(), 1);
     }
 }

@@ -9,7 +9,7 @@ use crate::base::reason::Reason;
 use crate::client::outbox::Packets;
 use crate::client::parts::{Clients, Connections, Deliveries, Queues, Subscriptions, Topics};
 use crate::client::row::Row;
-use crate::client::types::ProtocolTypes;
+use crate::client::types::{ProtocolTypes, SlotAndIndex};
 use crate::io::Io;
 use crate::mail::{Frames, Page, Record};
 
@@ -37,7 +37,7 @@ pub(crate) enum OfferOutcome {
 pub(crate) enum NoSubscriptionHandler {}
 
 /// A protocol whose clients may have several subscriptions, and may add and remove them at any time. `part` is the index of a subscription in the
-/// connection's list, and a pair `of` is the connection's row and this index.
+/// connection's list.
 pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     /// For a connection with one subscription, whose state is in the connection's row: the encoding, if the bytes of a message are the same for all
     /// subscribers with this encoding. `None` if each of them needs bytes of its own.
@@ -51,7 +51,7 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     /// false, they are sent one by one.
     fn send_first_page<I: Io>(
         _clients: &mut Clients<P>,
-        _of: (u32, u32),
+        _subscription: SlotAndIndex,
         _page: &Page,
         _messages: (&[Record], &Frames),
         _io: &mut I,
@@ -59,22 +59,22 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
         false
     }
 
-    /// A home has no room for the subscription. Tells the client, and ends the subscription ([`leave`](crate::client::list::leave)) or the connection.
+    /// A home has no room for the subscription. Tells the client, and ends the subscription ([`remove_subscription`](crate::client::list::remove_subscription)) or the connection.
     fn refused<I: Io>(
         clients: &mut Clients<P>,
         subs: &mut Subscriptions,
         queues: &mut Queues,
-        of: (u32, u32),
+        subscription: SlotAndIndex,
         reason: Reason,
         io: &mut I,
     );
 
-    /// Appends a message that the subscription `of` has reached to `out`, if there is room for it.
+    /// Appends a message for this subscription to `out`, if there is room.
     fn message(
         clients: &mut Clients<P>,
         subs: &Subscriptions,
         deliveries: &Deliveries,
-        of: (u32, u32),
+        subscription: SlotAndIndex,
         message: &Message<'_>,
         out: &mut Packets,
     ) -> OfferOutcome;
@@ -91,8 +91,9 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
         out: &mut Packets,
     ) {
         parts.retain(|part| {
-            let of = (slot, *part);
-            Self::message(clients, subs, deliveries, of, message, out) == OfferOutcome::Full
+            let subscription = (slot, *part);
+            Self::message(clients, subs, deliveries, subscription, message, out)
+                == OfferOutcome::Full
         });
     }
 
@@ -101,8 +102,8 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     fn gap<I: Io>(
         clients: &mut Clients<P>,
         subs: &mut Subscriptions,
-        of: (u32, u32),
-        from: (PartitionId, Position),
+        subscription: SlotAndIndex,
+        resumes_at: (PartitionId, Position),
         io: &mut I,
     );
 
@@ -111,8 +112,8 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     fn ended<I: Io>(
         clients: &mut Clients<P>,
         subs: &mut Subscriptions,
-        of: (u32, u32),
-        from: (PartitionId, u64),
+        subscription: SlotAndIndex,
+        deleted_until: (PartitionId, u64),
         io: &mut I,
     );
 
@@ -131,7 +132,7 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
         _clients: &mut Clients<P>,
         _subs: &Subscriptions,
         _queues: &mut Queues,
-        _of: (u32, u32),
+        _subscription: SlotAndIndex,
         _page: &Page,
         _messages: (&[Record], &Frames),
         _io: &mut I,
@@ -143,7 +144,7 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     fn take_retained_deletion(
         _clients: &mut Clients<P>,
         _queues: &mut Queues,
-        _of: (u32, u32),
+        _subscription: SlotAndIndex,
         _page: &Page,
     ) -> bool {
         false
@@ -152,7 +153,7 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
     /// The subscription is live in this partition from this offset on.
     fn note_live(
         _conns: &mut Connections<P>,
-        _of: (u32, u32),
+        _subscription: SlotAndIndex,
         _partition: PartitionId,
         _offset: u64,
     ) {
@@ -182,42 +183,42 @@ impl<P: ProtocolTypes> SubscriptionHandler<P> for NoSubscriptionHandler {
         clients: &mut Clients<P>,
         _subs: &mut Subscriptions,
         _queues: &mut Queues,
-        of: (u32, u32),
+        subscription: SlotAndIndex,
         _reason: Reason,
         _io: &mut I,
     ) {
-        clients.end_as_broken(of.0);
+        clients.end_as_broken(subscription.0);
     }
 
     fn message(
         clients: &mut Clients<P>,
         _subs: &Subscriptions,
         _deliveries: &Deliveries,
-        of: (u32, u32),
+        subscription: SlotAndIndex,
         _message: &Message<'_>,
         _out: &mut Packets,
     ) -> OfferOutcome {
-        clients.end_as_broken(of.0);
+        clients.end_as_broken(subscription.0);
         OfferOutcome::Full
     }
 
     fn gap<I: Io>(
         clients: &mut Clients<P>,
         _subs: &mut Subscriptions,
-        of: (u32, u32),
-        _from: (PartitionId, Position),
+        subscription: SlotAndIndex,
+        _resumes_at: (PartitionId, Position),
         _io: &mut I,
     ) {
-        clients.end_as_broken(of.0);
+        clients.end_as_broken(subscription.0);
     }
 
     fn ended<I: Io>(
         clients: &mut Clients<P>,
         _subs: &mut Subscriptions,
-        of: (u32, u32),
-        _from: (PartitionId, u64),
+        subscription: SlotAndIndex,
+        _deleted_until: (PartitionId, u64),
         _io: &mut I,
     ) {
-        clients.end_as_broken(of.0);
+        clients.end_as_broken(subscription.0);
     }
 }

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::base::ids::{ConnId, SocketId};
-use crate::budget::account::{Level, MemoryPart};
+use crate::budget::account::{MemoryLevel, MemoryPart};
 use crate::budget::connection_grants::ConnectionGrants;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
@@ -23,7 +23,7 @@ use crate::client::links::Links;
 use crate::client::outbox::Outbox;
 use crate::client::row::{HELD, PAUSED, Row, SUBSCRIPTION_LIST, StartSecond, State};
 use crate::client::side::Extra;
-use crate::client::topics::Moved;
+use crate::client::topics::MovedMember;
 use crate::client::types::{ProtocolTypes, UnprocessedInput};
 use crate::io::Io;
 use crate::mail::ReplyTo;
@@ -46,7 +46,7 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     /// The grants of clients with credentials, and when they expire.
     pub(crate) grants: ConnectionGrants,
     /// The client addresses that proxies have named. The limits need only the part of an address that is in the row.
-    relayed: BTreeMap<u32, IpAddr>,
+    relayed_addresses: BTreeMap<u32, IpAddr>,
     /// Connections whose side rows may have changed since they were last weighed (charged by their size).
     changed_side_rows: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
@@ -71,7 +71,7 @@ impl<P: ProtocolTypes> Connections<P> {
             extras: SideTable::default(),
             protocol_rows: Slab::default(),
             grants: ConnectionGrants::default(),
-            relayed: BTreeMap::new(),
+            relayed_addresses: BTreeMap::new(),
             changed_side_rows: Vec::new(),
             account,
             links: Links::default(),
@@ -120,7 +120,7 @@ impl<P: ProtocolTypes> Connections<P> {
         self.grants.remove(slot);
         self.drop_outbox(slot);
         self.drop_extra(slot);
-        self.set_relayed(slot, None);
+        self.set_relayed_address(slot, None);
         self.rows.remove(slot)
     }
 
@@ -186,11 +186,14 @@ impl<P: ProtocolTypes> Connections<P> {
     /// not read gets no service.
     pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.rows.get(slot);
-        let full = row.link.outbox != NONE;
-        let (reads, writes) = (!full && !row.link.has(PAUSED), full && !row.link.has(HELD));
+        let has_outbox = row.link.outbox != NONE;
+        let (reads, writes) = (
+            !has_outbox && !row.link.has(PAUSED),
+            has_outbox && !row.link.has(HELD),
+        );
         match self.links.link_of(row.link.socket) {
             None => io.set_interest(row.link.socket, self.id_of(slot), reads, writes),
-            Some(_) => self.links.interest(row.link.socket, reads, writes),
+            Some(_) => self.links.set_interest(row.link.socket, reads, writes),
         }
     }
 
@@ -223,7 +226,7 @@ impl<P: ProtocolTypes> Connections<P> {
         accounts.parts = self.account.parts();
         accounts.mqtt_connections = self.protocol_rows.len();
         accounts.identities = self.grants.len();
-        accounts.relayed = self.relayed.len() as u32;
+        accounts.relayed = self.relayed_addresses.len() as u32;
         accounts.receive_bytes = self.receive_bytes;
         accounts.outbox_bytes = self.outbox_bytes;
     }
@@ -289,7 +292,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Records the new place of a connection among the members of a topic. False if the connection does not have that topic.
-    pub(crate) fn set_member_place(&mut self, topic: u32, moved: &Moved) -> bool {
+    pub(crate) fn set_member_place(&mut self, topic: u32, moved: &MovedMember) -> bool {
         let row = self.rows.get_mut(moved.conn);
         if !row.has_option(SUBSCRIPTION_LIST) {
             row.consumer.place = moved.index;
@@ -322,7 +325,8 @@ impl<P: ProtocolTypes> Connections<P> {
             let extra = row.extra();
             if row.is_open() && extra != NONE {
                 let (before, now) = self.extras.get_mut(extra).weigh();
-                self.account.change(MemoryPart::Connections, before, now);
+                self.account
+                    .change_charge(MemoryPart::Connections, before, now);
             }
         }
         self.changed_side_rows = touched;
@@ -339,25 +343,26 @@ impl<P: ProtocolTypes> Connections<P> {
 impl<P: ProtocolTypes> Connections<P> {
     /// How near the memory of the process is to its limit, as this shard sees it.
     #[inline]
-    pub(crate) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> MemoryLevel {
         self.account.level()
     }
 
     /// The level if this shard held `bytes` bytes less.
-    pub(crate) fn level_without(&self, bytes: usize) -> Level {
+    pub(crate) fn level_without(&self, bytes: usize) -> MemoryLevel {
         self.account.level_without(bytes)
     }
 
-    /// The bytes that must be released so that `bytes` more bytes fit below [`Level::Full`].
+    /// The bytes that must be released so that `bytes` more bytes fit below [`MemoryLevel::Full`].
     pub(crate) fn missing_bytes(&mut self, bytes: usize) -> usize {
         self.charge_received();
-        self.account.lacks(bytes)
+        self.account.missing_bytes(bytes)
     }
 
     /// Updates the charge for the state of a link with streams.
     pub(crate) fn weigh_link(&mut self, slot: u32) {
         let (before, now) = self.links.weigh(slot);
-        self.account.change(MemoryPart::Connections, before, now);
+        self.account
+            .change_charge(MemoryPart::Connections, before, now);
     }
 
     /// Removes the state of a link with streams. Returns the rows of its streams, which must end.
@@ -372,7 +377,7 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// Sets the charge of a part that belongs to no single connection.
     pub(crate) fn set_charge(&mut self, part: MemoryPart, bytes: usize) {
-        self.account.set(part, bytes);
+        self.account.set_charge(part, bytes);
     }
 
     /// How many subscriptions of a connection have a filter. Subscriptions to shared groups are estimated from their bytes.
@@ -380,9 +385,9 @@ impl<P: ProtocolTypes> Connections<P> {
         let Some(extra) = self.find_extra(slot) else {
             return 0;
         };
-        let own = extra.filters.as_ref().map_or(0, |filters| filters.len());
+        let plain_filters = extra.filters.as_ref().map_or(0, |filters| filters.len());
         // One with long names counts as several, since a home (a part of a shard that keeps topics) stores the names, too.
-        own + extra.shared_bytes as usize / SHARE_BYTES
+        plain_filters + extra.share_entry_bytes as usize / SHARE_BYTES
     }
 
     /// The bytes that a connection makes the shard hold, with its part of shared messages.

@@ -74,7 +74,7 @@ impl Context {
 
     /// The bounds for bytes that belong to no topic.
     pub(crate) fn default_bounds(&self) -> Bounds {
-        Bounds::of_all(&self.world.settings.limits)
+        Bounds::without_rule(&self.world.settings.limits)
     }
 
     /// How many bytes and messages may wait for a connection when a message of this topic arrives.
@@ -82,7 +82,7 @@ impl Context {
         let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
         match rules.bound_outboxes() {
             true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
-            false => Bounds::of_all(limits),
+            false => Bounds::without_rule(limits),
         }
     }
 

@@ -26,25 +26,29 @@ use crate::io::Io;
 
 /// A continued connection gets at most one part in this many of a turn's steps, however many bytes it has sent. So several
 /// connections continue in each turn.
-const SHARES: u64 = 8;
+const SHARES_OF_TURN: u64 = 8;
 
 impl<P: Protocols> Front<P> {
     /// Continues the next queued connection, for a share of the turn's steps. False if no connection is queued.
-    pub(crate) fn resume_one<I: Io>(&mut self, home: &mut Option<Home>, io: &mut I) -> bool {
-        let Some(conn) = self.queues.next_resumed() else {
+    pub(crate) fn resume_next_connection<I: Io>(
+        &mut self,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> bool {
+        let Some(conn) = self.queues.pop_resumed() else {
             return false;
         };
         let before = self.clients.meter.work.count();
         self.clients.meter.work.steps.add(1);
         if self.clients.conns.is_current(conn) {
-            self.clients.meter.work.begin_share(SHARES);
+            self.clients.meter.work.begin_share(SHARES_OF_TURN);
             let state = self.clients.conns.get(conn.slot).consumer.state;
             protocol_of!(P, state, resume(self, conn, home, io));
             self.carry_out_ends(io);
             self.clients.meter.work.end_share();
         }
-        let did = self.clients.meter.work.count() - before;
-        self.queues.charge(did);
+        let steps_used = self.clients.meter.work.count() - before;
+        self.queues.charge(steps_used);
         true
     }
 }
@@ -68,7 +72,7 @@ pub(crate) fn waits_for_carriers<P: ProtocolTypes>(clients: &Clients<P>, slot: u
     let valve = &clients.ctx.world.admission.valve;
     !valve.is_open() && {
         let address = Party::of_address(clients.conns.get(slot).consumer.client);
-        valve.stops(address) || valve.stops(clients.party(slot))
+        valve.must_wait(address) || valve.must_wait(clients.party(slot))
     }
 }
 
@@ -114,12 +118,12 @@ pub(crate) fn release_stalled<P: Protocols, I: Io>(
         ) {
             queues.resume_later(clients, conn);
         } else {
-            queues.read_again(&mut clients.conns, conn, io);
+            queues.resume_reading(&mut clients.conns, conn, io);
         }
     }
 }
 
-/// Stops reading a connection, until [`Queues::read_again`].
+/// Stops reading a connection, until [`Queues::resume_reading`].
 pub(crate) fn stop_reading<P: ProtocolTypes, I: Io>(
     conns: &mut Connections<P>,
     slot: u32,
@@ -155,7 +159,7 @@ impl Queues {
     }
 
     /// Reads a connection again, unless it waits for credit or its client has closed the sending side.
-    pub(crate) fn read_again<P: ProtocolTypes, I: Io>(
+    pub(crate) fn resume_reading<P: ProtocolTypes, I: Io>(
         &self,
         conns: &mut Connections<P>,
         conn: ConnId,
@@ -171,12 +175,12 @@ impl Queues {
     /// Queues a connection to continue its begun work. The queue is fair to addresses and users.
     pub(crate) fn resume_later<P: ProtocolTypes>(&mut self, clients: &Clients<P>, conn: ConnId) {
         let party = clients.party(conn.slot);
-        self.resume(party.number(), conn);
+        self.push_resumed(party.number(), conn);
     }
 
     /// Ends a connection's work in this turn: queues the connection, and stops reading it until it continues. The caller holds the
     /// bytes that were already read.
-    pub(crate) fn pause<P: ProtocolTypes, I: Io>(
+    pub(crate) fn pause_until_next_turn<P: ProtocolTypes, I: Io>(
         &mut self,
         clients: &mut Clients<P>,
         slot: u32,

@@ -14,11 +14,11 @@ use crate::store::slab::NONE;
 const UNREAD_S: u32 = 2;
 
 /// Handles the passed deadline of a connection.
-pub(crate) fn deadline<P: Protocols, I: Io>(front: &mut Front<P>, slot: u32, io: &mut I) {
+pub(crate) fn handle_deadline<P: Protocols, I: Io>(front: &mut Front<P>, slot: u32, io: &mut I) {
     let (row, scratch) = (front.clients.conns.get(slot), &mut front.clients.scratch);
     if row.link.outbox != NONE {
         // The client reads nothing, so its outbox only costs memory.
-        scratch.note_close_reason(Closed::Slow);
+        scratch.set_close_reason(Closed::Slow);
         return front.clients.reset(slot);
     }
     protocol_of!(P, row.consumer.state, deadline_passed(front, slot, io));

@@ -16,16 +16,16 @@ pub struct Delivery {
     pub(crate) frames: Arc<Frames>,
     /// A key for each tell, sorted: first by topic, then by the tell's index.
     pub(crate) keys: Vec<u64>,
-    pub(crate) at: usize,
-    pub(crate) place: u32,
-    pub(crate) walking: bool,
+    pub(crate) cursor: usize,
+    pub(crate) walk_place: u32,
+    pub(crate) is_walking: bool,
     /// The home that sent the tells.
     pub(crate) home: ShardId,
     /// The delivery has messages or pages for filters.
-    pub(crate) ordered: bool,
-    pub(crate) run: Run,
+    pub(crate) is_ordered: bool,
+    pub(crate) run: RunProgress,
     /// The frames of all turns, if the delivery was joined from several turns. Otherwise empty.
-    pub(crate) turns: Vec<Arc<Frames>>,
+    pub(crate) turn_frames: Vec<Arc<Frames>>,
 }
 
 /// The high half of a key for tells that must keep the order in which they were told. (An answer has 0, and a tell about a topic
@@ -33,7 +33,7 @@ pub struct Delivery {
 pub(crate) const IN_ORDER: u32 = NONE - 1;
 /// The high half of a key for tells to single connections about no topic: messages for group members, and news of which topics have
 /// subscribers. These tells come last.
-pub(crate) const OTHERS: u32 = NONE;
+pub(crate) const TO_SINGLE_CONNECTIONS: u32 = NONE;
 
 /// The key of the tell with index `n`.
 pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
@@ -48,7 +48,7 @@ pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
         | Tell::NoRoomForRecords(_)
         | Tell::Commands(_) => 0,
         tell => match tell.topic() {
-            None | Some(NONE) => OTHERS,
+            None | Some(NONE) => TO_SINGLE_CONNECTIONS,
             Some(topic) => topic + 1,
         },
     };
@@ -69,35 +69,37 @@ impl Delivery {
 
     /// Whether the next tell is an answer.
     pub(crate) fn next_is_answer(&self) -> bool {
-        self.keys.get(self.at).is_some_and(|key| is_answer(*key))
+        self.keys
+            .get(self.cursor)
+            .is_some_and(|key| is_answer(*key))
     }
 
     /// Whether the remaining tells are to single connections.
     #[inline]
-    pub(crate) fn is_at_others(&self) -> bool {
-        let key = self.keys.get(self.at);
-        key.is_some_and(|key| (key >> 32) as u32 == OTHERS)
+    pub(crate) fn is_at_single_tells(&self) -> bool {
+        let key = self.keys.get(self.cursor);
+        key.is_some_and(|key| (key >> 32) as u32 == TO_SINGLE_CONNECTIONS)
     }
 
     /// Takes the next tells about one topic out of the delivery, with the current walk over its members.
     pub(crate) fn take_topic(&mut self) -> Delivery {
-        let first = self.keys[self.at] >> 32;
-        let same = self.keys[self.at..].iter();
+        let first = self.keys[self.cursor] >> 32;
+        let same = self.keys[self.cursor..].iter();
         let same = same.take_while(|key| **key >> 32 == first);
         let tells = same.map(|key| self.tells[*key as u32 as usize].clone());
         let tells: Vec<Tell> = tells.collect();
-        self.at += tells.len();
+        self.cursor += tells.len();
         Delivery {
             keys: (0..tells.len()).map(|n| first << 32 | n as u64).collect(),
             tells,
             frames: self.frames.clone(),
-            at: 0,
-            place: core::mem::take(&mut self.place),
-            walking: core::mem::take(&mut self.walking),
+            cursor: 0,
+            walk_place: core::mem::take(&mut self.walk_place),
+            is_walking: core::mem::take(&mut self.is_walking),
             home: self.home,
-            ordered: false,
-            run: Run::default(),
-            turns: Vec::new(),
+            is_ordered: false,
+            run: RunProgress::default(),
+            turn_frames: Vec::new(),
         }
     }
 
@@ -111,7 +113,7 @@ impl Delivery {
 
     /// The tell `behind` places after the next one.
     pub(crate) fn try_tell(&self, behind: usize) -> Option<&Tell> {
-        let key = self.keys.get(self.at + behind)?;
+        let key = self.keys.get(self.cursor + behind)?;
         self.tells.get(*key as u32 as usize)
     }
 
@@ -121,7 +123,7 @@ impl Delivery {
     }
 
     /// The message for filters `behind` places after the next tell.
-    pub(crate) fn matched(&self, behind: usize) -> Matched {
+    pub(crate) fn filter_message(&self, behind: usize) -> Matched {
         match *self.tell(behind) {
             Tell::Match {
                 topic,
@@ -141,7 +143,7 @@ impl Delivery {
 
     /// Ends the current run.
     pub(crate) fn end_run(&mut self) {
-        self.at += self.run.end();
+        self.cursor += self.run.end();
     }
 }
 
@@ -172,7 +174,7 @@ impl Addressee {
 
 /// The progress of the current run: messages for filters that are delivered together.
 #[derive(Default)]
-pub(crate) struct Run {
+pub(crate) struct RunProgress {
     /// The number of messages, or 0 without a run.
     pub len: usize,
     /// The number of messages that all subscribers by topic have received.
@@ -181,18 +183,18 @@ pub(crate) struct Run {
     /// The index in `visits` of the next delivery.
     pub next_visit: usize,
     /// For messages of one topic that very many connections get.
-    pub broad: Option<Box<Broad>>,
+    pub broad: Option<Box<BroadVisits>>,
 }
 
 /// The progress of messages of one topic that very many connections get.
-pub(crate) struct Broad {
+pub(crate) struct BroadVisits {
     /// The rows of the filters that match the topic, sorted.
     pub rows: Vec<u32>,
     /// The visited connections, one bit each.
     pub visited: Vec<u64>,
 }
 
-impl Broad {
+impl BroadVisits {
     pub fn is_visited(&self, slot: u32) -> bool {
         let word = self.visited.get(slot as usize / 64);
         word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
@@ -210,9 +212,9 @@ impl Broad {
     }
 }
 
-impl Run {
+impl RunProgress {
     /// The number of the last message, if the connection was visited for it. `None` if the visit is still to come.
-    pub fn visited(&self, slot: u32) -> Option<usize> {
+    pub fn last_message_visited(&self, slot: u32) -> Option<usize> {
         if let Some(broad) = &self.broad {
             return broad.is_visited(slot).then(|| self.len - 1);
         }

@@ -14,7 +14,7 @@ use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;
 use crate::client::parts::{Clients, Matching};
 use crate::client::row::{LIVE, SUBSCRIPTION_LIST};
-use crate::client::side::Behind;
+use crate::client::side::BehindSubscription;
 use crate::client::types::ProtocolTypes;
 use crate::filters::matching::GroupPosition;
 
@@ -94,5 +94,5 @@ fn schedule_page<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u3
     let epoch = clients.ctx.world.epoch;
     let behind = &mut clients.conns.extra(slot).behind;
     behind.retain(|behind| behind.part != part);
-    behind.push(Behind::at(part, offset, epoch));
+    behind.push(BehindSubscription::new(part, offset, epoch));
 }

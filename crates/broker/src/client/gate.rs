@@ -11,9 +11,9 @@ const TURNED_AWAY_MAX: u32 = 8_192;
 /// The limits and counts of a shard's connections.
 pub(crate) struct Gate {
     /// The maximum number of connections, without those that wait to be refused.
-    room: u32,
+    connections_max: u32,
     /// The connections that wait to be refused.
-    turned_away: u32,
+    waiting_refusals: u32,
     verdict_cache: VerdictCache,
     question_bytes: QuestionBytes,
 }
@@ -22,41 +22,41 @@ impl Gate {
     /// A gate for at most `room` connections.
     pub(crate) fn new(room: usize) -> Gate {
         Gate {
-            room: u32::try_from(room).unwrap_or(u32::MAX),
-            turned_away: 0,
+            connections_max: u32::try_from(room).unwrap_or(u32::MAX),
+            waiting_refusals: 0,
             verdict_cache: VerdictCache::default(),
             question_bytes: QuestionBytes::default(),
         }
     }
 
     /// Lowers the limit to `most` connections.
-    pub(crate) fn limit(&mut self, most: u32) {
-        self.room = self.room.min(most);
+    pub(crate) fn lower_limit(&mut self, most: u32) {
+        self.connections_max = self.connections_max.min(most);
     }
 
     /// The limit of connections.
-    pub(crate) fn room(&self) -> u32 {
-        self.room
+    pub(crate) fn connections_max(&self) -> u32 {
+        self.connections_max
     }
 
     /// Whether one more connection has room, if `rows` rows are in use.
     pub(crate) fn has_room(&self, rows: u32) -> bool {
-        rows - self.turned_away < self.room
+        rows - self.waiting_refusals < self.connections_max
     }
 
     /// Whether one more connection may wait to be refused.
     pub(crate) fn may_turn_away(&self) -> bool {
-        self.turned_away < TURNED_AWAY_MAX
+        self.waiting_refusals < TURNED_AWAY_MAX
     }
 
     /// Counts a connection that waits to be refused.
-    pub(crate) fn turn_away(&mut self) {
-        self.turned_away += 1;
+    pub(crate) fn count_waiting_refusal(&mut self) {
+        self.waiting_refusals += 1;
     }
 
     /// Stops counting a connection that waited to be refused.
-    pub(crate) fn turned_away_left(&mut self) {
-        self.turned_away -= 1;
+    pub(crate) fn stop_counting_refusal(&mut self) {
+        self.waiting_refusals -= 1;
     }
 
     /// The cached verdicts.
@@ -78,12 +78,12 @@ mod tests {
     fn connections_that_are_turned_away_take_no_room() {
         let mut gate = Gate::new(2);
         assert!(gate.has_room(1) && !gate.has_room(2));
-        gate.turn_away();
+        gate.count_waiting_refusal();
         assert!(gate.has_room(2) && !gate.has_room(3));
-        gate.turned_away_left();
+        gate.stop_counting_refusal();
         assert!(!gate.has_room(2));
-        gate.limit(5);
-        gate.limit(1);
+        gate.lower_limit(5);
+        gate.lower_limit(1);
         assert!(!gate.has_room(1));
     }
 
@@ -92,7 +92,7 @@ mod tests {
         let mut gate = Gate::new(0);
         for _ in 0..TURNED_AWAY_MAX {
             assert!(gate.may_turn_away());
-            gate.turn_away();
+            gate.count_waiting_refusal();
         }
         assert!(!gate.may_turn_away());
     }

@@ -1,9 +1,10 @@
 //! Bounds the received bytes that the server holds, frees memory for new ones, and ends inputs that are too slow (`progress`).
 //!
-//! If the account of memory has no room for the bytes of a connection (the newcomer), room is made in this order. Bytes behind
-//! waiting polls are dropped. Then inputs end that are behind by some seconds. Then connections end whose address holds more than
-//! the newcomer's address, and connections of the newcomer's address that hold more than the newcomer needs. Addresses that hold
-//! little are spared.
+//! If the account of memory has no room for the bytes of a connection (the newcomer), the server makes room in this order:
+//! 1. It drops the pipelined requests behind long-polls that wait.
+//! 2. It ends connections whose input is some seconds late.
+//! 3. It ends connections whose address holds more than the newcomer's address, and connections of the newcomer's address that hold more than
+//!    the newcomer needs. Addresses that hold little are spared.
 //!
 //! Invariant: a second in which the server does not read a connection does not count against its input.
 
@@ -20,23 +21,31 @@ use crate::client::types::{PartialInput, UnprocessedInput};
 use crate::io::Io;
 use crate::store::slab::NONE;
 
-/// The maximum number of rows that one search for room examines. As many as a step of the census (`census.rs`).
+/// The maximum number of rows that one search for room examines: as many as one step of the census (`census.rs`).
 const ROWS_MAX: u32 = 4_096;
 /// A search for room frees the limit of memory divided by this, if possible, so that not every input must search.
-const ROOM_PART: usize = 32;
+const ROOM_DIVISOR: usize = 32;
 /// An input ends before large connections if it is behind by more than the bytes due in this many seconds.
-const SLOW_S: u64 = 2;
-/// A connection that may lose bytes or end to make room. The fields are compared in this order, and the greatest connection is used
-/// first: its class, the bytes that its input is behind, the bytes that its address holds, the bytes that it holds, its slot.
-type Hoarder = (Class, u64, usize, usize, u32);
+const SLOW_INPUT_S: u64 = 2;
+/// A connection that may lose bytes or end to make room. The greatest one, in the order of the fields, is used first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Hoarder {
+    source: RoomSource,
+    /// How many bytes its input is behind.
+    bytes_behind: u64,
+    /// The bytes that its address holds.
+    address_bytes: usize,
+    held_bytes: usize,
+    slot: u32,
+}
 
 /// How a connection makes room. The last class is used first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
+enum RoomSource {
     /// The connection ends. Its address holds more than a little, and more than the newcomer's address. Or it is of the newcomer's
     /// address, and holds more than the newcomer needs.
     Large,
-    /// The connection ends: its input is behind by more than [`SLOW_S`].
+    /// The connection ends: its input is behind by more than [`SLOW_INPUT_S`].
     Slow,
     /// The connection is a waiting poll. The bytes behind the poll are dropped.
     Poll,
@@ -54,7 +63,7 @@ pub(crate) fn has_receive_room<P: Protocols, I: Io>(
     io: &mut I,
 ) -> bool {
     // If little of the memory is received input, dropping input would not help.
-    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
+    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_DIVISOR;
     if clients.conns.missing_bytes(bytes) > 0 && clients.conns.receive_bytes() > part {
         clients.send_reply(slot, io);
         make_room(clients, queues, slot, bytes, io);
@@ -70,23 +79,23 @@ fn make_room<P: Protocols, I: Io>(
     bytes: usize,
     io: &mut I,
 ) {
-    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
-    for (class, .., slot) in hoarders(clients, newcomer, bytes) {
-        let enough = match class {
-            Class::Large => clients.conns.missing_bytes(bytes) == 0,
-            Class::Slow | Class::Poll => clients.conns.missing_bytes(bytes + part) == 0,
+    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_DIVISOR;
+    for Hoarder { source, slot, .. } in hoarders(clients, newcomer, bytes) {
+        let has_room = match source {
+            RoomSource::Large => clients.conns.missing_bytes(bytes) == 0,
+            RoomSource::Slow | RoomSource::Poll => clients.conns.missing_bytes(bytes + part) == 0,
         };
-        if enough {
+        if has_room {
             return;
         }
-        match class {
-            Class::Poll => {
+        match source {
+            RoomSource::Poll => {
                 let conns = &mut clients.conns;
                 let state = conns.get(slot).consumer.state;
                 protocol_of!(P, state, drop_pipelined(conns, queues, slot, io));
             }
-            Class::Slow => clients.end_connection(slot, Reason::TooSlow, io),
-            Class::Large => end_for_room(clients, slot, io),
+            RoomSource::Slow => clients.end_connection(slot, Reason::TooSlow, io),
+            RoomSource::Large => end_for_room(clients, slot, io),
         }
     }
 }
@@ -108,7 +117,7 @@ impl Context {
 }
 
 /// The received bytes that are held for this connection.
-fn held_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
+fn held_input_bytes<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
     let spilled = conns
         .unprocessed_input(slot)
         .map_or(0, UnprocessedInput::bytes);
@@ -119,8 +128,11 @@ fn held_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
 fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize) -> Vec<Hoarder> {
     let end = clients.conns.end();
     let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();
-    let of = |client: Client| client.number();
-    by_address.insert(of(clients.conns.get(newcomer).consumer.client), bytes);
+    let address_of = |client: Client| client.number();
+    by_address.insert(
+        address_of(clients.conns.get(newcomer).consumer.client),
+        bytes,
+    );
     let mut found = Vec::new();
     for _ in 0..end.min(ROWS_MAX) {
         let slot = clients.conns.next_row_to_search();
@@ -128,47 +140,54 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
         if slot == newcomer || !row.is_open() {
             continue;
         }
-        let held = held_of(&clients.conns, slot);
-        if held == 0 {
+        let held_bytes = held_input_bytes(&clients.conns, slot);
+        if held_bytes == 0 {
             continue;
         }
-        *by_address.entry(of(row.consumer.client)).or_default() += held;
-        found.push((held, slot));
+        *by_address
+            .entry(address_of(row.consumer.client))
+            .or_default() += held_bytes;
+        found.push((held_bytes, slot));
     }
-    let owed_most = SLOW_S * clients.ctx.allowance().per_s;
+    let bytes_behind_max = SLOW_INPUT_S * clients.ctx.allowance().per_s;
     let little_bytes = clients.ctx.little_bytes();
-    let mine = of(clients.conns.get(newcomer).consumer.client);
+    let own_address = address_of(clients.conns.get(newcomer).consumer.client);
     let mut hoarders = Vec::with_capacity(found.len());
-    for (held, slot) in found {
-        let (row, owed) = (clients.conns.get(slot), owed_of(&clients.conns, slot));
-        let (address, of_address) = (
-            of(row.consumer.client),
-            by_address[&of(row.consumer.client)],
-        );
-        let class = match protocol_of!(P, row.consumer.state, unprocessed_input_kind(row)) {
-            InputKind::Pipelined => Class::Poll,
-            InputKind::Incomplete if owed > owed_most => Class::Slow,
+    for (held_bytes, slot) in found {
+        let row = clients.conns.get(slot);
+        let bytes_behind = input_bytes_behind(&clients.conns, slot);
+        let address = address_of(row.consumer.client);
+        let address_bytes = by_address[&address];
+        let source = match protocol_of!(P, row.consumer.state, unprocessed_input_kind(row)) {
+            InputKind::Pipelined => RoomSource::Poll,
+            InputKind::Incomplete if bytes_behind > bytes_behind_max => RoomSource::Slow,
             InputKind::Incomplete => {
-                let larger = match address == mine {
-                    true => held > bytes,
-                    false => of_address > by_address[&mine],
+                let larger = match address == own_address {
+                    true => held_bytes > bytes,
+                    false => address_bytes > by_address[&own_address],
                 };
                 // Addresses that hold little are served, even if sessions and outboxes use up the memory.
-                if !larger || of_address <= little_bytes {
+                if !larger || address_bytes <= little_bytes {
                     continue;
                 }
-                Class::Large
+                RoomSource::Large
             }
             InputKind::MustStay => continue,
         };
-        hoarders.push((class, owed, of_address, held, slot));
+        hoarders.push(Hoarder {
+            source,
+            bytes_behind,
+            address_bytes,
+            held_bytes,
+            slot,
+        });
     }
     hoarders.sort_unstable_by(|one, other| other.cmp(one));
     hoarders
 }
 
 /// How many bytes this connection's input is behind.
-fn owed_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
+fn input_bytes_behind<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
     let spilled = conns
         .unprocessed_input(slot)
         .map_or(0, UnprocessedInput::bytes_behind);

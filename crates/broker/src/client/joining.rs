@@ -2,8 +2,8 @@
 //! the homes (the parts of shards that keep topics) are asked for pages (bounded runs of past messages).
 //!
 //! A protocol calls [`join_filters`] once for the filters of one subscription. It then gets pages by `handle_filter_page`, and live
-//! messages (sent when they are published) by `deliver_matched`. After each page it calls [`Clients::record_page`], and [`ask_matches`]
-//! when it can take the next page. It must not call `ask_matches` within a delivery, whose frames may belong to the shard's own
+//! messages (sent when they are published) by `deliver_matched`. After each page it calls [`Clients::record_page`], and [`request_group_page`]
+//! when it can take the next page. It must not call `request_group_page` within a delivery, whose frames may belong to the shard's own
 //! home, so it queues the connection to continue. At the end it calls [`Clients::leave_group`] or [`Clients::leave_filters`].
 
 use alloc::boxed::Box;
@@ -20,10 +20,10 @@ use crate::mail::{Ask, AttachFilters, FilterPage, ReplyTo, Span};
 
 /// A group of filters that asks homes for pages. A poll needs only one message.
 #[derive(Clone, Copy)]
-pub(crate) struct Asking {
+pub(crate) struct GroupPageRequest {
     pub(crate) slot: u32,
     pub(crate) serial: u32,
-    pub(crate) poll: bool,
+    pub(crate) is_poll: bool,
 }
 
 /// Subscribes a connection to checked filters, each with the protocol's number, as one group. `since` gives the start in each
@@ -37,7 +37,7 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
     slot: u32,
     filters: &[(&[u8], u32)],
     since: &[Since],
-    poll: bool,
+    is_poll: bool,
 ) -> Result<u32, Reason> {
     let subscriptions = clients
         .conns
@@ -55,7 +55,7 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
         }
     }
     let epoch = clients.ctx.world.epoch;
-    let at = |since: &Since| match *since {
+    let start_position = |since: &Since| match *since {
         Since::At(Position { epoch, offset }) => GroupPosition {
             offset,
             epoch,
@@ -67,41 +67,57 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
             ..GroupPosition::default()
         },
     };
-    let positions = since.iter().map(at).collect();
+    let positions = since.iter().map(start_position).collect();
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         clients.end_as_broken(slot);
         return Err(Reason::Broken);
     };
     subscriptions.set_positions(serial, positions);
-    ask_first_pages(clients, subs, Asking { slot, serial, poll }, since);
+    request_first_pages(
+        clients,
+        subs,
+        GroupPageRequest {
+            slot,
+            serial,
+            is_poll,
+        },
+        since,
+    );
     Ok(serial)
 }
 
 /// Asks each home once for the first pages of all its partitions.
-fn ask_first_pages<P: ProtocolTypes>(
+fn request_first_pages<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
-    asking: Asking,
+    asking: GroupPageRequest,
     since: &[Since],
 ) {
     let placement = clients.ctx.world.placement();
     let Some(first) = since.first() else { return };
-    let alike = since.iter().all(|since| since == first);
+    let has_one_start = since.iter().all(|since| since == first);
     for home in 0..placement.homes() {
-        let each = (!alike).then(|| {
+        let since_by_partition = (!has_one_start).then(|| {
             let all = placement.of_home(home);
-            let of = |partition| since.get(usize::from(partition)).copied();
-            all.filter_map(of).collect()
+            let since_of = |partition| since.get(usize::from(partition)).copied();
+            all.filter_map(since_of).collect()
         });
-        ask_pages_of(clients, subs, asking, (home, None), (*first, each), false);
+        request_pages_of_home(
+            clients,
+            subs,
+            asking,
+            (home, None),
+            (*first, since_by_partition),
+            false,
+        );
     }
 }
 
 /// Asks for the next page of a partition, unless the group is live there or waits for a page already. Returns whether it asked.
-pub(crate) fn ask_matches<P: ProtocolTypes>(
+pub(crate) fn request_group_page<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
-    asking: Asking,
+    asking: GroupPageRequest,
     partition: PartitionId,
 ) -> bool {
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, asking.slot);
@@ -116,20 +132,24 @@ pub(crate) fn ask_matches<P: ProtocolTypes>(
         clients.ctx.world.placement().home_of(partition),
         Some(partition),
     );
-    ask_pages_of(clients, subs, asking, of, (since, None), true);
+    request_pages_of_home(clients, subs, asking, of, (since, None), true);
     true
 }
 
 /// Asks a home for a page of one of its partitions, or of each of them.
-fn ask_pages_of<P: ProtocolTypes>(
+fn request_pages_of_home<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
-    asking: Asking,
+    asking: GroupPageRequest,
     (home, partition): (ShardId, Option<PartitionId>),
     (since, each): (Since, Option<Box<[Since]>>),
     again: bool,
 ) {
-    let Asking { slot, serial, poll } = asking;
+    let GroupPageRequest {
+        slot,
+        serial,
+        is_poll,
+    } = asking;
     let placement = clients.ctx.world.placement();
     let to = clients.conns.reply_to(slot, 0);
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
@@ -157,7 +177,7 @@ fn ask_pages_of<P: ProtocolTypes>(
         snapshot_end,
         newest,
         losses_before,
-        poll,
+        poll: is_poll,
         is_next_page: again,
         party: clients.party(slot),
     };
@@ -194,7 +214,7 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
     filter: &[u8],
     id: u32,
 ) -> Result<(), Reason> {
-    let most = clients.ctx.world.settings.limits.filters_per_shard;
+    let filters_max = clients.ctx.world.settings.limits.filters_per_shard;
     let client = clients.conns.get(slot).consumer.client;
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
     let Some(subscriptions) = subscriptions.filter(|all| all.group(serial).is_some()) else {
@@ -202,7 +222,7 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
         return Err(Reason::Broken);
     };
     let part = subscriptions.next_place();
-    let (row, place) = matching.join(filter, Member { slot, part }, client, most)?;
+    let (row, place) = matching.join(filter, Member { slot, part }, client, filters_max)?;
     if let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) {
         subscriptions.add(serial, row, place, id);
     }
@@ -236,7 +256,7 @@ impl<P: ProtocolTypes> Clients<P> {
         };
         let parts: Vec<u32> = subscriptions.parts_of(serial).map(|(at, _)| at).collect();
         for part in parts {
-            leave_one(self, subs, slot, part);
+            leave_filter(self, subs, slot, part);
         }
         if let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) {
             // If the group has no filter yet, it still exists here.
@@ -286,7 +306,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 }
 
-pub(crate) fn leave_one<P: ProtocolTypes>(
+pub(crate) fn leave_filter<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,

@@ -13,15 +13,15 @@ use crate::io::Io;
 impl<P: ProtocolTypes> Clients<P> {
     /// Records an event of a connection.
     #[inline]
-    pub(crate) fn note(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
+    pub(crate) fn record_event(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
         if self.meter.journal.is_some() {
-            self.note_down(slot, what, detail);
+            self.record_event_in_journal(slot, what, detail);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn note_down(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
+    fn record_event_in_journal(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
         let conn = self.conns.id_of(slot);
         let user = user_of(&self.conns, conn);
         if let Some(journal) = &mut self.meter.journal {
@@ -31,7 +31,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Records that a connection was accepted.
     #[inline]
-    pub(crate) fn note_connected(&mut self, slot: u32, peer: IpAddr) {
+    pub(crate) fn record_accepted(&mut self, slot: u32, peer: IpAddr) {
         let conn = self.conns.id_of(slot);
         if let Some(journal) = &mut self.meter.journal {
             journal.connected(conn, peer);
@@ -40,7 +40,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Records why the current connection is about to end.
     #[inline]
-    pub(crate) fn note_end_reason(&mut self, words: &str) {
+    pub(crate) fn record_end_reason(&mut self, words: &str) {
         if let Some(journal) = &mut self.meter.journal {
             journal.set_reason(words);
         }
@@ -54,7 +54,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Reports a connection that was not accepted.
     #[inline]
-    pub(crate) fn tell_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {
+    pub(crate) fn report_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {
         if self.meter.journal.is_some() {
             io.report_client_event(&ClientEvent::without(EventKind::Refused, Some(peer), words));
         }
@@ -62,15 +62,15 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Reports the recorded events. The rows of connections that end still exist at this time.
     #[inline]
-    pub(crate) fn tell_journal<I: Io>(&mut self, io: &mut I) {
+    pub(crate) fn report_recorded_events<I: Io>(&mut self, io: &mut I) {
         if self.meter.journal.is_some() {
-            self.tell_noted(io);
+            self.report_events_of_journal(io);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn tell_noted<I: Io>(&mut self, io: &mut I) {
+    fn report_events_of_journal<I: Io>(&mut self, io: &mut I) {
         let noted = self.meter.journal.as_mut().map(|journal| journal.take());
         for mut event in noted.into_iter().flatten() {
             let conn = event.conn.filter(|conn| self.conns.is_current(*conn));
@@ -105,7 +105,7 @@ impl<P: ProtocolTypes> Clients<P> {
 impl<P: ProtocolTypes> Connections<P> {
     /// The client's address to be shown: the one that a trusted proxy named, or else the peer's.
     pub(crate) fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
-        let address = self.relayed(slot);
+        let address = self.relayed_address(slot);
         address.or_else(|| io.peer_address(self.socket_of(slot)))
     }
 }

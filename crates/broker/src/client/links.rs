@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crore_wire::http2::{Connection, ErrorCode, Limits, Scratch};
 
 use crate::base::ids::SocketId;
-use crate::client::outbox::len_of;
+use crate::client::outbox::parts_len;
 use crate::client::row::NO_SOCKET;
 use crate::io::{CloseMode, Io};
 use crate::store::shared::OutputPart;
@@ -21,12 +21,13 @@ use crate::store::slab::{Slab, SlabRow};
 
 /// In [`SocketId`]: the number is that of a stream. Transports count their sockets from 0.
 const STREAM: u32 = 1 << 31;
-/// So many bytes of frames are given to the socket before the next frame of the same body.
+/// When this many bytes of frames wait, they are given to the socket before the next frame of the same body is written.
 const FLUSH_BYTES: usize = 64 << 10;
-/// Frames of more bytes than this do not wait for the end of the turn: each link of a fan-out would have its own copy of a large message.
-const KEPT_BYTES: usize = 16 << 10;
-/// A link that writes has room for so many bytes of frames, enough for an answer, before it needs more.
-const ROOM_BYTES: usize = 512;
+/// If more bytes of frames than this wait, they are sent before the end of the turn. Otherwise each link of a fan-out would hold its own copy of a
+/// large message.
+const WAITING_BYTES_MAX: usize = 16 << 10;
+/// The capacity of a link's buffer of frames when it begins to write: enough for an answer.
+const FRAME_BUFFER_BYTES: usize = 512;
 /// The longest payload of a frame of DATA that is written here.
 const FRAME_BYTES: usize = crore_wire::http2::frame::PAYLOAD_MAX;
 /// The bytes of a frame's header.
@@ -69,7 +70,7 @@ pub(crate) struct SharedLink {
     /// Frames that the socket has not been given yet.
     pub(crate) out: Vec<u8>,
     /// The last frame of an answer in `out`: its stream and its place. Stream 0: none.
-    last: (u32, usize),
+    last_frame: (u32, usize),
     /// The socket has not taken all, so the streams must wait.
     pub(crate) is_full: bool,
     /// The outbox of a stream may have become writable.
@@ -77,7 +78,7 @@ pub(crate) struct SharedLink {
     /// It is in the list of links with frames to send.
     is_dirty: bool,
     /// The client was told to open no more streams.
-    pub(crate) is_told: bool,
+    pub(crate) is_told_to_stop: bool,
     /// The streams in succession that were turned away.
     pub(crate) turned_away: u8,
     /// The stream after which the next round over waiting streams begins.
@@ -93,7 +94,7 @@ impl SharedLink {
 
     /// Gives the frames to the socket.
     fn flush<I: Io>(&mut self, socket: SocketId, io: &mut I) {
-        self.last = (0, 0);
+        self.last_frame = (0, 0);
         let sent = io.send(socket, &[OutputPart::Bytes(&self.out)]);
         self.is_full = sent < self.out.len();
         self.out.drain(..sent);
@@ -117,10 +118,10 @@ impl SharedLink {
             if sent == 0 {
                 break;
             }
-            self.last = (id, self.out.len() - sent - HEADER_BYTES);
+            self.last_frame = (id, self.out.len() - sent - HEADER_BYTES);
             taken += sent;
         }
-        if self.out.len() > KEPT_BYTES && !self.is_full {
+        if self.out.len() > WAITING_BYTES_MAX && !self.is_full {
             self.flush(socket, io);
         }
         taken
@@ -131,9 +132,9 @@ impl SharedLink {
 #[derive(Default)]
 pub(crate) struct Links {
     streams: Slab<Stream>,
-    by_slot: BTreeMap<u32, Box<SharedLink>>,
+    link_by_slot: BTreeMap<u32, Box<SharedLink>>,
     /// The slots of links with frames to send.
-    dirty: Vec<u32>,
+    dirty_links: Vec<u32>,
     /// Memory for the codec, and for the request that is being read.
     pub(crate) scratch: Scratch,
     pub(crate) request: Vec<u8>,
@@ -153,38 +154,38 @@ impl Links {
     }
 
     /// Makes a connection a link with streams. The server's preface will be its first frames.
-    pub(crate) fn begin(&mut self, slot: u32, limits: &Limits) {
+    pub(crate) fn add_link(&mut self, slot: u32, limits: &Limits) {
         let mut out = Vec::new();
         let codec = Connection::new(limits, &mut out);
         let link = SharedLink {
             codec,
             out,
-            last: (0, 0),
+            last_frame: (0, 0),
             is_full: false,
             has_waiting: false,
             is_dirty: true,
-            is_told: false,
+            is_told_to_stop: false,
             turned_away: 0,
             cursor: 0,
             charged_bytes: 0,
         };
-        self.by_slot.insert(slot, Box::new(link));
-        self.dirty.push(slot);
+        self.link_by_slot.insert(slot, Box::new(link));
+        self.dirty_links.push(slot);
     }
 
     /// The link with this slot.
     pub(crate) fn get(&self, slot: u32) -> Option<&SharedLink> {
-        self.by_slot.get(&slot).map(|link| &**link)
+        self.link_by_slot.get(&slot).map(|link| &**link)
     }
 
     /// The link with this slot, mutably. Its frames will be sent, and its bytes weighed, at the end of the turn.
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut SharedLink> {
-        let link = self.by_slot.get_mut(&slot)?;
+        let link = self.link_by_slot.get_mut(&slot)?;
         if !core::mem::replace(&mut link.is_dirty, true) {
-            self.dirty.push(slot);
+            self.dirty_links.push(slot);
             if link.out.capacity() == 0 {
                 link.out = core::mem::take(&mut self.spare);
-                link.out.reserve(ROOM_BYTES);
+                link.out.reserve(FRAME_BUFFER_BYTES);
             }
         }
         Some(link)
@@ -192,7 +193,7 @@ impl Links {
 
     /// Removes a link. Returns it, and the bytes that are charged for it. The caller ends its streams.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<(Box<SharedLink>, usize)> {
-        let link = self.by_slot.remove(&slot)?;
+        let link = self.link_by_slot.remove(&slot)?;
         let charged_bytes = link.charged_bytes;
         Some((link, charged_bytes))
     }
@@ -217,23 +218,23 @@ impl Links {
         io: &mut I,
     ) -> usize {
         let Some((id, link)) = self.find(stream) else {
-            return len_of(parts);
+            return parts_len(parts);
         };
         let mut taken = 0;
         for part in parts {
             let mut rest: &[u8] = part.as_ref();
             while !rest.is_empty() && link.codec.awaits_head(id) == Some(true) {
-                let at = link.out.len();
+                let frame_start = link.out.len();
                 let Some(len) = link.codec.respond(id, rest, false, &mut link.out) else {
                     break;
                 };
-                link.last = (id, at);
+                link.last_frame = (id, frame_start);
                 taken += len;
                 rest = &rest[len..];
             }
             if link.codec.awaits_head(id).is_none() {
                 // The client has ended the stream, and its row is about to end.
-                return len_of(parts);
+                return parts_len(parts);
             }
             let sent = link.write_body(id, rest, socket, io);
             taken += sent;
@@ -248,12 +249,15 @@ impl Links {
     pub(crate) fn close(&mut self, stream: SocketId, how: CloseMode) {
         if let Some((id, link)) = self.find(stream) {
             let SharedLink {
-                codec, out, last, ..
+                codec,
+                out,
+                last_frame,
+                ..
             } = link;
             match how {
                 CloseMode::Reset => codec.reset(id, ErrorCode::Cancel, out),
                 CloseMode::Now | CloseMode::Drain => {
-                    let at = (last.0 == id).then_some(last.1);
+                    let at = (last_frame.0 == id).then_some(last_frame.1);
                     codec.end(id, at, out);
                 }
             }
@@ -271,11 +275,11 @@ impl Links {
 
     /// Whether a link has frames to send, or streams that may be writable.
     pub(crate) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty_links.is_empty()
     }
 
     /// The server reads more of the stream's body, or has bytes for it.
-    pub(crate) fn interest(&mut self, stream: SocketId, reads: bool, writes: bool) {
+    pub(crate) fn set_interest(&mut self, stream: SocketId, reads: bool, writes: bool) {
         if let Some((id, link)) = self.find(stream) {
             if reads {
                 link.codec.release_all(id, &mut link.out);
@@ -285,7 +289,7 @@ impl Links {
     }
 
     /// Streams of the link may be writable.
-    pub(crate) fn wake(&mut self, slot: u32) {
+    pub(crate) fn wake_streams(&mut self, slot: u32) {
         if let Some(link) = self.get_mut(slot) {
             link.has_waiting = true;
         }
@@ -294,8 +298,8 @@ impl Links {
     /// The next link with frames to send, or with streams that may be writable.
     pub(crate) fn next_dirty(&mut self) -> Option<u32> {
         loop {
-            let slot = self.dirty.pop()?;
-            if let Some(link) = self.by_slot.get_mut(&slot) {
+            let slot = self.dirty_links.pop()?;
+            if let Some(link) = self.link_by_slot.get_mut(&slot) {
                 link.is_dirty = false;
                 return Some(slot);
             }
@@ -304,16 +308,16 @@ impl Links {
 
     /// Takes the frames that a link has to send.
     pub(crate) fn take_frames(&mut self, slot: u32) -> Vec<u8> {
-        let link = self.by_slot.get_mut(&slot);
+        let link = self.link_by_slot.get_mut(&slot);
         link.map_or(Vec::new(), |link| {
-            link.last = (0, 0);
+            link.last_frame = (0, 0);
             core::mem::take(&mut link.out)
         })
     }
 
     /// Keeps the memory of frames that were sent for the next link that writes.
     pub(crate) fn recycle(&mut self, mut frames: Vec<u8>) {
-        if (self.spare.capacity() + 1..=KEPT_BYTES).contains(&frames.capacity()) {
+        if (self.spare.capacity() + 1..=WAITING_BYTES_MAX).contains(&frames.capacity()) {
             frames.clear();
             self.spare = frames;
         }
@@ -321,25 +325,25 @@ impl Links {
 
     /// Whether streams of the link may be writable, since the last call.
     pub(crate) fn take_waiting(&mut self, slot: u32) -> bool {
-        let link = self.by_slot.get_mut(&slot);
+        let link = self.link_by_slot.get_mut(&slot);
         link.is_some_and(|link| !link.is_full && core::mem::take(&mut link.has_waiting))
     }
 
     /// Records whether the link's socket has taken all.
     pub(crate) fn set_full(&mut self, slot: u32, is_full: bool) {
-        if let Some(link) = self.by_slot.get_mut(&slot) {
+        if let Some(link) = self.link_by_slot.get_mut(&slot) {
             link.is_full = is_full;
         }
     }
 
     /// The bytes of the link's state, but for what all connections have.
     pub(crate) fn bytes_of(&self, slot: u32) -> usize {
-        self.by_slot.get(&slot).map_or(0, |link| link.bytes())
+        self.link_by_slot.get(&slot).map_or(0, |link| link.bytes())
     }
 
     /// Updates the charge for a link. Returns the charged bytes before and now.
     pub(crate) fn weigh(&mut self, slot: u32) -> (usize, usize) {
-        let link = self.by_slot.get_mut(&slot);
+        let link = self.link_by_slot.get_mut(&slot);
         link.map_or((0, 0), |link| {
             let now = link.bytes();
             (core::mem::replace(&mut link.charged_bytes, now), now)
@@ -366,8 +370,8 @@ mod tests {
     impl Io for Socket {
         fn start_reading(&mut self, _: SocketId, _: ConnId) {}
         fn send(&mut self, _: SocketId, parts: &[OutputPart<'_>]) -> usize {
-            self.0 += len_of(parts);
-            len_of(parts)
+            self.0 += parts_len(parts);
+            parts_len(parts)
         }
         fn set_interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
         fn close(&mut self, _: SocketId, _: CloseMode) {}
@@ -377,7 +381,7 @@ mod tests {
     #[test]
     fn a_large_message_does_not_wait_in_each_link_for_the_end_of_the_turn() {
         let (mut links, limits, mut io) = (Links::default(), Limits::default(), Socket(0));
-        links.begin(7, &limits);
+        links.add_link(7, &limits);
         let block = b"\x82\x86\x84\x01\x09localhost";
         let frame = |kind, flags, stream, payload: &[u8]| {
             [

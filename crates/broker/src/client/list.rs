@@ -14,8 +14,8 @@ use crate::base::reason::Reason;
 use crate::client::joining::filter_subscriptions;
 use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions};
 use crate::client::row::{COUNTED, LIVE, MEMBER, SUBSCRIPTION_LIST};
-use crate::client::side::{NamesBytes, Sub};
-use crate::client::subscriptions::{has_room_for, part_one};
+use crate::client::side::{ListedSubscription, NamesBytes};
+use crate::client::subscriptions::{check_subscription_limits, end_topic_subscription};
 use crate::client::types::{ProtocolTypes, SideState, SubscriptionState};
 use crate::store::slab::NONE;
 
@@ -25,15 +25,15 @@ const SERIAL_SHIFT: u32 = 16;
 const PAGES_MAX: u32 = 64;
 
 /// Whether this index of the list is free.
-pub(crate) fn is_vacant<S: SubscriptionState>(sub: &Sub<S>) -> bool {
+pub(crate) fn is_free_index<S: SubscriptionState>(sub: &ListedSubscription<S>) -> bool {
     sub.topic == NONE && sub.filter == 0 && sub.protocol_state.name().is_none()
 }
 
 /// The connection's list of subscriptions; empty if it has none.
-pub(crate) fn list_of<P: ProtocolTypes>(
+pub(crate) fn subscription_list<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
-) -> &[Sub<P::SubscriptionState>] {
+) -> &[ListedSubscription<P::SubscriptionState>] {
     conns.find_extra(slot).map_or(&[], |extra| &extra.list)
 }
 
@@ -43,21 +43,21 @@ pub(crate) fn sub<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     part: u32,
-) -> Option<&Sub<P::SubscriptionState>> {
-    list_of(conns, slot).get(part as usize)
+) -> Option<&ListedSubscription<P::SubscriptionState>> {
+    subscription_list(conns, slot).get(part as usize)
 }
 
 /// The same, to be changed.
-pub(crate) fn sub_mut<P: ProtocolTypes>(
+pub(crate) fn subscription_at_mut<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
     part: u32,
-) -> Option<&mut Sub<P::SubscriptionState>> {
+) -> Option<&mut ListedSubscription<P::SubscriptionState>> {
     conns.extra(slot).list.get_mut(part as usize)
 }
 
 /// The index of the subscription to this topic.
-pub(crate) fn part_of_topic<P: ProtocolTypes>(
+pub(crate) fn index_of_topic<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &Subscriptions,
     slot: u32,
@@ -65,14 +65,14 @@ pub(crate) fn part_of_topic<P: ProtocolTypes>(
 ) -> Option<u32> {
     let (hash, _) = clients.ctx.hash_and_home_of(name);
     let topic = subs.topics.find(hash, name)?;
-    let list = list_of(&clients.conns, slot);
+    let list = subscription_list(&clients.conns, slot);
     clients.meter.work.steps.add(list.len() / 8);
     let part = list.iter().position(|sub| sub.topic == topic)?;
     Some(part as u32)
 }
 
 /// The index of the subscription with this filter, which has wildcards.
-pub(crate) fn part_of_filter<P: ProtocolTypes>(
+pub(crate) fn index_of_filter<P: ProtocolTypes>(
     conns: &Connections<P>,
     matching: &Matching,
     slot: u32,
@@ -86,20 +86,23 @@ pub(crate) fn part_of_filter<P: ProtocolTypes>(
 }
 
 /// Adds a subscription, at a free index if there is one. Returns the index.
-pub(crate) fn add_sub<P: ProtocolTypes>(
+pub(crate) fn add_to_list<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
-    sub: Sub<P::SubscriptionState>,
+    sub: ListedSubscription<P::SubscriptionState>,
 ) -> u32 {
     // A list that does not change has no free index.
     let changes = conns.get(slot).has_changing_subscriptions();
     let list = &mut conns.extra(slot).list;
-    let mut vacant = list.iter().enumerate().filter(|(_, sub)| is_vacant(sub));
+    let mut vacant = list
+        .iter()
+        .enumerate()
+        .filter(|(_, sub)| is_free_index(sub));
     let former = changes.then(|| vacant.next()).flatten();
     let part = match former.map(|(part, former)| (part, former.serial)) {
         Some((part, former)) => {
             let serial = former.wrapping_add(1);
-            list[part] = Sub { serial, ..sub };
+            list[part] = ListedSubscription { serial, ..sub };
             part
         }
         None => {
@@ -111,7 +114,7 @@ pub(crate) fn add_sub<P: ProtocolTypes>(
 }
 
 /// Ends a subscription. Its index becomes free.
-pub(crate) fn leave<P: ProtocolTypes>(
+pub(crate) fn remove_subscription<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
@@ -124,24 +127,24 @@ pub(crate) fn leave<P: ProtocolTypes>(
     };
     let (topic, place, flags) = (sub.topic, sub.place, sub.flags);
     let is_filter = sub.filter != 0;
-    vacate(&mut clients.conns, slot, part);
+    free_index(&mut clients.conns, slot, part);
     if is_filter {
-        leave_groups(clients, subs, slot, part, None);
+        end_filter_groups(clients, subs, slot, part, None);
     } else if topic != NONE {
-        part_one(clients, subs, slot, (topic, place), flags);
+        end_topic_subscription(clients, subs, slot, (topic, place), flags);
     }
 }
 
 /// Ends the groups of filters of a subscription, except the group `own`. Besides its own, a subscription may have one that only sends retained messages.
-pub(crate) fn leave_groups<P: ProtocolTypes>(
+pub(crate) fn end_filter_groups<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
     part: u32,
     own: Option<u32>,
 ) {
-    let all = filter_subscriptions(&clients.conns, slot);
-    let parts = all.into_iter().flat_map(|all| all.parts());
+    let subscriptions = filter_subscriptions(&clients.conns, slot);
+    let parts = subscriptions.into_iter().flat_map(|all| all.parts());
     let of_part = parts.filter(|(_, it)| it.id == part && Some(it.group) != own);
     let groups: Vec<u32> = of_part.map(|(_, it)| it.group).collect();
     for serial in groups {
@@ -150,13 +153,13 @@ pub(crate) fn leave_groups<P: ProtocolTypes>(
 }
 
 /// Frees the index of a subscription that has ended everywhere else.
-pub(crate) fn vacate<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, part: u32) {
+pub(crate) fn free_index<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, part: u32) {
     if let Some(extra) = conns.find_extra_mut(slot) {
         extra.names_bytes = NamesBytes::Unknown;
     }
-    if let Some(sub) = sub_mut(conns, slot, part) {
+    if let Some(sub) = subscription_at_mut(conns, slot, part) {
         (sub.topic, sub.filter, sub.flags) = (NONE, 0, 0);
-        debug_assert!(is_vacant(sub), "the protocol still carries it out");
+        debug_assert!(is_free_index(sub), "the protocol still carries it out");
     }
 }
 
@@ -169,7 +172,7 @@ pub(crate) fn count_asked_pages<P: ProtocolTypes>(
     if conns.get(slot).has_changing_subscriptions()
         && let Some(extra) = conns.find_extra_mut(slot)
     {
-        extra.pages += count;
+        extra.pending_pages += count;
     }
 }
 
@@ -181,10 +184,12 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
 ) {
     if clients.conns.get(slot).has_changing_subscriptions()
         && let Some(extra) = clients.conns.find_extra_mut(slot)
-        && extra.pages > 0
+        && extra.pending_pages > 0
     {
-        extra.pages -= 1;
-        if extra.pages == PAGES_MAX || extra.protocol_state.pending_answers() > PAGES_MAX as usize {
+        extra.pending_pages -= 1;
+        if extra.pending_pages == PAGES_MAX
+            || extra.protocol_state.pending_answers() > PAGES_MAX as usize
+        {
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }
@@ -194,12 +199,17 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
 pub(crate) fn has_many_pages<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> bool {
     let extra = conns.find_extra(slot);
     extra.is_some_and(|extra| {
-        extra.pages > PAGES_MAX || extra.protocol_state.pending_answers() > PAGES_MAX as usize
+        extra.pending_pages > PAGES_MAX
+            || extra.protocol_state.pending_answers() > PAGES_MAX as usize
     })
 }
 
 /// An index of the list with its serial number, for [`ReplyTo::part`](crate::mail::ReplyTo::part).
-pub(crate) fn part_name<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part: u32) -> u32 {
+pub(crate) fn index_with_serial<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    part: u32,
+) -> u32 {
     if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         return part;
     }
@@ -208,7 +218,7 @@ pub(crate) fn part_name<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, par
 }
 
 /// The index that an answer is for, if it still has the same subscription.
-pub(crate) fn part_named<P: ProtocolTypes>(
+pub(crate) fn index_if_current<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     name: u32,
@@ -222,7 +232,7 @@ pub(crate) fn part_named<P: ProtocolTypes>(
 }
 
 /// The serial number of a subscription with wildcards among the connection's filters.
-pub(crate) fn serial_of<P: ProtocolTypes>(
+pub(crate) fn group_serial<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     part: u32,
@@ -231,7 +241,7 @@ pub(crate) fn serial_of<P: ProtocolTypes>(
 }
 
 /// The index of the subscription with this serial number among the connection's filters.
-pub(crate) fn part_of_group<P: ProtocolTypes>(
+pub(crate) fn index_of_group<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     serial: u32,
@@ -264,7 +274,7 @@ pub(crate) fn filter_of<P: ProtocolTypes>(
     slot: u32,
     part: u32,
 ) -> Option<Vec<u8>> {
-    let serial = serial_of(conns, slot, part)?;
+    let serial = group_serial(conns, slot, part)?;
     let (_, found) = filter_subscriptions(conns, slot)?.parts_of(serial).next()?;
     Some(matching.name(found.row))
 }
@@ -273,20 +283,20 @@ pub(crate) fn filter_of<P: ProtocolTypes>(
 ///
 /// # Errors
 /// The limit that was reached.
-pub(crate) fn has_room<P: ProtocolTypes>(
+pub(crate) fn check_room<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     slot: u32,
     name: &[u8],
 ) -> Result<(), Reason> {
     let limits = &clients.ctx.world.settings.limits;
-    let list = list_of(&clients.conns, slot);
+    let list = subscription_list(&clients.conns, slot);
     clients.meter.work.steps.add(1 + list.len() / 8);
-    let count = 1 + list.iter().filter(|sub| !is_vacant(sub)).count();
+    let count = 1 + list.iter().filter(|sub| !is_free_index(sub)).count();
     // A few subscriptions are allowed however long their names are.
     if limits.has_room_for_names(count, count * limits.topic_bytes) {
-        let checked = has_room_for(limits, count, 0);
-        note_names(clients, slot, NamesBytes::Unknown);
+        let checked = check_subscription_limits(limits, count, 0);
+        set_names_bytes(clients, slot, NamesBytes::Unknown);
         return checked;
     }
     let fits = |bytes: u32| limits.has_room_for_names(count, bytes as usize + name.len());
@@ -294,28 +304,34 @@ pub(crate) fn has_room<P: ProtocolTypes>(
     let (before, is_exact) = match known.unwrap_or_default() {
         NamesBytes::Exactly(bytes) => (bytes, true),
         NamesBytes::AtMost(bytes) if fits(bytes) => (bytes, false),
-        NamesBytes::AtMost(_) | NamesBytes::Unknown => (names_bytes(clients, subs, slot), true),
+        NamesBytes::AtMost(_) | NamesBytes::Unknown => {
+            (count_names_bytes(clients, subs, slot), true)
+        }
     };
     let with_name = before.saturating_add(name.len() as u32);
-    let checked = has_room_for(limits, count, with_name as usize);
+    let checked = check_subscription_limits(limits, count, with_name as usize);
     let now = match checked {
         Ok(()) => NamesBytes::AtMost(with_name),
         Err(_) if is_exact => NamesBytes::Exactly(before),
         Err(_) => NamesBytes::AtMost(before),
     };
-    note_names(clients, slot, now);
+    set_names_bytes(clients, slot, now);
     checked
 }
 
-fn note_names<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, names_bytes: NamesBytes) {
+fn set_names_bytes<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, names_bytes: NamesBytes) {
     if let Some(extra) = clients.conns.find_extra_mut(slot) {
         extra.names_bytes = names_bytes;
     }
 }
 
 /// The bytes of the names of all subscriptions of a connection. Looks each name up.
-fn names_bytes<P: ProtocolTypes>(clients: &Clients<P>, subs: &Subscriptions, slot: u32) -> u32 {
-    let list = list_of(&clients.conns, slot);
+fn count_names_bytes<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    subs: &Subscriptions,
+    slot: u32,
+) -> u32 {
+    let list = subscription_list(&clients.conns, slot);
     clients.meter.work.steps.add(list.len());
     let topics = list.iter().map(|sub| match sub.protocol_state.name() {
         Some(name) => name.len(),
@@ -330,7 +346,7 @@ fn names_bytes<P: ProtocolTypes>(clients: &Clients<P>, subs: &Subscriptions, slo
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Moves the only subscription into the list.
-    pub(crate) fn expand(&mut self, slot: u32) {
+    pub(crate) fn move_to_list(&mut self, slot: u32) {
         let epoch = self.ctx.world.epoch;
         self.conns.extra(slot);
         let row = self.conns.get_mut(slot);
@@ -346,13 +362,13 @@ impl<P: ProtocolTypes> Clients<P> {
         row.consumer.flags &= !flags;
         let protocol_state = P::SubscriptionState::unpack_options(&mut row.consumer.options);
         if topic != NONE {
-            self.conns.extra(slot).list.push(Sub {
+            self.conns.extra(slot).list.push(ListedSubscription {
                 topic,
                 place,
                 flags,
                 epoch,
                 protocol_state,
-                ..Sub::default()
+                ..ListedSubscription::default()
             });
         }
     }
@@ -360,7 +376,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
 /// Drops the side row of a client that has at most one plain subscription and nothing else. Free indexes are dropped too: no page is in flight, so no
 /// answer refers to them.
-pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) {
+pub(crate) fn move_to_row<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) {
     let row = conns.get(slot);
     if row.extra() == NONE || row.link.unprocessed_input != NONE {
         return;
@@ -370,7 +386,7 @@ pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) 
     if !extra.is_idle() || filters.is_some_and(|filters| !filters.groups().is_empty()) {
         return;
     }
-    let mut subs = extra.list.iter().filter(|sub| !is_vacant(sub));
+    let mut subs = extra.list.iter().filter(|sub| !is_free_index(sub));
     match (subs.next(), subs.next()) {
         (None, _) => conns.get_mut(slot).consumer.options &= !SUBSCRIPTION_LIST,
         (Some(sub), None) if sub.topic != NONE && sub.flags & !MEMBER == COUNTED | LIVE => {

@@ -11,7 +11,7 @@ use crate::filters::matching::FilterPart;
 
 /// The offset up to which a connection has seen a partition, if its filters are live there (get messages when they are published).
 /// Between two turns, some connections may have received messages that others have not.
-pub(crate) fn seen_by(
+pub(crate) fn seen_offset(
     matching: &Matching,
     deliveries: &Deliveries,
     ctx: &Context,
@@ -20,9 +20,9 @@ pub(crate) fn seen_by(
 ) -> u64 {
     let seen = matching.seen[usize::from(partition)];
     let home = ctx.world.placement().home_of(partition);
-    let visited = deliveries.under_way(home).and_then(|d| {
-        let until = d.run.visited(slot)?;
-        let mut back = (0..=until).rev().map(|n| d.matched(n));
+    let visited = deliveries.ordered_under_way(home).and_then(|d| {
+        let until = d.run.last_message_visited(slot)?;
+        let mut back = (0..=until).rev().map(|n| d.filter_message(n));
         back.find(|message| message.partition == partition)
     });
     visited.map_or(seen, |message| message.record.offset.max(seen))
@@ -31,7 +31,7 @@ pub(crate) fn seen_by(
 impl<P: ProtocolTypes> Clients<P> {
     /// Writes the position of a connection's only group of filters. `just`: the offsets that the message at hand reaches in live
     /// partitions.
-    pub(crate) fn write_matched_id(
+    pub(crate) fn write_filter_position(
         &self,
         matching: &Matching,
         deliveries: &Deliveries,
@@ -42,25 +42,27 @@ impl<P: ProtocolTypes> Clients<P> {
         let group =
             joining::filter_subscriptions(&self.conns, slot).and_then(|all| all.groups().first());
         let positions = group.map_or(&[][..], |group| group.positions());
-        let at = |partition: PartitionId| match positions.get(usize::from(partition)) {
+        let position_in = |partition: PartitionId| match positions.get(usize::from(partition)) {
             Some(at) if !at.live => Position::new(at.epoch, at.offset),
             at => {
                 let (epoch, own) = at.map_or((self.ctx.world.epoch, 0), |at| (at.epoch, at.offset));
                 let just = just.iter().find(|just| just.0 == partition);
                 let offset = match just {
                     Some((_, offset)) => *offset,
-                    None => own.max(seen_by(matching, deliveries, &self.ctx, slot, partition)),
+                    None => own.max(seen_offset(
+                        matching, deliveries, &self.ctx, slot, partition,
+                    )),
                 };
                 Position { epoch, offset }
             }
         };
-        let all = 0..self.ctx.world.partitions;
-        position::write_partitions(out, self.ctx.world.partitions, all.map(at));
+        let partitions = 0..self.ctx.world.partitions;
+        position::write_partitions(out, self.ctx.world.partitions, partitions.map(position_in));
     }
 
     /// Whether one of the connection's filters matches the topic and is live in its partition. The message then reaches the
     /// connection by that filter, and must not reach it a second time by a subscription to the topic.
-    pub(crate) fn has_match(&self, matching: &Matching, slot: u32, topic: &[u8]) -> bool {
+    pub(crate) fn has_live_match(&self, matching: &Matching, slot: u32, topic: &[u8]) -> bool {
         let Some(subscriptions) = joining::filter_subscriptions(&self.conns, slot) else {
             return false;
         };

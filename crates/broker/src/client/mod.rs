@@ -1,6 +1,9 @@
 //! The clients' side of a shard: the state and the functions of every connection, whatever its protocol. Nothing here names a
 //! protocol. Where the protocol decides, the code asks the trait [`protocols::Protocol`] by `protocol_of`.
 //!
+//! Everywhere here a parameter `slot` is a connection's row number in the table of connections, and `part` is the index of a subscription in
+//! the connection's list of subscriptions.
+//!
 //! * The interface to the protocols: `types` and `protocols`.
 //! * The tables: `connections` with rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with the
 //!   whole state.

@@ -37,7 +37,7 @@ pub struct Bounds {
 impl Bounds {
     /// Whether a stream that has not begun may hold this message besides `messages` others of `bytes` bytes. A message that a newer
     /// one may replace is never held.
-    pub(crate) fn may_hold(
+    pub(crate) fn allow_held_message(
         self,
         messages: usize,
         bytes: usize,
@@ -48,7 +48,7 @@ impl Bounds {
     }
 
     /// The bounds without a rule.
-    pub(crate) fn of_all(limits: &Limits) -> Bounds {
+    pub(crate) fn without_rule(limits: &Limits) -> Bounds {
         Bounds {
             bytes: limits.outbox_bytes,
             messages: usize::MAX,
@@ -57,14 +57,14 @@ impl Bounds {
 
     /// The bounds of messages under this rule.
     pub(crate) fn by_rule(rule: &Rule, limits: &Limits) -> Bounds {
-        let all = Bounds::of_all(limits);
+        let default_bounds = Bounds::without_rule(limits);
         Bounds {
             bytes: match rule.outbox_bytes {
-                0 => all.bytes,
+                0 => default_bounds.bytes,
                 own => own,
             },
             messages: match rule.outbox_messages {
-                0 => all.messages,
+                0 => default_bounds.messages,
                 own => own as usize,
             },
         }
@@ -80,7 +80,7 @@ impl Bounds {
 }
 
 /// Bytes of an outbox before and now.
-pub(crate) struct Weighed {
+pub(crate) struct OutboxCharges {
     /// What only this outbox holds.
     pub own: (usize, usize),
     /// What the kernel holds for the client.
@@ -102,14 +102,14 @@ pub struct Outbox {
     /// The waiting bytes, as the shard's `outbox_bytes` counts them.
     counted_bytes: u32,
     /// Where the waiting messages end, if a rule bounds their number.
-    counted: Option<Box<Counted>>,
+    message_ends: Option<Box<MessageEnds>>,
 }
 
 /// Ends of messages, counted in bytes since the first counted message was added.
 #[derive(Default)]
-struct Counted {
+struct MessageEnds {
     /// The bytes sent since then.
-    gone: u64,
+    sent_bytes: u64,
     ends: VecDeque<u64>,
 }
 
@@ -121,7 +121,7 @@ impl Outbox {
 
     /// The number of waiting messages, with a partly sent one. Zero if no rule counts messages.
     pub fn waiting_messages(&self) -> usize {
-        self.counted.as_ref().map_or(0, |it| it.ends.len())
+        self.message_ends.as_ref().map_or(0, |it| it.ends.len())
     }
 
     /// Whether one more message of `bytes` bytes is within these bounds.
@@ -140,12 +140,12 @@ impl Outbox {
     }
 
     /// Updates the charges.
-    pub(crate) fn weigh(&mut self) -> Weighed {
+    pub(crate) fn weigh(&mut self) -> OutboxCharges {
         let replace = |charge: &mut u32, bytes: usize| {
             let now = u32::try_from(bytes).unwrap_or(u32::MAX);
             (core::mem::replace(charge, now) as usize, now as usize)
         };
-        Weighed {
+        OutboxCharges {
             own: replace(&mut self.charged_bytes, self.queue.own_bytes()),
             kernel: replace(&mut self.charged_kernel_bytes, self.kernel_bytes as usize),
             waiting: replace(&mut self.counted_bytes, self.queue.waiting_bytes()),
@@ -158,19 +158,19 @@ impl Outbox {
         most: usize,
         mut write: impl FnMut(&[OutputPart<'_>]) -> usize,
     ) -> usize {
-        let mut all = 0;
+        let mut total_sent = 0;
         loop {
             let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
-            let used = self.queue.fill_parts(most - all, &mut parts);
-            let len = len_of(&parts[..used]);
+            let used = self.queue.fill_parts(most - total_sent, &mut parts);
+            let len = parts_len(&parts[..used]);
             let sent = write(&parts[..used]);
             self.sent(sent);
-            all += sent;
+            total_sent += sent;
             if sent > 0 {
                 self.kernel_bytes = 0;
             }
-            if sent < len || all == most || self.waiting_bytes() == 0 {
-                return all;
+            if sent < len || total_sent == most || self.waiting_bytes() == 0 {
+                return total_sent;
             }
         }
     }
@@ -178,9 +178,13 @@ impl Outbox {
     /// Removes `bytes` bytes that were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.queue.remove_sent(bytes);
-        if let Some(counted) = &mut self.counted {
-            counted.gone += bytes as u64;
-            while counted.ends.front().is_some_and(|end| *end <= counted.gone) {
+        if let Some(counted) = &mut self.message_ends {
+            counted.sent_bytes += bytes as u64;
+            while counted
+                .ends
+                .front()
+                .is_some_and(|end| *end <= counted.sent_bytes)
+            {
                 counted.ends.pop_front();
             }
         }
@@ -190,8 +194,8 @@ impl Outbox {
     /// sent messages are not counted.
     pub fn count(&mut self, len: usize, ends: &[usize]) {
         let waiting = self.waiting_bytes();
-        let counted = self.counted.get_or_insert_default();
-        let last = counted.gone + waiting as u64;
+        let counted = self.message_ends.get_or_insert_default();
+        let last = counted.sent_bytes + waiting as u64;
         let behind = ends.iter().map(|end| len - end);
         let wait = behind.filter(|behind| *behind < waiting);
         counted.ends.extend(wait.map(|behind| last - behind as u64));
@@ -207,7 +211,7 @@ pub struct Packets {
 }
 
 /// The bytes of these parts.
-pub(crate) fn len_of(parts: &[OutputPart<'_>]) -> usize {
+pub(crate) fn parts_len(parts: &[OutputPart<'_>]) -> usize {
     parts.iter().map(|part| part.as_ref().len()).sum()
 }
 

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::budget::account::Level;
+use crate::budget::account::MemoryLevel;
 use crate::client::parts::{Clients, Subscriptions};
 use crate::client::row::{MEMBER, SUBSCRIPTION_LIST};
 use crate::client::types::ProtocolTypes;
@@ -16,25 +16,25 @@ use crate::mail::{Ask, Span};
 const SUBS_PER_STEP: usize = 4;
 
 /// A subscription becomes a member of its topic.
-pub(crate) fn begins_presence<P: ProtocolTypes>(
+pub(crate) fn join_presence<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
     topic: u32,
 ) {
     let (conn, name) = (clients.conns.id_of(slot), subs.topics.name(topic));
-    let (user, info) = texts_of(clients, slot);
+    let (user, info) = user_and_info(clients, slot);
     let mut text = Vec::with_capacity(3 + name.len() + user.len() + info.len());
     write_member(&mut text, name, user, info);
     let (_, home) = clients.ctx.hash_and_home_of(name);
     // While memory is this short, the connection is only counted.
-    let ask = PresenceAsk::Join(conn, clients.conns.level() < Level::Full);
+    let ask = PresenceAsk::Join(conn, clients.conns.level() < MemoryLevel::Full);
     subs.lanes
         .ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, &text)));
 }
 
 /// The user's name, and what its token tells others.
-fn texts_of<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> (&[u8], &[u8]) {
+fn user_and_info<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> (&[u8], &[u8]) {
     let grants = clients.conns.grants.get(slot);
     grants.map_or((&[], &[]), |(grants, _)| {
         (grants.user().as_bytes(), grants.info())
@@ -56,19 +56,19 @@ pub(crate) fn member_bytes<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) ->
         }
         false => is_member(row.consumer.flags),
     };
-    let (user, info) = texts_of(clients, slot);
+    let (user, info) = user_and_info(clients, slot);
     members * (MEMBER_BYTES + user.len() + info.len())
 }
 
 /// A member's subscription ends. If the connection broke, the member may come back.
-pub(crate) fn ends_presence<P: ProtocolTypes>(
+pub(crate) fn leave_presence<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
     topic: u32,
 ) {
     // While memory is short, nothing is kept of those who have gone.
-    let lingers = clients.scratch.is_lost && clients.conns.level() < Level::Near;
+    let lingers = clients.scratch.is_lost && clients.conns.level() < MemoryLevel::Near;
     let linger_s = match lingers {
         true => clients.ctx.world.settings.presence.leave_s,
         false => 0,

@@ -33,13 +33,13 @@ impl Progress {
         held: usize,
         Allowance { per_s, most }: Allowance,
     ) -> bool {
-        let came = held.saturating_sub(self.seen) as u64;
+        let new_bytes = held.saturating_sub(self.seen) as u64;
         if held < self.seen {
             // Fewer bytes than before: another input has begun.
             self.behind = 0;
         }
         self.seen = held;
-        self.behind = self.behind.saturating_sub(came) + per_s;
+        self.behind = self.behind.saturating_sub(new_bytes) + per_s;
         self.behind > most
     }
 

@@ -10,13 +10,15 @@ use crate::budget::stats::Transport;
 use crate::client::codec::SubscriptionHandler;
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::front::Front;
-use crate::client::list::filters::filter_page;
-use crate::client::list::live::{live_matches, live_messages};
-use crate::client::list::page::page_of_topic;
+use crate::client::list::filters::handle_filter_page;
+use crate::client::list::live::{deliver_live_matches, deliver_live_messages};
+use crate::client::list::page::handle_topic_page;
 use crate::client::parts::{Clients, Connections, Queues};
 use crate::client::progress::Allowance;
 use crate::client::row::{Row, SUBSCRIPTION_LIST};
-use crate::client::types::{PartialInput, ProtocolTypes, SubscriptionRef, UnprocessedInput};
+use crate::client::types::{
+    PartialInput, ProtocolTypes, SlotAndSerial, SubscriptionRef, UnprocessedInput,
+};
 use crate::home::Home;
 use crate::io::{CloseMode, Io};
 use crate::mail::{FilterPage, Frames, Outcome, Page, ReplyTo};
@@ -244,7 +246,7 @@ pub(crate) trait Protocol<P: Protocols> {
         page: TopicPage<'_>,
         io: &mut I,
     ) {
-        page_of_topic::<Self::SubscriptionHandler, P, I>(front, (of.slot, of.part), page, io);
+        handle_topic_page::<Self::SubscriptionHandler, P, I>(front, (of.slot, of.part), page, io);
     }
 
     /// Handles a page that the client has asked for (history). False if the page is for a subscription.
@@ -257,14 +259,14 @@ pub(crate) trait Protocol<P: Protocols> {
         false
     }
 
-    /// Handles a page of one partition for a group of filters. `of` is the group: connection, serial number.
+    /// Handles a page of one partition for a group of filters.
     fn handle_filter_page<I: Io>(
         front: &mut Front<P>,
-        of: (u32, u32),
+        group: SlotAndSerial,
         page: MatchPage<'_>,
         io: &mut I,
     ) {
-        filter_page::<Self::SubscriptionHandler, P, I>(front, of, page, io);
+        handle_filter_page::<Self::SubscriptionHandler, P, I>(front, group, page, io);
     }
 
     /// The encoding in which the connection gets a whole run of live messages of a topic, as all others with this encoding do. `None` if its
@@ -281,13 +283,13 @@ pub(crate) trait Protocol<P: Protocols> {
     fn deliver_live<I: Io>(front: &mut Front<P>, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
         if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
-            front.clients.expand(slot);
+            front.clients.move_to_list(slot);
         }
-        live_messages::<Self::SubscriptionHandler, P, I>(front, (slot, part), frames, io);
+        deliver_live_messages::<Self::SubscriptionHandler, P, I>(front, (slot, part), frames, io);
     }
 
     /// Delivers, in order, the messages of a run that match the connection's filters. Skips a message if the filters still catch up in its partition.
     fn deliver_matched<I: Io>(front: &mut Front<P>, slot: u32, matches: Matches<'_>, io: &mut I) {
-        live_matches::<Self::SubscriptionHandler, P, I>(front, slot, matches, io);
+        deliver_live_matches::<Self::SubscriptionHandler, P, I>(front, slot, matches, io);
     }
 }

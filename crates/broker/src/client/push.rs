@@ -94,11 +94,11 @@ fn push<P: ProtocolTypes, I: Io>(
     }
     let row = clients.conns.get_mut(parcel.slot);
     if row.link.outbox != NONE {
-        return queue(clients, subs, run, parcel, parcel.messages.start);
+        return queue_messages(clients, subs, run, parcel, parcel.messages.start);
     }
     row.link.sent_s = clients.ctx.now.s;
     let sent = send_parts(&mut clients.conns, run, parcel, io);
-    keep_rest(clients, subs, run, parcel, sent, io);
+    queue_rest_of_parcel(clients, subs, run, parcel, sent, io);
 }
 
 /// Sends the messages `picks` of a parcel to its connection.
@@ -119,7 +119,7 @@ pub(crate) fn push_picks<P: ProtocolTypes, I: Io>(
         run.append(parcel.encoding, *n as usize, parcel.frames, &mut bytes);
         ends.push(bytes.len());
     }
-    put_picks(clients, subs, run, parcel, (&bytes, &ends, picks), io);
+    send_joined_picks(clients, subs, run, parcel, (&bytes, &ends, picks), io);
 }
 
 /// Sends messages that are adjacent in memory.
@@ -132,7 +132,7 @@ fn send_joined<P: ProtocolTypes, I: Io>(
 ) {
     let row = clients.conns.get_mut(parcel.slot);
     if row.link.outbox != NONE {
-        return queue(clients, subs, run, parcel, parcel.messages.start);
+        return queue_messages(clients, subs, run, parcel, parcel.messages.start);
     }
     debug_assert!(
         row.consumer.state != State::Draining,
@@ -144,13 +144,13 @@ fn send_joined<P: ProtocolTypes, I: Io>(
     let len = part.as_ref().len();
     let sent = clients.conns.write(socket, &[part], io);
     if sent < len {
-        return keep_rest(clients, subs, run, parcel, sent, io);
+        return queue_rest_of_parcel(clients, subs, run, parcel, sent, io);
     }
     clients.meter.stats.sent(parcel.messages.len(), len);
 }
 
 /// Sends the messages `picks` of the run, which are adjacent in `bytes` with these ends.
-pub(crate) fn put_picks<P: ProtocolTypes, I: Io>(
+pub(crate) fn send_joined_picks<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
@@ -175,15 +175,15 @@ pub(crate) fn put_picks<P: ProtocolTypes, I: Io>(
         };
         if record.latest || !fits(&clients.conns, slot, message.len(), bounds) {
             let rest = picks[n..].iter().map(|pick| *pick as usize);
-            return fell_behind_in_run(clients, &subs.matching, run, slot, rest);
+            return fall_back_in_run(clients, &subs.matching, run, slot, rest);
         }
-        clients.put_messages(slot, &message, &[message.len()], io);
+        clients.send_messages(slot, &message, &[message.len()], io);
         clients.meter.stats.sent(1, message.len());
     }
 }
 
-/// Keeps what the socket did not accept: the rest of a partly sent message, and the later messages if the outbox has room.
-fn keep_rest<P: ProtocolTypes, I: Io>(
+/// Queues what the socket did not accept: the rest of a partly sent message, and the later messages if the outbox has room.
+fn queue_rest_of_parcel<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
@@ -204,23 +204,27 @@ fn keep_rest<P: ProtocolTypes, I: Io>(
     if n == parcel.messages.end {
         return;
     }
-    let mut cut = Rope::default();
+    let mut cut_message = Rope::default();
     if sent > before {
-        run.append(parcel.encoding, n, parcel.frames, &mut cut);
-        clients.meter.stats.sent(1, cut.len());
+        run.append(parcel.encoding, n, parcel.frames, &mut cut_message);
+        clients.meter.stats.sent(1, cut_message.len());
         n += 1;
     }
     let from = match planted::is(Fault::HalfFrame) {
-        true => cut.len(),
+        true => cut_message.len(),
         false => sent - before,
     };
-    let to = cut.len();
-    clients.refused_rest(parcel.slot, |queue| queue.append(&cut, from, to), io);
-    queue(clients, subs, run, parcel, n);
+    let to = cut_message.len();
+    clients.queue_unsent_rest(
+        parcel.slot,
+        |queue| queue.append(&cut_message, from, to),
+        io,
+    );
+    queue_messages(clients, subs, run, parcel, n);
 }
 
 /// Makes a request or stream by filter fall back: it will read the messages `rest` of the run from the logs of their partitions.
-fn fell_behind_in_run<P: ProtocolTypes>(
+fn fall_back_in_run<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     matching: &Matching,
     run: &Run,
@@ -284,7 +288,7 @@ fn send_parts<P: ProtocolTypes, I: Io>(
 /// Adds complete messages, from number `from` of the run on, to the outbox. Beyond the outbox's bounds the subscription falls back:
 /// it will read from the log when the outbox is empty. If the rule keeps only the newest message of each key, the subscription
 /// falls back at once, so that no message is sent that was replaced while it waited.
-fn queue<P: ProtocolTypes>(
+fn queue_messages<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
@@ -295,13 +299,13 @@ fn queue<P: ProtocolTypes>(
     for n in from..parcel.messages.end {
         let len = run.len(parcel.encoding, n, parcel.frames);
         let record = &run.records()[n];
-        let of = (parcel.slot, parcel.part);
-        let bounds = || clients.bounds_in_run(&subs.topics, run, of, n, parcel.frames);
+        let subscription = (parcel.slot, parcel.part);
+        let bounds = || clients.bounds_in_run(&subs.topics, run, subscription, n, parcel.frames);
         let waits = !record.latest || planted::is(Fault::Superseded);
         if !waits || !fits(&clients.conns, parcel.slot, len, bounds) {
             let offset = record.previous;
             if clients.conns.get(parcel.slot).has_option(FILTERS) {
-                return fell_behind_in_run(
+                return fall_back_in_run(
                     clients,
                     &subs.matching,
                     run,
@@ -353,10 +357,10 @@ impl<P: ProtocolTypes> Clients<P> {
         }
         let whole = ends.iter().take_while(|end| **end <= sent).count();
         let before = if whole == 0 { 0 } else { ends[whole - 1] };
-        let cut = if sent > before { ends[whole] } else { sent };
-        self.refused_rest(slot, |queue| queue.append(bytes, sent, cut), io);
+        let taken_bytes = if sent > before { ends[whole] } else { sent };
+        self.queue_unsent_rest(slot, |queue| queue.append(bytes, sent, taken_bytes), io);
         let taken = whole + usize::from(sent > before);
-        self.meter.stats.sent(taken, cut);
+        self.meter.stats.sent(taken, taken_bytes);
         taken
     }
 }

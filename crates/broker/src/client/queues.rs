@@ -14,31 +14,31 @@ pub(crate) struct Queues {
     /// Connections with pipelined requests or subscriptions to continue. The queue is fair to addresses and users.
     resumed: FairQueue<ConnId>,
     /// Followers of interest (which topics have subscribers) that can take the next page (bounded part) of their snapshot.
-    paging: Vec<ConnId>,
+    waiting_for_page: Vec<ConnId>,
     /// Connections that wait for credit or for carriers (shards with subscribers; see `credit.rs`).
     stalled: BTreeSet<ConnId>,
     /// The last stalled connection that was examined.
-    looked_at: Option<ConnId>,
+    last_examined: Option<ConnId>,
 }
 
-/// The maximum number of stalled connections that one turn examines while only some may continue.
-const STALLED_LOOKS: usize = 64;
+/// The maximum number of waiting connections that one turn examines, unless all of them may continue.
+const STALLED_EXAMINED_MAX: usize = 64;
 
 impl Queues {
     /// The number of waiting connections.
     pub(crate) fn len(&self) -> usize {
-        self.resumed.len() + self.paging.len() + self.stalled.len()
+        self.resumed.len() + self.waiting_for_page.len() + self.stalled.len()
     }
 
     /// Queues a connection of this party (address or user) to continue. Does nothing if this connection is the party's last entry
     /// already.
     #[inline]
-    pub(crate) fn resume(&mut self, party: u64, conn: ConnId) {
+    pub(crate) fn push_resumed(&mut self, party: u64, conn: ConnId) {
         self.resumed.push_once(party, conn);
     }
 
     /// Takes the next connection that may continue. The caller then reports its work with [`Queues::charge`].
-    pub(crate) fn next_resumed(&mut self) -> Option<ConnId> {
+    pub(crate) fn pop_resumed(&mut self) -> Option<ConnId> {
         self.resumed.pop()
     }
 
@@ -58,18 +58,18 @@ impl Queues {
     }
 
     /// Queues a follower for the next page of its snapshot.
-    pub(crate) fn page(&mut self, conn: ConnId) {
-        self.paging.push(conn);
+    pub(crate) fn queue_for_page(&mut self, conn: ConnId) {
+        self.waiting_for_page.push(conn);
     }
 
     /// Takes the followers that can take a page.
-    pub(crate) fn take_paging(&mut self) -> Vec<ConnId> {
-        core::mem::take(&mut self.paging)
+    pub(crate) fn take_waiting_for_page(&mut self) -> Vec<ConnId> {
+        core::mem::take(&mut self.waiting_for_page)
     }
 
     /// Whether a follower can take a page.
-    pub(crate) fn has_paging(&self) -> bool {
-        !self.paging.is_empty()
+    pub(crate) fn has_waiting_for_page(&self) -> bool {
+        !self.waiting_for_page.is_empty()
     }
 
     /// Adds a connection that waits for credit or for carriers.
@@ -88,10 +88,10 @@ impl Queues {
         if all {
             return core::mem::take(&mut self.stalled).into_iter().collect();
         }
-        let from = self.looked_at.map_or(Bound::Unbounded, Bound::Excluded);
+        let from = self.last_examined.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = self.stalled.range((from, Bound::Unbounded)).copied();
-        let next: Vec<ConnId> = behind.take(STALLED_LOOKS).collect();
-        self.looked_at = (next.last().copied()).filter(|_| next.len() == STALLED_LOOKS);
+        let next: Vec<ConnId> = behind.take(STALLED_EXAMINED_MAX).collect();
+        self.last_examined = (next.last().copied()).filter(|_| next.len() == STALLED_EXAMINED_MAX);
         for conn in &next {
             self.stalled.remove(conn);
         }

@@ -3,13 +3,13 @@
 //! First, nothing more is added to outboxes: subscribers fall back to the log ([`fits`](crate::client::send::fits)), and lost
 //! messages are remembered for fewer topics. Then clients that hold much get no new session or subscription ([`Clients::has_memory_for`],
 //! [`has_memory_for_absent`]). Just below the limit, the heaviest party (address or user) loses what it holds, until there is room again. First
-//! its sessions without a connection end, as if they had expired, then its connections, largest first. Clients that hold little are
-//! served. They end only above the limit, on a shard where nobody holds much and all together do.
+//! its sessions without a connection end, as if they had expired, then its connections, largest first. Clients that hold little keep their
+//! connections, unless the sum is above the limit, nobody on the shard holds much, and all its clients together do.
 //!
 //! The bytes of each party's connections are not counted all the time. While the sum is near its limit, a census (`census`) finds
 //! the party that holds most. The bytes of absent sessions are always counted by party (`home::sessions`).
 
-use crate::budget::account::{Level, MemoryPart};
+use crate::budget::account::{MemoryLevel, MemoryPart};
 use crate::budget::admission::Party;
 use crate::client::census::{self, Holder};
 use crate::client::front::Front;
@@ -39,20 +39,20 @@ impl<P: Protocols> Front<P> {
             self.clients.conns.weigh_changed_side_rows();
         }
         // Once a turn: if no connection can be ended, inputs must not each cost a step of the census.
-        if self.clients.conns.level() == Level::Over && self.census.may_make_room() {
+        if self.clients.conns.level() == MemoryLevel::Over && self.census.begin_making_room() {
             self.relieve(sessions, io);
         }
     }
 
-    /// Continues the census while the sum is near its limit. From [`Level::Tight`] on, also ends sessions and connections. Returns
+    /// Continues the census while the sum is near its limit. From [`MemoryLevel::Tight`] on, also ends sessions and connections. Returns
     /// whether the next turn must continue.
     pub(crate) fn relieve<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) -> bool {
         let level = self.clients.conns.level();
-        if level < Level::Near {
+        if level < MemoryLevel::Near {
             self.census.end();
             return false;
         }
-        if level >= Level::Tight {
+        if level >= MemoryLevel::Tight {
             self.end_heaviest(sessions, io);
         }
         // In small tables two steps are two complete walks: the first finds the heaviest party, the second its connections and
@@ -63,7 +63,7 @@ impl<P: Protocols> Front<P> {
             1
         };
         for _ in 0..walks {
-            if !self.census.has_ends() {
+            if !self.census.has_holders_to_end() {
                 count_holders(
                     &self.clients,
                     &self.subs.matching,
@@ -72,14 +72,14 @@ impl<P: Protocols> Front<P> {
                 );
             }
         }
-        if level >= Level::Tight {
+        if level >= MemoryLevel::Tight {
             self.end_heaviest(sessions, io);
         }
         // If no connection can be ended, the next turn has nothing to do.
-        level >= Level::Tight && self.census.is_under_way()
+        level >= MemoryLevel::Tight && self.census.is_under_way()
     }
 
-    /// Ends some sessions and connections of the heaviest party, until the sum is below [`Level::Tight`].
+    /// Ends some sessions and connections of the heaviest party, until the sum is below [`MemoryLevel::Tight`].
     fn end_heaviest<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) {
         for _ in 0..ENDS_PER_TURN {
             // Takes the partly received bytes of the last ended connection off the account. Otherwise this happens only after an
@@ -88,16 +88,16 @@ impl<P: Protocols> Front<P> {
             // A session that is evicted ends in a later turn.
             let level = self.clients.conns.level_without(sessions.evicted_bytes());
             let end = match self.census.has_heavy() {
-                true => level >= Level::Tight,
+                true => level >= MemoryLevel::Tight,
                 false => {
-                    level == Level::Over
+                    level == MemoryLevel::Over
                         && holds_share(&self.subs.lanes, &self.census, &self.clients.ctx)
                 }
             };
             if !end {
-                return self.census.forget_ends();
+                return self.census.forget_holders_to_end();
             }
-            match self.census.next_end() {
+            match self.census.take_holder_to_end() {
                 None => return,
                 Some(Holder::Session(id)) => {
                     let evicted = sessions.evict(id, &self.clients.ctx.world.admission);
@@ -123,11 +123,11 @@ pub(crate) fn has_memory_for_absent<P: ProtocolTypes>(
     party: Party,
     bytes: usize,
 ) -> bool {
-    if clients.conns.level() < Level::Full {
+    if clients.conns.level() < MemoryLevel::Full {
         return true;
     }
     let absent_bytes = clients.ctx.world.admission.absent_bytes(party);
-    census.held_by(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
+    census.heavy_bytes(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
 }
 
 /// At the end of a turn: charges bytes that are counted elsewhere. `waiting_bytes` are those of records that wait for the engine and of
@@ -141,7 +141,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     front.census.begin_turn();
     let client_log_bytes = front.clients.journal_bytes();
     let conns = &mut front.clients.conns;
-    let is_near = conns.level() >= Level::Near;
+    let is_near = conns.level() >= MemoryLevel::Near;
     let trims = home.as_mut().is_some_and(|home| {
         // Drops all losses above the limit at once, since this turn has added them.
         home.trim_losses(LOSSES_MAX, usize::MAX);
@@ -181,8 +181,8 @@ fn count_holders<P: ProtocolTypes>(
 ) {
     let first = clients.conns.end();
     let end = first + sessions.end();
-    let rows = census.rows(end);
-    let filter_bytes = filter_bytes(matching, &clients.ctx);
+    let rows = census.next_rows(end);
+    let filter_bytes = average_filter_bytes(matching, &clients.ctx);
     for slot in rows.start..rows.end.min(first) {
         if !clients.conns.get(slot).is_open() {
             continue;
@@ -203,13 +203,13 @@ fn count_holders<P: ProtocolTypes>(
     });
     let little_bytes = clients.ctx.world.settings.limits.little_bytes();
     let absent_bytes = |party| admission.absent_bytes(party);
-    census.counted(rows.end, end, little_bytes, absent_bytes);
+    census.finish_step(rows.end, end, little_bytes, absent_bytes);
 }
 
 /// The average bytes of a connection's filter in the tables of this shard and of all homes.
-fn filter_bytes(matching: &Matching, ctx: &Context) -> usize {
-    let here = matching.bytes() / matching.len().max(1);
-    here * (1 + 2 * usize::from(ctx.world.homes))
+fn average_filter_bytes(matching: &Matching, ctx: &Context) -> usize {
+    let bytes_per_filter = matching.bytes() / matching.len().max(1);
+    bytes_per_filter * (1 + 2 * usize::from(ctx.world.homes))
 }
 
 impl<P: ProtocolTypes> Clients<P> {
@@ -219,14 +219,14 @@ impl<P: ProtocolTypes> Clients<P> {
         let user = identity.map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
             Some(user) => Party::user(user, self.ctx.world.seed),
-            None => Party::without_name(self.conns.get(slot).consumer.client, slot),
+            None => Party::of_connection(self.conns.get(slot).consumer.client, slot),
         }
     }
 
-    /// Whether this connection may make the shard hold `bytes` more bytes of a request or a session. Always below [`Level::Full`].
+    /// Whether this connection may make the shard hold `bytes` more bytes of a request or a session. Always below [`MemoryLevel::Full`].
     /// From then on only if its address or user then still holds little.
     pub(crate) fn has_memory_for(&self, census: &Census, slot: u32, bytes: usize) -> bool {
-        if self.conns.level() < Level::Full {
+        if self.conns.level() < MemoryLevel::Full {
             return true;
         }
         let identity = self.conns.grants.get(slot);
@@ -236,7 +236,7 @@ impl<P: ProtocolTypes> Clients<P> {
             false => Party::of_address(self.conns.get(slot).consumer.client),
         };
         let absent_bytes = self.ctx.world.admission.absent_bytes(absent);
-        let held = census.held_by(self.party(slot)).max(absent_bytes);
-        held + bytes <= self.ctx.little_bytes()
+        let held_bytes = census.heavy_bytes(self.party(slot)).max(absent_bytes);
+        held_bytes + bytes <= self.ctx.little_bytes()
     }
 }

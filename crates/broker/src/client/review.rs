@@ -30,16 +30,16 @@ pub struct Review {
     /// The next walk must review connections.
     due: bool,
     /// The current walk reviews connections.
-    runs: bool,
+    is_running: bool,
     /// The next walk must look for members of topics whose rules have changed.
     members_due: bool,
-    /// The current walk does.
+    /// The current walk looks for such members.
     looks_for_members: bool,
 }
 
 impl Review {
     /// Records whether connections must be reviewed when the settings `next` replace `former`.
-    pub fn change(&mut self, former: &Settings, next: &Settings) {
+    pub fn note_change(&mut self, former: &Settings, next: &Settings) {
         let everybody = |of: &Settings| (of.access.closed, of.access.anonymous_wildcards);
         let open = |of: &Settings| -> Vec<_> {
             let rules = of.rules.iter();
@@ -58,13 +58,13 @@ impl Review {
         };
         let is_other = present(former) != present(next);
         self.members_due |= is_other;
-        // Watchers end where there is no presence any more.
+        // The review also ends watchers of topics that have no presence any more.
         self.due |= is_other;
     }
 
     /// Begins a walk over the connections.
     pub fn begin(&mut self) {
-        self.runs = core::mem::take(&mut self.due);
+        self.is_running = core::mem::take(&mut self.due);
         self.looks_for_members = core::mem::take(&mut self.members_due);
     }
 
@@ -74,8 +74,8 @@ impl Review {
     }
 
     /// Whether the current walk reviews connections.
-    pub fn runs(&self) -> bool {
-        self.runs
+    pub fn is_running(&self) -> bool {
+        self.is_running
     }
 }
 
@@ -106,12 +106,12 @@ impl<P: ProtocolTypes> Clients<P> {
         subs: &Subscriptions,
         slot: u32,
     ) -> Result<(), Reason> {
-        let may = |name: &[u8]| self.check_right(slot, Right::Subscribe, name);
+        let check = |name: &[u8]| self.check_right(slot, Right::Subscribe, name);
         all_topics_of(&self.conns, &subs.topics, slot)
             .into_iter()
-            .try_for_each(may)?;
+            .try_for_each(check)?;
         let filters = all_filters_of(&self.conns, &subs.matching, slot);
-        filters.iter().try_for_each(|filter| may(filter))
+        filters.iter().try_for_each(|filter| check(filter))
     }
 }
 
@@ -120,8 +120,8 @@ pub(crate) fn all_topics_of<'a, P: ProtocolTypes>(
     topics: &'a Topics,
     slot: u32,
 ) -> Vec<&'a [u8]> {
-    let all = topics_of(conns, slot);
-    all.map(|topic| topics.name(topic)).collect()
+    let topic_rows = topics_of(conns, slot);
+    topic_rows.map(|topic| topics.name(topic)).collect()
 }
 
 pub(crate) fn all_filters_of<P: ProtocolTypes>(

@@ -44,13 +44,13 @@ impl<P: ProtocolTypes> Clients<P> {
                 return Ok(());
             }
         }
-        let wild = memchr::memchr2(b'+', b'#', filter).is_some();
-        let everybody = || {
+        let has_wildcard = memchr::memchr2(b'+', b'#', filter).is_some();
+        let is_open_to_everybody = || {
             access.anonymous.cover(right, filter, steps)
                 || self.ctx.world.rules.opens(right, filter, steps)
         };
-        match everybody() {
-            true if !wild || access.anonymous_wildcards => Ok(()),
+        match is_open_to_everybody() {
+            true if !has_wildcard || access.anonymous_wildcards => Ok(()),
             true if identity.is_none() => Err(Reason::WildcardsNeedCredentials),
             _ if identity.is_some() => Err(Reason::lacks(right)),
             _ => Err(Reason::needs(right)),
@@ -91,22 +91,25 @@ impl<P: ProtocolTypes> Clients<P> {
         rights: &[Right],
         names: &[Vec<u8>],
     ) -> Result<(), Reason> {
-        let each = |right: &Right| {
+        let check_on_all_names = |right: &Right| {
             names
                 .iter()
                 .try_for_each(|name| self.check_right(slot, *right, name))
         };
-        rights.iter().try_for_each(each)
+        rights.iter().try_for_each(check_on_all_names)
     }
 
     /// Whether the client may publish to any topic.
     pub(crate) fn check_may_publish_anywhere(&self, slot: u32) -> Result<(), Reason> {
         let access = &self.ctx.world.settings.access;
         let right = Right::Publish;
-        let some = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
+        let has_any = |grants: &Grants| grants.iter().any(|(rights, _)| rights.has(right));
         let identity = self.conns.grants.get(slot);
-        let granted = identity.is_some_and(|(grants, _)| some(grants));
-        if !access.closed || granted || some(&access.anonymous) || self.ctx.world.rules.open(right)
+        let granted = identity.is_some_and(|(grants, _)| has_any(grants));
+        if !access.closed
+            || granted
+            || has_any(&access.anonymous)
+            || self.ctx.world.rules.open(right)
         {
             return Ok(());
         }
@@ -188,10 +191,16 @@ pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     if !clients.has_memory_for(census, slot, bytes) {
         return Some(Err(Reason::VerifierBusy));
     }
-    let asker = Party::without_name(clients.conns.get(slot).consumer.client, slot).number();
+    let asker = Party::of_connection(clients.conns.get(slot).consumer.client, slot).number();
     let settings_generation = gate.verdict_cache().settings_generation();
-    let held = gate.question_bytes();
-    let question = Question::new(credential, digest, settings_generation, asker, held);
+    let question_bytes = gate.question_bytes();
+    let question = Question::new(
+        credential,
+        digest,
+        settings_generation,
+        asker,
+        question_bytes,
+    );
     match io.ask_verifier(clients.conns.id_of(slot), question) {
         true => None,
         false => Some(Err(Reason::VerifierBusy)),
@@ -215,9 +224,9 @@ pub(crate) fn handle_verdict<P: Protocols>(
     if let Ok(known) = &found
         && settings_generation == gate.verdict_cache().settings_generation()
     {
-        let most = clients.ctx.world.settings.access.verdicts_per_shard;
+        let verdicts_max = clients.ctx.world.settings.access.verdicts_per_shard;
         gate.verdict_cache()
-            .keep(digest, known.clone(), believed_until_s, most);
+            .insert(digest, known.clone(), believed_until_s, verdicts_max);
     }
     if !clients.conns.is_current(conn) {
         return;

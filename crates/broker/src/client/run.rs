@@ -16,7 +16,7 @@ const VISIT_BYTES: usize = 4096;
 
 /// The cost of sending `bytes` bytes to one connection, in visits (writes of one short message).
 #[inline]
-pub fn cost_of_bytes(bytes: usize) -> u32 {
+pub fn visits_for_bytes(bytes: usize) -> u32 {
     1 + (bytes / VISIT_BYTES) as u32
 }
 
@@ -102,12 +102,12 @@ fn are_adjacent(records: &[Record]) -> bool {
 pub struct Run {
     records: Vec<Record>,
     /// The number of first messages that the next subscribers have received already. Messages are numbered from the one after them.
-    passed: usize,
+    skipped: usize,
     /// Whether each message is adjacent to the next one in memory. It is known once for all subscribers.
     is_adjacent: bool,
     encoded: Vec<Encoded>,
     /// The encodings that may have been made since the run began, one bit each.
-    made: u32,
+    made_encodings: u32,
     /// The bytes of the messages as frames.
     pub bytes: usize,
     /// For subscribers by filter: each message's partition, and the place of its topic's name in the frames. Otherwise empty.
@@ -128,26 +128,26 @@ impl Run {
         self.topics.clear();
         self.records.clear();
         self.records.extend(records);
-        self.passed = 0;
+        self.skipped = 0;
         self.is_adjacent = are_adjacent(&self.records);
         self.bytes = self.records.iter().map(Record::frame_bytes).sum();
-        while self.made != 0 {
-            self.encoded[self.made.trailing_zeros() as usize].clear();
-            self.made &= self.made - 1;
+        while self.made_encodings != 0 {
+            self.encoded[self.made_encodings.trailing_zeros() as usize].clear();
+            self.made_encodings &= self.made_encodings - 1;
         }
     }
 
     /// Skips the first `messages` messages, because the next subscribers have received them already.
-    pub fn pass(&mut self, messages: usize) {
+    pub fn skip(&mut self, messages: usize) {
         let passed = self.records()[..messages].iter();
         self.bytes -= passed.map(Record::frame_bytes).sum::<usize>();
-        self.passed += messages;
+        self.skipped += messages;
     }
 
     /// The messages that are not skipped.
     #[inline]
     pub fn records(&self) -> &[Record] {
-        &self.records[self.passed..]
+        &self.records[self.skipped..]
     }
 
     /// All messages, with the skipped ones. An encoding of the run contains them all.
@@ -159,7 +159,7 @@ impl Run {
     /// The messages in this encoding.
     #[inline]
     pub fn encoded(&mut self, encoding: impl Encodings) -> &mut Encoded {
-        self.made |= 1 << encoding.number();
+        self.made_encodings |= 1 << encoding.number();
         &mut self.encoded[encoding.number()]
     }
 
@@ -185,7 +185,7 @@ impl Run {
                 &self.records()[messages.end - 1],
             ),
             false => {
-                let messages = messages.start + self.passed..messages.end + self.passed;
+                let messages = messages.start + self.skipped..messages.end + self.skipped;
                 OutputPart::Bytes(self.encoded[encoding.number()].span(messages))
             }
         }
@@ -195,7 +195,7 @@ impl Run {
     pub(crate) fn len(&self, encoding: impl Encodings, n: usize, frames: &Frames) -> usize {
         match encoding.is_frame() {
             true => frames.frame(&self.records()[n]).len(),
-            false => self.encoded[encoding.number()].len(n + self.passed),
+            false => self.encoded[encoding.number()].len(n + self.skipped),
         }
     }
 
@@ -210,7 +210,7 @@ impl Run {
         match (encoding.is_frame(), frames.large(&self.records()[n])) {
             (true, Some(frame)) => out.push_slice(frame.clone()),
             (true, None) => out.own.extend_from_slice(frames.frame(&self.records()[n])),
-            (false, _) => self.encoded[encoding.number()].append(n + self.passed, out),
+            (false, _) => self.encoded[encoding.number()].append(n + self.skipped, out),
         }
     }
 }

@@ -11,10 +11,10 @@ use crate::io::CloseMode;
 const KEPT_BYTES_MAX: usize = 1 << 16;
 
 /// A connection that is marked to be ended.
-pub(crate) struct End {
+pub(crate) struct PendingEnd {
     pub(crate) conn: ConnId,
     /// How to close its socket. `None` if the peer will close it.
-    pub(crate) how: Option<CloseMode>,
+    pub(crate) close_mode: Option<CloseMode>,
     /// Its client may come back: nobody has closed it on purpose.
     pub(crate) is_lost: bool,
 }
@@ -25,17 +25,17 @@ pub(crate) struct Scratch {
     /// The response being written.
     pub(crate) reply: Vec<u8>,
     /// The second, and the header lines that all responses of this second begin with.
-    pub(crate) common: (u32, Vec<u8>),
+    pub(crate) common_headers: (u32, Vec<u8>),
     /// The position being written.
-    pub(crate) id: Vec<u8>,
+    pub(crate) position: Vec<u8>,
     /// Why the current connection is about to end, if its peer is not the cause. Used for one end.
-    pub(crate) why: Option<Closed>,
+    pub(crate) close_reason: Option<Closed>,
     /// The client closes the current connection on purpose. Used for one end.
-    pub(crate) is_closed: bool,
+    pub(crate) is_closed_by_client: bool,
     /// The connection whose end is carried out was not closed on purpose.
     pub(crate) is_lost: bool,
     /// The connections that end with this input.
-    pub(crate) ends: Vec<End>,
+    pub(crate) ends: Vec<PendingEnd>,
 }
 
 impl Scratch {
@@ -47,7 +47,7 @@ impl Scratch {
 
     /// Returns the buffer after its response was sent.
     #[inline]
-    pub(crate) fn reply_sent(&mut self, mut reply: Vec<u8>) {
+    pub(crate) fn recycle_reply(&mut self, mut reply: Vec<u8>) {
         reply.clear();
         self.reply = match reply.capacity() <= KEPT_BYTES_MAX {
             true => reply,
@@ -57,8 +57,8 @@ impl Scratch {
 
     /// Records why the current connection is about to end, if no reason is recorded yet.
     #[inline]
-    pub(crate) fn note_close_reason(&mut self, reason: Closed) {
-        self.why.get_or_insert(reason);
+    pub(crate) fn set_close_reason(&mut self, reason: Closed) {
+        self.close_reason.get_or_insert(reason);
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
         for (len, kept) in [(100, true), (KEPT_BYTES_MAX + 1, false)] {
             scratch.reply.resize(len, 0);
             let reply = scratch.take_reply();
-            scratch.reply_sent(reply);
+            scratch.recycle_reply(reply);
             assert!(scratch.reply.is_empty());
             assert_eq!(scratch.reply.capacity() >= len, kept, "{len}");
         }
@@ -81,12 +81,12 @@ mod tests {
     #[test]
     fn the_first_reason_counts_and_counts_once() {
         let mut scratch = Scratch::default();
-        scratch.note_close_reason(Closed::Slow);
-        scratch.note_close_reason(Closed::Operator);
-        assert_eq!(scratch.why.take(), Some(Closed::Slow));
-        assert_eq!(scratch.why.take(), None);
-        scratch.note_close_reason(Closed::Slow);
-        scratch.why = Some(Closed::Broken);
-        assert_eq!(scratch.why.take(), Some(Closed::Broken));
+        scratch.set_close_reason(Closed::Slow);
+        scratch.set_close_reason(Closed::Operator);
+        assert_eq!(scratch.close_reason.take(), Some(Closed::Slow));
+        assert_eq!(scratch.close_reason.take(), None);
+        scratch.set_close_reason(Closed::Slow);
+        scratch.close_reason = Some(Closed::Broken);
+        assert_eq!(scratch.close_reason.take(), Some(Closed::Broken));
     }
 }

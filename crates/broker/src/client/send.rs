@@ -1,6 +1,6 @@
 //! Sends bytes to a connection. If bytes wait already, or the socket accepts no more, the bytes go to the outbox.
 
-use crate::budget::account::Level;
+use crate::budget::account::MemoryLevel;
 use crate::client::front::Front;
 use crate::client::outbox::{Bounds, Outbox};
 use crate::client::parts::{Clients, Connections, Run, Topics};
@@ -15,7 +15,7 @@ use crate::store::shared::OutputPart;
 use crate::store::slab::NONE;
 
 /// Sends at most `most` bytes of the outbox, because the socket accepts bytes again.
-pub(crate) fn writable<P: Protocols, I: Io>(
+pub(crate) fn handle_writable<P: Protocols, I: Io>(
     front: &mut Front<P>,
     slot: u32,
     most: usize,
@@ -65,7 +65,8 @@ pub(crate) fn fits<P: ProtocolTypes>(
     bounds: impl FnOnce() -> Bounds,
 ) -> bool {
     let outbox = conns.outbox(slot);
-    outbox.is_none_or(|outbox| conns.level() < Level::Near && outbox.has_room(bytes, bounds()))
+    outbox
+        .is_none_or(|outbox| conns.level() < MemoryLevel::Near && outbox.has_room(bytes, bounds()))
 }
 
 /// Adds a message to the outbox.
@@ -90,13 +91,13 @@ pub(crate) fn count_waiting<P: ProtocolTypes>(
     ends: &[usize],
 ) {
     if clients.ctx.world.rules.count_waiting() {
-        clients.conns.count_waiting(slot, len, ends);
+        clients.conns.count_waiting_messages(slot, len, ends);
     }
 }
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Sends bytes that belong to no topic: responses and control frames. A draining connection gets nothing.
-    pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
+    pub(crate) fn send_bytes<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
         if row.consumer.state == State::Draining {
             return;
@@ -118,8 +119,8 @@ impl<P: ProtocolTypes> Clients<P> {
             return;
         }
         let reply = self.scratch.take_reply();
-        self.put(slot, &reply, io);
-        self.scratch.reply_sent(reply);
+        self.send_bytes(slot, &reply, io);
+        self.scratch.recycle_reply(reply);
     }
 
     /// Holds the response buffer, and all bytes sent after it, until [`Clients::release_held_output`].
@@ -133,7 +134,7 @@ impl<P: ProtocolTypes> Clients<P> {
                 self.conns.update_interest(slot, io);
             }
         }
-        self.scratch.reply_sent(reply);
+        self.scratch.recycle_reply(reply);
     }
 
     /// Lets the socket send what was held.
@@ -146,9 +147,9 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Sends bytes, some of which may be shared with other connections.
-    pub(crate) fn put_rope<I: Io>(&mut self, slot: u32, rope: &Rope, io: &mut I) {
+    pub(crate) fn send_rope<I: Io>(&mut self, slot: u32, rope: &Rope, io: &mut I) {
         if !rope.is_shared() {
-            return self.put(slot, &rope.own, io);
+            return self.send_bytes(slot, &rope.own, io);
         }
         let row = self.conns.get_mut(slot);
         if row.consumer.state == State::Draining {
@@ -170,24 +171,24 @@ impl<P: ProtocolTypes> Clients<P> {
     fn queue_rest<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
         let deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.body_s;
         self.conns.get_mut(slot).link.deadline_s = deadline_s;
-        self.conns.begin_outbox(slot, write);
+        self.conns.create_outbox(slot, write);
         self.conns.update_interest(slot, io);
     }
 
     /// Sends complete messages with these ends, or adds them to the outbox.
-    pub(crate) fn put_messages<I: Io>(
+    pub(crate) fn send_messages<I: Io>(
         &mut self,
         slot: u32,
         bytes: &Rope,
         ends: &[usize],
         io: &mut I,
     ) {
-        self.put_rope(slot, bytes, io);
+        self.send_rope(slot, bytes, io);
         count_waiting(self, slot, bytes.len(), ends);
     }
 
     /// Creates an outbox for the rest of a message that the socket accepted in part. `rest` adds it, and may add nothing.
-    pub(crate) fn refused_rest<I: Io>(
+    pub(crate) fn queue_unsent_rest<I: Io>(
         &mut self,
         slot: u32,
         rest: impl FnOnce(&mut Queue),

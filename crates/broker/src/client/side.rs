@@ -9,7 +9,7 @@ use crate::filters::matching::FilterSubscriptions;
 
 /// One of several topics of a connection.
 #[derive(Default)]
-pub(crate) struct Sub<S> {
+pub(crate) struct ListedSubscription<S> {
     /// The row of the topic in the shard's table of topics.
     pub topic: u32,
     /// The connection's place among the topic's members.
@@ -30,7 +30,7 @@ pub(crate) struct Sub<S> {
 
 /// A subscription that must read from the log before it gets live messages (sent when they are published) again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct BehindSubscription {
     /// The index of the subscription among the connection's topics.
     pub part: u32,
     /// The offset up to which the connection has seen the topic.
@@ -39,9 +39,9 @@ pub(crate) struct Behind {
     pub epoch: u32,
 }
 
-impl Behind {
-    pub fn at(part: u32, offset: u64, epoch: u32) -> Behind {
-        Behind {
+impl BehindSubscription {
+    pub fn new(part: u32, offset: u64, epoch: u32) -> BehindSubscription {
+        BehindSubscription {
             part,
             offset,
             epoch,
@@ -63,17 +63,17 @@ pub(crate) enum NamesBytes {
 /// State that few connections need.
 pub(crate) struct Extra<P: ProtocolTypes> {
     /// The topics, if the connection has several.
-    pub list: Vec<Sub<P::SubscriptionState>>,
+    pub list: Vec<ListedSubscription<P::SubscriptionState>>,
     /// The pages that were requested for the list and are not answered.
-    pub pages: u32,
+    pub pending_pages: u32,
     /// The bytes of the list's entries for shared subscriptions (one member of a group gets each message). A sum, since the list
     /// may be long.
-    pub shared_bytes: u32,
+    pub share_entry_bytes: u32,
     pub names_bytes: NamesBytes,
     /// The hash of the names of the topics in `list`.
-    pub set: u32,
+    pub name_set_hash: u32,
     /// The subscriptions that fell behind, and the offsets that they have seen.
-    pub behind: Vec<Behind>,
+    pub behind: Vec<BehindSubscription>,
     /// The subscriptions by filter.
     pub filters: Option<Box<FilterSubscriptions>>,
     /// State of the connection's protocol.
@@ -88,10 +88,10 @@ impl<P: ProtocolTypes> Default for Extra<P> {
     fn default() -> Self {
         Extra {
             list: Vec::new(),
-            pages: 0,
-            shared_bytes: 0,
+            pending_pages: 0,
+            share_entry_bytes: 0,
             names_bytes: NamesBytes::default(),
-            set: 0,
+            name_set_hash: 0,
             behind: Vec::new(),
             filters: None,
             protocol_state: P::SideState::default(),
@@ -104,27 +104,27 @@ impl<P: ProtocolTypes> Default for Extra<P> {
 impl<P: ProtocolTypes> Extra<P> {
     /// The bytes of the side row and its heap, with its part of shared messages.
     pub fn weight(&self) -> usize {
-        self.own_bytes() + self.protocol_state.shared_weight()
+        self.unshared_bytes() + self.protocol_state.shared_weight()
     }
 
     /// The same bytes without large messages.
-    fn own_bytes(&self) -> usize {
+    fn unshared_bytes(&self) -> usize {
         size_of::<Extra<P>>()
-            + self.list.capacity() * size_of::<Sub<P::SubscriptionState>>()
-            + self.shared_bytes as usize
-            + self.behind.capacity() * size_of::<Behind>()
+            + self.list.capacity() * size_of::<ListedSubscription<P::SubscriptionState>>()
+            + self.share_entry_bytes as usize
+            + self.behind.capacity() * size_of::<BehindSubscription>()
             + self.filters.as_ref().map_or(0, |filters| filters.bytes())
             + self.protocol_state.bytes()
     }
 
     /// Whether no subscription is behind, no page is in flight, and the connection's protocol needs no state here.
     pub fn is_idle(&self) -> bool {
-        self.behind.is_empty() && self.pages == 0 && self.protocol_state.is_idle()
+        self.behind.is_empty() && self.pending_pages == 0 && self.protocol_state.is_idle()
     }
 
     /// Updates the charge. Returns the charged bytes before and now.
     pub fn weigh(&mut self) -> (usize, usize) {
-        let now = self.own_bytes();
+        let now = self.unshared_bytes();
         (core::mem::replace(&mut self.charged_bytes, now), now)
     }
 }

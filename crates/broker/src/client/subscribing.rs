@@ -10,30 +10,32 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::joining::join_filters;
-use crate::client::list::{add_sub, count_asked_pages, part_name, sub_mut, vacate};
+use crate::client::list::{
+    add_to_list, count_asked_pages, free_index, index_with_serial, subscription_at_mut,
+};
 use crate::client::parts::{Clients, Subscriptions, Topics};
 use crate::client::row::SUBSCRIPTION_LIST;
-use crate::client::side::Sub;
-use crate::client::subscriptions::ask_of;
+use crate::client::side::ListedSubscription;
+use crate::client::subscriptions::page_request;
 use crate::client::types::ProtocolTypes;
 use crate::mail::Attach;
 use crate::store::slab::NONE;
 
 /// A subscription that begins.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
-    pub names: Names<'a>,
+pub(crate) struct SubscribeRequest<'a> {
+    pub target: SubscribeTarget<'a>,
     /// Where it begins: in the topic, or for filters in each partition.
     pub since: &'a [Since],
     /// What the home is asked for besides the subscription.
-    pub first: First,
+    pub first_page: FirstPage,
     /// Whether a home counts it, and who is charged.
-    pub kind: Kind,
+    pub kind: SubscriptionKind,
 }
 
 /// What a subscription is to.
 #[derive(Clone, Copy)]
-pub(crate) enum Names<'a> {
+pub(crate) enum SubscribeTarget<'a> {
     /// One topic.
     Topic(&'a [u8]),
     /// Filters that have one position together.
@@ -42,20 +44,20 @@ pub(crate) enum Names<'a> {
 
 /// How much of the log the first page of a subscription has.
 #[derive(Clone, Copy)]
-pub(crate) struct First {
+pub(crate) struct FirstPage {
     /// At most this number of messages.
     pub most: u32,
     /// Only the first message, for a poll.
-    pub poll: bool,
+    pub is_poll: bool,
     /// Compressed.
-    pub deflate: bool,
+    pub compress: bool,
     /// The topic's retained message or latest values too.
-    pub retained: bool,
+    pub with_retained: bool,
 }
 
 /// The kinds of subscriptions.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SubscriptionKind {
     /// A new one. The topic's home charges the client if the topic begins with it.
     New,
     /// One that a session had before. It was charged when it was made.
@@ -64,13 +66,13 @@ pub(crate) enum Kind {
     Once,
 }
 
-impl First {
+impl FirstPage {
     /// All messages, uncompressed.
-    pub(crate) const ALL: First = First {
+    pub(crate) const ALL: FirstPage = FirstPage {
         most: u32::MAX,
-        poll: false,
-        deflate: false,
-        retained: false,
+        is_poll: false,
+        compress: false,
+        with_retained: false,
     };
 }
 
@@ -83,12 +85,16 @@ pub(crate) fn subscribe<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    wanted: &Wanted<'_>,
+    wanted: &SubscribeRequest<'_>,
     own: P::SubscriptionState,
 ) -> Result<u32, Reason> {
-    match wanted.names {
-        Names::Topic(name) => Ok(subscribe_to_topic(clients, subs, slot, name, wanted, own)),
-        Names::Filters(filters) => subscribe_to_filters(clients, subs, slot, filters, wanted, own),
+    match wanted.target {
+        SubscribeTarget::Topic(name) => {
+            Ok(subscribe_to_topic(clients, subs, slot, name, wanted, own))
+        }
+        SubscribeTarget::Filters(filters) => {
+            subscribe_to_filters(clients, subs, slot, filters, wanted, own)
+        }
     }
 }
 
@@ -97,54 +103,54 @@ fn subscribe_to_topic<P: ProtocolTypes>(
     subs: &mut Subscriptions,
     slot: u32,
     name: &[u8],
-    wanted: &Wanted<'_>,
+    wanted: &SubscribeRequest<'_>,
     protocol_state: P::SubscriptionState,
 ) -> u32 {
     let since = wanted.since.first().copied().unwrap_or(Since::Default);
     let (hash, _) = clients.ctx.hash_and_home_of(name);
-    let topic = subs.topics.open(hash, name);
-    let place = subs.topics.join(topic, slot);
+    let topic = subs.topics.find_or_create(hash, name);
+    let place = subs.topics.add_member(topic, slot);
     let part = if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // Until a page comes, its position is the one that the client has named. Without one it has seen nothing.
         let seen = match since {
             Since::At(position) => position,
             _ => Position::new(!clients.ctx.world.epoch, 0),
         };
-        let sub = Sub {
+        let sub = ListedSubscription {
             topic,
             place,
             offset: seen.offset,
             epoch: seen.epoch,
             protocol_state,
-            ..Sub::default()
+            ..ListedSubscription::default()
         };
-        add_sub(&mut clients.conns, slot, sub)
+        add_to_list(&mut clients.conns, slot, sub)
     } else {
         let row = clients.conns.get_mut(slot);
         (row.consumer.topic, row.consumer.place) = (topic, place);
         0
     };
-    let is_counted = wanted.kind != Kind::Once;
-    subs.topics.get_mut(topic).waiting += u32::from(is_counted);
-    let First {
+    let is_counted = wanted.kind != SubscriptionKind::Once;
+    subs.topics.get_mut(topic).pending_attaches += u32::from(is_counted);
+    let FirstPage {
         most,
-        poll,
-        deflate,
-        retained,
-    } = wanted.first;
+        is_poll,
+        compress,
+        with_retained,
+    } = wanted.first_page;
     let client = match wanted.kind {
-        Kind::New | Kind::Once => clients.conns.get(slot).consumer.client,
-        Kind::Resumed => Client::NOBODY,
+        SubscriptionKind::New | SubscriptionKind::Once => clients.conns.get(slot).consumer.client,
+        SubscriptionKind::Resumed => Client::NOBODY,
     };
     let ask = Attach {
         most,
-        poll,
-        deflate,
-        retained,
+        poll: is_poll,
+        deflate: compress,
+        retained: with_retained,
         client,
         is_next_page: !is_counted,
         read_only: !is_counted,
-        ..page_of(clients, &subs.topics, slot, part, topic, since)
+        ..counted_page_request(clients, &subs.topics, slot, part, topic, since)
     };
     subs.attach(&clients.ctx, ask);
     part
@@ -156,31 +162,31 @@ fn subscribe_to_filters<P: ProtocolTypes>(
     subs: &mut Subscriptions,
     slot: u32,
     filters: &[&[u8]],
-    wanted: &Wanted<'_>,
+    wanted: &SubscribeRequest<'_>,
     protocol_state: P::SubscriptionState,
 ) -> Result<u32, Reason> {
     let is_listed = clients.conns.get(slot).has_option(SUBSCRIPTION_LIST);
     let part = match is_listed {
         true => {
-            let sub = Sub {
+            let sub = ListedSubscription {
                 topic: NONE,
                 // It has no group yet.
                 filter: u32::MAX,
                 protocol_state,
-                ..Sub::default()
+                ..ListedSubscription::default()
             };
-            add_sub(&mut clients.conns, slot, sub)
+            add_to_list(&mut clients.conns, slot, sub)
         }
         false => 0,
     };
     let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (*filter, part)).collect();
-    let (since, poll) = (wanted.since, wanted.first.poll);
+    let (since, poll) = (wanted.since, wanted.first_page.is_poll);
     let joined = join_filters(clients, subs, slot, &filters, since, poll);
     if is_listed && joined.is_err() {
-        vacate(&mut clients.conns, slot, part);
+        free_index(&mut clients.conns, slot, part);
     }
     let serial = joined?;
-    if is_listed && let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
+    if is_listed && let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part) {
         sub.filter = serial + 1;
     }
     let partitions = clients.ctx.world.partitions.into();
@@ -189,7 +195,7 @@ fn subscribe_to_filters<P: ProtocolTypes>(
 }
 
 /// The request for a page of a subscription's topic. Counts the page.
-pub(crate) fn page_of<P: ProtocolTypes>(
+pub(crate) fn counted_page_request<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     topics: &Topics,
     slot: u32,
@@ -198,7 +204,7 @@ pub(crate) fn page_of<P: ProtocolTypes>(
     since: Since,
 ) -> Attach {
     count_asked_pages(&mut clients.conns, slot, 1);
-    let name = part_name(&clients.conns, slot, part);
+    let name = index_with_serial(&clients.conns, slot, part);
     let to = clients.conns.reply_to(slot, name);
-    ask_of(clients, topics, topic, to, since)
+    page_request(clients, topics, topic, to, since)
 }

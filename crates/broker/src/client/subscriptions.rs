@@ -14,9 +14,9 @@ use crate::budget::admission::Client;
 use crate::client::parts::{
     Clients, Connections, Context, Deliveries, Matching, Subscriptions, Topics,
 };
-use crate::client::presence::{begins_presence, ends_presence};
+use crate::client::presence::{join_presence, leave_presence};
 use crate::client::row::{COUNTED, FILTERS, MEMBER, SUBSCRIPTION_LIST};
-use crate::client::side::Behind;
+use crate::client::side::BehindSubscription;
 use crate::client::types::ProtocolTypes;
 use crate::mail::{Attach, ReplyTo};
 use crate::store::slab::NONE;
@@ -25,7 +25,11 @@ use crate::store::slab::NONE;
 ///
 /// # Errors
 /// The limit that was reached.
-pub(crate) fn has_room_for(limits: &Limits, count: usize, name_bytes: usize) -> Result<(), Reason> {
+pub(crate) fn check_subscription_limits(
+    limits: &Limits,
+    count: usize,
+    name_bytes: usize,
+) -> Result<(), Reason> {
     if count > limits.subscriptions_max() {
         return Err(Reason::TooManyNames);
     }
@@ -36,7 +40,7 @@ pub(crate) fn has_room_for(limits: &Limits, count: usize, name_bytes: usize) -> 
 }
 
 /// Removes the connection from all its topics and filters.
-pub(crate) fn unsubscribe<P: ProtocolTypes>(
+pub(crate) fn unsubscribe_from_all<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
@@ -45,10 +49,10 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
     if row.has_option(SUBSCRIPTION_LIST) {
         row.consumer.options &= !SUBSCRIPTION_LIST;
         let extra = clients.conns.extra(slot);
-        extra.shared_bytes = 0;
+        extra.share_entry_bytes = 0;
         for sub in core::mem::take(&mut extra.list) {
             if sub.topic != NONE {
-                part_one(clients, subs, slot, (sub.topic, sub.place), sub.flags);
+                end_topic_subscription(clients, subs, slot, (sub.topic, sub.place), sub.flags);
             }
         }
         return;
@@ -60,10 +64,10 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
     if row.consumer.topic == NONE {
         return;
     }
-    let of = (row.consumer.topic, row.consumer.place);
+    let topic_and_place = (row.consumer.topic, row.consumer.place);
     row.consumer.topic = NONE;
     let flags = core::mem::take(&mut row.consumer.flags);
-    part_one(clients, subs, slot, of, flags);
+    end_topic_subscription(clients, subs, slot, topic_and_place, flags);
 }
 
 /// The topic of a part, or `NONE`.
@@ -88,8 +92,8 @@ pub(crate) fn topics_of<P: ProtocolTypes>(
     let several = row.has_option(SUBSCRIPTION_LIST) && row.extra() != NONE;
     let list = several.then(|| conns.extra_of(slot).list.iter().map(|sub| sub.topic));
     let one = (!row.has_option(SUBSCRIPTION_LIST)).then_some(row.consumer.topic);
-    let all = list.into_iter().flatten().chain(one);
-    all.filter(|topic| *topic != NONE)
+    let topics = list.into_iter().flatten().chain(one);
+    topics.filter(|topic| *topic != NONE)
 }
 
 /// The flags of a part.
@@ -120,7 +124,7 @@ pub(crate) fn record_seen<P: ProtocolTypes>(
 }
 
 /// The number of parts of a connection.
-pub(crate) fn parts<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> u32 {
+pub(crate) fn subscription_count<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> u32 {
     let row = conns.get(slot);
     if row.has_option(SUBSCRIPTION_LIST) {
         conns.extra_of(slot).list.len() as u32
@@ -137,7 +141,7 @@ pub(crate) fn rule_of<'a>(topics: &Topics, ctx: &'a Context, topic: u32) -> &'a 
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Writes the position of a connection that has just seen `offset`.
-    pub(crate) fn write_id(
+    pub(crate) fn write_position(
         &self,
         matching: &Matching,
         deliveries: &Deliveries,
@@ -147,7 +151,7 @@ impl<P: ProtocolTypes> Clients<P> {
     ) {
         let row = self.conns.get(slot);
         if row.has_option(FILTERS) {
-            return self.write_matched_id(matching, deliveries, slot, &[], out);
+            return self.write_filter_position(matching, deliveries, slot, &[], out);
         }
         if !row.has_option(SUBSCRIPTION_LIST) {
             position::write(out, self.ctx.position_at(offset));
@@ -156,13 +160,13 @@ impl<P: ProtocolTypes> Clients<P> {
         let extra = self.conns.extra_of(slot);
         let seen = extra.list.iter();
         let seen = seen.map(|sub| Position::new(sub.epoch, sub.offset));
-        position::write_set(out, extra.set, seen);
+        position::write_set(out, extra.name_set_hash, seen);
     }
 }
 
 /// A request for all messages of a topic from `since` on, for a subscriber that the home (the shard that keeps the topic) does not
 /// count. Callers change fields as needed.
-pub(crate) fn ask_of<P: ProtocolTypes>(
+pub(crate) fn page_request<P: ProtocolTypes>(
     clients: &Clients<P>,
     topics: &Topics,
     topic: u32,
@@ -190,11 +194,11 @@ pub(crate) fn ask_of<P: ProtocolTypes>(
 /// Requests the next page (a bounded run of past messages) of a topic, after `seen`, of at most `most` messages. `deflate`: the
 /// page is to be compressed. The answer names `part`, by which the connection's protocol finds the subscription. If the home does not
 /// count the subscription, since its topic was deleted, this subscribes again.
-pub(crate) fn ask_behind<P: ProtocolTypes>(
+pub(crate) fn request_next_page<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    seen: &Behind,
+    seen: &BehindSubscription,
     (part, most): (u32, u32),
     deflate: bool,
 ) {
@@ -202,12 +206,12 @@ pub(crate) fn ask_behind<P: ProtocolTypes>(
     let since = Since::At(Position::new(seen.epoch, seen.offset));
     let to = clients.conns.reply_to(slot, part);
     let is_next_page = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
-    subs.topics.get_mut(topic).waiting += u32::from(!is_next_page);
+    subs.topics.get_mut(topic).pending_attaches += u32::from(!is_next_page);
     let attach = Attach {
         most,
         deflate,
         is_next_page,
-        ..ask_of(clients, &subs.topics, topic, to, since)
+        ..page_request(clients, &subs.topics, topic, to, since)
     };
     subs.attach(&clients.ctx, attach);
     if planted::is(Fault::DoubleResume) {
@@ -227,32 +231,32 @@ pub(crate) fn update_presence<P: ProtocolTypes>(
     match (wanted, *flags & MEMBER != 0) {
         (true, false) => {
             *flags |= MEMBER;
-            begins_presence(clients, subs, slot, topic);
+            join_presence(clients, subs, slot, topic);
         }
         (false, true) => {
             *flags &= !MEMBER;
-            ends_presence(clients, subs, slot, topic);
+            leave_presence(clients, subs, slot, topic);
         }
         _ => {}
     }
 }
 
 /// Ends a subscription to a topic, with the flags that it had. This is the only place where one ends.
-pub(crate) fn part_one<P: ProtocolTypes>(
+pub(crate) fn end_topic_subscription<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
     (topic, place): (u32, u32),
     flags: u8,
 ) {
-    if let Some(moved) = subs.topics.part(topic, place) {
+    if let Some(moved) = subs.topics.remove_member(topic, place) {
         clients.conns.set_member_place(topic, &moved);
     }
     if flags & MEMBER != 0 {
-        ends_presence(clients, subs, slot, topic);
+        leave_presence(clients, subs, slot, topic);
     }
     if flags & COUNTED != 0 && !planted::is(Fault::NoDetach) {
-        subs.leave(&clients.ctx, topic);
+        subs.detach(&clients.ctx, topic);
     }
-    subs.topics.close_if_unused(topic);
+    subs.topics.free_if_unused(topic);
 }

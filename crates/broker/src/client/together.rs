@@ -8,26 +8,26 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::client::deliveries::Deliveries;
-use crate::client::delivery::{Delivery, IN_ORDER, Run};
+use crate::client::delivery::{Delivery, IN_ORDER, RunProgress};
 use crate::client::walk::{TOGETHER_BYTES, TOGETHER_MAX};
 use crate::mail::{Frames, Tell};
 
 /// Messages of several turns.
 #[derive(Default)]
-struct Together {
+struct JoinedDeliveries {
     tells: Vec<Tell>,
     frames: Frames,
     turns: Vec<Arc<Frames>>,
     bytes: usize,
 }
 
-impl Together {
+impl JoinedDeliveries {
     fn is_full(&self) -> bool {
         self.tells.len() >= TOGETHER_MAX || self.bytes >= TOGETHER_BYTES
     }
 
     fn add(&mut self, delivery: &Delivery) {
-        for n in 0..delivery.keys.len() - delivery.at {
+        for n in 0..delivery.keys.len() - delivery.cursor {
             let mut tell = delivery.tell(n).clone();
             if let Tell::Match { name, record, .. } = &mut tell {
                 self.bytes += record.frame_bytes();
@@ -44,23 +44,26 @@ impl Together {
 }
 
 /// Whether a delivery has not begun, and contains only messages for filters, few enough to be joined with others.
-fn is_addable(delivery: &Delivery) -> bool {
-    let left = delivery.keys.len() - delivery.at;
+fn can_be_joined(delivery: &Delivery) -> bool {
+    let remaining = delivery.keys.len() - delivery.cursor;
     let is_match = |n| matches!(delivery.tell(n), Tell::Match { .. });
-    let is_begun = delivery.run.len > 0 || delivery.walking;
-    !is_begun && delivery.turns.is_empty() && left <= TOGETHER_MAX && (0..left).all(is_match)
+    let is_begun = delivery.run.len > 0 || delivery.is_walking;
+    !is_begun
+        && delivery.turn_frames.is_empty()
+        && remaining <= TOGETHER_MAX
+        && (0..remaining).all(is_match)
 }
 
 impl Deliveries {
     /// Joins the next queued deliveries of the same home with `delivery`, while each of them contains only a few messages for
     /// filters.
-    pub(crate) fn take_together(&mut self, delivery: &mut Delivery) {
+    pub(crate) fn join_next_deliveries(&mut self, delivery: &mut Delivery) {
         let home = delivery.home;
-        let is_next = |it: &Delivery| it.home == home && is_addable(it);
-        if !self.queued.front().is_some_and(is_next) || !is_addable(delivery) {
+        let is_next = |it: &Delivery| it.home == home && can_be_joined(it);
+        if !self.queued.front().is_some_and(is_next) || !can_be_joined(delivery) {
             return;
         }
-        let mut together = Together::default();
+        let mut together = JoinedDeliveries::default();
         together.add(delivery);
         while !together.is_full()
             && self.queued.front().is_some_and(is_next)
@@ -73,13 +76,13 @@ impl Deliveries {
             tells: together.tells,
             frames: Arc::new(together.frames),
             keys: (0..count).map(|n| u64::from(IN_ORDER) << 32 | n).collect(),
-            at: 0,
-            place: 0,
-            walking: false,
+            cursor: 0,
+            walk_place: 0,
+            is_walking: false,
             home,
-            ordered: true,
-            run: Run::default(),
-            turns: together.turns,
+            is_ordered: true,
+            run: RunProgress::default(),
+            turn_frames: together.turns,
         };
     }
 }

@@ -18,7 +18,7 @@ use crate::store::index::{Index, chained};
 use crate::store::names::Names;
 use crate::store::slab::{NONE, SideTable, Slab, SlabRow};
 
-const SET: u8 = 1;
+const HAS_SET: u8 = 1;
 
 /// The row of a topic at a carrier (a shard with subscribers).
 pub struct CarrierTopic {
@@ -29,7 +29,7 @@ pub struct CarrierTopic {
     /// The connection of the only member, or the set.
     members: u32,
     /// The number of first attaches that the home has not answered.
-    pub waiting: u32,
+    pub pending_attaches: u32,
     /// Counts the uses of the row.
     pub serial: u16,
     flags: u8,
@@ -44,7 +44,7 @@ impl SlabRow for CarrierTopic {
             next,
             name: Blob::NONE,
             members: NONE,
-            waiting: 0,
+            pending_attaches: 0,
             serial: 0,
             flags: 0,
         }
@@ -67,14 +67,14 @@ chained!(CarrierTopic);
 
 /// The members of a topic that has had more than one.
 #[derive(Default)]
-struct Set {
+struct MemberSet {
     members: Vec<u32>,
-    walked: bool,
+    is_walked: bool,
     tombstones: u32,
 }
 
 /// A member that was moved to another place in its set.
-pub struct Moved {
+pub struct MovedMember {
     /// The connection.
     pub conn: u32,
     /// Its new place.
@@ -87,7 +87,7 @@ pub struct Topics {
     rows: Slab<CarrierTopic>,
     index: Index,
     names: Names,
-    sets: SideTable<Set>,
+    sets: SideTable<MemberSet>,
 }
 
 impl Topics {
@@ -97,7 +97,7 @@ impl Topics {
     }
 
     /// Adds the counts and bytes of this table to `accounts`.
-    pub fn account(&self, accounts: &mut Accounts) {
+    pub fn add_to_accounts(&self, accounts: &mut Accounts) {
         accounts.carrier_topics = self.rows.len();
         accounts.carrier_sets = self.sets.len();
         accounts.name_bytes += self.names.bytes();
@@ -105,8 +105,8 @@ impl Topics {
 
     /// The topic with this name, if it has a row.
     pub fn find(&self, hash: u32, name: &[u8]) -> Option<u32> {
-        let is = |row: &CarrierTopic| self.names.get(row.name) == name;
-        self.index.find(&self.rows, hash, is)
+        let has_name = |row: &CarrierTopic| self.names.get(row.name) == name;
+        self.index.find(&self.rows, hash, has_name)
     }
 
     /// The bytes of the rows and their index.
@@ -115,7 +115,7 @@ impl Topics {
     }
 
     /// Finds a topic, or creates its row.
-    pub fn open(&mut self, hash: u32, name: &[u8]) -> u32 {
+    pub fn find_or_create(&mut self, hash: u32, name: &[u8]) -> u32 {
         if let Some(id) = self.find(hash, name) {
             return id;
         }
@@ -151,9 +151,9 @@ impl Topics {
     }
 
     /// Adds a member. Returns the member's place.
-    pub fn join(&mut self, id: u32, conn: u32) -> u32 {
+    pub fn add_member(&mut self, id: u32, conn: u32) -> u32 {
         let row = self.rows.get_mut(id);
-        if row.flags & SET != 0 {
+        if row.flags & HAS_SET != 0 {
             let set = self.sets.get_mut(row.members);
             set.members.push(conn);
             return set.members.len() as u32 - 1;
@@ -163,45 +163,45 @@ impl Topics {
             return 0;
         }
         let members = alloc::vec![row.members, conn];
-        row.members = self.sets.insert(Set {
+        row.members = self.sets.insert(MemberSet {
             members,
-            ..Set::default()
+            ..MemberSet::default()
         });
-        row.flags |= SET;
+        row.flags |= HAS_SET;
         1
     }
 
     /// Removes the member at this place. Returns the member that takes the place, if any.
     #[must_use]
-    pub fn part(&mut self, id: u32, index: u32) -> Option<Moved> {
+    pub fn remove_member(&mut self, id: u32, index: u32) -> Option<MovedMember> {
         let row = self.rows.get_mut(id);
-        if row.flags & SET == 0 {
+        if row.flags & HAS_SET == 0 {
             row.members = NONE;
             return None;
         }
         let set = self.sets.get_mut(row.members);
-        if set.walked && !planted::is(Fault::NoTombstone) {
+        if set.is_walked && !planted::is(Fault::NoTombstone) {
             set.members[index as usize] = NONE;
             set.tombstones += 1;
             return None;
         }
         set.members.swap_remove(index as usize);
         if let Some(conn) = set.members.get(index as usize) {
-            return Some(Moved { conn: *conn, index });
+            return Some(MovedMember { conn: *conn, index });
         }
         if set.members.is_empty() {
             self.sets.remove(row.members);
             row.members = NONE;
-            row.flags &= !SET;
+            row.flags &= !HAS_SET;
         }
         None
     }
 
     /// The number of places that a walk over the members visits.
     #[inline]
-    pub fn places(&self, id: u32) -> u32 {
+    pub fn place_count(&self, id: u32) -> u32 {
         let row = self.rows.get(id);
-        match (row.flags & SET != 0, row.members) {
+        match (row.flags & HAS_SET != 0, row.members) {
             (true, set) => self.sets.get(set).members.len() as u32,
             (false, NONE) => 0,
             (false, _) => 1,
@@ -212,7 +212,7 @@ impl Topics {
     #[inline]
     pub fn member(&self, id: u32, place: u32) -> Option<u32> {
         let row = self.rows.get(id);
-        let conn = if row.flags & SET != 0 {
+        let conn = if row.flags & HAS_SET != 0 {
             self.sets.get(row.members).members[place as usize]
         } else {
             row.members
@@ -222,9 +222,9 @@ impl Topics {
 
     /// The member at a place of a walk, or `NONE` if the member has left. `None` after the last place.
     #[inline]
-    pub fn at_place(&self, id: u32, place: u32) -> Option<u32> {
+    pub fn member_or_gap(&self, id: u32, place: u32) -> Option<u32> {
         let row = self.rows.get(id);
-        if row.flags & SET != 0 {
+        if row.flags & HAS_SET != 0 {
             let members = &self.sets.get(row.members).members;
             return members.get(place as usize).copied();
         }
@@ -235,13 +235,13 @@ impl Topics {
     #[inline]
     pub fn only_member(&self, id: u32) -> Option<u32> {
         let row = self.rows.get(id);
-        (row.flags & SET == 0).then_some(row.members)
+        (row.flags & HAS_SET == 0).then_some(row.members)
     }
 
     /// Whether most places of a walk belong to members that have left.
     pub fn is_sparse(&self, id: u32) -> bool {
         let row = self.rows.get(id);
-        if row.flags & SET == 0 {
+        if row.flags & HAS_SET == 0 {
             return false;
         }
         let set = self.sets.get(row.members);
@@ -251,50 +251,50 @@ impl Topics {
     /// Begins a walk: a member that leaves from now on is replaced by a tombstone.
     pub fn begin_walk(&mut self, id: u32) {
         let row = self.rows.get(id);
-        if row.flags & SET != 0 {
-            self.sets.get_mut(row.members).walked = true;
+        if row.flags & HAS_SET != 0 {
+            self.sets.get_mut(row.members).is_walked = true;
         }
     }
 
     /// Ends a walk: fills the places of members that have left, and calls `moved` for the members that fill them. Other members,
     /// which may be very many, keep their places.
-    pub fn end_walk(&mut self, id: u32, mut moved: impl FnMut(Moved)) {
+    pub fn end_walk(&mut self, id: u32, mut moved: impl FnMut(MovedMember)) {
         let row = self.rows.get_mut(id);
-        if row.flags & SET == 0 {
+        if row.flags & HAS_SET == 0 {
             return;
         }
         let set = self.sets.get_mut(row.members);
-        set.walked = false;
+        set.is_walked = false;
         if set.tombstones == 0 {
             return;
         }
-        let mut left = core::mem::take(&mut set.tombstones);
-        let mut at = 0;
-        while left > 0 && at < set.members.len() {
-            if set.members[at] != NONE {
-                at += 1;
+        let mut gaps_left = core::mem::take(&mut set.tombstones);
+        let mut index = 0;
+        while gaps_left > 0 && index < set.members.len() {
+            if set.members[index] != NONE {
+                index += 1;
                 continue;
             }
-            left -= 1;
-            set.members.swap_remove(at);
-            if let Some(conn) = set.members.get(at).filter(|conn| **conn != NONE) {
-                moved(Moved {
+            gaps_left -= 1;
+            set.members.swap_remove(index);
+            if let Some(conn) = set.members.get(index).filter(|conn| **conn != NONE) {
+                moved(MovedMember {
                     conn: *conn,
-                    index: at as u32,
+                    index: index as u32,
                 });
             }
         }
         if set.members.is_empty() {
             self.sets.remove(row.members);
             row.members = NONE;
-            row.flags &= !SET;
+            row.flags &= !HAS_SET;
         }
     }
 
     /// Frees the row if it has no members and no unanswered attaches.
-    pub fn close_if_unused(&mut self, id: u32) {
+    pub fn free_if_unused(&mut self, id: u32) {
         let row = self.rows.get(id);
-        if row.members != NONE || row.waiting > 0 {
+        if row.members != NONE || row.pending_attaches > 0 {
             return;
         }
         self.index.remove(&mut self.rows, id);

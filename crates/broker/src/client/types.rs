@@ -14,6 +14,11 @@ pub(crate) struct SubscriptionRef {
     pub part: u32,
 }
 
+/// A subscription in a list: the connection's row, and the index in the connection's list.
+pub(crate) type SlotAndIndex = (u32, u32);
+/// A group of filters: the connection's row, and the serial number of the group among the connection's filters.
+pub(crate) type SlotAndSerial = (u32, u32);
+
 /// An incomplete input.
 #[derive(Default)]
 pub(crate) struct PartialInput {

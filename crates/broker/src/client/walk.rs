@@ -27,7 +27,7 @@ pub(crate) const TOGETHER_BYTES: usize = 256 << 10;
 const ENDED_BYTES: usize = 64 << 10;
 
 /// Messages that joined together.
-struct Joined {
+struct JoinedMessages {
     /// The place at which these messages end.
     end: u32,
     count: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Walk {
     /// Copies of the messages.
     pub frames: Frames,
     records: VecDeque<Record>,
-    joined: VecDeque<Joined>,
+    joined: VecDeque<JoinedMessages>,
     /// The bytes of the messages as frames.
     bytes: usize,
     /// The bytes in `frames` of messages that have ended.
@@ -100,16 +100,16 @@ impl Walk {
         size_of::<Walk>()
             + self.frames.own_bytes()
             + self.records.capacity() * size_of::<Record>()
-            + self.joined.capacity() * size_of::<Joined>()
+            + self.joined.capacity() * size_of::<JoinedMessages>()
     }
 
     /// Adds the next messages of a turn, as many as have room. Skips messages for a former use of the topic's row.
     fn join(&mut self, delivery: &mut Delivery) {
         // Some members, from the first place on, may already have received the first message.
-        let end = match core::mem::take(&mut delivery.walking) {
+        let end = match core::mem::take(&mut delivery.is_walking) {
             true => {
                 debug_assert!(self.is_empty(), "a topic has one walk");
-                self.place = core::mem::take(&mut delivery.place);
+                self.place = core::mem::take(&mut delivery.walk_place);
                 0
             }
             false => self.place,
@@ -124,11 +124,11 @@ impl Walk {
                 let record = self.frames.copy_with_compressed(&record, &delivery.frames);
                 self.records.push_back(record);
             }
-            delivery.at += 1;
+            delivery.cursor += 1;
         }
         let count = self.len() - count;
         if count > 0 {
-            self.joined.push_back(Joined {
+            self.joined.push_back(JoinedMessages {
                 end,
                 count,
                 own_bytes: self.frames.all_len() - own_bytes,
@@ -147,8 +147,12 @@ impl Walk {
 
     /// The number of messages that end at the current place.
     pub fn ending(&self) -> usize {
-        let here = |joined: &&Joined| joined.end == self.place;
-        self.joined.iter().take_while(here).map(|it| it.count).sum()
+        let ends_here = |joined: &&JoinedMessages| joined.end == self.place;
+        self.joined
+            .iter()
+            .take_while(ends_here)
+            .map(|it| it.count)
+            .sum()
     }
 
     /// Removes the first `count` messages, which have ended.
@@ -165,9 +169,9 @@ impl Walk {
     }
 
     /// Divides a number of deliveries among the turns of the delivered messages. Returns each turn's stamp and part.
-    pub fn parts(&self, deliveries: u64) -> impl Iterator<Item = (u64, u64)> {
-        let all = self.len().max(1) as u64;
-        let part = move |joined: &Joined| deliveries * joined.count as u64 / all;
+    pub fn split_deliveries(&self, deliveries: u64) -> impl Iterator<Item = (u64, u64)> {
+        let message_count = self.len().max(1) as u64;
+        let part = move |joined: &JoinedMessages| deliveries * joined.count as u64 / message_count;
         self.joined.iter().map(move |it| (it.turn.stamp, part(it)))
     }
 
@@ -187,12 +191,12 @@ impl Walk {
 
 /// The waiting deliveries of a flow and, for a topic, the current walk.
 #[derive(Default)]
-pub(crate) struct Parked {
+pub(crate) struct ParkedFlow {
     pub walk: Option<Box<Walk>>,
     pub waiting: VecDeque<Delivery>,
 }
 
-impl Parked {
+impl ParkedFlow {
     /// The number of turns that these deliveries come from.
     pub fn turns(&self) -> usize {
         self.walk.as_ref().map_or(0, |walk| walk.turns()) + self.waiting.len()
@@ -219,7 +223,7 @@ impl Parked {
             && !walk.is_full()
         {
             walk.join(first);
-            if first.at < first.keys.len() {
+            if first.cursor < first.keys.len() {
                 break;
             }
             if let Some(first) = self.waiting.pop_front() {

@@ -153,7 +153,7 @@ impl Matching {
         let row = self.filters.open(filter, client.number().into())?;
         let id = self.filters.value(row);
         if id == NONE {
-            self.holders.took(row, client, self.len(), most);
+            self.holders.record_row(row, client, self.len(), most);
             let id = self.members.insert(Members::One(member));
             self.filters.set_value(row, id);
             return Ok((row, 0));
@@ -191,7 +191,7 @@ impl Matching {
         }
         let ended = Some(self.filters.name(row));
         self.filters.close(row);
-        self.holders.freed(row);
+        self.holders.forget_row(row);
         Removal { moved: None, ended }
     }
 

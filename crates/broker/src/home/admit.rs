@@ -24,7 +24,9 @@ use crate::store::slab::{NONE, SlabRow as _};
 
 /// Whether a copy of the message is recognised by session and packet id.
 fn is_of_session(message: &Publish<'_>) -> bool {
-    message.dedup.is_some_and(|it| it.publisher.is_session())
+    message
+        .dedup
+        .is_some_and(|it| it.publisher.is_qos2_publisher())
 }
 
 /// While the table has room, a client that has its full share of the topics evicts another client's topic only if that topic has been idle for this
@@ -55,7 +57,7 @@ impl Home {
                 recognised => recognised?,
             };
             let data = message.data.len();
-            if let Err(reached) = self.admission.may_keep(message.client, data)
+            if let Err(reached) = self.admission.check_kept_bytes(message.client, data)
                 && self.would_keep(message, settings, rules)
             {
                 return Err(Outcome::NoRoom(reached));
@@ -81,7 +83,7 @@ impl Home {
     ) -> Result<Reserved, Outcome> {
         let (_, _, client) = fact.topic();
         if fact.makes()
-            && let Err(reached) = self.admission.may_write(client, context.now.unix_s)
+            && let Err(reached) = self.admission.check_disk_share(client, context.now.unix_s)
         {
             // A copy of a message that is in the log needs no room.
             match fact {
@@ -100,15 +102,15 @@ impl Home {
         let (hash, _, client) = fact.topic();
         let mut bytes = 0;
         if let Fact::Publish(message) = fact
-            && self.admission.counts_logs()
+            && self.admission.counts_kept_bytes()
             && client.is_known()
             && self.would_keep(message, context.settings, context.rules)
         {
             bytes = message.data.len();
         }
-        self.admission.keep(client, bytes);
+        self.admission.add_kept(client, bytes);
         if let Fact::Publish(message) = fact {
-            self.admission.write(client, message.data.len());
+            self.admission.add_written(client, message.data.len());
         }
         self.topics
             .reservations
@@ -184,7 +186,7 @@ impl Home {
     /// The limit that was reached.
     pub(super) fn make_room_for_topic(&mut self, client: Client, now: Now) -> Result<(), Reason> {
         // The rate is checked before any eviction, since a client that exceeds its rate must not evict topics of others.
-        self.topics.admission.make_topic(client, now.unix_s)?;
+        self.topics.admission.count_new_topic(client, now.unix_s)?;
         let topics = self.topics.rows.len() as usize + self.topics.reservations.to_make();
         let has_share = self
             .topics
@@ -250,7 +252,7 @@ impl Home {
         let taken = self.topics.rows.len() as usize;
         self.topics
             .makers
-            .took(id, client, taken, self.topics.topics_max);
+            .record_row(id, client, taken, self.topics.topics_max);
         if let Some(planned_rules) = &mut self.topics.planned_rules {
             planned_rules.created(id, name);
         }

@@ -109,7 +109,7 @@ impl Home {
         }
         self.topics.index.remove(&mut self.topics.rows, id);
         let row = self.topics.rows.remove(id);
-        self.topics.makers.freed(id);
+        self.topics.makers.forget_row(id);
         let partition_index = self.logs.partition_index_of(&row);
         let Partition { log, forgotten, .. } = &mut self.logs.partitions[partition_index];
         let lost = log.last_lost_offset(row.log).unwrap_or(row.last());

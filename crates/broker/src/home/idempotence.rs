@@ -25,7 +25,7 @@ use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
-use crate::budget::admission::keys::{GROUPS, group_of};
+use crate::budget::admission::keys::{GROUPS, group};
 use crate::budget::world::World;
 use crate::mail::message::{DedupKey, Publish, Release, SessionKey};
 use crate::mail::{Outcome, TopicInfo};
@@ -88,7 +88,7 @@ impl Home {
     ) -> Result<IdempotencyKey, Outcome> {
         let key = self.retries.hash_of_key(message.name, dedup);
         let (group, hash) = (
-            group_of(dedup.publisher),
+            group(dedup.publisher),
             self.retries.hash_of_message(message),
         );
         let window_s = settings.publish.idempotency_window_s;
@@ -285,7 +285,7 @@ impl Home {
         let partition = from.number16()?;
         let session = Party::from_number(from.word()?);
         let (claim, since_s) = (from.number()?, from.number32()?);
-        if !session.is_session() {
+        if !session.is_qos2_publisher() {
             return Err(Damaged("a claim is of no session"));
         }
         if partition >= world.partitions || origin.placement.home_of(partition) != origin.home {
@@ -313,7 +313,7 @@ impl Home {
         let session = Party::from_number(from.word()?);
         let packet_id = from.number16()?;
         let slot = from.byte()?;
-        if !session.is_session() {
+        if !session.is_qos2_publisher() {
             return Err(Damaged("a QoS 2 message is of no session"));
         }
         let home_of = |placement: &Placement| placement.home_of(placement.of_slot(slot));

@@ -161,14 +161,14 @@ mod tests {
 
     #[test]
     fn older_claim_is_void_for_a_minute_of_the_log() {
-        let (mut claims, session) = (PartitionClaims::default(), Party::session(1));
+        let (mut claims, session) = (PartitionClaims::default(), Party::qos2_publisher(1));
         claims.note(session, 0, 100);
         assert!(claims.bytes() == 0, "there is no claim outside a cluster");
         claims.note(session, 20, 100);
         claims.note(session, 10, 110);
         assert!(claims.is_outdated(session, 19, 159) && claims.is_outdated(session, 0, 100));
         assert!(!claims.is_outdated(session, 20, 100) && !claims.is_outdated(session, 21, 100));
-        assert!(!claims.is_outdated(Party::session(2), 1, 100));
+        assert!(!claims.is_outdated(Party::qos2_publisher(2), 1, 100));
         assert!(!claims.is_outdated(session, 19, 160));
         claims.note(session, 30, 150);
         claims.forget_old(209);

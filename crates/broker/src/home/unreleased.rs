@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(table.slots_of(SessionKey::new(1, 0)), [20, 10]);
         table.release(SessionKey::new(1, 0), |slot| slot == 10);
         assert!(has(&table, 1, 2) && !has(&table, 1, 3));
-        table.retain(|session| session == Party::session(2));
+        table.retain(|session| session == Party::qos2_publisher(2));
         assert!(!has(&table, 1, 2) && has(&table, 2, 1));
     }
 }

@@ -352,7 +352,7 @@ impl Log {
     fn is_spared(&self, id: u32, all_bytes: usize) -> bool {
         let entry = self.entries.get(id);
         let owner = entry.owner(self.blobs.get(entry.blob));
-        self.counts.home.holdings.spares(owner, all_bytes)
+        self.counts.home.holdings.is_spared(owner, all_bytes)
     }
 
     /// The chain whose oldest message is removed next. Each chain's share is `share` bytes. `found` contains the result of the last call: the other

@@ -85,7 +85,7 @@ pub(crate) fn check_stored_message(
     check_fields(headers.content_type, headers.event, headers.key)?;
     if let Some(dedup) = dedup {
         check_idempotency_key(dedup.key)?;
-        if dedup.publisher.is_session() && dedup.session_key().is_none() {
+        if dedup.publisher.is_qos2_publisher() && dedup.session_key().is_none() {
             return Err("a message of a session has no packet id");
         }
     }

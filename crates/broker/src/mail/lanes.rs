@@ -389,14 +389,14 @@ impl Lanes {
             return;
         }
         let stopped = self.find_stopped();
-        valve.change(&self.stopped, &stopped);
+        valve.replace_stopped(&self.stopped, &stopped);
         self.stopped = stopped;
     }
 
     /// Whether a party waits for the carriers of this home. The shard must poll, since no event reports that carriers have caught up.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        self.stopped.is_any()
+        self.stopped.has_any()
     }
 
     fn find_stopped(&mut self) -> StoppedGroups {
@@ -409,7 +409,7 @@ impl Lanes {
         match self.under_way.len() {
             held if held < most => StoppedGroups::default(),
             held if held >= ALL_WAIT_FACTOR * most => StoppedGroups::ALL,
-            _ => StoppedGroups::of(self.under_way.iter().map(|turn| &turn.visits_by_group)),
+            _ => StoppedGroups::heaviest(self.under_way.iter().map(|turn| &turn.visits_by_group)),
         }
     }
 }

@@ -87,7 +87,7 @@ pub struct DedupKey<F> {
 impl DedupKey<&[u8]> {
     /// The key of a QoS 2 message of a recorded MQTT session, and the claim of the connection that sent this copy (see [`SessionKeyBytes`]).
     pub(crate) fn session_key(&self) -> Option<(SessionKey, u64)> {
-        if !self.publisher.is_session() {
+        if !self.publisher.is_qos2_publisher() {
             return None;
         }
         let (packet_id, claim) = self.key.split_first_chunk()?;
@@ -116,7 +116,7 @@ impl SessionKey {
     /// The key of this packet id in the session with this token.
     pub(crate) fn new(token: u64, packet_id: u16) -> SessionKey {
         SessionKey {
-            session: Party::session(token),
+            session: Party::qos2_publisher(token),
             packet_id,
         }
     }

@@ -24,4 +24,4 @@ pub(crate) type Extra = client::side::Extra<AllProtocols>;
 /// several topics always has one.
 const _: () = assert!(size_of::<Extra>() <= 184);
 /// One of several topics of a connection.
-pub(crate) type Sub = client::side::Sub<SubscriptionState>;
+pub(crate) type Sub = client::side::ListedSubscription<SubscriptionState>;

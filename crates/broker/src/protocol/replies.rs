@@ -7,10 +7,10 @@ use crate::base::reason::Reason;
 use crate::client::codec::SubscriptionHandler as _;
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::joining::awaits_page;
-use crate::client::list::{count_answered_page, part_named};
+use crate::client::list::{count_answered_page, index_if_current};
 use crate::client::protocols::protocol_of;
 use crate::client::row::{COUNTED, LIVE, SUBSCRIPTION_LIST, State};
-use crate::client::subscriptions::{flags_of, parts, topic_of, update_presence};
+use crate::client::subscriptions::{flags_of, subscription_count, topic_of, update_presence};
 use crate::client::types::SubscriptionRef;
 use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames, Outcome, Page, ReplyTo, Tell, WillOutcome};
@@ -122,7 +122,7 @@ impl Front {
         let (clients, subs, _, queues) = self.parts();
         let (slot, counted) = (to.slot, page.counted);
         if !page.is_next_page {
-            subs.topics.get_mut(topic).waiting -= 1;
+            subs.topics.get_mut(topic).pending_attaches -= 1;
         }
         let mut sub_index = None;
         if clients.conns.is_waiting_for(to) {
@@ -136,7 +136,7 @@ impl Front {
             ) {
                 return;
             }
-            sub_index = part_named(&self.clients.conns, slot, to.part);
+            sub_index = index_if_current(&self.clients.conns, slot, to.part);
         }
         let (clients, subs, ..) = self.parts();
         let Some(sub_index) =
@@ -144,10 +144,10 @@ impl Front {
         else {
             // The connection that asked has ended.
             if counted {
-                subs.leave(&clients.ctx, topic);
+                subs.detach(&clients.ctx, topic);
             }
             if !page.is_next_page {
-                subs.topics.close_if_unused(topic);
+                subs.topics.free_if_unused(topic);
             }
             return;
         };
@@ -175,7 +175,7 @@ impl Front {
         if !may_be_present(&clients.conns, slot) {
             return;
         }
-        let sub_count = parts(&clients.conns, slot);
+        let sub_count = subscription_count(&clients.conns, slot);
         clients.meter.work.steps.add(sub_count as usize);
         for sub_index in 0..sub_count {
             let topic = topic_of(&clients.conns, slot, sub_index);

@@ -133,7 +133,7 @@ impl Protocol<AllProtocols> for Request {
             State::Waiting => row.link.deadline_s = 0,
             State::Poll => end_poll(front, slot, io),
             _ => {
-                clients.scratch.note_close_reason(Closed::Timeout);
+                clients.scratch.set_close_reason(Closed::Timeout);
                 clients.drop_connection(slot, CloseMode::Now);
             }
         }

@@ -27,7 +27,7 @@ pub(crate) fn encode_once(
     }
     for n in 0..feed.run.all_records().len() {
         let record = feed.run.all_records()[n];
-        let id = &mut clients.scratch.id;
+        let id = &mut clients.scratch.position;
         id.clear();
         if encoding.names_position() {
             position::write(id, Position::new(clients.ctx.world.epoch, record.offset));

@@ -27,13 +27,13 @@ impl Shard {
     #[inline]
     pub(super) fn take_own_asks(&mut self) {
         if let Some(asked) = self.front.subs.lanes.take_own_asks() {
-            self.take_asks(self.front.clients.ctx.own_shard, asked);
+            self.carry_out_or_queue_asks(self.front.clients.ctx.own_shard, asked);
         }
     }
 
     /// Carries out the asks of a shard in order, until the budget of the turn (a pass of the shard's loop) is spent. The rest waits for later
     /// turns.
-    pub(crate) fn take_asks(&mut self, from: ShardId, asked: WaitingAsks) {
+    pub(crate) fn carry_out_or_queue_asks(&mut self, from: ShardId, asked: WaitingAsks) {
         // Mail without asks needs no budget.
         let spent = !asked.asks.is_empty() && self.front.clients.meter.work.is_spent();
         let lane = &mut self.front.subs.lanes.to[from as usize];
@@ -187,7 +187,7 @@ impl Shard {
                 recorded: Some(claim),
                 ..
             } if self.front.clients.ctx.world.replicates_sessions() => {
-                self.hold_session(from, to, (hash, &client), claim.token, owner);
+                self.give_session(from, to, (hash, &client), claim.token, owner);
             }
             Ask::SessionOpen {
                 to,
@@ -210,14 +210,14 @@ impl Shard {
                     owner,
                     recorded,
                 };
-                self.session_open(claim, (hash, &client));
+                self.open_session(claim, (hash, &client));
             }
             // The record of the connection's end has closed the session already.
             Ask::SessionClose(_) if self.front.clients.ctx.world.replicates_sessions() => {}
             Ask::SessionClose(session) if self.sessions.claim_to(session.id).is_some() => {
                 // If the session ends, the record of the claim has ended it in the log.
                 let ended = session.kept.as_ref().map_or(session.token, |_| 0);
-                self.session_close(*session);
+                self.close_session(*session);
                 self.release_tokens([ended, 0]);
             }
             Ask::SessionClose(mut session) => {
@@ -238,7 +238,7 @@ impl Shard {
                 };
                 // The end of a session with a will is recorded after the will was published.
                 let ends = left.has_ended && session.will.is_none();
-                self.session_close(*session);
+                self.close_session(*session);
                 match name {
                     Some(name) if ends => self.record_state_or_end(&name, Some(left), 0),
                     None if ends => self.release_tokens([left.token, 0]),

@@ -104,7 +104,7 @@ impl NodeContext<'_> {
             .all(|it| it.read_to == ReadTo::End)
         {
             let interruptions = &self.ctx.world.admission.interruptions;
-            interruptions.has_read_to_end(cluster.interruption);
+            interruptions.count_read_to_end(cluster.interruption);
         }
     }
 }

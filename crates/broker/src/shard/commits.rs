@@ -32,7 +32,7 @@ use crate::shard::pending_request::{PendingRequest, Request};
 impl Shard {
     /// Queues a batch that was committed to the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
-        if let Some((at, _)) = part(&mut self.home, of.header.partition) {
+        if let Some((at, _)) = partition_at_home(&mut self.home, of.header.partition) {
             self.commits.committed(at, of);
         }
     }
@@ -65,7 +65,7 @@ impl Shard {
 
     /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], until the turn's budget is spent. Returns whether
     /// it has looked for any. The records of these requests stay in flight, and are applied later without a second answer.
-    pub(crate) fn answer_late(&mut self) -> bool {
+    pub(crate) fn answer_overdue_requests(&mut self) -> bool {
         let Front { clients, subs, .. } = &mut self.front;
         let (mut any, lanes) = (false, &mut subs.lanes);
         while self.commits.may_have_late() && (!clients.meter.work.is_spent() || !any) {
@@ -280,14 +280,20 @@ impl Shard {
     ///
     /// # Errors
     /// The batch fails the check, and the log is not replicated. No record of the batch is applied.
-    pub fn fold(&mut self, header: &Header, batch: &[u8], now: Now) -> Result<(), Damaged> {
+    pub fn apply_logged_batch(
+        &mut self,
+        header: &Header,
+        batch: &[u8],
+        now: Now,
+    ) -> Result<(), Damaged> {
         self.front.clients.ctx.now = now;
         let world = &self.front.clients.ctx.world;
         let is_replicated = world.is_replicated();
         if let Err(why) = batch::check(batch, world.placement(), is_replicated) {
             return if is_replicated { Ok(()) } else { Err(why) };
         }
-        let Some((at, Home { logs, .. })) = part(&mut self.home, header.partition) else {
+        let Some((at, Home { logs, .. })) = partition_at_home(&mut self.home, header.partition)
+        else {
             return Ok(());
         };
         let known = match is_replicated {
@@ -324,7 +330,7 @@ impl Shard {
     /// Begins a new epoch of a partition whose log is damaged and may have lost records before its end. Called after the last batch.
     /// Clients with older positions are told of a gap. `base` is the first offset of the log's last life (the time since the last start).
     pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {
-        if let Some((at, home)) = part(&mut self.home, partition)
+        if let Some((at, home)) = partition_at_home(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
         {
             home.begin_epoch(at, base, &self.front.clients.ctx.world.rules);
@@ -332,14 +338,14 @@ impl Shard {
     }
 
     /// The partitions of this home, each with its last offset. Called after the last batch was read.
-    pub fn ends(&self) -> Vec<(PartitionId, u64)> {
+    pub fn last_offsets(&self) -> Vec<(PartitionId, u64)> {
         let home = self.home.iter();
         home.flat_map(|home| home.logs.ends()).collect()
     }
 
     /// Sets the lives of the log (each start on the log begins a life), the new one included. Positions of all these lives are valid. Called
     /// on every shard, after the last batch.
-    pub fn follow_lives(&mut self, lives: &Arc<Lives>) {
+    pub fn set_lives(&mut self, lives: &Arc<Lives>) {
         self.front.clients.ctx.lives = lives.clone();
         if let Some(home) = &mut self.home {
             home.follow_lives(lives.clone());
@@ -363,7 +369,10 @@ impl Shard {
 }
 
 /// The index of a partition at this home; `None` if another home keeps the partition.
-fn part(home: &mut Option<Home>, partition: PartitionId) -> Option<(usize, &mut Home)> {
+fn partition_at_home(
+    home: &mut Option<Home>,
+    partition: PartitionId,
+) -> Option<(usize, &mut Home)> {
     let home = home.as_mut()?;
     Some((home.logs.partition_index_here(partition)?, home))
 }

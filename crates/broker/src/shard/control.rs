@@ -4,8 +4,8 @@ use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use crate::protocol::front::Front;
 use crate::shard::control::connections::{
-    client_ids, connection, connections_page, end_by_order, end_session, order_connections,
-    session, sessions_page,
+    client_ids, connections_page, end_by_order, end_session, find_connection, find_session,
+    order_connections, sessions_page,
 };
 use crate::shard::control::hooks::carry_out_hooks;
 use crate::shard::control::topics::{
@@ -21,7 +21,7 @@ mod hooks;
 pub(in crate::shard) mod topics;
 
 impl Shard {
-    pub(crate) fn control<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
+    pub(crate) fn carry_out_order<I: Io>(&mut self, ticket: Ticket, control: Control, io: &mut I) {
         let Front { clients, subs, .. } = &mut self.front;
         let report = match control {
             Control::Accounts => Report::Accounts(Box::new((self.stats(), self.accounts()))),
@@ -44,7 +44,7 @@ impl Shard {
                 Report::Messages(log_page(self.home.as_mut(), &clients.ctx, &page))
             }
             // While a snapshot is written, nothing may change.
-            Control::Purge(..) | Control::Delete(_) | Control::Publish(_) if self.stopped => {
+            Control::Purge(..) | Control::Delete(_) | Control::Publish(_) if self.is_stopped => {
                 Report::Outcome(Outcome::Unknown)
             }
             order @ (Control::Purge(..) | Control::Delete(_) | Control::Publish(_)) => {
@@ -55,7 +55,7 @@ impl Shard {
                 Report::Connections(connections_page(clients, subs, &which, from, most, io))
             }
             Control::Connection(id) => {
-                Report::Connection(connection(clients, subs, id, io).map(Box::new))
+                Report::Connection(find_connection(clients, subs, id, io).map(Box::new))
             }
             Control::ClientIds(sessions) => {
                 Report::ClientIds(client_ids(&self.sessions, &sessions))
@@ -65,11 +65,11 @@ impl Shard {
                 Report::Sessions(sessions_page(&self.sessions, from, most, now))
             }
             Control::Session(name) => {
-                let found = session(&self.sessions, clients, &name);
+                let found = find_session(&self.sessions, clients, &name);
                 Report::Session(found.map(Box::new))
             }
             // While a snapshot is written, nothing may change.
-            Control::EndSession(_) if self.stopped => Report::Ended(Ended::default()),
+            Control::EndSession(_) if self.is_stopped => Report::Ended(Ended::default()),
             Control::EndSession(name) if clients.ctx.world.replicates_sessions() => {
                 Report::Ended(self.record_end_by_operator(&name))
             }
@@ -88,7 +88,7 @@ impl Shard {
                 Report::RulesPrepared(home.is_some_and(|home| home.topics.prepare_rules(&world)))
             }
             Control::Settings(world) => {
-                self.change(world);
+                self.change_settings(world);
                 Report::Done
             }
             Control::Floors(partition, offset, names) => {

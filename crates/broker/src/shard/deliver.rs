@@ -15,8 +15,8 @@ use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT, page_visits};
 use crate::client;
 use crate::client::deliveries::Flow;
-use crate::client::delivery::{Delivery, Run, is_answer, key_of};
-use crate::client::run::cost_of_bytes;
+use crate::client::delivery::{Delivery, RunProgress, is_answer, key_of};
+use crate::client::run::visits_for_bytes;
 use crate::client::walk::{TOGETHER_BYTES, TOGETHER_MAX};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
@@ -26,11 +26,11 @@ use crate::shard::flows::{charge_encoding, count_written, end_walk, park_topic};
 use crate::store::slab::NONE;
 
 /// The search for a tell's topic among this many flows costs as much as one visit.
-const LOOKS_PER_VISIT: usize = 64;
+const FLOWS_EXAMINED_PER_VISIT: usize = 64;
 /// While other deliveries wait, a fan-out becomes a flow after this many visits. A flow costs about as much as these visits.
 const CROWDED_VISITS: u32 = 16;
 /// The cost of a tell to one connection, in visits.
-fn cost_of(tell: &Tell) -> u32 {
+fn visits_for_tell(tell: &Tell) -> u32 {
     match tell {
         Tell::Page { page, .. } => page_visits(page.count),
         Tell::Matches { page, .. } => page_visits(page.count),
@@ -50,33 +50,33 @@ impl Deliveries {
         tells: Vec<Tell>,
         frames: Arc<Frames>,
     ) {
-        let mut keys = core::mem::take(&mut self.keys);
+        let mut keys = core::mem::take(&mut self.spare_keys);
         keys.reserve(tells.len());
-        let mut ordered = false;
+        let mut is_ordered = false;
         for (n, tell) in tells.iter().enumerate() {
             keys.push(key_of(tell, n));
-            ordered |= matches!(tell, Tell::Match { .. } | Tell::Matches { .. });
+            is_ordered |= matches!(tell, Tell::Match { .. } | Tell::Matches { .. });
         }
-        if ordered {
+        if is_ordered {
             keep_order(conns, &tells, &mut keys);
         }
         keys.sort_unstable();
         let has_answers = keys.first().is_some_and(|key| is_answer(*key));
-        let queue = match has_answers || !self.came.is_empty() {
-            true => &mut self.came,
+        let queue = match has_answers || !self.with_answers.is_empty() {
+            true => &mut self.with_answers,
             false => &mut self.queued,
         };
         queue.push_back(Delivery {
             tells,
             frames,
             keys,
-            at: 0,
-            place: 0,
-            walking: false,
+            cursor: 0,
+            walk_place: 0,
+            is_walking: false,
             home,
-            ordered,
-            run: Run::default(),
-            turns: Vec::new(),
+            is_ordered,
+            run: RunProgress::default(),
+            turn_frames: Vec::new(),
         });
     }
 }
@@ -92,34 +92,38 @@ impl Front {
 
     /// Works through the deliveries. Returns false if the budget of visits is spent first.
     pub(crate) fn deliver<I: Io>(&mut self, budget: &mut u32, io: &mut I) -> bool {
-        let all = *budget;
-        let reserved = self.feed.deliveries.reserved(all);
+        let visits_at_start = *budget;
+        let reserved = self.feed.deliveries.reserve_visits(visits_at_start);
         *budget -= reserved;
         self.deliver_answers(budget, io);
         self.deliver_queued(budget, io);
         *budget += reserved;
         self.deliver_flows(budget, io);
-        self.clients.meter.work.steps.add((all - *budget) as usize);
+        self.clients
+            .meter
+            .work
+            .steps
+            .add((visits_at_start - *budget) as usize);
         let done = self.feed.deliveries.is_empty();
         if !done {
             let made = self.feed.forms.take_encoded_bytes();
             self.clients.meter.work.steps.add_bytes(made);
         }
-        self.feed.deliveries.late = !self.feed.deliveries.queued.is_empty();
+        self.feed.deliveries.has_leftovers = !self.feed.deliveries.queued.is_empty();
         done
     }
 
     /// Delivers the answers among the new tells, before all other tells.
     fn deliver_answers<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
-            && let Some(mut delivery) = self.feed.deliveries.came.pop_front()
+            && let Some(mut delivery) = self.feed.deliveries.with_answers.pop_front()
         {
             let frames = delivery.frames.clone();
             while *budget > 0 && delivery.next_is_answer() {
-                self.step(&mut delivery, &frames, budget, io);
+                self.carry_out_next_tell(&mut delivery, &frames, budget, io);
             }
             match delivery.next_is_answer() {
-                true => self.feed.deliveries.came.push_front(delivery),
+                true => self.feed.deliveries.with_answers.push_front(delivery),
                 false => self.feed.deliveries.queued.push_back(delivery),
             }
         }
@@ -133,30 +137,31 @@ impl Front {
             let deliveries = &mut self.feed.deliveries;
             let ordered = Flow::ordered(delivery.home);
             if deliveries.has(ordered) {
-                deliveries.park(ordered, ordered.own_party(), delivery);
+                deliveries.park(ordered, ordered.solo_party(), delivery);
                 continue;
             }
-            if delivery.ordered {
-                deliveries.take_together(&mut delivery);
+            if delivery.is_ordered {
+                deliveries.join_next_deliveries(&mut delivery);
             }
-            if delivery.ordered && deliveries.has_flows() {
-                let looks = ((delivery.keys.len() - delivery.at) / LOOKS_PER_VISIT) as u32;
+            if delivery.is_ordered && deliveries.has_flows() {
+                let looks =
+                    ((delivery.keys.len() - delivery.cursor) / FLOWS_EXAMINED_PER_VISIT) as u32;
                 // The budget keeps at least one visit, so that even the longest delivery begins.
                 *budget = budget.saturating_sub(looks).max(1);
                 if let Some(topic) = flow_before(&self.clients.conns, deliveries, &delivery) {
-                    deliveries.wait_for(topic, delivery);
+                    deliveries.park_behind(topic, delivery);
                     continue;
                 }
             }
             if self.deliver_tells(&mut delivery, budget, io) {
                 self.recycle_delivery(delivery);
-            } else if delivery.is_at_others() {
-                let others = Flow::others(delivery.home);
+            } else if delivery.is_at_single_tells() {
+                let others = Flow::to_single_connections(delivery.home);
                 let deliveries = &mut self.feed.deliveries;
-                deliveries.park(others, others.own_party(), delivery);
-            } else if delivery.ordered && (delivery.run.len > 0 || delivery.walking) {
+                deliveries.park(others, others.solo_party(), delivery);
+            } else if delivery.is_ordered && (delivery.run.len > 0 || delivery.is_walking) {
                 let deliveries = &mut self.feed.deliveries;
-                deliveries.park(ordered, ordered.own_party(), delivery);
+                deliveries.park(ordered, ordered.solo_party(), delivery);
             } else {
                 self.feed.deliveries.queued.push_front(delivery);
             }
@@ -175,10 +180,10 @@ impl Front {
         let before = self.clients.meter.stats.delivered;
         let done = loop {
             charge_encoding(&mut self.feed.forms, budget);
-            let Some(key) = delivery.keys.get(delivery.at) else {
+            let Some(key) = delivery.keys.get(delivery.cursor) else {
                 break true;
             };
-            if *budget == 0 || self.feed.deliveries.parks(delivery) {
+            if *budget == 0 || self.feed.deliveries.must_park_rest(delivery) {
                 break false;
             }
             let crowded = self.feed.deliveries.has_flows();
@@ -195,20 +200,20 @@ impl Front {
                 );
                 continue;
             }
-            let next =
-                &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCH_ROWS)];
+            let next = &delivery.keys
+                [delivery.cursor..delivery.keys.len().min(delivery.cursor + PREFETCH_ROWS)];
             // Prefetching a single row saves nothing.
-            if delivery.at.is_multiple_of(PREFETCH_ROWS) && next.len() > 1 {
+            if delivery.cursor.is_multiple_of(PREFETCH_ROWS) && next.len() > 1 {
                 prefetch(&self.clients.conns, &self.subs.topics, next);
             }
             let topic = Delivery::topic_of(*key);
-            let share = match crowded || self.feed.deliveries.late {
+            let share = match crowded || self.feed.deliveries.has_leftovers {
                 true => CROWDED_VISITS.min(*budget),
                 false => *budget,
             };
-            let mut left = share;
-            let done = self.step(delivery, &frames, &mut left, io);
-            *budget -= share - left;
+            let mut share_left = share;
+            let done = self.carry_out_next_tell(delivery, &frames, &mut share_left, io);
+            *budget -= share - share_left;
             match topic {
                 _ if done => {}
                 Some(topic) => park_topic(
@@ -226,14 +231,14 @@ impl Front {
     }
 
     /// Carries out the tell at the cursor, or a run of tells. Returns false if the budget is spent first.
-    pub(super) fn step<I: Io>(
+    pub(super) fn carry_out_next_tell<I: Io>(
         &mut self,
         delivery: &mut Delivery,
         frames: &Frames,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let tell = &delivery.tells[delivery.keys[delivery.at] as u32 as usize];
+        let tell = &delivery.tells[delivery.keys[delivery.cursor] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
             let end = collect_run(&mut self.feed.run, delivery, topic);
             // The topic's row may have been freed meanwhile, but not in the middle of a walk: members that have left keep their places
@@ -243,11 +248,11 @@ impl Front {
             {
                 return false;
             }
-            delivery.at = end;
+            delivery.cursor = end;
             return true;
         }
         if matches!(tell, Tell::Match { .. }) {
-            return self.match_run(delivery, frames, budget, io);
+            return self.deliver_filter_run(delivery, frames, budget, io);
         }
         if let Tell::Gone { topic, serial } | Tell::Displaced { topic, serial } = *tell {
             let gone = matches!(tell, Tell::Gone { .. });
@@ -256,13 +261,13 @@ impl Front {
             {
                 return false;
             }
-            delivery.at += 1;
+            delivery.cursor += 1;
             return true;
         }
-        *budget = budget.saturating_sub(cost_of(tell));
+        *budget = budget.saturating_sub(visits_for_tell(tell));
         self.handle_reply(delivery.home, tell, frames, io);
         self.carry_out_ends(io);
-        delivery.at += 1;
+        delivery.cursor += 1;
         true
     }
 
@@ -275,35 +280,35 @@ impl Front {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let (mut done, cost) = (true, cost_of_bytes(self.feed.run.bytes));
-        if self.subs.topics.places(topic) == 1 && !delivery.walking {
+        let (mut done, cost) = (true, visits_for_bytes(self.feed.run.bytes));
+        if self.subs.topics.place_count(topic) == 1 && !delivery.is_walking {
             match self.subs.topics.member(topic, 0) {
                 Some(conn) => self.visit_member(conn, cost, topic, frames, budget, io),
                 None => *budget = budget.saturating_sub(1),
             }
         } else {
-            if !delivery.walking {
+            if !delivery.is_walking {
                 self.subs.topics.begin_walk(topic);
-                (delivery.walking, delivery.place) = (true, 0);
+                (delivery.is_walking, delivery.walk_place) = (true, 0);
             }
-            while let Some(conn) = self.subs.topics.at_place(topic, delivery.place) {
+            while let Some(conn) = self.subs.topics.member_or_gap(topic, delivery.walk_place) {
                 if *budget == 0 {
                     done = false;
                     break;
                 }
-                delivery.place += 1;
+                delivery.walk_place += 1;
                 match conn {
                     NONE => *budget = budget.saturating_sub(1),
                     conn => self.visit_member(conn, cost, topic, frames, budget, io),
                 }
             }
             if done {
-                delivery.walking = false;
+                delivery.is_walking = false;
                 end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
             }
         }
         if done && self.subs.topics.is_current(topic, serial) {
-            self.subs.topics.close_if_unused(topic);
+            self.subs.topics.free_if_unused(topic);
         }
         done
     }
@@ -374,7 +379,7 @@ fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
 /// Collects the run of live messages at the cursor. Returns the end of the run.
 fn collect_run(messages: &mut client::run::Run, delivery: &Delivery, of: u32) -> usize {
     let mut bytes = 0;
-    let run = delivery.keys[delivery.at..]
+    let run = delivery.keys[delivery.cursor..]
         .iter()
         .take(TOGETHER_MAX)
         .map_while(|key| match &delivery.tells[*key as u32 as usize] {
@@ -385,7 +390,7 @@ fn collect_run(messages: &mut client::run::Run, delivery: &Delivery, of: u32) ->
             _ => None,
         });
     messages.begin(run);
-    delivery.at + messages.records().len()
+    delivery.cursor + messages.records().len()
 }
 
 /// Charges the budget with the time of matching since the count of steps was `before`, even if nothing matched.

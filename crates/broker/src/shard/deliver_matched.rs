@@ -11,7 +11,7 @@
 //!
 //! A run has two phases. The first sends each message to the exact subscribers of its topic. The second sends the messages to the connections
 //! with filters. An MQTT connection may subscribe to a topic by name and by filter. The first phase skips this connection
-//! (`Clients::has_match`), so that it gets the message once, in the second phase.
+//! (`Clients::has_live_match`), so that it gets the message once, in the second phase.
 //!
 //! Before the first visit of the second phase, the pairs of message and connection are collected and sorted by connection. The list has
 //! about as many pairs as four turns can visit. If the messages of a single topic have more pairs, these messages become a *broad run*. A
@@ -33,9 +33,9 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::client;
-use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
+use crate::client::delivery::{Addressee, BroadVisits, Delivery, Matched, RunProgress};
 use crate::client::joining::filter_subscriptions;
-use crate::client::run::cost_of_bytes;
+use crate::client::run::visits_for_bytes;
 use crate::client::walk::TOGETHER_BYTES;
 use crate::filters::matching::{FilterSubscriptions, MatchedFilter, Member};
 use crate::io::Io;
@@ -53,7 +53,7 @@ const TURNS_OF_RUN: usize = 4;
 
 impl Front {
     /// Continues the run at the delivery's cursor, or begins a new run. Returns false if the budget is spent before the run ends.
-    pub(crate) fn match_run<I: Io>(
+    pub(crate) fn deliver_filter_run<I: Io>(
         &mut self,
         delivery: &mut Delivery,
         frames: &Frames,
@@ -66,11 +66,11 @@ impl Front {
             charge_matching(&self.clients.meter.work, before, budget);
             *budget = budget.saturating_sub((delivery.run.visits.len() / PAIRS_PER_VISIT) as u32);
         }
-        if !self.deliver_exact(delivery, frames, budget, io) {
+        if !self.deliver_to_exact_subscribers(delivery, frames, budget, io) {
             return false;
         }
         let messages: Vec<Matched> = (0..delivery.run.len)
-            .map(|n| message_of(&self.subs.topics, delivery, n))
+            .map(|n| current_message(&self.subs.topics, delivery, n))
             .collect();
         let run = &mut self.feed.run;
         run.begin(messages.iter().map(|message| message.record));
@@ -99,11 +99,12 @@ impl Front {
             let same = rest.iter().take_while(|due| due.slot == first.slot);
             let (slot, len) = (first.slot, same.count());
             delivery.run.next_visit += len;
-            let all = &delivery.run.visits[delivery.run.next_visit - len..delivery.run.next_visit];
+            let addressees =
+                &delivery.run.visits[delivery.run.next_visit - len..delivery.run.next_visit];
             let visit = Visit::begin(&self.clients, slot);
-            self.deliver_live_matches(slot, (all, &messages, frames), io);
+            self.deliver_live_matches(slot, (addressees, &messages, frames), io);
             self.carry_out_ends(io);
-            visit.charge(&self.clients, cost_of_bytes(len * message_bytes), budget);
+            visit.charge(&self.clients, visits_for_bytes(len * message_bytes), budget);
         }
         let matching = &mut self.subs.matching;
         for message in &messages {
@@ -115,7 +116,7 @@ impl Front {
 
     /// Does the first phase of a run: sends the messages to the exact subscribers of their topics. Returns false if the budget is spent
     /// before the phase ends.
-    fn deliver_exact<I: Io>(
+    fn deliver_to_exact_subscribers<I: Io>(
         &mut self,
         delivery: &mut Delivery,
         frames: &Frames,
@@ -126,7 +127,7 @@ impl Front {
             if *budget == 0 {
                 return false;
             }
-            let (topic, serial, count) = exact_run(&mut self.feed.run, delivery);
+            let (topic, serial, count) = collect_exact_run(&mut self.feed.run, delivery);
             if topic != NONE
                 && self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(delivery, topic, serial, frames, budget, io)
@@ -143,7 +144,7 @@ impl Front {
     fn deliver_broad<I: Io>(
         &mut self,
         home: ShardId,
-        broad: &mut Broad,
+        broad: &mut BroadVisits,
         messages: &[Matched],
         frames: &Frames,
         budget: &mut u32,
@@ -190,7 +191,7 @@ impl Front {
                     self.deliver_live_matches(*slot, (&all, messages, frames), io);
                     self.carry_out_ends(io);
                 }
-                visit.charge(&self.clients, cost_of_bytes(self.feed.run.bytes), budget);
+                visit.charge(&self.clients, visits_for_bytes(self.feed.run.bytes), budget);
             }
         }
     }
@@ -198,8 +199,8 @@ impl Front {
 
 /// Message `n` of the run. The home identifies the message's topic by a row of this shard's table of topics. If another topic now uses that
 /// row, the message's topic has no exact subscriber at this shard any more, and the row of the result is `NONE`.
-fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
-    let mut message = delivery.matched(n);
+fn current_message(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
+    let mut message = delivery.filter_message(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
         && topic != NONE
         && !topics.is_current(topic, serial)
@@ -231,8 +232,8 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
 
 /// Collects in `run` the next messages of one topic, as many as fit into one write, for the exact subscribers of the topic. Returns the
 /// topic's row and serial, and the number of messages.
-fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usize) {
-    let at = |n: usize| match *delivery.tell(n) {
+fn collect_exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usize) {
+    let match_at = |n: usize| match *delivery.tell(n) {
         Tell::Match {
             topic,
             serial,
@@ -241,9 +242,9 @@ fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usiz
         } => (topic, serial, record),
         _ => unreachable!("a run is of matches"),
     };
-    let (topic, serial, _) = at(delivery.run.sent_by_topic);
+    let (topic, serial, _) = match_at(delivery.run.sent_by_topic);
     let mut bytes = 0;
-    let messages = (delivery.run.sent_by_topic..delivery.run.len).map(at);
+    let messages = (delivery.run.sent_by_topic..delivery.run.len).map(match_at);
     run.begin(messages.map_while(|(of, life, record)| {
         let is_next = (of, life) == (topic, serial) && bytes < TOGETHER_BYTES;
         bytes += record.frame_bytes();
@@ -253,18 +254,20 @@ fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usiz
 }
 
 /// The number of messages from the cursor on that have the same topic and fit into one write.
-fn same_topic(delivery: &Delivery, frames: &Frames) -> usize {
-    let of = |n| match delivery.try_tell(n) {
+fn count_same_topic(delivery: &Delivery, frames: &Frames) -> usize {
+    let name_and_len = |n| match delivery.try_tell(n) {
         Some(Tell::Match { name, record, .. }) => Some((frames.name(*name), record.frame_bytes())),
         _ => None,
     };
-    let first = of(0).map(|(name, _)| name);
+    let first = name_and_len(0).map(|(name, _)| name);
     let mut bytes = 0;
-    let same = (0..RUN_MAX).map_while(of).take_while(|(name, len)| {
-        let is_next = Some(*name) == first && bytes < TOGETHER_BYTES;
-        bytes += len;
-        is_next
-    });
+    let same = (0..RUN_MAX)
+        .map_while(name_and_len)
+        .take_while(|(name, len)| {
+            let is_next = Some(*name) == first && bytes < TOGETHER_BYTES;
+            bytes += len;
+            is_next
+        });
     same.count()
 }
 
@@ -274,11 +277,11 @@ fn begin_broad(
     matching: &mut Matching,
     home: ShardId,
     sets: impl Iterator<Item = MatchedFilter> + Clone,
-) -> Broad {
+) -> BroadVisits {
     let mut rows: Vec<u32> = sets.clone().map(|set| set.row).collect();
     rows.sort_unstable();
     matching.begin_walk(home, sets);
-    Broad {
+    BroadVisits {
         rows,
         visited: alloc::vec![0; conns.end().div_ceil(64) as usize],
     }
@@ -289,23 +292,23 @@ fn begin_broad(
 fn extend_run(
     clients: &Clients,
     matching: &mut Matching,
-    run: &mut Run,
+    run: &mut RunProgress,
     messages_max: usize,
     delivery: &Delivery,
     frames: &Frames,
 ) -> usize {
     let first = run.len;
-    let of = |n| match delivery.try_tell(first + n) {
+    let name_at = |n| match delivery.try_tell(first + n) {
         Some(Tell::Match { name, .. }) => Some(frames.name(*name)),
         _ => None,
     };
     if delivery.home != clients.ctx.own_shard {
         // A home on this shard has just read the same rows, so they are in the cache already.
-        matching.prefetch((0..messages_max).map_while(of));
+        matching.prefetch((0..messages_max).map_while(name_at));
     }
     let mut sets = Vec::with_capacity(messages_max);
     let enough = pairs_max(clients);
-    for (message, name) in (first as u32..).zip((0..messages_max).map_while(of)) {
+    for (message, name) in (first as u32..).zip((0..messages_max).map_while(name_at)) {
         matching.sets(name, |set| sets.push((message, set)));
         run.len += 1;
         // Each filter has at least one member, so the run has enough pairs without further messages.
@@ -319,7 +322,7 @@ fn extend_run(
         let count = members.clone().map(<[Member]>::len).sum::<usize>();
         let broad = count > enough;
         if message == 0 && (broad || count * RUN_MAX > enough) {
-            let messages = same_topic(delivery, frames);
+            let messages = count_same_topic(delivery, frames);
             if broad || count * messages > enough {
                 let sets = all.iter().map(|(_, set)| *set);
                 let broad = begin_broad(&clients.conns, matching, delivery.home, sets);

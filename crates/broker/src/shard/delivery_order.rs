@@ -25,21 +25,21 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     filtered.sort_unstable();
     // A client that subscribes to thousands of filters gets as many pages in one delivery.
     filtered.dedup();
-    let of = |tell: &Tell| match tell {
+    let ordered_topic = |tell: &Tell| match tell {
         Tell::Match { topic, .. } => Some(*topic),
         Tell::Page { topic, to, .. } if filtered.binary_search(&to.slot).is_ok() => Some(*topic),
         _ => None,
     };
-    let theirs = filtered.iter().flat_map(|slot| topics_of(conns, *slot));
-    let mut mixed: Vec<u32> = tells
+    let topics_of_filtered = filtered.iter().flat_map(|slot| topics_of(conns, *slot));
+    let mut ordered_topics: Vec<u32> = tells
         .iter()
-        .filter_map(of)
+        .filter_map(ordered_topic)
         .filter(|topic| *topic != NONE)
-        .chain(theirs)
+        .chain(topics_of_filtered)
         .collect();
-    mixed.sort_unstable();
+    ordered_topics.sort_unstable();
     for (n, (key, tell)) in keys.iter_mut().zip(tells).enumerate() {
-        let is_mixed = |topic: u32| topic != NONE && mixed.binary_search(&topic).is_ok();
+        let is_mixed = |topic: u32| topic != NONE && ordered_topics.binary_search(&topic).is_ok();
         let in_order = matches!(tell, Tell::Match { .. } | Tell::Matches { .. })
             || tell.topic().is_some_and(is_mixed);
         if in_order && *key >> 32 > 0 {
@@ -59,7 +59,7 @@ pub(super) fn flow_before(
         let flow = Flow::topic(delivery.home, topic);
         deliveries.has(flow).then_some(flow)
     };
-    let in_order = delivery.keys[delivery.at..].iter();
+    let in_order = delivery.keys[delivery.cursor..].iter();
     let mut in_order = in_order.filter(|key| **key >> 32 == u64::from(IN_ORDER));
     let mut examined = NONE;
     in_order.find_map(|key| match &delivery.tells[*key as u32 as usize] {

@@ -25,7 +25,7 @@ impl Shard {
         let drain = &self.front.clients.ctx.world.settings.drain;
         let until_s = now.s.saturating_add(drain.deadline_s);
         let me = self.front.clients.ctx.own_shard;
-        self.draining
+        self.drain_progress
             .get_or_insert(DrainProgress::new(drain.rate_per_s, me, until_s));
     }
 
@@ -36,7 +36,7 @@ impl Shard {
 
     /// Stops the clock, so that the shard begins no more work by itself, and reports the work in progress.
     pub fn settle(&mut self) -> Settled {
-        self.stopped = true;
+        self.is_stopped = true;
         let lanes = self.front.subs.lanes.to.iter();
         let mut queued = lanes.map(|lane| lane.asks.len() + lane.tells.len());
         let waits = self.front.queues.len();
@@ -53,7 +53,7 @@ impl Shard {
 
     /// Milliseconds to the next tick of the drain; `None` without a drain, or without connections.
     pub(crate) fn drain_in_ms(&self) -> Option<u32> {
-        let waits = self.draining.is_some() && self.front.clients.conns.len() > 0;
+        let waits = self.drain_progress.is_some() && self.front.clients.conns.len() > 0;
         waits.then_some(1000 / TICKS_PER_S)
     }
 }
@@ -76,7 +76,7 @@ pub(super) fn move_due_clients<I: Io>(
         if !front.clients.conns.get(slot).is_open() {
             // Nothing to do: the row is free.
         } else if over {
-            front.clients.scratch.note_close_reason(Closed::Operator);
+            front.clients.scratch.set_close_reason(Closed::Operator);
             front.clients.drop_connection(slot, CloseMode::Now);
         } else if !front.clients.conns.get(slot).link.has(CLOSING) {
             let state = front.clients.conns.get(slot).consumer.state;

@@ -30,18 +30,18 @@ impl Shard {
         let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
             return self.carry_out(from, ask, bytes);
         };
-        let mut own = Vec::new();
+        let mut own_bytes = Vec::new();
         if let Some(text) = ask.text_mut() {
-            *text = Span::append(&mut own, text.in_bytes(bytes));
+            *text = Span::append(&mut own_bytes, text.in_bytes(bytes));
         }
-        let held = size_of::<(Ask, Vec<u8>)>() + own.capacity();
+        let held_bytes = size_of::<(Ask, Vec<u8>)>() + own_bytes.capacity();
         let waiting = PendingRequest {
             from,
             weight: 0,
-            request: Request::Ask(Box::new((ask, own))),
+            request: Request::Ask(Box::new((ask, own_bytes))),
         };
         self.commits
-            .push(place, waiting, held, self.front.clients.ctx.now);
+            .push(place, waiting, held_bytes, self.front.clients.ctx.now);
     }
 
     /// Admits a fact, and applies it at once or when the engine has committed it. Returns the credit that the sender gets back only when
@@ -62,7 +62,9 @@ impl Shard {
         let mut context = home_context(subs, &clients.ctx);
         let (now, sequence) = (context.now, home.logs.sequence(at));
         let is_of_session = match fact {
-            Fact::Publish(message) => message.dedup.is_some_and(|it| it.publisher.is_session()),
+            Fact::Publish(message) => message
+                .dedup
+                .is_some_and(|it| it.publisher.is_qos2_publisher()),
             Fact::Topic { .. } => false,
         };
         let admitted = match is_logged {

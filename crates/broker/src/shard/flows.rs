@@ -10,8 +10,8 @@
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;
 use crate::client::delivery::Delivery;
-use crate::client::run::cost_of_bytes;
-use crate::client::walk::{Parked, Walk};
+use crate::client::run::visits_for_bytes;
+use crate::client::walk::{ParkedFlow, Walk};
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::protocol::front::{
@@ -29,19 +29,19 @@ impl Front {
         while *budget > 0
             && let Some((flow, mut parked)) = self.feed.deliveries.next()
         {
-            let visits_max = match self.feed.deliveries.has_next() {
+            let visits_max = match self.feed.deliveries.has_waiting_flow() {
                 true => FLOW_VISITS.min(*budget),
                 false => *budget,
             };
-            let mut left = visits_max;
+            let mut visits_left = visits_max;
             let is_done = match flow.row() {
-                Some(topic) => self.continue_topic_flow(topic, &mut parked, &mut left, io),
-                None => self.continue_first_delivery(flow, &mut parked, &mut left, io),
+                Some(topic) => self.continue_topic_flow(topic, &mut parked, &mut visits_left, io),
+                None => self.continue_first_delivery(flow, &mut parked, &mut visits_left, io),
             };
-            *budget -= visits_max - left;
+            *budget -= visits_max - visits_left;
             let party = party_of_flow(&self.clients, &self.subs.topics, flow);
             let deliveries = &mut self.feed.deliveries;
-            deliveries.put_back(flow, party, visits_max - left, parked, is_done);
+            deliveries.return_flow(flow, party, visits_max - visits_left, parked, is_done);
         }
     }
 
@@ -49,7 +49,7 @@ impl Front {
     fn continue_topic_flow<I: Io>(
         &mut self,
         topic: u32,
-        parked: &mut Parked,
+        parked: &mut ParkedFlow,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
@@ -75,12 +75,12 @@ impl Front {
             };
             let frames = first.frames.clone();
             let before = self.clients.meter.stats.delivered;
-            let is_done = self.step(first, &frames, budget, io);
+            let is_done = self.carry_out_next_tell(first, &frames, budget, io);
             count_written(&self.clients.meter.stats, &frames, before, io);
             if !is_done {
                 return false;
             }
-            if first.at == first.keys.len()
+            if first.cursor == first.keys.len()
                 && let Some(first) = parked.waiting.pop_front()
             {
                 self.recycle_delivery(first);
@@ -93,20 +93,20 @@ impl Front {
         let topic = walk.topic;
         self.subs.topics.begin_walk(topic);
         self.feed.run.begin(walk.records());
-        let mut cost = cost_of_bytes(self.feed.run.bytes);
+        let mut cost = visits_for_bytes(self.feed.run.bytes);
         let mut before = self.clients.meter.stats.delivered;
         while *budget > 0 && !walk.is_empty() {
-            match self.subs.topics.at_place(topic, walk.place) {
+            match self.subs.topics.member_or_gap(topic, walk.place) {
                 None | Some(NONE) => *budget = budget.saturating_sub(1),
                 Some(conn) => self.visit_member(conn, cost, topic, &walk.frames, budget, io),
             }
-            walk.advance(self.subs.topics.places(topic));
+            walk.advance(self.subs.topics.place_count(topic));
             let ending = walk.ending();
             if ending > 0 {
                 self.count_walked(walk, &mut before, io);
                 walk.end(ending);
-                self.feed.run.pass(ending);
-                cost = cost_of_bytes(self.feed.run.bytes);
+                self.feed.run.skip(ending);
+                cost = visits_for_bytes(self.feed.run.bytes);
             }
         }
         self.count_walked(walk, &mut before, io);
@@ -115,7 +115,7 @@ impl Front {
         }
         if self.subs.topics.is_current(topic, walk.serial) {
             end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
-            self.subs.topics.close_if_unused(topic);
+            self.subs.topics.free_if_unused(topic);
         }
         true
     }
@@ -123,7 +123,7 @@ impl Front {
     /// Counts the deliveries of the walk's messages since the shard's count was `before`.
     fn count_walked<I: Io>(&self, walk: &Walk, before: &mut u64, io: &mut I) {
         let now = self.clients.meter.stats.delivered;
-        for (stamp, deliveries) in walk.parts(now.wrapping_sub(*before)) {
+        for (stamp, deliveries) in walk.split_deliveries(now.wrapping_sub(*before)) {
             if stamp != 0 && deliveries > 0 {
                 io.report_deliveries(stamp, deliveries);
             }
@@ -132,36 +132,39 @@ impl Front {
     }
 
     /// Continues with the first delivery of a flow that does not belong to one topic. Returns false if the budget is spent before the
-    /// delivery is done. If only tells to single connections are left, and these must join the flow `others`, moves the delivery to that
-    /// flow and returns true.
+    /// delivery is done. If only tells to single connections are left, and these must join the flow of such tells, moves the delivery to
+    /// that flow and returns true.
     fn continue_first_delivery<I: Io>(
         &mut self,
         flow: Flow,
-        parked: &mut Parked,
+        parked: &mut ParkedFlow,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
         let Some(mut delivery) = parked.waiting.pop_front() else {
             return true;
         };
-        let others = Flow::others(delivery.home);
+        let others = Flow::to_single_connections(delivery.home);
         let frames = delivery.frames.clone();
         let before = self.clients.meter.stats.delivered;
         let mut parks = false;
-        while delivery.at < delivery.keys.len() {
+        while delivery.cursor < delivery.keys.len() {
             charge_encoding(&mut self.feed.forms, budget);
-            parks = flow != others && self.feed.deliveries.parks(&delivery);
-            if parks || *budget == 0 || !self.step(&mut delivery, &frames, budget, io) {
+            parks = flow != others && self.feed.deliveries.must_park_rest(&delivery);
+            if parks
+                || *budget == 0
+                || !self.carry_out_next_tell(&mut delivery, &frames, budget, io)
+            {
                 break;
             }
         }
         count_written(&self.clients.meter.stats, &frames, before, io);
-        let is_done = delivery.at == delivery.keys.len();
+        let is_done = delivery.cursor == delivery.keys.len();
         if is_done {
             self.recycle_delivery(delivery);
         } else if parks {
             let deliveries = &mut self.feed.deliveries;
-            deliveries.park(others, others.own_party(), delivery);
+            deliveries.park(others, others.solo_party(), delivery);
         } else {
             parked.waiting.push_front(delivery);
         }
@@ -173,21 +176,21 @@ impl Front {
 /// that only this flow has.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
-        return flow.own_party();
+        return flow.solo_party();
     };
-    let last = topics.places(row).saturating_sub(1);
+    let last = topics.place_count(row).saturating_sub(1);
     let party = |place| {
         let member = topics.member(row, place)?;
         Some(clients.party(member).number())
     };
-    let first = match topics.places(row) {
+    let first = match topics.place_count(row) {
         0 => None,
         _ => party(0),
     };
     let same = [last / 2, last].map(|place| first.is_some() && party(place) == first);
     match (first, same) {
         (Some(party), [true, true]) => party,
-        _ => flow.own_party(),
+        _ => flow.solo_party(),
     }
 }
 

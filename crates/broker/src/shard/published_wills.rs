@@ -39,8 +39,8 @@ pub(super) struct WaitingClaims {
 /// The wills whose messages are not in the log yet, by number.
 #[derive(Default)]
 pub(super) struct PublishedWills {
-    pub last: u32,
-    pub waiting: BTreeMap<u32, PublishedWill>,
+    pub last_number: u32,
+    pub in_flight: BTreeMap<u32, PublishedWill>,
     /// Claims to sessions that wait for these wills, by the name of the session.
     pub claims: BTreeMap<Box<[u8]>, WaitingClaims>,
 }

@@ -295,9 +295,11 @@ impl Shard {
             needs
                 .filters
                 .extend(needed.map(|it| Box::from(&*it.filter)));
-            needs.publishers.insert(Party::session(token_of(session)));
+            needs
+                .publishers
+                .insert(Party::qos2_publisher(token_of(session)));
         }
-        let wills = self.sessions.will_tokens().map(Party::session);
+        let wills = self.sessions.will_tokens().map(Party::qos2_publisher);
         needs.publishers.extend(wills);
     }
 
@@ -363,7 +365,7 @@ impl Shard {
         );
         let turn_limits = self.front.clients.meter.work.turn_limits;
         sessions.count_restored(&self.front.clients.ctx.world.admission);
-        self.front.clients.meter.work.home = home.steps().clone();
+        self.front.clients.meter.work.home_steps = home.steps().clone();
         self.home = Some(*home);
         self.sessions = sessions;
         self.set_turn_limits(turn_limits);

@@ -20,14 +20,14 @@ impl Shard {
         );
         let home = self.home.as_mut();
         let home = home.expect("only homes have something");
-        let saving = self.saving.get_or_insert_with(|| {
-            let beside = self.sessions.saved_bytes();
-            home.shrink(bytes_max.saturating_sub(beside), rules, now);
+        let saving = self.snapshot_writer.get_or_insert_with(|| {
+            let session_bytes = self.sessions.saved_bytes();
+            home.shrink(bytes_max.saturating_sub(session_bytes), rules, now);
             Box::new(SnapshotWriter::new(head))
         });
         let block = saving.next(home, &self.sessions, rules);
         if block.is_empty() {
-            self.saving = None;
+            self.snapshot_writer = None;
         }
         block
     }

@@ -59,7 +59,7 @@ impl Shard {
             Some(record) => {
                 let bytes = self.write_session_record(at, waiting, &record);
                 let admission = &self.front.clients.ctx.world.admission;
-                admission.write_session(owner, bytes);
+                admission.add_written_session(owner, bytes);
             }
             None => {
                 let bytes = size_of::<(Ask, Vec<u8>)>();
@@ -85,8 +85,8 @@ impl Shard {
                 let ctx = &self.front.clients.ctx;
                 let admission = &ctx.world.admission;
                 let may_write = match self.sessions.goes_on(*hash, client, ctx.now) {
-                    true => admission.may_write_session(*owner),
-                    false => admission.may_write(*owner, ctx.now.unix_s),
+                    true => admission.check_session_write(*owner),
+                    false => admission.check_disk_share(*owner, ctx.now.unix_s),
                 };
                 may_write.is_err().then_some(*to)
             }
@@ -98,7 +98,7 @@ impl Shard {
     fn end_if_spare_is_spent(&mut self, from: ShardId, ask: &Ask) {
         let admission = &self.front.clients.ctx.world.admission;
         if let Ask::SessionRecord(session) = ask
-            && admission.may_write_session(session.owner).is_err()
+            && admission.check_session_write(session.owner).is_err()
         {
             let holder = session.to.connection();
             self.front
@@ -368,8 +368,8 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now)
             // If another claim is in flight, that claim begins the session, and this one continues it. If this one began a new session, the log
             // would ignore the other connection's records.
             let others = sessions.claims_in_flight(client) - u32::from(is_again);
-            let begun = others == 0 && begins_session(sessions, false, (*hash, client), now);
-            *begins = Some(*clean || begun);
+            let begins_new = others == 0 && begins_session(sessions, false, (*hash, client), now);
+            *begins = Some(*clean || begins_new);
             if !is_again {
                 sessions.note_claim(client);
             }

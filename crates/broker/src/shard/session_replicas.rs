@@ -33,7 +33,7 @@ use crate::shard::published_wills::LeftSession;
 use crate::shard::sessions::{count_held_bytes, may_open, refuse_session};
 
 /// Why a request for a session is refused.
-enum NoRecord {
+enum RecordRefusal {
     /// There is no room for another session.
     Full,
     /// The connection does not hold the session any more.
@@ -48,15 +48,17 @@ impl Shard {
                 let waiting = PendingRequest::of_ask(from, ask);
                 self.write_session_record(self.place_of_session(&name), waiting, &record);
             }
-            Err(NoRecord::Full) => self.refuse_session_ask(from, ask, ReasonCode::QUOTA_EXCEEDED),
-            Err(NoRecord::Fenced) => {
+            Err(RecordRefusal::Full) => {
+                self.refuse_session_ask(from, ask, ReasonCode::QUOTA_EXCEEDED)
+            }
+            Err(RecordRefusal::Fenced) => {
                 self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE)
             }
         }
     }
 
     /// The name of the session that a request concerns, and the record that the request needs.
-    fn replicated_record(&self, ask: &Ask) -> Result<(Box<[u8]>, EncodedRecord), NoRecord> {
+    fn replicated_record(&self, ask: &Ask) -> Result<(Box<[u8]>, EncodedRecord), RecordRefusal> {
         let sessions = &self.sessions;
         match ask {
             Ask::SessionOpen {
@@ -82,7 +84,7 @@ impl Shard {
                     )
                     || !self.has_memory_for_will(client, *owner, recorded.as_deref())
                 {
-                    return Err(NoRecord::Full);
+                    return Err(RecordRefusal::Full);
                 }
                 let change = SessionChange::Claim {
                     clean: *clean,
@@ -99,7 +101,7 @@ impl Shard {
                 Ok((client.clone(), record.encode()))
             }
             Ask::SessionRecord(session) => {
-                let name = sessions.name_of(session.id).ok_or(NoRecord::Fenced)?;
+                let name = sessions.name_of(session.id).ok_or(RecordRefusal::Fenced)?;
                 let fence = sessions.fence_of(session.id, ChangedBy::Holder);
                 let record = SessionRecord {
                     name,
@@ -109,7 +111,7 @@ impl Shard {
                 Ok((name.into(), record.encode()))
             }
             Ask::SessionClose(session) => {
-                let name = sessions.name_of(session.id).ok_or(NoRecord::Fenced)?;
+                let name = sessions.name_of(session.id).ok_or(RecordRefusal::Fenced)?;
                 let fence = sessions.fence_of(session.id, ChangedBy::Closing);
                 let empty = session.without_state();
                 let change = change_at_close(session, &empty);
@@ -120,7 +122,7 @@ impl Shard {
                 };
                 Ok((name.into(), record.encode()))
             }
-            _ => Err(NoRecord::Fenced),
+            _ => Err(RecordRefusal::Fenced),
         }
     }
 
@@ -167,7 +169,7 @@ impl Shard {
     }
 
     /// Gives a session to the connection whose claim was applied.
-    pub(super) fn hold_session(
+    pub(super) fn give_session(
         &mut self,
         from: ShardId,
         to: ReplyTo,
@@ -220,8 +222,10 @@ impl Shard {
         }
         count_held_bytes(&mut self.front.clients, &self.sessions);
         let is_void = after.is_void;
-        of_death.into_iter().for_each(|it| self.follow_up(it));
-        self.follow_up(after);
+        of_death
+            .into_iter()
+            .for_each(|it| self.carry_out_consequences(it));
+        self.carry_out_consequences(after);
         !is_void
     }
 
@@ -245,7 +249,7 @@ impl Shard {
         cluster.is_some_and(|cluster| cluster.counts_needs)
     }
 
-    fn follow_up(&mut self, after: Consequences) {
+    fn carry_out_consequences(&mut self, after: Consequences) {
         if !self.counts_needs() {
             return;
         }
@@ -285,7 +289,8 @@ impl Shard {
                 }
                 Some(DueInLog::Released(visited, all)) => {
                     self.front.clients.meter.work.steps.add(visited as usize);
-                    all.into_iter().for_each(|after| self.follow_up(after));
+                    all.into_iter()
+                        .for_each(|after| self.carry_out_consequences(after));
                 }
                 None => {}
             }

@@ -28,7 +28,7 @@ use crore_wire::mqtt::ReasonCode;
 
 impl Shard {
     /// Gives a session to the client that connects, or refuses the client.
-    pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8])) {
+    pub(crate) fn open_session(&mut self, claim: Claim, client: (u32, &[u8])) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
         let token = claim.recorded.as_ref().map(|recorded| recorded.token);
         let (front, sessions) = (&mut self.front, &mut self.sessions);
@@ -48,7 +48,7 @@ impl Shard {
         }
         count_sessions(clients, sessions, before);
         let is_refused = matches!(opening, Opening::Full);
-        let will = opened(clients, &mut front.subs, (shard, to), owner, opening);
+        let will = answer_claim(clients, &mut front.subs, (shard, to), owner, opening);
         self.publish_will_once(client.1.into(), None, will);
         if let Some(token) = token.filter(|_| is_refused) {
             // The record of the claim has already begun a session in the log, so the log must end it.
@@ -86,7 +86,7 @@ impl Shard {
     }
 
     /// Takes a session back from a connection that has ended.
-    pub(crate) fn session_close(&mut self, session: ClosingSession) {
+    pub(crate) fn close_session(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         let name = Box::from(sessions.name_of(session.id).unwrap_or_default());
         let left = LeftSession {
@@ -103,7 +103,7 @@ impl Shard {
             Closing::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
                 let to = (claim.shard, claim.to);
-                let will = opened(clients, subs, to, claim.owner, opening);
+                let will = answer_claim(clients, subs, to, claim.owner, opening);
                 self.publish_will_once(name, None, will);
             }
         }
@@ -121,7 +121,7 @@ impl Shard {
                 true => self.sessions.next_due_name(at).map(Box::from),
                 false => None,
             };
-            let (will, left) = end_session(clients, subs, &mut self.sessions, at);
+            let (will, left) = end_due_session(clients, subs, &mut self.sessions, at);
             match (recorded, will) {
                 (Some(name), None) => self.record_state_or_end(&name, Some(left), 0),
                 (name, will) => {
@@ -185,7 +185,7 @@ pub(super) fn count_held_bytes(clients: &mut Clients, sessions: &SessionsAtHome)
 }
 
 /// Tells a connection the outcome of its claim to a session. Returns the will to publish.
-fn opened(
+fn answer_claim(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     (shard, to): (ShardId, ReplyTo),
@@ -236,7 +236,7 @@ pub(super) fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, rea
 }
 
 /// Handles the next session of partition `at` that is due. Returns the will to publish, and whether the session has ended.
-fn end_session(
+fn end_due_session(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     sessions: &mut SessionsAtHome,
@@ -273,7 +273,7 @@ pub(super) fn publish_will(
         headers: will.headers.map(|field| &field[..]),
         dedup: to.map(|_| DedupKey {
             key: &[0; 2][..],
-            publisher: Party::session(will.token),
+            publisher: Party::qos2_publisher(will.token),
         }),
         client: will.client,
     };

@@ -29,11 +29,11 @@ pub struct Shadow {
     shard: Shard,
     partition: PartitionId,
     /// The time of the newest batch, by the log's clock, in seconds.
-    last_s: u32,
+    newest_batch_s: u32,
     /// The first topic row of the next order.
-    asked: u32,
+    next_topic_row: u32,
     /// The topic rows of the last order.
-    rows: Vec<u32>,
+    asked_rows: Vec<u32>,
 }
 
 impl Shadow {
@@ -70,9 +70,9 @@ impl Shadow {
         Shadow {
             shard,
             partition,
-            last_s: now.unix_s,
-            asked: 0,
-            rows: Vec::new(),
+            newest_batch_s: now.unix_s,
+            next_topic_row: 0,
+            asked_rows: Vec::new(),
         }
     }
 
@@ -80,15 +80,16 @@ impl Shadow {
     ///
     /// # Errors
     /// The batch cannot be read.
-    pub fn fold(&mut self, header: &Header, batch: &[u8]) -> Result<(), Damaged> {
+    pub fn apply_batch(&mut self, header: &Header, batch: &[u8]) -> Result<(), Damaged> {
         let unix_s = header.unix_s;
-        self.last_s = self.last_s.max(unix_s);
-        self.shard.fold(header, batch, Now { s: 1, unix_s })
+        self.newest_batch_s = self.newest_batch_s.max(unix_s);
+        self.shard
+            .apply_logged_batch(header, batch, Now { s: 1, unix_s })
     }
 
     /// The time of the newest batch, in Unix seconds of the log's clock.
     pub fn log_s(&self) -> u32 {
-        self.last_s
+        self.newest_batch_s
     }
 
     fn home(&mut self) -> &mut Home {
@@ -96,37 +97,37 @@ impl Shadow {
     }
 
     /// Drops everything that has expired by `now`, or by the log's clock if the log is replicated. Called after the last batch.
-    pub fn settle(&mut self, now: Now) {
+    pub fn drop_expired(&mut self, now: Now) {
         self.shard.apply_rest_of_sessions();
         let world = self.shard.front.clients.ctx.world.clone();
         let now = match world.is_replicated() {
             true => Now {
-                unix_s: self.last_s,
+                unix_s: self.newest_batch_s,
                 ..now
             },
             false => now,
         };
         self.shard.front.clients.ctx.now = now;
-        let answers_s = self.last_s.saturating_sub(RETRY_S);
+        let answers_s = self.newest_batch_s.saturating_sub(RETRY_S);
         self.home().expire_all(&world.rules, now, answers_s);
     }
 
     /// The order that asks the serving home about the next topics, at most `limit` of them; `None` after the last topic.
     pub fn ask(&mut self, limit: usize) -> Option<Control> {
-        let asked = self.asked;
+        let asked = self.next_topic_row;
         let home = self.home();
         let (found, next) = home.topics.names(asked, limit);
         let names: Vec<Box<[u8]>> = found.iter().map(|(_, name)| (*name).into()).collect();
         let rows = found.iter().map(|(id, _)| *id).collect();
         let sequence = home.logs.sequence(0);
-        (self.asked, self.rows) = (next, rows);
+        (self.next_topic_row, self.asked_rows) = (next, rows);
         (!names.is_empty()).then_some(Control::Floors(self.partition, sequence, names))
     }
 
     /// Applies the answer ([`Report::Floors`](crate::Report::Floors)): drops the messages that the serving home no longer has.
-    pub fn keep(&mut self, floors: &[Option<u64>]) {
+    pub fn apply_floors(&mut self, floors: &[Option<u64>]) {
         let now = self.shard.front.clients.ctx.now;
-        let rows = core::mem::take(&mut self.rows);
+        let rows = core::mem::take(&mut self.asked_rows);
         for (id, floor) in rows.into_iter().zip(floors) {
             let home = self.home();
             home.drop_below_floor(id, *floor, now);

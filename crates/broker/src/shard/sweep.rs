@@ -9,11 +9,11 @@ pub(super) type ConnectionCounts = [u32; Transport::ALL.len()];
 /// A sweep over the table of connections. It begins at most once a second, and takes many ticks for a large table.
 pub(super) struct Sweep {
     /// The next row; 0 between sweeps.
-    next: u32,
+    next_row: u32,
     /// The second in which the last sweep began.
-    began_s: u32,
+    start_s: u32,
     /// The connections counted by the present sweep, and by the last complete one.
-    tally: [ConnectionCounts; 2],
+    counts: [ConnectionCounts; 2],
     /// Whether the last tick could not finish its rows, or ended as many connections as one tick may end. If so, the next tick follows soon.
     pub is_crowded: bool,
 }
@@ -22,43 +22,43 @@ impl Sweep {
     /// The sweep of a shard that starts in this second. The first sweep begins in the next second.
     pub fn new(now_s: u32) -> Sweep {
         Sweep {
-            next: 0,
-            began_s: now_s,
-            tally: Default::default(),
+            next_row: 0,
+            start_s: now_s,
+            counts: Default::default(),
             is_crowded: false,
         }
     }
 
     /// Whether a sweep is in progress.
     pub fn is_under_way(&self) -> bool {
-        self.next > 0
+        self.next_row > 0
     }
 
     /// Begins a sweep; false if one began in this second.
     pub fn begin(&mut self, now_s: u32) -> bool {
-        core::mem::replace(&mut self.began_s, now_s) != now_s
+        core::mem::replace(&mut self.start_s, now_s) != now_s
     }
 
     /// The next rows, at most `most`, of a table that ends at `end`.
     pub fn rows(&self, most: u32, end: u32) -> Range<u32> {
-        self.next..end.min(self.next + most)
+        self.next_row..end.min(self.next_row + most)
     }
 
     pub fn count(&mut self, transport: Transport) {
-        self.tally[0][transport as usize] += 1;
+        self.counts[0][transport as usize] += 1;
     }
 
     /// Continues with row `until`, of a table that ends at `end`.
     pub fn advance(&mut self, until: u32, end: u32) {
         if until == end {
-            self.tally = [ConnectionCounts::default(), self.tally[0]];
+            self.counts = [ConnectionCounts::default(), self.counts[0]];
         }
-        self.next = if until == end { 0 } else { until };
+        self.next_row = if until == end { 0 } else { until };
     }
 
     /// Connections by transport, as of the last complete sweep.
-    pub fn tally(&self) -> ConnectionCounts {
-        self.tally[1]
+    pub fn last_counts(&self) -> ConnectionCounts {
+        self.counts[1]
     }
 }
 
@@ -73,11 +73,11 @@ mod tests {
         assert_eq!(sweep.rows(2, 3), 0..2);
         sweep.count(Transport::Http);
         sweep.advance(2, 3);
-        assert!(sweep.is_under_way() && sweep.tally() == ConnectionCounts::default());
+        assert!(sweep.is_under_way() && sweep.last_counts() == ConnectionCounts::default());
         assert_eq!(sweep.rows(2, 3), 2..3);
         sweep.count(Transport::Http);
         sweep.advance(3, 3);
         assert!(!sweep.is_under_way());
-        assert_eq!(sweep.tally()[Transport::Http as usize], 2);
+        assert_eq!(sweep.last_counts()[Transport::Http as usize], 2);
     }
 }

@@ -23,14 +23,14 @@ impl Shard {
         let (stats, accounts) = (self.stats(), self.accounts());
         let world = self.front.clients.ctx.world.clone();
         let totals = &world.admission.totals;
-        self.sys
+        self.sys_topics
             .added
             .update(totals, &stats, &accounts, socket_bytes);
         let interval_s = world.settings.mqtt.sys_interval_s;
         let Some(home) = self.home.as_mut().filter(|_| interval_s > 0) else {
             return;
         };
-        let (Front { clients, subs, .. }, sys) = (&mut self.front, &mut self.sys);
+        let (Front { clients, subs, .. }, sys) = (&mut self.front, &mut self.sys_topics);
         let due = sys.is_due(clients.ctx.now.s, interval_s);
         for topic in 0..TOPICS.len() {
             publish_if_watched(clients, subs, home, sys, topic, due);
@@ -42,21 +42,21 @@ impl Shard {
 fn publish_if_watched(
     clients: &Clients,
     subs: &mut Subscriptions,
-    here: &mut Home,
+    home: &mut Home,
     sys: &mut SysTopics,
-    topic: usize,
-    due: bool,
+    topic_index: usize,
+    is_due: bool,
 ) {
-    let (name, value) = TOPICS[topic];
-    let (hash, home) = clients.ctx.hash_and_home_of(name.as_bytes());
-    if home != clients.ctx.own_shard {
+    let (name, figure) = TOPICS[topic_index];
+    let (hash, home_shard) = clients.ctx.hash_and_home_of(name.as_bytes());
+    if home_shard != clients.ctx.own_shard {
         return;
     }
-    let is_watched = here.is_watched(hash, name.as_bytes(), &subs.matching);
-    let was_watched = sys.watch(topic, is_watched);
-    if is_watched && (due || !was_watched) {
+    let is_watched = home.is_watched(hash, name.as_bytes(), &subs.matching);
+    let was_watched = sys.replace_watched(topic_index, is_watched);
+    if is_watched && (is_due || !was_watched) {
         let totals = &clients.ctx.world.admission.totals;
-        let text = SysTopics::text(value, totals, clients.ctx.now.s);
+        let text = SysTopics::text(figure, totals, clients.ctx.now.s);
         publish_sys(clients, &mut subs.lanes, hash, name, &text);
     } else if was_watched && !is_watched {
         let (change, name) = (Change::ForgetLatest, name.as_bytes());
@@ -84,5 +84,5 @@ fn publish_sys(clients: &Clients, lanes: &mut Lanes, hash: u32, name: &str, text
         client: Client::NOBODY,
     };
     let me = clients.ctx.own_shard;
-    lanes.ask_publish(&clients.meter.work, me, &message, WantedAnswer::None);
+    lanes.push_publish(&clients.meter.work, me, &message, WantedAnswer::None);
 }

@@ -135,7 +135,7 @@ impl SysTopics {
     }
 
     /// Notes whether the topic at this index of [`TOPICS`] has subscribers; returns whether it had.
-    pub fn watch(&mut self, topic: usize, is_watched: bool) -> bool {
+    pub fn replace_watched(&mut self, topic: usize, is_watched: bool) -> bool {
         let bit = 1 << topic;
         let was_watched = self.watched & bit != 0;
         match is_watched {

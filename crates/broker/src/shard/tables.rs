@@ -56,13 +56,13 @@ impl Shard {
     }
 
     /// Counts and bytes of everything in this shard. Large messages belong to no shard: see
-    /// [`Account::messages_bytes`](crate::account::Account::messages_bytes).
+    /// [`MemoryAccount::unowned_bytes`](crate::account::MemoryAccount::unowned_bytes).
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             transports: match self.front.clients.conns.len() {
                 // No sweep runs over an empty table, so the tally of the last sweep would be too old.
                 0 => Default::default(),
-                _ => self.sweep.tally(),
+                _ => self.sweep.last_counts(),
             },
             deliveries: self.front.feed.deliveries.len(),
             under_way_bytes: self
@@ -80,7 +80,7 @@ impl Shard {
             ..Accounts::default()
         };
         self.front.clients.conns.add_to_accounts(&mut accounts);
-        self.front.subs.topics.account(&mut accounts);
+        self.front.subs.topics.add_to_accounts(&mut accounts);
         self.sessions.account(&mut accounts);
         self.front.subs.matching.account(&mut accounts);
         if let Some(home) = &self.home {

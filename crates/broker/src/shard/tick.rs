@@ -9,7 +9,7 @@
 //! once, a tick ends only some of them, and the next tick follows soon.
 
 use crate::base::reason::Reason;
-use crate::client::deadlines::{charge_if_nothing_is_read, deadline};
+use crate::client::deadlines::{charge_if_nothing_is_read, handle_deadline};
 use crate::client::hold::is_too_slow;
 use crate::client::protocols::protocol_of;
 use crate::client::review::review;
@@ -29,7 +29,7 @@ const TICKS_MAX: u32 = 500;
 impl Shard {
     /// Milliseconds to the next tick of the present sweep or drain; `None` if the next tick is due at the beginning of the next second.
     pub fn tick_in_ms(&self) -> Option<u32> {
-        if self.stopped {
+        if self.is_stopped {
             return None;
         }
         // One tick more than the table needs, so that the sweep ends before the next one begins.
@@ -52,7 +52,7 @@ impl Shard {
         if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
         }
-        move_due_clients(&mut self.draining, &mut self.front, io);
+        move_due_clients(&mut self.drain_progress, &mut self.front, io);
         self.commits.look_for_late(self.front.clients.ctx.now.s);
         if !self.sweep.is_under_way() {
             if !self.sweep.begin(self.front.clients.ctx.now.s) {
@@ -73,7 +73,7 @@ impl Shard {
         let end = self.front.clients.conns.end();
         if self.review.looks_for_members() {
             // A new budget, so that the turn's other work does not reduce the budget of this search.
-            self.front.clients.meter.work.begin();
+            self.front.clients.meter.work.begin_budget();
         }
         let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
         let ends_most = self.front.clients.meter.work.turn_limits.ends_per_tick;
@@ -94,7 +94,7 @@ impl Shard {
             }
             self.sweep.count(row.transport());
             let clients = &self.front.clients;
-            let changed = self.review.runs();
+            let changed = self.review.is_running();
             let lost = watches_identities.then(|| clients.lost_credential(slot, changed));
             let lost = (lost.flatten(), changed);
             let ends = review(&mut self.front, slot, lost, io)
@@ -109,7 +109,7 @@ impl Shard {
             let (row, conns) = (clients.conns.get(slot), &clients.conns);
             let state = row.consumer.state;
             if row.link.deadline_s != 0 && row.link.deadline_s < clients.ctx.now.s {
-                deadline(&mut self.front, slot, io);
+                handle_deadline(&mut self.front, slot, io);
             } else if protocol_of!(AllProtocols, state, has_begun_input(conns, slot))
                 && is_too_slow(clients, slot)
             {

@@ -21,23 +21,23 @@ impl Front {
         delivery: &mut Delivery,
         topic: u32,
         serial: u16,
-        gone: bool,
+        is_deleted: bool,
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        if !delivery.walking {
+        if !delivery.is_walking {
             self.subs.topics.begin_walk(topic);
-            (delivery.walking, delivery.place) = (true, 0);
+            (delivery.is_walking, delivery.walk_place) = (true, 0);
         }
         while self.subs.topics.is_current(topic, serial)
-            && delivery.place < self.subs.topics.places(topic)
+            && delivery.walk_place < self.subs.topics.place_count(topic)
         {
             if *budget == 0 {
                 return false;
             }
             *budget -= 1;
-            let place = delivery.place;
-            delivery.place += 1;
+            let place = delivery.walk_place;
+            delivery.walk_place += 1;
             let Some(slot) = self.subs.topics.member(topic, place) else {
                 continue;
             };
@@ -47,7 +47,7 @@ impl Front {
                 // A page for this connection is in flight, and will report the end of the topic.
                 continue;
             }
-            let reason = match gone {
+            let reason = match is_deleted {
                 true if note_early_deletion(&mut self.clients.conns, slot, topic) => continue,
                 true => Reason::Deleted,
                 false => Reason::Displaced,
@@ -55,10 +55,10 @@ impl Front {
             protocol_of!(AllProtocols, state, end_for_reason(self, slot, reason, io));
             self.carry_out_ends(io);
         }
-        delivery.walking = false;
+        delivery.is_walking = false;
         if self.subs.topics.is_current(topic, serial) {
             end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
-            self.subs.topics.close_if_unused(topic);
+            self.subs.topics.free_if_unused(topic);
         }
         true
     }

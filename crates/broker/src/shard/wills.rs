@@ -32,8 +32,8 @@ impl Shard {
             }
             return;
         }
-        self.wills.last = self.wills.last.wrapping_add(1);
-        let part = self.wills.last;
+        self.published_wills.last_number = self.published_wills.last_number.wrapping_add(1);
+        let part = self.published_wills.last_number;
         let to = ReplyTo::for_will(part);
         let published = PublishedWill {
             name,
@@ -41,7 +41,7 @@ impl Shard {
             will: token,
             retired: None,
         };
-        self.wills.waiting.insert(part, published);
+        self.published_wills.in_flight.insert(part, published);
         let front = &mut self.front;
         publish_will(&mut front.clients, &mut front.subs, &will, Some(to));
     }
@@ -49,7 +49,11 @@ impl Shard {
     /// Publishes the will of a retired token: its partition at this home, and its number.
     pub(super) fn publish_retired_will(&mut self, will: Box<Will>, retired: (usize, u64)) {
         self.publish_will_once(Box::default(), None, Some(will));
-        if let Some(published) = self.wills.waiting.get_mut(&self.wills.last) {
+        if let Some(published) = self
+            .published_wills
+            .in_flight
+            .get_mut(&self.published_wills.last_number)
+        {
             published.retired = Some(retired);
         }
     }
@@ -67,7 +71,7 @@ impl Shard {
         else {
             return Some(ask);
         };
-        if let Some(waiting) = self.wills.claims.get_mut(client) {
+        if let Some(waiting) = self.published_wills.claims.get_mut(client) {
             waiting.claims.push((from, ask));
             return None;
         }
@@ -82,7 +86,7 @@ impl Shard {
             will: will.token,
             claims: alloc::vec![(from, ask)],
         };
-        self.wills.claims.insert(name.clone(), waiting);
+        self.published_wills.claims.insert(name.clone(), waiting);
         self.publish_will_once(name, None, Some(will));
         None
     }
@@ -93,7 +97,7 @@ impl Shard {
         for (part, outcome) in
             core::mem::take(&mut self.front.clients.protocol_state.published_wills)
         {
-            let Some(published) = self.wills.waiting.remove(&part) else {
+            let Some(published) = self.published_wills.in_flight.remove(&part) else {
                 continue;
             };
             let ctx = &self.front.clients.ctx;
@@ -122,7 +126,7 @@ impl Shard {
                 ..
             } = published;
             self.record_state_or_end(&name, session, will);
-            if let Entry::Occupied(waiting) = self.wills.claims.entry(name)
+            if let Entry::Occupied(waiting) = self.published_wills.claims.entry(name)
                 && waiting.get().will == will
             {
                 for (from, ask) in waiting.remove().claims {

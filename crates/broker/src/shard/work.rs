@@ -34,7 +34,7 @@ impl Shard {
     /// Continues the work of earlier turns, until half of the budget is spent. Asks, a page and a connection continue in rotation, so that
     /// each kind of work makes progress in every turn, however much of the others waits. Asks get half of that half: the members of groups
     /// send an ask with credit for each message of a page, and publishes wait after these asks.
-    pub(crate) fn continue_waiting<I: Io>(&mut self, io: &mut I) {
+    pub(crate) fn continue_waiting_work<I: Io>(&mut self, io: &mut I) {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;
         }
@@ -43,14 +43,14 @@ impl Shard {
         loop {
             self.take_own_asks();
             let mut more = self.continue_commits();
-            more |= self.answer_late();
+            more |= self.answer_overdue_requests();
             more |= self.continue_asks(steps);
             more |= self.drop_some_unneeded();
             if let Some(home) = &mut self.home {
                 let front = &mut self.front;
                 more |= home.read_next(&mut home_context(&mut front.subs, &front.clients.ctx));
             }
-            more |= self.front.resume_one(&mut self.home, io);
+            more |= self.front.resume_next_connection(&mut self.home, io);
             if !more || self.front.clients.meter.work.is_half_spent() {
                 return;
             }

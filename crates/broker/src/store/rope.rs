@@ -381,7 +381,7 @@ mod tests {
                 prop_assert_eq!(queue.waiting_bytes(), left.len());
             }
             drop((rope, part, queue, shared));
-            prop_assert_eq!(admission.account.messages_bytes(), 0);
+            prop_assert_eq!(admission.account.unowned_bytes(), 0);
         }
 
         /// Tests that the queue of a peer that always lags needs constant memory.

@@ -29,7 +29,7 @@ struct CountedBytes {
 impl Drop for CountedBytes {
     fn drop(&mut self) {
         if *self.log_count.get_mut() == 0 {
-            self.admission.account.release_message(self.bytes.len());
+            self.admission.account.release_unowned(self.bytes.len());
         }
     }
 }
@@ -44,7 +44,7 @@ pub struct Shared(Arc<CountedBytes>);
 impl Shared {
     /// Shares bytes that no log keeps yet, and charges them to the memory account.
     pub fn new(bytes: Box<[u8]>, admission: &Admission) -> Shared {
-        admission.account.charge_message(bytes.len());
+        admission.account.charge_unowned(bytes.len());
         Shared(Arc::new(CountedBytes {
             bytes,
             log_count: AtomicU32::new(0),
@@ -55,14 +55,14 @@ impl Shared {
     /// Notes that a log keeps the bytes.
     pub fn enter_log(&self) {
         if self.0.log_count.fetch_add(1, AcqRel) == 0 {
-            self.0.admission.account.release_message(self.len());
+            self.0.admission.account.release_unowned(self.len());
         }
     }
 
     /// Notes that a log no longer keeps the bytes.
     pub fn leave_log(&self) {
         if self.0.log_count.fetch_sub(1, AcqRel) == 1 {
-            self.0.admission.account.charge_message(self.len());
+            self.0.admission.account.charge_unowned(self.len());
         }
     }
 
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_message_is_charged_while_no_log_keeps_it() {
         let admission = Admission::new(&Settings::default(), 7);
-        let held = || admission.account.messages_bytes();
+        let held = || admission.account.unowned_bytes();
         let message = Shared::new(Box::new([7; 1000]), &admission);
         assert_eq!(held(), 1000);
         message.enter_log();

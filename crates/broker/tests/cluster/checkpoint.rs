@@ -38,7 +38,7 @@ impl Nodes {
                 let mut header = Header::read(bytes).expect("a batch");
                 if header.partition == partition {
                     (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
-                    let folded = shadow.fold(&header, bytes);
+                    let folded = shadow.apply_batch(&header, bytes);
                     folded.expect("a batch");
                 }
             }

@@ -326,7 +326,7 @@ impl Nodes {
                 ..NOW
             };
             let home = usize::from(header.partition % 2);
-            let folded = server.shards[home].fold(&header, bytes, now);
+            let folded = server.shards[home].apply_logged_batch(&header, bytes, now);
             assert_eq!(folded, Ok(()), "a stranger keeps no node from starting");
         }
         server

@@ -19,7 +19,7 @@ mod walk;
 use proptest::prelude::*;
 
 use crore_broker::TurnLimits;
-use crore_broker::account::{Level, MemoryPart};
+use crore_broker::account::{MemoryLevel, MemoryPart};
 use crore_broker::settings::{Rule, Settings};
 use test_server::{KINDS, Kind, TestServer};
 
@@ -302,17 +302,17 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
     server.window(link, Some(0));
     server.publish([("t", "late".into())]);
     server.settle();
-    server.account().charge_message(limit);
+    server.account().charge_unowned(limit);
     for _ in 0..3 {
         server.publish([("u", "more".into())]);
         server.settle();
     }
-    assert_eq!(server.account().level(), Level::Over);
+    assert_eq!(server.account().level(), MemoryLevel::Over);
     assert_eq!(server.stats().relieved, 0);
     server.window(link, None);
     server.settle();
     assert_eq!(server.received(link), frame("late"));
-    server.account().release_message(limit);
+    server.account().release_unowned(limit);
 }
 
 /// A stream of two topics begins when both homes (the parts of shards that keep topics) have answered. Meanwhile messages of the local

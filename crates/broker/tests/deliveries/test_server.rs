@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crore_broker::account::Account;
+use crore_broker::account::MemoryAccount;
 use crore_broker::settings::{Limits, Rule, Settings};
 use crore_broker::stats::Accounts;
 use crore_broker::{Control, Input, PartitionId, ShardId, Stats, Ticket, TurnLimits, World};
@@ -68,7 +68,7 @@ impl TestServer {
     }
 
     /// The memory account of all shards.
-    pub fn account(&self) -> &Account {
+    pub fn account(&self) -> &MemoryAccount {
         &self.world.admission.account
     }
 

@@ -93,7 +93,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     }
     let mut losses = server.shards[0].accounts().home_losses;
     assert_eq!(losses, TOPICS as u32);
-    world.admission.account.charge_message(3_200 << 10);
+    world.admission.account.charge_unowned(3_200 << 10);
     loop {
         let goes_on = server.flush(0);
         let left = server.shards[0].accounts().home_losses;
@@ -105,7 +105,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     }
     // Records are dropped until this shard holds so little that it does not have to drop more.
     assert!(losses < 2 << 10, "it goes on: {losses}");
-    world.admission.account.release_message(3_200 << 10);
+    world.admission.account.release_unowned(3_200 << 10);
 }
 
 /// The limit that the messages have reached.

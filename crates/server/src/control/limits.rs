@@ -123,7 +123,7 @@ pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u6
             world
                 .admission
                 .keys
-                .largest(settings.publish.idempotency_keys),
+                .largest_group(settings.publish.idempotency_keys),
         )
         .filter(|_| world.appends())
         .map(|(used, limit)| {

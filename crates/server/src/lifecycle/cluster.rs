@@ -354,7 +354,7 @@ fn replay_home(
             partition, unix_s, ..
         } = committed.header;
         let moment = Now { unix_s, ..now };
-        let folded = shard.fold(&committed.header, batch.bytes(), moment);
+        let folded = shard.apply_logged_batch(&committed.header, batch.bytes(), moment);
         folded
             .map_err(|why| anyhow::anyhow!("{why}"))
             .with_context(|| format!("a batch of partition {partition} cannot be read"))?;

@@ -105,7 +105,7 @@ impl Lifecycle {
             changed: now.differences(&next),
             kept: next.differences(&asked),
         };
-        world.admission.change(&world.settings);
+        world.admission.change_limits(&world.settings);
         self.0.verifier.replace(verifiers);
         self.0.verifier.revoke(revoked);
         if !former.rules.govern_alike(&world.rules) {

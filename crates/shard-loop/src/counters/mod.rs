@@ -86,7 +86,7 @@ impl Counters {
         let mut all: Vec<ShardCounters> = self.blocks.iter().map(read).collect();
         if let Some(first) = all.first_mut() {
             let messages = &mut first.accounts.parts[MemoryPart::Messages as usize];
-            *messages = self.admission.account.messages_bytes();
+            *messages = self.admission.account.unowned_bytes();
         }
         all
     }
@@ -207,11 +207,11 @@ mod tests {
     #[test]
     fn large_messages_are_read_as_they_are_though_no_shard_publishes() {
         let counters = counters();
-        counters.admission.account.charge_message(1 << 20);
+        counters.admission.account.charge_unowned(1 << 20);
         let messages =
             |all: Vec<ShardCounters>| all[0].accounts.parts[MemoryPart::Messages as usize];
         assert_eq!(messages(counters.read_all()), 1 << 20);
-        counters.admission.account.release_message(1 << 20);
+        counters.admission.account.release_unowned(1 << 20);
         assert_eq!(messages(counters.read_all()), 0);
     }
 

@@ -135,7 +135,7 @@ impl<T: Transport> ShardLoop<T> {
             return;
         }
         self.refusal_log.quiet_until_s = now.s + LOG_EVERY_S;
-        let connections = self.shard.connections();
+        let connections = self.shard.connection_count();
         tracing::warn!(connections, "{why}: new connections are turned away");
     }
 }

@@ -152,7 +152,8 @@ impl Simulation {
             last_batches.extend(shard.last_batches());
             for batch in &start.batches {
                 let header = Header::read(batch);
-                let folded = header.and_then(|header| shard.fold(&header, batch, begin));
+                let folded =
+                    header.and_then(|header| shard.apply_logged_batch(&header, batch, begin));
                 folded.map_err(|why| why.to_string())?;
             }
             shard.lose_unlogged();
@@ -303,15 +304,15 @@ impl Simulation {
             for batch in &batches {
                 let header = Header::read(batch).map_err(|why| why.to_string())?;
                 if header.partition == partition {
-                    let folded = shadow.fold(&header, batch);
+                    let folded = shadow.apply_batch(&header, batch);
                     folded.map_err(|why| why.to_string())?;
                 }
             }
-            shadow.settle(moment);
+            shadow.drop_expired(moment);
             while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
                 let home = self.server.placement().home_of(partition);
                 match self.loss_floors(usize::from(home), order, rng)? {
-                    Some(floors) => shadow.keep(&floors),
+                    Some(floors) => shadow.apply_floors(&floors),
                     None => return Ok(()),
                 }
             }

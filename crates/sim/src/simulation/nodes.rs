@@ -225,10 +225,10 @@ impl Simulation {
                 unix_s: *unix_s,
                 ..header
             });
-            let folded = header.and_then(|header| shadow.fold(&header, bytes));
+            let folded = header.and_then(|header| shadow.apply_batch(&header, bytes));
             folded.map_err(|why| why.to_string())?;
         }
-        shadow.settle(moment);
+        shadow.drop_expired(moment);
         Ok(saved(&mut shadow, head))
     }
 

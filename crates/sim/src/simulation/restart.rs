@@ -28,7 +28,7 @@ impl Simulation {
         for shard in 0..self.plan.shards {
             self.shards[shard].drain(now(self.truth.now_s));
             // Connections in the accept queue are accepted before the queue is closed.
-            while self.shards[shard].connections() > 0 || self.has_unaccepted(shard) {
+            while self.shards[shard].connection_count() > 0 || self.has_unaccepted(shard) {
                 self.truth.now_s += 1;
                 self.turn(shard, true, rng)?;
             }
@@ -80,14 +80,14 @@ impl Simulation {
         self.lives.begin(epoch, &self.ends(), epoch);
         let lives = Arc::new(self.lives.clone());
         for shard in &mut self.shards {
-            shard.follow_lives(&lives);
+            shard.set_lives(&lives);
         }
     }
 
     /// The last offset of each partition.
     pub(super) fn ends(&self) -> Vec<u64> {
         let mut ends = vec![0; usize::from(self.server.partitions)];
-        for (partition, end) in self.shards.iter().flat_map(Shard::ends) {
+        for (partition, end) in self.shards.iter().flat_map(Shard::last_offsets) {
             ends[usize::from(partition)] = end;
         }
         ends

@@ -7,7 +7,7 @@ use super::shares;
 
 /// A client that holds less than the disk's size divided by this may write while the disk has any room, whatever other clients
 /// hold.
-const LITTLE_PART: u64 = 256;
+const LITTLE_DIVISOR: u64 = 256;
 
 /// The most bytes of session records that a client may write on a full disk: a 16th of two spare segments of the largest size.
 const SPARE_PART_MAX: u64 = 8 << 20;
@@ -16,11 +16,11 @@ const SPARE_PART_MAX: u64 = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Disk {
     free_bytes: AtomicU64,
-    all_bytes: AtomicU64,
+    size_bytes: AtomicU64,
     /// The bytes that each client has written since room was last freed.
-    pub written: CountsByClient,
+    pub written_bytes: CountsByClient,
     /// The bytes of session records that each client has written since the disk became full.
-    pub spare: CountsByClient,
+    pub spare_bytes: CountsByClient,
 }
 
 impl Default for Disk {
@@ -28,9 +28,9 @@ impl Default for Disk {
     fn default() -> Disk {
         Disk {
             free_bytes: AtomicU64::new(u64::MAX),
-            all_bytes: AtomicU64::new(u64::MAX),
-            written: CountsByClient::without_limit(),
-            spare: CountsByClient::without_limit(),
+            size_bytes: AtomicU64::new(u64::MAX),
+            written_bytes: CountsByClient::without_limit(),
+            spare_bytes: CountsByClient::without_limit(),
         }
     }
 }
@@ -42,20 +42,20 @@ impl Disk {
             .free_bytes
             .load(Relaxed)
             .saturating_mul(shares::NEARLY_ALL as u64);
-        held < share.max(self.all_bytes.load(Relaxed) / LITTLE_PART)
+        held < share.max(self.size_bytes.load(Relaxed) / LITTLE_DIVISOR)
     }
 
     /// Whether a client that has written `spent` bytes of session records on the full disk may write more of them.
     pub fn may_take_spare(&self, spent: u64) -> bool {
-        spent < SPARE_PART_MAX.min(self.all_bytes.load(Relaxed) / LITTLE_PART)
+        spent < SPARE_PART_MAX.min(self.size_bytes.load(Relaxed) / LITTLE_DIVISOR)
     }
 
     /// Sets the free bytes and the size of the disk. If the free bytes have grown, a checkpoint or a deletion has freed earlier
     /// writes, so the counts of written bytes start again at zero.
     pub fn set_room(&self, free: u64, all: u64) {
-        self.all_bytes.store(all, Relaxed);
+        self.size_bytes.store(all, Relaxed);
         if self.free_bytes.swap(free, Relaxed) < free {
-            self.written.clear();
+            self.written_bytes.clear();
         }
     }
 }
@@ -71,19 +71,19 @@ mod tests {
         let [one, other] = [1, 2].map(|n| Client::from_address([192, 0, 2, n].into(), 7));
         let mut free = 9_000;
         disk.set_room(free, 9_000);
-        while disk.may_take(disk.written.count(one)) {
-            disk.written.add(one, 1);
+        while disk.may_take(disk.written_bytes.count(one)) {
+            disk.written_bytes.add(one, 1);
             free -= 1;
             disk.set_room(free, 9_000);
         }
         assert_eq!(free, 1_000);
-        assert!(disk.may_take(disk.written.count(other)));
+        assert!(disk.may_take(disk.written_bytes.count(other)));
         disk.set_room(0, 9_000);
         assert!(
             disk.may_take(30) && !disk.may_take(40),
             "a part of all is little"
         );
         disk.set_room(2_000, 9_000);
-        assert!(disk.may_take(disk.written.count(one)));
+        assert!(disk.may_take(disk.written_bytes.count(one)));
     }
 }

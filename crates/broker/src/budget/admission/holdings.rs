@@ -15,7 +15,7 @@ const COUNTERS: usize = 256;
 
 /// The largest client loses its entries before others only if it holds more than 1/16 of the resource, so at least 16 clients must collude
 /// to evict the entries of others.
-const EVICTABLE_PART: u64 = 16;
+const EVICTABLE_DIVISOR: u64 = 16;
 /// A client is spared only if the largest client holds more than twice as much. Clients that hold about the same are treated alike.
 const EVICTABLE_RATIO: u64 = 2;
 
@@ -48,7 +48,7 @@ impl Holdings {
 
     /// The bytes that a client holds.
     #[inline]
-    pub fn held_by(&self, client: Client) -> u64 {
+    pub fn held_bytes(&self, client: Client) -> u64 {
         let [one, other] = self.counters_of(client).map(|count| count.load(Relaxed));
         one.min(other)
     }
@@ -59,7 +59,7 @@ impl Holdings {
         for count in self.counters_of(client) {
             count.store(count.load(Relaxed) + bytes as u64, Relaxed);
         }
-        if self.held_by(client) > self.largest_bytes() {
+        if self.held_bytes(client) > self.largest_bytes() {
             self.0.largest.store(client.number(), Relaxed);
         }
     }
@@ -77,15 +77,15 @@ impl Holdings {
     #[inline]
     fn largest_bytes(&self) -> u64 {
         let largest = Client::from_number(self.0.largest.load(Relaxed));
-        self.held_by(largest)
+        self.held_bytes(largest)
     }
 
     /// Whether this client's entries are spared, because another client holds far more. `all_bytes` is the size of the resource.
     #[inline]
-    pub fn spares(&self, client: Client, all_bytes: usize) -> bool {
+    pub fn is_spared(&self, client: Client, all_bytes: usize) -> bool {
         let largest = self.largest_bytes();
-        largest > all_bytes as u64 / EVICTABLE_PART
-            && self.held_by(client) * EVICTABLE_RATIO < largest
+        largest > all_bytes as u64 / EVICTABLE_DIVISOR
+            && self.held_bytes(client) * EVICTABLE_RATIO < largest
     }
 }
 
@@ -102,18 +102,24 @@ mod tests {
         let holdings = Holdings::default();
         let [small, large, other] = [1, 2, 3].map(client);
         holdings.add(small, 100);
-        assert!(!holdings.spares(small, 1_000), "it is the largest itself");
+        assert!(
+            !holdings.is_spared(small, 1_000),
+            "it is the largest itself"
+        );
         holdings.add(large, 190);
-        assert!(!holdings.spares(small, 1_000), "they hold about as much");
+        assert!(!holdings.is_spared(small, 1_000), "they hold about as much");
         holdings.add(large, 20);
-        assert!(holdings.spares(small, 1_000) && !holdings.spares(large, 1_000));
-        assert!(holdings.spares(Client::NOBODY, 1_000));
-        assert!(!holdings.spares(small, 10_000), "all of it is little");
+        assert!(holdings.is_spared(small, 1_000) && !holdings.is_spared(large, 1_000));
+        assert!(holdings.is_spared(Client::NOBODY, 1_000));
+        assert!(!holdings.is_spared(small, 10_000), "all of it is little");
         holdings.subtract(large, 200);
         holdings.add(other, 1);
-        assert!(!holdings.spares(other, 1_000), "nobody holds much any more");
+        assert!(
+            !holdings.is_spared(other, 1_000),
+            "nobody holds much any more"
+        );
         // A client counts as the same client when it comes through a trusted proxy.
-        assert_eq!(holdings.held_by(small.relayed()), 100);
+        assert_eq!(holdings.held_bytes(small.relayed()), 100);
     }
 
     #[test]
@@ -124,8 +130,8 @@ mod tests {
         let all = (0..10_000_u32)
             .map(|n| Client::from_address((0xc633_6400 + n).to_be_bytes().into(), 7));
         all.clone().for_each(|small| holdings.add(small, 100));
-        let spared = all.filter(|small| holdings.spares(*small, 2_000_000));
+        let spared = all.filter(|small| holdings.is_spared(*small, 2_000_000));
         assert!(spared.count() > 9_990);
-        assert!(!holdings.spares(large, 2_000_000));
+        assert!(!holdings.is_spared(large, 2_000_000));
     }
 }

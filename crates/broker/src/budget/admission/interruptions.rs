@@ -41,7 +41,7 @@ impl Interruptions {
     }
 
     /// A home has read to the end of the log since interruption `number`. Each home calls this once for a number.
-    pub fn has_read_to_end(&self, number: u64) {
+    pub fn count_read_to_end(&self, number: u64) {
         let counted = |it: u64| (it >> HOMES_BITS == number).then_some(it + 1);
         let _ = self.newest.fetch_update(Relaxed, Relaxed, counted);
     }
@@ -60,14 +60,14 @@ mod tests {
     fn an_interruption_is_over_when_each_home_has_read_to_the_end_since() {
         let all = Interruptions::default();
         let first = all.newest();
-        all.has_read_to_end(first);
+        all.count_read_to_end(first);
         assert!(!all.is_over(first, 2));
         all.begin(7);
         all.begin(7);
-        all.has_read_to_end(first);
-        all.has_read_to_end(all.newest());
+        all.count_read_to_end(first);
+        all.count_read_to_end(all.newest());
         assert!(!all.is_over(all.newest(), 2));
-        all.has_read_to_end(all.newest());
+        all.count_read_to_end(all.newest());
         assert!(all.is_over(all.newest(), 2) && !all.is_over(first, 2));
     }
 }

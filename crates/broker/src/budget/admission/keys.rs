@@ -19,14 +19,14 @@ pub const GROUPS: usize = 64;
 
 /// The number of keys: of all publishers, and of each group.
 #[derive(Debug)]
-pub struct Keys {
+pub struct KeyCounts {
     all: AtomicU32,
     groups: [AtomicU32; GROUPS],
 }
 
-impl Default for Keys {
+impl Default for KeyCounts {
     fn default() -> Self {
-        Keys {
+        KeyCounts {
             all: AtomicU32::new(0),
             groups: from_fn(|_| AtomicU32::new(0)),
         }
@@ -34,20 +34,20 @@ impl Default for Keys {
 }
 
 /// The group of a publisher.
-pub fn group_of(publisher: Party) -> usize {
-    publisher.group_of(GROUPS)
+pub fn group(publisher: Party) -> usize {
+    publisher.group(GROUPS)
 }
 
-impl Keys {
+impl KeyCounts {
     /// Takes a place for a key of this group. `most` is the number of places for all groups. False if there is no place for the group.
     pub fn reserve(&self, group: usize, most: usize) -> bool {
-        let own = self.groups[group].load(Relaxed) as usize;
+        let group_count = self.groups[group].load(Relaxed) as usize;
         let free = most.saturating_sub(self.all.load(Relaxed) as usize);
-        let may = may_take(own, free, MOST);
-        if may {
+        let has_room = may_take(group_count, free, MOST);
+        if has_room {
             self.add(group);
         }
-        may
+        has_room
     }
 
     /// Takes a place without a check.
@@ -63,13 +63,13 @@ impl Keys {
     }
 
     /// The number of keys of the largest group, and the number that this group may reach. `most` is the number of places for all groups.
-    pub fn largest(&self, most: usize) -> (u64, u64) {
+    pub fn largest_group(&self, most: usize) -> (u64, u64) {
         let groups = self.groups.iter().map(|group| group.load(Relaxed));
-        let own = groups.max().unwrap_or(0) as usize;
+        let group_count = groups.max().unwrap_or(0) as usize;
         let free = most.saturating_sub(self.all.load(Relaxed) as usize);
         // If the group takes a key, one place less is free.
-        let more = (MOST * free).saturating_sub(own).div_ceil(MOST + 1);
-        (own as u64, (own + more) as u64)
+        let more = (MOST * free).saturating_sub(group_count).div_ceil(MOST + 1);
+        (group_count as u64, (group_count + more) as u64)
     }
 }
 
@@ -94,21 +94,21 @@ mod tests {
             (addresses.map(Client::relayed).map(Party::of_address)).collect(),
         ];
         for parties in parties {
-            let groups: BTreeSet<usize> = parties.into_iter().map(group_of).collect();
+            let groups: BTreeSet<usize> = parties.into_iter().map(group).collect();
             assert_eq!(groups.len(), GROUPS);
         }
     }
 
     #[test]
     fn the_room_of_the_largest_group_ends_where_it_is_told() {
-        let keys = Keys::default();
+        let keys = KeyCounts::default();
         (0..7).for_each(|_| keys.add(1));
-        let (_, told) = keys.largest(100);
+        let (_, told) = keys.largest_group(100);
         let own = 7 + (0..100).take_while(|_| keys.reserve(1, 100)).count() as u64;
         assert_eq!((own, told), (80, 80));
-        assert_eq!(keys.largest(100), (80, 80));
+        assert_eq!(keys.largest_group(100), (80, 80));
         assert!(keys.reserve(2, 100), "others find room");
         keys.remove(1, 80);
-        assert_eq!(keys.largest(100), (1, 80));
+        assert_eq!(keys.largest_group(100), (1, 80));
     }
 }

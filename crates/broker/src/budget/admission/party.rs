@@ -8,7 +8,8 @@ const USER: u64 = 1 << 63;
 const CONNECTION: u64 = 1 << 62;
 const SESSION: u64 = 1 << 61;
 
-/// The keyed hash of a user's name. For a client without a name: the keyed hash of its address, or the connection if the address is unknown.
+/// The keyed hash of a user's name. For a client without a name it is the keyed hash of its address, or the row of its connection
+/// ([`Party::of_connection`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Party(u64);
 
@@ -19,7 +20,7 @@ impl Party {
     }
 
     /// The clients without a name at an address. If the address is unknown, only the connection in row `slot`.
-    pub fn without_name(client: Client, slot: u32) -> Party {
+    pub fn of_connection(client: Client, slot: u32) -> Party {
         match client.is_known() {
             true => Party::of_address(client),
             false => Party(u64::from(slot) | CONNECTION),
@@ -41,25 +42,25 @@ impl Party {
         }
     }
 
-    /// Stands for an MQTT session in the keys of its QoS 2 messages, which have a party in them. Nothing is charged to it. `token` must not be 0; its
-    /// three highest bits do not count.
-    pub fn session(token: u64) -> Party {
+    /// The publisher of an MQTT session's QoS 2 messages, in the keys of these messages. It only has the form of a party: nothing is charged to it.
+    /// `token` must not be 0; its three highest bits do not count.
+    pub fn qos2_publisher(token: u64) -> Party {
         Party(token & (SESSION - 1) | SESSION)
     }
 
     /// Whether the party is an MQTT session.
-    pub fn is_session(self) -> bool {
+    pub fn is_qos2_publisher(self) -> bool {
         self.0 & (USER | CONNECTION | SESSION) == SESSION
     }
 
     /// The key that selects the party's counters.
-    pub(super) fn key(self) -> Client {
+    pub(super) fn counter_key(self) -> Client {
         Client::from_number((self.0 ^ self.0 >> 32) as u32)
     }
 
     /// The party's group. Each of the `groups` groups is equally likely.
     #[inline]
-    pub fn group_of(self, groups: usize) -> usize {
+    pub fn group(self, groups: usize) -> usize {
         // Not all bits are random: of an address the 32 high bits are zero and the two low bits hardly vary. So they are mixed by a multiplication
         // (Fibonacci hashing).
         let hash = self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;

@@ -26,15 +26,15 @@ impl Buckets {
     }
 
     /// Takes a token of the client. False if the client has none left. Always true if there is no limit, or if the client's address is unknown.
-    pub fn take(buckets: &Option<Buckets>, client: Client, unix_s: u32) -> bool {
+    pub fn take_token(buckets: &Option<Buckets>, client: Client, unix_s: u32) -> bool {
         let Some(Buckets { rate, cells }) = buckets.as_ref().filter(|_| client.is_known()) else {
             return true;
         };
         let [first, second] = client.counter_indexes(BUCKETS);
         // Other addresses may have emptied one of the buckets, so a token from either is enough. The client pays from both.
         let taken = [
-            rate.take(&cells[0][first], unix_s),
-            rate.take(&cells[1][second], unix_s),
+            rate.take_token(&cells[0][first], unix_s),
+            rate.take_token(&cells[1][second], unix_s),
         ];
         taken != [false, false]
     }
@@ -70,7 +70,7 @@ impl Rate {
     }
 
     /// Takes a token from the bucket. False if the bucket is empty.
-    pub fn take(&self, cell: &AtomicU64, unix_s: u32) -> bool {
+    pub fn take_token(&self, cell: &AtomicU64, unix_s: u32) -> bool {
         let taken = cell.fetch_update(Relaxed, Relaxed, |cell| {
             let (then_s, spent) = ((cell >> 32) as u32, cell as u32);
             // The clock of the shard that wrote the cell may be a second ahead.

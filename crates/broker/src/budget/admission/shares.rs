@@ -23,8 +23,8 @@ pub const NEARLY_ALL: usize = 8;
 const LITTLE: usize = 4;
 
 /// Whether a client that holds `own` may take one more, if `free` are free. `times` is the factor.
-pub fn may_take(own: usize, free: usize, times: usize) -> bool {
-    free > 0 && own < free.saturating_mul(times).max(LITTLE)
+pub fn may_take(held: usize, free: usize, factor: usize) -> bool {
+    free > 0 && held < free.saturating_mul(factor).max(LITTLE)
 }
 
 /// The clients that hold rows of a table. Rows are recorded only while the table is more than half full. Before that nobody can
@@ -32,9 +32,9 @@ pub fn may_take(own: usize, free: usize, times: usize) -> bool {
 #[derive(Debug, Default)]
 pub struct Holders {
     /// The client of each recorded row.
-    holders: BTreeMap<u32, Client>,
+    holder_by_row: BTreeMap<u32, Client>,
     /// The number of recorded rows, by client.
-    held: BTreeMap<u32, u32>,
+    row_counts: BTreeMap<u32, u32>,
 }
 
 impl Holders {
@@ -46,40 +46,40 @@ impl Holders {
     /// The client of this row, or [`Client::NOBODY`] if the row is not recorded.
     #[inline]
     pub fn holder(&self, row: u32) -> Client {
-        let holder = self.holders.get(&row);
+        let holder = self.holder_by_row.get(&row);
         holder.copied().unwrap_or(Client::NOBODY)
     }
 
     /// The number of rows that are recorded for this client.
     pub fn held_by(&self, client: Client) -> usize {
-        self.held.get(&client.number()).copied().unwrap_or(0) as usize
+        self.row_counts.get(&client.number()).copied().unwrap_or(0) as usize
     }
 
     /// Records that the client has taken a row of a table that now has `taken` rows and may have `most`.
     #[inline]
-    pub fn took(&mut self, row: u32, client: Client, taken: usize, most: usize) {
+    pub fn record_row(&mut self, row: u32, client: Client, taken: usize, most: usize) {
         if taken > most / 2 && client != Client::NOBODY {
-            self.holders.insert(row, client);
-            *self.held.entry(client.number()).or_default() += 1;
+            self.holder_by_row.insert(row, client);
+            *self.row_counts.entry(client.number()).or_default() += 1;
         }
     }
 
     /// Called when a row becomes free.
     #[inline]
-    pub fn freed(&mut self, row: u32) {
-        if !self.holders.is_empty() {
-            self.forget(row);
+    pub fn forget_row(&mut self, row: u32) {
+        if !self.holder_by_row.is_empty() {
+            self.forget_recorded_row(row);
         }
     }
 
-    fn forget(&mut self, row: u32) {
-        let Some(client) = self.holders.remove(&row) else {
+    fn forget_recorded_row(&mut self, row: u32) {
+        let Some(client) = self.holder_by_row.remove(&row) else {
             return;
         };
-        if let Some(held) = self.held.get_mut(&client.number()) {
+        if let Some(held) = self.row_counts.get_mut(&client.number()) {
             *held -= 1;
             if *held == 0 {
-                self.held.remove(&client.number());
+                self.row_counts.remove(&client.number());
             }
         }
     }
@@ -123,14 +123,14 @@ mod tests {
         let mut holders = Holders::default();
         let mut taken = 0;
         while holders.may_take(one, taken, 100) {
-            holders.took(taken as u32, one, taken + 1, 100);
+            holders.record_row(taken as u32, one, taken + 1, 100);
             taken += 1;
         }
         assert_eq!((taken, holders.held_by(one)), (75, 25));
         assert!(holders.may_take(other, taken, 100));
         for row in 0..75 {
-            holders.freed(row);
+            holders.forget_row(row);
         }
-        assert!(holders.holders.is_empty() && holders.held.is_empty());
+        assert!(holders.holder_by_row.is_empty() && holders.row_counts.is_empty());
     }
 }

@@ -140,12 +140,12 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     let (one, other) = (admission.client(v4(1)), admission.client(v4(2)));
     let taken = |client, s| {
         (0..1_000)
-            .take_while(|_| admission.publish(client, s).is_ok())
+            .take_while(|_| admission.count_publish(client, s).is_ok())
             .count()
     };
     assert_eq!(taken(one, 1_000), 30);
     assert_eq!(
-        admission.publish(one, 1_000),
+        admission.count_publish(one, 1_000),
         Err(Reason::PublishRateOfAddress)
     );
     assert_eq!(taken(one, 1_001), 10);
@@ -156,11 +156,11 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     assert_eq!(taken(one, 9_999), 30);
     assert_eq!(taken(other, 9_999), 30);
     // New topics do not count as publishes. They have another rate, which has no limit in this test.
-    assert!((0..1_000).all(|_| admission.make_topic(one, 9_999).is_ok()));
+    assert!((0..1_000).all(|_| admission.count_new_topic(one, 9_999).is_ok()));
     // Only the limit of the process applies to a client without an address: 100, of which 60 are taken in this second.
     assert_eq!(taken(Client::NOBODY, 9_999), 40);
     assert_eq!(
-        admission.publish(Client::NOBODY, 9_999),
+        admission.count_publish(Client::NOBODY, 9_999),
         Err(Reason::PublishRate)
     );
 }
@@ -169,17 +169,17 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
 fn kept_bytes_of_an_address_have_a_limit_and_free_it_when_they_go() {
     let admission = admission(|limits| limits.log_bytes_per_address_max = 1_000);
     let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
-    admission.keep(one, 900);
-    assert!(admission.may_keep(one, 100).is_ok());
+    admission.add_kept(one, 900);
+    assert!(admission.check_kept_bytes(one, 100).is_ok());
     assert_eq!(
-        admission.may_keep(one.relayed(), 101),
+        admission.check_kept_bytes(one.relayed(), 101),
         Err(Reason::LogOfAddress)
     );
-    assert!(admission.may_keep(other, 1_000).is_ok());
-    assert!(admission.may_keep(Client::NOBODY, 1 << 40).is_ok());
-    admission.keep(Client::NOBODY, 1 << 40);
+    assert!(admission.check_kept_bytes(other, 1_000).is_ok());
+    assert!(admission.check_kept_bytes(Client::NOBODY, 1 << 40).is_ok());
+    admission.add_kept(Client::NOBODY, 1 << 40);
     admission.drop_kept(one, 300);
-    assert!(admission.may_keep(one, 400).is_ok() && !admission.keeps_nothing());
+    assert!(admission.check_kept_bytes(one, 400).is_ok() && !admission.keeps_nothing());
     admission.drop_kept(one, 600);
     assert!(admission.keeps_nothing());
 }
@@ -195,13 +195,13 @@ fn limits_that_change_are_held_and_the_counts_go_on() {
     assert!(other.enter().is_ok() && other.enter().is_ok());
     settings.limits.connections_max = 3;
     settings.limits.publishes_per_s = 4;
-    admission.change(&settings);
+    admission.change_limits(&settings);
     assert!(other.enter().is_ok());
     assert_eq!(other.enter(), Err(Reason::ConnectionsFull));
-    let published = || (0..9).filter(|_| other.publish(Client::NOBODY, 5).is_ok());
+    let published = || (0..9).filter(|_| other.count_publish(Client::NOBODY, 5).is_ok());
     assert_eq!(published().count(), 4);
     settings.limits.publishes_per_s = 0;
-    admission.change(&settings);
+    admission.change_limits(&settings);
     assert_eq!(published().count(), 9);
 }
 
@@ -210,6 +210,6 @@ fn nothing_is_counted_that_has_no_limit() {
     let admission = admission(|_| ());
     let one = admission.client(v4(1));
     assert!((0..1_000).all(|_| admission.enter_client(one).is_ok()));
-    assert!((0..1_000).all(|_| admission.publish(Client::NOBODY, 5).is_ok()));
+    assert!((0..1_000).all(|_| admission.count_publish(Client::NOBODY, 5).is_ok()));
     assert!((0..1_000).all(|_| admission.enter().is_ok()));
 }

@@ -25,7 +25,7 @@ impl VisitsByGroup {
     /// Adds visits for this party.
     #[inline]
     pub fn add(&mut self, party: Party, visits: u32) {
-        let group = party.group_of(GROUPS) as u8;
+        let group = party.group(GROUPS) as u8;
         match self.0.last_mut() {
             Some((last, sum)) if *last == group => *sum = sum.saturating_add(visits),
             _ => self.0.push((group, visits)),
@@ -52,7 +52,7 @@ impl StoppedGroups {
     pub const ALL: StoppedGroups = StoppedGroups([u64::MAX; GROUPS / 64]);
 
     /// The groups that have at least the average number of visits in flight. All groups, if nothing is in flight.
-    pub fn of<'a>(turns: impl Iterator<Item = &'a VisitsByGroup>) -> StoppedGroups {
+    pub fn heaviest<'a>(turns: impl Iterator<Item = &'a VisitsByGroup>) -> StoppedGroups {
         let mut sums = [0; GROUPS];
         for (group, visits) in turns.flat_map(|turn| &turn.0) {
             sums[usize::from(*group)] += u64::from(*visits);
@@ -67,7 +67,7 @@ impl StoppedGroups {
     }
 
     /// Whether the set has any group.
-    pub fn is_any(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         *self != StoppedGroups::default()
     }
 
@@ -102,12 +102,12 @@ impl Valve {
 
     /// Whether this party must wait.
     #[inline]
-    pub fn stops(&self, party: Party) -> bool {
-        !self.is_open() && self.groups[party.group_of(GROUPS)].load(Relaxed) > 0
+    pub fn must_wait(&self, party: Party) -> bool {
+        !self.is_open() && self.groups[party.group(GROUPS)].load(Relaxed) > 0
     }
 
     /// Records that a home now stops the groups `after`, instead of `before`.
-    pub fn change(&self, before: &StoppedGroups, after: &StoppedGroups) {
+    pub fn replace_stopped(&self, before: &StoppedGroups, after: &StoppedGroups) {
         let change = |count: &AtomicU32, before: bool, after: bool| match (before, after) {
             (false, true) => {
                 count.fetch_add(1, Relaxed);
@@ -123,7 +123,7 @@ impl Valve {
         for (n, group) in self.groups.iter().enumerate() {
             change(group, before.has(n), after.has(n));
         }
-        change(&self.homes, before.is_any(), after.is_any());
+        change(&self.homes, before.has_any(), after.has_any());
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn has(heavy: &StoppedGroups, party: Party) -> bool {
-        heavy.has(party.group_of(GROUPS))
+        heavy.has(party.group(GROUPS))
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
         weights.add(ann, 10);
         weights.add(bob, 10);
         weights.add(eve, 1);
-        let heavy = StoppedGroups::of([&weights].into_iter());
+        let heavy = StoppedGroups::heaviest([&weights].into_iter());
         assert!(has(&heavy, ann) && has(&heavy, bob) && !has(&heavy, eve));
         assert!(!has(&heavy, Party::user("a newcomer", 1)));
     }
@@ -156,13 +156,13 @@ mod tests {
         let [ann, bob, _] = parties();
         let mut weights = VisitsByGroup::default();
         weights.add(ann, 7);
-        assert!(has(&StoppedGroups::of([&weights].into_iter()), ann));
+        assert!(has(&StoppedGroups::heaviest([&weights].into_iter()), ann));
         weights.add(bob, 7);
-        let heavy = StoppedGroups::of([&weights].into_iter());
+        let heavy = StoppedGroups::heaviest([&weights].into_iter());
         assert!(has(&heavy, ann) && has(&heavy, bob));
         weights.clear();
         assert_eq!(
-            StoppedGroups::of([&weights].into_iter()),
+            StoppedGroups::heaviest([&weights].into_iter()),
             StoppedGroups::ALL,
             "it is not known who it was"
         );
@@ -174,15 +174,15 @@ mod tests {
         let (none, valve) = (StoppedGroups::default(), Valve::default());
         let mut weights = VisitsByGroup::default();
         weights.add(ann, 7);
-        let of_ann = StoppedGroups::of([&weights].into_iter());
-        valve.change(&none, &StoppedGroups::ALL);
-        valve.change(&none, &of_ann);
-        assert!(valve.stops(ann) && valve.stops(bob));
-        valve.change(&StoppedGroups::ALL, &of_ann);
-        assert!(valve.stops(ann) && !valve.stops(bob));
-        valve.change(&of_ann, &none);
-        assert!(valve.stops(ann) && !valve.is_open());
-        valve.change(&of_ann, &none);
-        assert!(!valve.stops(ann) && valve.is_open());
+        let of_ann = StoppedGroups::heaviest([&weights].into_iter());
+        valve.replace_stopped(&none, &StoppedGroups::ALL);
+        valve.replace_stopped(&none, &of_ann);
+        assert!(valve.must_wait(ann) && valve.must_wait(bob));
+        valve.replace_stopped(&StoppedGroups::ALL, &of_ann);
+        assert!(valve.must_wait(ann) && !valve.must_wait(bob));
+        valve.replace_stopped(&of_ann, &none);
+        assert!(valve.must_wait(ann) && !valve.is_open());
+        valve.replace_stopped(&of_ann, &none);
+        assert!(!valve.must_wait(ann) && valve.is_open());
     }
 }

@@ -32,25 +32,25 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Removes the protocol's row of this connection.
     pub(crate) fn take_protocol_row(&mut self, slot: u32) -> P::ProtocolRow {
         let row = self.rows.get_mut(slot);
-        let own = core::mem::replace(&mut row.consumer.protocol_row, NONE);
-        self.protocol_rows.remove(own)
+        let protocol_row = core::mem::replace(&mut row.consumer.protocol_row, NONE);
+        self.protocol_rows.remove(protocol_row)
     }
 
     /// The client's address, if a proxy has named it.
-    pub(crate) fn relayed(&self, slot: u32) -> Option<IpAddr> {
-        self.relayed.get(&slot).copied()
+    pub(crate) fn relayed_address(&self, slot: u32) -> Option<IpAddr> {
+        self.relayed_addresses.get(&slot).copied()
     }
 
     /// Sets or removes the client's address as named by a proxy.
-    pub(crate) fn set_relayed(&mut self, slot: u32, address: Option<IpAddr>) {
-        let before = self.relayed.len();
+    pub(crate) fn set_relayed_address(&mut self, slot: u32, address: Option<IpAddr>) {
+        let before = self.relayed_addresses.len();
         match address {
-            Some(address) => self.relayed.insert(slot, address),
-            None => self.relayed.remove(&slot),
+            Some(address) => self.relayed_addresses.insert(slot, address),
+            None => self.relayed_addresses.remove(&slot),
         };
         let bytes = |count| count * RELAYED_BYTES;
-        let now = self.relayed.len();
+        let now = self.relayed_addresses.len();
         self.account
-            .change(MemoryPart::Connections, bytes(before), bytes(now));
+            .change_charge(MemoryPart::Connections, bytes(before), bytes(now));
     }
 }

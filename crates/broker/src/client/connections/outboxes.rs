@@ -3,7 +3,7 @@
 use crate::base::ids::SocketId;
 use crate::budget::account::MemoryPart;
 use crate::client::connections::Connections;
-use crate::client::outbox::{Outbox, PARTS_MAX, Weighed, len_of};
+use crate::client::outbox::{Outbox, OutboxCharges, PARTS_MAX, parts_len};
 use crate::client::row::{Link, NO_SOCKET};
 use crate::client::types::ProtocolTypes;
 use crate::io::{CloseMode, Io};
@@ -61,7 +61,7 @@ impl<P: ProtocolTypes> Connections<P> {
         let socket = self.rows.get(slot).link.socket;
         let mut sent = 0;
         for parts in rope.parts().chunks(PARTS_MAX) {
-            let len = len_of(parts);
+            let len = parts_len(parts);
             let taken = self.write(socket, parts, io);
             sent += taken;
             if taken < len {
@@ -90,8 +90,8 @@ impl<P: ProtocolTypes> Connections<P> {
         (sent, outbox.waiting_bytes())
     }
 
-    /// Charges `kernel_bytes` for a connection whose client has read nothing for some time: so many bytes are assumed to be in the
-    /// kernel's socket buffer.
+    /// Charges `kernel_bytes` for a connection whose client has read nothing for some time. This is the assumed number of bytes in the kernel's
+    /// socket buffer.
     pub(crate) fn charge_kernel_bytes(&mut self, slot: u32, kernel_bytes: usize) {
         let outbox = self.rows.get(slot).link.outbox;
         self.outboxes.get_mut(outbox).set_kernel_bytes(kernel_bytes);
@@ -99,7 +99,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Creates the outbox with the bytes that `write` adds.
-    pub(crate) fn begin_outbox(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
+    pub(crate) fn create_outbox(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
         self.rows.get_mut(slot).link.outbox = self.outboxes.insert(Outbox::default());
         self.add_to_outbox(slot, write);
     }
@@ -113,7 +113,7 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// Counts the messages of a write of `len` bytes whose unsent rest was just added to the outbox, if there is an outbox. `ends`
     /// are the ends of the messages, in bytes from the start of the write.
-    pub(crate) fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
+    pub(crate) fn count_waiting_messages(&mut self, slot: u32, len: usize, ends: &[usize]) {
         let outbox = self.rows.get(slot).link.outbox;
         if outbox != NONE {
             self.outboxes.get_mut(outbox).count(len, ends);
@@ -123,14 +123,14 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Updates the charges for the bytes that only this outbox holds, and for those that the kernel holds for its client.
     pub(crate) fn weigh_outbox(&mut self, slot: u32) {
         let outbox = self.outboxes.get_mut(self.rows.get(slot).link.outbox);
-        let Weighed {
+        let OutboxCharges {
             own,
             kernel,
             waiting,
         } = outbox.weigh();
         let account = &mut self.account;
-        account.change(MemoryPart::Outboxes, own.0, own.1);
-        account.change(MemoryPart::KernelBuffers, kernel.0, kernel.1);
+        account.change_charge(MemoryPart::Outboxes, own.0, own.1);
+        account.change_charge(MemoryPart::KernelBuffers, kernel.0, kernel.1);
         self.outbox_bytes = self.outbox_bytes - waiting.0 + waiting.1;
     }
 

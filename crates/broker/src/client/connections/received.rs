@@ -92,7 +92,8 @@ impl<P: ProtocolTypes> Connections<P> {
     #[inline]
     pub(crate) fn charge_received(&mut self) {
         if self.account.part(MemoryPart::Received) != self.receive_bytes {
-            self.account.set(MemoryPart::Received, self.receive_bytes);
+            self.account
+                .set_charge(MemoryPart::Received, self.receive_bytes);
         }
     }
 }

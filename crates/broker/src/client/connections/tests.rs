@@ -37,7 +37,7 @@ fn charged(conns: &Connections, part: MemoryPart) -> usize {
 fn address_behind_a_proxy_is_charged_until_the_connection_ends() {
     let mut conns = two();
     for last in [1, 2] {
-        conns.set_relayed(0, Some([10, 0, 0, last].into()));
+        conns.set_relayed_address(0, Some([10, 0, 0, last].into()));
         let charged = charged(&conns, MemoryPart::Connections);
         assert!((21..64).contains(&charged), "{charged}");
     }
@@ -67,7 +67,7 @@ fn received_bytes_count_while_they_are_held() {
 #[test]
 fn an_outbox_is_charged_until_it_is_dropped() {
     let mut conns = two();
-    conns.begin_outbox(0, |queue| queue.push(&[7; 1_000]));
+    conns.create_outbox(0, |queue| queue.push(&[7; 1_000]));
     conns.add_to_outbox(0, |queue| queue.push(&[7; 500]));
     assert_eq!(conns.outbox_bytes, 1_500);
     assert!(charged(&conns, MemoryPart::Outboxes) >= 1_500);

@@ -8,31 +8,32 @@ use crate::base::position::{Position, Since};
 use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
 use crate::client::front::Front;
 use crate::client::joining::{
-    Asking, ask_matches, filter_subscriptions, filter_subscriptions_mut, join_filters,
+    GroupPageRequest, filter_subscriptions, filter_subscriptions_mut, join_filters,
+    request_group_page,
 };
-use crate::client::list::{count_asked_pages, leave_groups, part_of_group, serial_of};
-use crate::client::matches::seen_by;
+use crate::client::list::{count_asked_pages, end_filter_groups, group_serial, index_of_group};
+use crate::client::matches::seen_offset;
 use crate::client::outbox::Packets;
 use crate::client::parts::{Clients, Connections, Deliveries, Matching, Queues, Subscriptions};
-use crate::client::types::ProtocolTypes;
+use crate::client::types::{ProtocolTypes, SlotAndSerial};
 use crate::filters::matching::{FilterPart, Group, GroupPosition, RETAINED_SENT};
 use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames};
 
 /// Handles a home's page for a subscription with wildcards.
-pub(crate) fn filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
-    (slot, serial): (u32, u32),
+    (slot, serial): SlotAndSerial,
     (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) {
     let (clients, subs, feed, queues) = front.parts();
     let deliveries = &feed.deliveries;
-    let Some(part) = part_of_group(&clients.conns, slot, serial) else {
+    let Some(part) = index_of_group(&clients.conns, slot, serial) else {
         return;
     };
     let of = (slot, part);
-    let only_retained = serial_of(&clients.conns, slot, part) != Some(serial);
+    let only_retained = group_serial(&clients.conns, slot, part) != Some(serial);
     if page.attached != AttachOutcome::Yes {
         return match only_retained {
             true => clients.leave_group(subs, slot, serial),
@@ -46,8 +47,8 @@ pub(crate) fn filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
         C::gap(clients, subs, of, (page.partition, from), io);
     }
     let mut out = Packets::default();
-    let mut full = None;
-    let mut seen = seen_in(&clients.conns, slot, serial, page.partition);
+    let mut unsent_after = None;
+    let mut seen = seen_offset_in(&clients.conns, slot, serial, page.partition);
     for (name, record) in page.records(frames) {
         let retained = record.offset <= page.snapshot_end;
         if only_retained && !retained {
@@ -60,17 +61,17 @@ pub(crate) fn filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
             retained,
         };
         if C::message(clients, subs, deliveries, of, &message, &mut out) == OfferOutcome::Full {
-            full = Some(seen);
+            unsent_after = Some(seen);
             break;
         }
         seen = record.offset;
     }
     if !out.bytes.is_empty() {
-        clients.put_messages(slot, &out.bytes, &out.ends, io);
+        clients.send_messages(slot, &out.bytes, &out.ends, io);
     }
-    let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
+    let (offset, live) = unsent_after.map_or((page.head, page.at_head), |offset| (offset, false));
     if only_retained {
-        let ends = full.is_none() && (live || offset >= page.snapshot_end);
+        let ends = unsent_after.is_none() && (live || offset >= page.snapshot_end);
         record_retained_page(clients, subs, queues, slot, serial, page, (offset, ends));
         return;
     }
@@ -125,8 +126,8 @@ pub(crate) fn resend_retained<P: ProtocolTypes>(
     part: u32,
     filter: &[u8],
 ) {
-    let own = serial_of(&clients.conns, slot, part);
-    leave_groups(clients, subs, slot, part, own);
+    let own = group_serial(&clients.conns, slot, part);
+    end_filter_groups(clients, subs, slot, part, own);
     let partitions = clients.ctx.world.partitions;
     let since = alloc::vec![Since::Default; usize::from(partitions)];
     // If there is no room for that, the subscription continues without them.
@@ -136,7 +137,7 @@ pub(crate) fn resend_retained<P: ProtocolTypes>(
 }
 
 /// Requests the next pages of subscriptions with wildcards that have fallen behind, as far as there is room.
-pub(super) fn catch_up_filters<C: SubscriptionHandler<P>, P: ProtocolTypes>(
+pub(super) fn request_next_filter_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
@@ -145,27 +146,27 @@ pub(super) fn catch_up_filters<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     let Some(subscriptions) = filter_subscriptions(conns, slot) else {
         return;
     };
-    let bound = !C::can_take_more(conns, slot);
+    let is_bounded = !C::can_take_more(conns, slot);
     let mut behind = Vec::new();
     for group in subscriptions.waiting() {
         let mut parts = subscriptions.parts_of(group.serial);
         // What has no bound is never held back.
-        let held = |(_, part): (u32, &FilterPart)| {
-            bound && C::page_messages_max(conns, slot, part.id) != u32::MAX
+        let is_held_back = |(_, part): (u32, &FilterPart)| {
+            is_bounded && C::page_messages_max(conns, slot, part.id) != u32::MAX
         };
-        if !parts.any(held) {
+        if !parts.any(is_held_back) {
             behind.push(group.serial);
         }
     }
     for serial in behind.into_iter().rev() {
         let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
         if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
-            let asking = Asking {
+            let asking = GroupPageRequest {
                 slot,
                 serial,
-                poll: false,
+                is_poll: false,
             };
-            let asked = ask_matches(clients, subs, asking, partition);
+            let asked = request_group_page(clients, subs, asking, partition);
             count_asked_pages(&mut clients.conns, slot, asked.into());
         }
     }
@@ -184,8 +185,8 @@ pub(crate) fn seen_by_group<P: ProtocolTypes>(
     let Some(group) = group else {
         return Vec::new();
     };
-    let seen = |partition| seen_by(matching, deliveries, &clients.ctx, slot, partition);
-    let at = |partition: PartitionId| match group.positions().get(usize::from(partition)) {
+    let seen = |partition| seen_offset(matching, deliveries, &clients.ctx, slot, partition);
+    let offset_in = |partition: PartitionId| match group.positions().get(usize::from(partition)) {
         None => Some(seen(partition)),
         Some(at) if at.live => Some(at.offset.max(seen(partition))),
         Some(at) if at.new => None,
@@ -193,7 +194,7 @@ pub(crate) fn seen_by_group<P: ProtocolTypes>(
     };
     let partitions = 0..clients.ctx.world.partitions;
     partitions
-        .map(at)
+        .map(offset_in)
         .collect::<Option<_>>()
         .unwrap_or_default()
 }
@@ -204,7 +205,7 @@ pub(crate) fn lacks_retained<P: ProtocolTypes>(
     slot: u32,
     part: u32,
 ) -> bool {
-    let own = serial_of(conns, slot, part);
+    let own = group_serial(conns, slot, part);
     let (Some(serial), Some(all)) = (own, filter_subscriptions(conns, slot)) else {
         return false;
     };
@@ -235,7 +236,7 @@ fn is_answered<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, serial: u32)
 }
 
 /// The offset up to which a group of filters has seen a partition.
-fn seen_in<P: ProtocolTypes>(
+fn seen_offset_in<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     serial: u32,

@@ -7,22 +7,22 @@ use crate::client::delivery::{Addressee, Matched};
 use crate::client::front::Front;
 use crate::client::joining::filter_subscriptions;
 use crate::client::list::page::send_in_order;
-use crate::client::list::{list_of, serial_of, sub_mut};
+use crate::client::list::{group_serial, subscription_at_mut, subscription_list};
 use crate::client::outbox::Packets;
 use crate::client::parts::{Clients, Connections, Deliveries, Matching, Subscriptions};
 use crate::client::row::LIVE;
-use crate::client::side::Sub;
+use crate::client::side::ListedSubscription;
 use crate::client::subscriptions::topic_of;
-use crate::client::types::ProtocolTypes;
+use crate::client::types::{ProtocolTypes, SlotAndIndex};
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::store::slab::NONE;
 
 /// Sends the messages of the current run to a subscription to their topic. If a live filter of the client matches the topic too, that filter sends them
 /// instead.
-pub(crate) fn live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn deliver_live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
-    (slot, part): (u32, u32),
+    (slot, part): SlotAndIndex,
     frames: &Frames,
     io: &mut I,
 ) {
@@ -32,20 +32,20 @@ pub(crate) fn live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
         return clients.end_as_broken(slot);
     }
     if filter_subscriptions(&clients.conns, slot).is_some()
-        && clients.has_match(&subs.matching, slot, subs.topics.name(topic))
+        && clients.has_live_match(&subs.matching, slot, subs.topics.name(topic))
     {
         return;
     }
     let (records, deliveries) = (feed.run.records(), &feed.deliveries);
     clients.meter.work.steps.add(records.len());
     let of = (slot, part);
-    let left = send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io);
-    let seen = left.map(|left| left.previous);
+    let first_unsent = send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io);
+    let seen = first_unsent.map(|left| left.previous);
     let seen = seen.or(records.last().map(|last| last.offset));
-    if let (Some(sub), Some(seen)) = (sub_mut(&mut clients.conns, slot, part), seen) {
+    if let (Some(sub), Some(seen)) = (subscription_at_mut(&mut clients.conns, slot, part), seen) {
         sub.offset = seen;
     }
-    if let Some(left) = left {
+    if let Some(left) = first_unsent {
         let partition = clients.ctx.partition_of(subs.topics.name(topic));
         C::note_falling_behind(clients, &subs.topics, slot, partition, left.offset);
         clients.fall_back(slot, part, left.previous);
@@ -53,7 +53,7 @@ pub(crate) fn live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
 }
 
 /// Sends the messages of a run that match filters of the client, each once.
-pub(crate) fn live_matches<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn deliver_live_matches<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
     slot: u32,
     (all, messages, frames): (&[Addressee], &[Matched], &Frames),
@@ -70,14 +70,14 @@ pub(crate) fn live_matches<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
             return clients.end_as_broken(slot);
         };
         let of = (due, message, frames);
-        live_match::<C, P>(clients, subs, deliveries, slot, of, &mut out);
+        deliver_live_match::<C, P>(clients, subs, deliveries, slot, of, &mut out);
     }
     if !out.bytes.is_empty() {
-        clients.put_messages(slot, &out.bytes, &out.ends, io);
+        clients.send_messages(slot, &out.bytes, &out.ends, io);
     }
 }
 
-fn live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
+fn deliver_live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     deliveries: &Deliveries,
@@ -85,7 +85,7 @@ fn live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     (due, message, frames): (&[Addressee], &Matched, &Frames),
     out: &mut Packets,
 ) {
-    let (mut parts, exact) = live_parts(&clients.conns, slot, due, message);
+    let (mut parts, exact) = live_subscriptions(&clients.conns, slot, due, message);
     if parts.is_empty() {
         return;
     }
@@ -99,7 +99,7 @@ fn live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     C::append_message_to_several(clients, subs, deliveries, slot, &mut parts, &offered, out);
     if let Some(part) = exact {
         let epoch = clients.ctx.world.epoch;
-        if let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
+        if let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part) {
             (sub.offset, sub.epoch) = (record.offset, epoch);
         }
     }
@@ -109,12 +109,12 @@ fn live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     let (partition, offset) = (message.partition, record.offset);
     C::note_falling_behind(clients, &subs.topics, slot, partition, offset);
     for part in parts {
-        fell_behind_with(clients, &subs.matching, slot, part, message);
+        fall_back_before(clients, &subs.matching, slot, part, message);
     }
 }
 
 /// The subscriptions that a message comes to by a filter that is live, and the one to its topic, which the second place repeats.
-fn live_parts<P: ProtocolTypes>(
+fn live_subscriptions<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     due: &[Addressee],
@@ -131,12 +131,14 @@ fn live_parts<P: ProtocolTypes>(
         .collect();
     // Most messages have no exact subscriber here, and a list may be long. An exact subscription that leaves its messages to a
     // filter gets this one here even if the filter fell behind with an earlier message of the run.
-    let is = |sub: &Sub<P::SubscriptionState>| {
+    let is_exact_subscription = |sub: &ListedSubscription<P::SubscriptionState>| {
         sub.topic == message.topic && sub.flags & LIVE != 0 && sub.offset < message.record.offset
     };
     let exact = match message.topic {
         NONE => None,
-        _ => list_of(conns, slot).iter().position(is),
+        _ => subscription_list(conns, slot)
+            .iter()
+            .position(is_exact_subscription),
     };
     let exact = exact.map(|part| part as u32);
     parts.extend(exact);
@@ -144,7 +146,7 @@ fn live_parts<P: ProtocolTypes>(
 }
 
 /// A live subscription has no room for this message: from now on it reads from the log.
-fn fell_behind_with<P: ProtocolTypes>(
+fn fall_back_before<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     matching: &Matching,
     slot: u32,
@@ -152,7 +154,7 @@ fn fell_behind_with<P: ProtocolTypes>(
     message: &Matched,
 ) {
     let record = &message.record;
-    match serial_of(&clients.conns, slot, part) {
+    match group_serial(&clients.conns, slot, part) {
         Some(serial) => {
             let seen = (message.partition, record.offset - 1);
             clients.fall_back_in_partition(matching, slot, serial, seen);

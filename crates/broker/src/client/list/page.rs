@@ -7,33 +7,33 @@ use crate::base::planted::{self, Fault};
 use crate::base::position::Position;
 use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
 use crate::client::front::Front;
-use crate::client::list::filters::catch_up_filters;
-use crate::client::list::{collapse, count_asked_pages, part_name, sub_mut};
+use crate::client::list::filters::request_next_filter_pages;
+use crate::client::list::{count_asked_pages, index_with_serial, move_to_row, subscription_at_mut};
 use crate::client::outbox::Packets;
 use crate::client::parts::{Clients, Connections, Deliveries, Queues, Subscriptions};
 use crate::client::row::{COUNTED, LIVE};
-use crate::client::side::Behind;
-use crate::client::subscriptions::{ask_behind, flags_of, topic_of};
-use crate::client::types::ProtocolTypes;
+use crate::client::side::BehindSubscription;
+use crate::client::subscriptions::{flags_of, request_next_page, topic_of};
+use crate::client::types::{ProtocolTypes, SlotAndIndex};
 use crate::io::Io;
 use crate::mail::{AttachOutcome, Frames, LatestValues, Page, Record};
 use crate::store::slab::NONE;
 
 /// Handles a home's answer for a subscription to a topic: a page, or a refusal.
-pub(crate) fn page_of_topic<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
+pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
-    of: (u32, u32),
+    subscription: SlotAndIndex,
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
     let (clients, subs, feed, queues) = front.parts();
     let deliveries = &feed.deliveries;
     if page.attached != AttachOutcome::Yes {
-        return not_attached::<C, P, I>(clients, subs, queues, of, page, io);
+        return handle_refused_attach::<C, P, I>(clients, subs, queues, subscription, page, io);
     }
-    let (slot, part) = of;
+    let (slot, part) = subscription;
     // A subscription in the row has noted there that it has fallen behind.
-    clients.expand(slot);
+    clients.move_to_list(slot);
     let topic = topic_of(&clients.conns, slot, part);
     if topic == NONE {
         return clients.end_as_broken(slot);
@@ -47,7 +47,15 @@ pub(crate) fn page_of_topic<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
         false => records.len().min(page.retained as usize),
     };
     let (retained, records) = records.split_at(retained);
-    C::take_retained(clients, subs, queues, of, page, (retained, frames), io);
+    C::take_retained(
+        clients,
+        subs,
+        queues,
+        subscription,
+        page,
+        (retained, frames),
+        io,
+    );
     if is_beside || page.only_retained {
         return;
     }
@@ -55,29 +63,32 @@ pub(crate) fn page_of_topic<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     if page.gap {
         let from = records.first().map_or(page.head, |record| record.previous);
         let from = Position::new(page.epoch, from);
-        C::gap(clients, subs, of, (partition, from), io);
+        C::gap(clients, subs, subscription, (partition, from), io);
         if topic_of(&clients.conns, slot, part) == NONE {
             return;
         }
     }
     let (mut head, mut at_head) = (page.head, page.at_head);
-    let left = match C::send_first_page(clients, of, page, (records, frames), io) {
+    let first_unsent = match C::send_first_page(clients, subscription, page, (records, frames), io)
+    {
         true => None,
-        false => send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io),
+        false => {
+            send_in_order::<C, P, I>(clients, subs, deliveries, subscription, records, frames, io)
+        }
     };
-    if let Some(left) = left {
+    if let Some(left) = first_unsent {
         (head, at_head) = (left.previous, false);
     }
-    let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part) else {
         return clients.end_as_broken(slot);
     };
     (sub.offset, sub.epoch) = (head, page.epoch);
     if at_head {
         sub.flags |= LIVE;
-        C::note_live(&mut clients.conns, of, partition, head);
-        collapse(&mut clients.conns, slot);
+        C::note_live(&mut clients.conns, subscription, partition, head);
+        move_to_row(&mut clients.conns, slot);
     } else {
-        let seen = Behind::at(part, head, page.epoch);
+        let seen = BehindSubscription::new(part, head, page.epoch);
         clients.conns.extra(slot).behind.push(seen);
         if !planted::is(Fault::LostWake) {
             queues.resume_later(clients, clients.conns.id_of(slot));
@@ -86,34 +97,42 @@ pub(crate) fn page_of_topic<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
 }
 
 /// A home has refused a subscription, or its topic was deleted.
-fn not_attached<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
+fn handle_refused_attach<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     queues: &mut Queues,
-    of: (u32, u32),
+    subscription: SlotAndIndex,
     page: &Page,
     io: &mut I,
 ) {
-    let (slot, part) = of;
-    clients.expand(slot);
-    if C::take_retained_deletion(clients, queues, of, page) {
+    let (slot, part) = subscription;
+    clients.move_to_list(slot);
+    if C::take_retained_deletion(clients, queues, subscription, page) {
         // The subscription itself continues, and will learn of the deletion.
         return;
     }
     if page.attached != AttachOutcome::Gone {
-        return C::refused(clients, subs, queues, of, page.attached.refusal(), io);
+        return C::refused(
+            clients,
+            subs,
+            queues,
+            subscription,
+            page.attached.refusal(),
+            io,
+        );
     }
     let topic = topic_of(&clients.conns, slot, part);
-    let Some(sub) = sub_mut(&mut clients.conns, slot, part).filter(|_| topic != NONE) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, part).filter(|_| topic != NONE)
+    else {
         return clients.end_as_broken(slot);
     };
     // The kept messages were deleted. It continues after the deletion.
     (sub.offset, sub.epoch) = (page.head, page.epoch);
     let behind = &mut clients.conns.extra(slot).behind;
     behind.retain(|behind| behind.part != part);
-    behind.push(Behind::at(part, page.head, page.epoch));
+    behind.push(BehindSubscription::new(part, page.head, page.epoch));
     let partition = clients.ctx.partition_of(subs.topics.name(topic));
-    C::ended(clients, subs, of, (partition, page.head), io);
+    C::ended(clients, subs, subscription, (partition, page.head), io);
     queues.resume_later(clients, clients.conns.id_of(slot));
 }
 
@@ -122,31 +141,34 @@ pub(super) fn send_in_order<'r, C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     deliveries: &Deliveries,
-    of: (u32, u32),
+    subscription: SlotAndIndex,
     records: &'r [Record],
     frames: &Frames,
     io: &mut I,
 ) -> Option<&'r Record> {
     let mut out = Packets::default();
-    let name = subs.topics.name(topic_of(&clients.conns, of.0, of.1));
-    let left = records.iter().find(|record| {
+    let name = subs
+        .topics
+        .name(topic_of(&clients.conns, subscription.0, subscription.1));
+    let first_unsent = records.iter().find(|record| {
         let message = Message {
             name,
             record,
             frames,
             retained: false,
         };
-        C::message(clients, subs, deliveries, of, &message, &mut out) == OfferOutcome::Full
+        C::message(clients, subs, deliveries, subscription, &message, &mut out)
+            == OfferOutcome::Full
     });
     if !out.bytes.is_empty() {
-        clients.put_messages(of.0, &out.bytes, &out.ends, io);
+        clients.send_messages(subscription.0, &out.bytes, &out.ends, io);
     }
-    left
+    first_unsent
 }
 
 /// Requests the next pages of subscriptions that have fallen behind, as far as there is room for their messages. While bytes wait in the outbox, only those
 /// that no home counts are requested: it may be that the bytes wait for their grants.
-pub(crate) fn catch_up<C: SubscriptionHandler<P>, P: ProtocolTypes>(
+pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
@@ -154,26 +176,26 @@ pub(crate) fn catch_up<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     if clients.conns.find_extra(slot).is_none() {
         return;
     }
-    let full = clients.conns.get(slot).link.outbox != NONE;
-    if !full {
-        catch_up_filters::<C, P>(clients, subs, slot);
+    let has_outbox = clients.conns.get(slot).link.outbox != NONE;
+    if !has_outbox {
+        request_next_filter_pages::<C, P>(clients, subs, slot);
     }
-    let may_read = !full && has_room::<C, P>(&clients.conns, slot);
+    let may_read = !has_outbox && has_room::<C, P>(&clients.conns, slot);
     let behind = core::mem::take(&mut clients.conns.extra(slot).behind);
     for seen in behind {
         let is_counted = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
-        let most = match is_counted {
+        let messages_max = match is_counted {
             false => u32::MAX,
             true if may_read => C::page_messages_max(&clients.conns, slot, seen.part),
             true => 0,
         };
-        if most == 0 {
+        if messages_max == 0 {
             clients.conns.extra(slot).behind.push(seen);
             continue;
         }
         count_asked_pages(&mut clients.conns, slot, 1);
-        let name = part_name(&clients.conns, slot, seen.part);
-        ask_behind(clients, subs, slot, &seen, (name, most), false);
+        let name = index_with_serial(&clients.conns, slot, seen.part);
+        request_next_page(clients, subs, slot, &seen, (name, messages_max), false);
     }
 }
 

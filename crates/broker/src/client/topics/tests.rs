@@ -69,7 +69,7 @@ impl World {
                 if topic.waiting > 0 {
                     topic.waiting -= 1;
                     let id = topic.id.expect("it waits");
-                    self.topics.get_mut(id).waiting -= 1;
+                    self.topics.get_mut(id).pending_attaches -= 1;
                     self.close(name);
                 }
             }
@@ -84,10 +84,10 @@ impl World {
         if topic.members.contains_key(&conn) {
             return;
         }
-        let id = self.topics.open(hash, text);
+        let id = self.topics.find_or_create(hash, text);
         assert_eq!(*topic.id.get_or_insert(id), id, "one row for a name");
-        let place = self.topics.join(id, conn);
-        self.topics.get_mut(id).waiting += 1;
+        let place = self.topics.add_member(id, conn);
+        self.topics.get_mut(id).pending_attaches += 1;
         topic.waiting += 1;
         topic.members.insert(conn, place);
     }
@@ -102,7 +102,7 @@ impl World {
             walk.stayed.remove(&conn);
         }
         let id = topic.id.expect("it has members");
-        if let Some(moved) = self.topics.part(id, place) {
+        if let Some(moved) = self.topics.remove_member(id, place) {
             assert!(topic.walk.is_none(), "nobody moves during a walk");
             *topic.members.get_mut(&moved.conn).expect("a member moves") = moved.index;
         }
@@ -114,7 +114,7 @@ impl World {
         let topic = &mut self.model[name];
         let Some(id) = topic.id else { return };
         let serial = self.topics.get(id).serial;
-        self.topics.close_if_unused(id);
+        self.topics.free_if_unused(id);
         if topic.members.is_empty() && topic.waiting == 0 && topic.walk.is_none() {
             topic.id = None;
             self.former.push((id, serial));
@@ -125,7 +125,7 @@ impl World {
         let topic = &mut self.model[name];
         let Some(id) = topic.id else { return };
         if topic.walk.is_none() {
-            if self.topics.places(id) < 2 {
+            if self.topics.place_count(id) < 2 {
                 return;
             }
             self.topics.begin_walk(id);
@@ -137,7 +137,7 @@ impl World {
         }
         let walk = topic.walk.as_mut().expect("it has begun");
         for _ in 0..places {
-            if walk.place < self.topics.places(id) {
+            if walk.place < self.topics.place_count(id) {
                 walk.visited.extend(self.topics.member(id, walk.place));
                 walk.place += 1;
             }
@@ -171,7 +171,7 @@ impl World {
             assert_eq!(self.topics.name(id), text);
             let serial = self.topics.get(id).serial;
             assert!(self.topics.is_current(id, serial));
-            let places = self.topics.places(id);
+            let places = self.topics.place_count(id);
             for (conn, place) in &topic.members {
                 assert_eq!(self.topics.member(id, *place), Some(*conn));
             }
@@ -186,7 +186,7 @@ impl World {
             assert!(!self.topics.is_current(*id, *serial), "its life is over");
         }
         let mut accounts = Accounts::default();
-        self.topics.account(&mut accounts);
+        self.topics.add_to_accounts(&mut accounts);
         let open = self.model.iter().filter(|topic| topic.id.is_some()).count();
         assert_eq!(accounts.carrier_topics as usize, open);
         assert!(accounts.carrier_sets <= sets_max);
@@ -212,7 +212,7 @@ proptest! {
             }
         }
         let mut accounts = Accounts::default();
-        world.topics.account(&mut accounts);
+        world.topics.add_to_accounts(&mut accounts);
         prop_assert!(accounts.is_empty(), "{accounts:?}");
     }
 }
@@ -221,8 +221,8 @@ proptest! {
 #[test]
 fn mail_to_a_free_row_finds_nobody() {
     let mut topics = Topics::default();
-    let id = topics.open(1, b"a");
-    topics.close_if_unused(id);
+    let id = topics.find_or_create(1, b"a");
+    topics.free_if_unused(id);
     for serial in 0..4 {
         assert!(!topics.is_current(id, serial));
     }
@@ -232,13 +232,13 @@ fn mail_to_a_free_row_finds_nobody() {
 #[test]
 fn a_walk_over_nobody_visits_nobody() {
     let mut topics = Topics::default();
-    let id = topics.open(1, b"a");
-    topics.get_mut(id).waiting = 1;
+    let id = topics.find_or_create(1, b"a");
+    topics.get_mut(id).pending_attaches = 1;
     topics.begin_walk(id);
-    assert_eq!(topics.places(id), 0);
+    assert_eq!(topics.place_count(id), 0);
     topics.end_walk(id, |_| panic!("nobody moves"));
     let serial = topics.get(id).serial;
-    topics.close_if_unused(id);
+    topics.free_if_unused(id);
     assert!(topics.is_current(id, serial), "somebody waits");
 }
 
@@ -246,17 +246,21 @@ fn a_walk_over_nobody_visits_nobody() {
 #[test]
 fn a_topic_that_all_members_left_during_a_walk_takes_members_again() {
     let mut topics = Topics::default();
-    let id = topics.open(1, b"a");
-    topics.get_mut(id).waiting = 1;
+    let id = topics.find_or_create(1, b"a");
+    topics.get_mut(id).pending_attaches = 1;
     for life in 0..2 {
-        assert_eq!((topics.join(id, 5), topics.join(id, 6)), (0, 1), "{life}");
+        assert_eq!(
+            (topics.add_member(id, 5), topics.add_member(id, 6)),
+            (0, 1),
+            "{life}"
+        );
         topics.begin_walk(id);
-        assert!(topics.part(id, 0).is_none() && topics.part(id, 1).is_none());
-        assert_eq!((topics.places(id), topics.member(id, 1)), (2, None));
+        assert!(topics.remove_member(id, 0).is_none() && topics.remove_member(id, 1).is_none());
+        assert_eq!((topics.place_count(id), topics.member(id, 1)), (2, None));
         topics.end_walk(id, |_| panic!("nobody is left"));
-        assert_eq!(topics.places(id), 0);
+        assert_eq!(topics.place_count(id), 0);
     }
-    assert_eq!(topics.join(id, 7), 0);
+    assert_eq!(topics.add_member(id, 7), 0);
     assert_eq!(topics.only_member(id), Some(7));
 }
 
@@ -272,16 +276,16 @@ fn only_members_that_take_the_place_of_another_are_told_theirs_after_a_walk() {
         (&[7, 8], &[(999, 7), (998, 8)]),
     ] {
         let mut topics = Topics::default();
-        let id = topics.open(1, b"a");
-        (0..MEMBERS).for_each(|conn| assert_eq!(topics.join(id, conn), conn));
+        let id = topics.find_or_create(1, b"a");
+        (0..MEMBERS).for_each(|conn| assert_eq!(topics.add_member(id, conn), conn));
         topics.begin_walk(id);
         for place in leave {
-            assert!(topics.part(id, *place).is_none());
+            assert!(topics.remove_member(id, *place).is_none());
         }
         let mut told = Vec::new();
         topics.end_walk(id, |moved| told.push((moved.conn, moved.index)));
         assert_eq!(told, expected, "{leave:?}");
-        assert_eq!(topics.places(id), MEMBERS - leave.len() as u32);
+        assert_eq!(topics.place_count(id), MEMBERS - leave.len() as u32);
     }
 }
 
@@ -291,22 +295,22 @@ fn the_bytes_of_topics_are_those_of_their_rows_and_sets() {
     let empty = topics.bytes();
     let (rows, each) = (4096, size_of::<CarrierTopic>());
     for n in 0..rows as u32 {
-        topics.open(n, &n.to_le_bytes());
+        topics.find_or_create(n, &n.to_le_bytes());
     }
     let without_sets = topics.bytes();
     let grown = without_sets - empty;
     assert!((rows * each..rows * each * 2).contains(&grown), "{grown}");
     for id in 0..rows as u32 {
-        topics.join(id, 1);
+        topics.add_member(id, 1);
     }
     assert_eq!(topics.bytes(), without_sets, "one member needs no set");
     for id in 0..rows as u32 {
-        topics.join(id, 2);
+        topics.add_member(id, 2);
     }
     let of_sets = topics.bytes() - without_sets;
-    assert!(of_sets >= rows * size_of::<Set>(), "{of_sets}");
+    assert!(of_sets >= rows * size_of::<MemberSet>(), "{of_sets}");
     assert!(
-        of_sets <= rows * size_of::<Set>() * 2 + (1 << 16),
+        of_sets <= rows * size_of::<MemberSet>() * 2 + (1 << 16),
         "{of_sets}"
     );
 }

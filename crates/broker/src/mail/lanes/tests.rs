@@ -166,7 +166,7 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     held.extend(turn_of(&mut lanes, much, 100, &valve));
     assert_eq!(lanes.turns_held(), 2);
     assert!(lanes.is_behind());
-    assert!(valve.stops(much) && !valve.stops(little));
+    assert!(valve.must_wait(much) && !valve.must_wait(little));
 
     lanes.to[2].credit_bytes = 9;
     assert_eq!(flush(&mut lanes)[0].1.credit_bytes, 9, "others go on");
@@ -186,14 +186,14 @@ fn all_wait_while_carriers_hold_many_more_turns() {
     for turns in 1..=2 * ALL_WAIT_FACTOR {
         held.extend(turn_of(&mut lanes, much, 100, &valve));
         assert_eq!(
-            valve.stops(other),
+            valve.must_wait(other),
             turns == 2 * ALL_WAIT_FACTOR,
             "with {turns} turns"
         );
     }
     held.truncate(2);
     lanes.update_valve(&valve);
-    assert!(valve.stops(much) && !valve.stops(other));
+    assert!(valve.must_wait(much) && !valve.must_wait(other));
 }
 
 /// Tests that the only turn in flight may be anywhere in the list.

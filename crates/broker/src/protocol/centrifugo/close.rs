@@ -14,7 +14,7 @@ use crate::protocol::http::stream_end::{end_stream_with_code, has_frames};
 /// Ends a connection for a reason of this server.
 pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     let row = reason.row();
-    clients.scratch.note_close_reason(row.closed);
+    clients.scratch.set_close_reason(row.closed);
     clients.refused(slot, reason);
     match disconnect_of(reason) {
         Some(code) => end_with_code(clients, slot, row.closed, (code.code as u16, code.text), io),
@@ -62,7 +62,7 @@ fn end_with_code<I: Io>(
     (code, words): (u16, &str),
     io: &mut I,
 ) {
-    clients.note_end_reason(words);
+    clients.record_end_reason(words);
     if !has_frames(clients, slot) {
         // The body of an answer has no close frame, so a push tells the code.
         let push = Push::Disconnect {

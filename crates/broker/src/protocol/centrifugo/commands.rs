@@ -9,7 +9,7 @@ use crate::base::reason::Reason;
 use crate::client::credit::{must_stall, stop_reading, waits_for_carriers};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::list::has_many_pages;
-use crate::client::list::page::catch_up;
+use crate::client::list::page::request_next_pages;
 use crate::client::row::{PROTOCOL_OPTIONS, State};
 use crate::home::Home;
 use crate::io::Io;
@@ -207,7 +207,8 @@ impl Front {
             return;
         }
         let conn = self.clients.conns.id_of(slot);
-        self.queues.read_again(&mut self.clients.conns, conn, io);
+        self.queues
+            .resume_reading(&mut self.clients.conns, conn, io);
         if let Some(mut held) = self.take_held_commands(slot) {
             let Some(used) = self.handle_commands(slot, held.rest(), home, io) else {
                 return;
@@ -222,7 +223,7 @@ impl Front {
             self.receive_frames(slot, &mut [], home, io);
         }
         if self.clients.conns.get(slot).consumer.state == State::Centrifugo {
-            catch_up::<CentrifugoCodec, _>(&mut self.clients, &mut self.subs, slot);
+            request_next_pages::<CentrifugoCodec, _>(&mut self.clients, &mut self.subs, slot);
             ask_for_changes(&mut self.clients, &mut self.subs.lanes, slot);
         }
     }
@@ -289,7 +290,8 @@ impl Front {
             return true;
         }
         if self.clients.meter.work.is_spent() {
-            self.queues.pause(&mut self.clients, slot, io);
+            self.queues
+                .pause_until_next_turn(&mut self.clients, slot, io);
             return true;
         }
         false

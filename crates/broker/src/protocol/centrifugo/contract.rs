@@ -4,8 +4,8 @@ use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::budget::stats::Transport;
-use crate::client::list::live::live_messages;
-use crate::client::list::sub_mut;
+use crate::client::list::live::deliver_live_messages;
+use crate::client::list::subscription_at_mut;
 use crate::client::protocols::{Protocol, TopicPage};
 use crate::client::row::{Row, SUBSCRIPTION_LIST};
 use crate::client::types::{PartialInput, SubscriptionRef};
@@ -139,12 +139,12 @@ impl Protocol<AllProtocols> for Centrifugo {
         let SubscriptionRef { slot, part, .. } = of;
         if has_deltas(&front.clients.conns, slot, part) {
             if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
-                front.clients.expand(slot);
+                front.clients.move_to_list(slot);
             }
-            return live_messages::<CentrifugoCodec, _, I>(front, (slot, part), frames, io);
+            return deliver_live_messages::<CentrifugoCodec, _, I>(front, (slot, part), frames, io);
         }
         if let Some(last) = front.feed.run.records().last()
-            && let Some(sub) = sub_mut(&mut front.clients.conns, slot, part)
+            && let Some(sub) = subscription_at_mut(&mut front.clients.conns, slot, part)
         {
             sub.offset = last.offset;
         }

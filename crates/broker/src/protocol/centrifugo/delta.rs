@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use crore_wire::centrifugo::{Format, fossil};
 use crore_wire::json;
 
-use crate::budget::account::Level;
+use crate::budget::account::MemoryLevel;
 use crate::client::row::Row;
 use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
@@ -175,7 +175,7 @@ pub(super) fn write_delta_push(
     let (format, encoding) = (format_of(row), pushes_of(row));
     let data = Data::of(format, frames.data(record));
     let text = text_of(&data);
-    let bytes_max = match clients.conns.level() >= Level::Full {
+    let bytes_max = match clients.conns.level() >= MemoryLevel::Full {
         true => 0,
         false => clients.ctx.world.settings.centrifugo.delta_bytes,
     };

@@ -10,7 +10,7 @@ use crore_wire::centrifugo::{self, Answer, HistoryResult, Publication};
 use crate::base::access::Right;
 use crate::base::position::Since;
 use crate::client::list::count_asked_pages;
-use crate::client::subscriptions::ask_of;
+use crate::client::subscriptions::page_request;
 use crate::io::Io;
 use crate::mail::{Attach, AttachOutcome, Frames, Page, ReplyTo};
 use crate::protocol::centrifugo::options::format_of;
@@ -81,16 +81,16 @@ pub(super) fn ask_for_page(
     let reply_number = NO_PART | u32::from(number) << NUMBER_SHIFT;
     let to = clients.conns.reply_to(slot, reply_number);
     let (hash, _) = clients.ctx.hash_and_home_of(name);
-    let topic = subs.topics.open(hash, name);
+    let topic = subs.topics.find_or_create(hash, name);
     let ask = Attach {
         most: count_max.max(1),
         is_next_page: true,
         read_only: true,
-        ..ask_of(clients, &subs.topics, topic, to, since)
+        ..page_request(clients, &subs.topics, topic, to, since)
     };
     subs.attach(&clients.ctx, ask);
     // The request names the topic, and the answer does not need it.
-    subs.topics.close_if_unused(topic);
+    subs.topics.free_if_unused(topic);
     number
 }
 

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crore_wire::centrifugo::{ClientInfo, Payload, Push};
 
 use crate::base::access::Right;
-use crate::client::list::{part_name, part_named};
+use crate::client::list::{index_if_current, index_with_serial};
 use crate::io::Io;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
 use crate::mail::{Ask, ReplyTo, Span};
@@ -74,7 +74,7 @@ pub(super) fn push_changes<I: Io>(
     let slot = to.slot;
     let mut watched = take_watching(clients, slot);
     let mut watching = watched.iter_mut().find(|it| it.sub_key == to.part);
-    let sub_index = part_named(&clients.conns, slot, to.part);
+    let sub_index = index_if_current(&clients.conns, slot, to.part);
     if let (Some(watching), Some(sub_index)) = (&mut watching, sub_index) {
         // After a loss of changes the home sends all members again, which the client is not told.
         let skips = watching.skips_snapshot | page.resets;
@@ -110,7 +110,7 @@ pub(super) fn ask_for_changes(clients: &mut Clients, lanes: &mut Lanes, slot: u3
 
 /// Ends the pushes of the subscription with this index.
 pub(super) fn end_pushes(clients: &mut Clients, lanes: &mut Lanes, slot: u32, sub_index: u32) {
-    let key = part_name(&clients.conns, slot, sub_index);
+    let key = index_with_serial(&clients.conns, slot, sub_index);
     end_pushes_where(clients, lanes, slot, |_, it| it.sub_key == key);
 }
 

@@ -6,7 +6,7 @@ use crore_wire::centrifugo::codes::{Disconnect, Unsubscribe};
 
 use crate::base::access::Right;
 use crate::base::reason::Reason;
-use crate::client::list::list_of;
+use crate::client::list::subscription_list;
 use crate::client::row::SUBSCRIPTION_LIST;
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_with_text;
@@ -85,7 +85,7 @@ pub(super) fn may_keep_all(
         return check(row.consumer.topic);
     }
     let by_token = subscriptions_by_token(clients, slot);
-    let list = list_of(&clients.conns, slot).iter().enumerate();
+    let list = subscription_list(&clients.conns, slot).iter().enumerate();
     let checked =
         list.filter(|(sub_index, _)| by_token.binary_search(&(*sub_index as u32)).is_err());
     checked.map(|(_, sub)| sub.topic).try_for_each(check)
@@ -99,7 +99,7 @@ fn subscriptions_by_token(clients: &Clients, slot: u32) -> Vec<u32> {
         .map(|it| it.sub_index)
         .collect();
     sub_indexes.sort_unstable();
-    let subscriptions = list_of(&clients.conns, slot).len();
+    let subscriptions = subscription_list(&clients.conns, slot).len();
     clients
         .meter
         .work
@@ -117,9 +117,9 @@ pub(super) fn end_subscriptions_without_right(
     if may_keep_all(clients, subs, slot).is_ok() {
         return;
     }
-    clients.expand(slot);
+    clients.move_to_list(slot);
     let by_token = subscriptions_by_token(clients, slot);
-    let list = list_of(&clients.conns, slot).iter().enumerate();
+    let list = subscription_list(&clients.conns, slot).iter().enumerate();
     let without_right = list.filter(|(sub_index, sub)| {
         sub.topic != NONE
             && by_token.binary_search(&(*sub_index as u32)).is_err()

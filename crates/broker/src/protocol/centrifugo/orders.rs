@@ -5,7 +5,7 @@ use crore_wire::centrifugo::codes::Unsubscribe;
 
 use crate::base::access::Known;
 use crate::base::ids::ConnId;
-use crate::client::list::part_of_topic;
+use crate::client::list::index_of_topic;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::orders::ConnectionOrder;
@@ -51,13 +51,13 @@ pub(crate) fn carry_out_order<I: Io>(
 }
 
 fn unsubscribe(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, name: &[u8]) -> bool {
-    clients.expand(slot);
+    clients.move_to_list(slot);
     if state(&clients.conns, slot).is_some_and(|it| !it.server_starts.is_empty()) {
         // The client was not told of it.
         let beginning = &mut state_mut(&mut clients.conns, slot).server_starts;
         beginning.retain(|it| it.channel.as_bytes() != name);
     }
-    let Some(sub_index) = part_of_topic(clients, subs, slot, name) else {
+    let Some(sub_index) = index_of_topic(clients, subs, slot, name) else {
         return false;
     };
     end_subscription(clients, subs, (slot, sub_index), Unsubscribe::SERVER);

@@ -5,7 +5,7 @@
 
 use crore_wire::centrifugo::codes::Disconnect;
 
-use crate::client::list::collapse;
+use crate::client::list::move_to_row;
 use crate::client::row::PAUSED;
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_with_text;
@@ -46,7 +46,7 @@ fn set_odd(clients: &mut Clients, slot: u32, is_odd: bool) {
 
 /// Called once a second: sends a ping if it is due, and ends the connection if a pong is late.
 pub(super) fn centrifugo_each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
-    collapse(&mut clients.conns, slot);
+    move_to_row(&mut clients.conns, slot);
     let row = clients.conns.get(slot);
     let Some((is_odd, since_s)) =
         current_interval(clients, slot).filter(|_| row.has_option(CONNECTED))

@@ -18,9 +18,11 @@ use crore_wire::centrifugo::{Connect, Error, Payload, Push, SubscribeResult, dec
 use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
-use crate::client::list::{has_room, part_of_topic};
+use crate::client::list::{check_room, index_of_topic};
 use crate::client::protocols::TopicPage;
-use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
+use crate::client::subscribing::{
+    FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind, subscribe,
+};
 use crate::io::Io;
 use crate::mail::AttachOutcome;
 use crate::mail::orders::ServerSide;
@@ -112,9 +114,9 @@ pub(super) fn begin_by_order(
     let Ok(channel) = core::str::from_utf8(&order.name) else {
         return false;
     };
-    clients.expand(slot);
-    if part_of_topic(clients, subs, slot, &order.name).is_some()
-        || has_room(clients, subs, slot, &order.name).is_err()
+    clients.move_to_list(slot);
+    if index_of_topic(clients, subs, slot, &order.name).is_some()
+        || check_room(clients, subs, slot, &order.name).is_err()
     {
         return false;
     }
@@ -198,7 +200,7 @@ pub(super) fn handle_told_position<I: Io>(
         Some(_) => {}
         None => {
             let it = state.server_starts.swap_remove(index);
-            if part_of_topic(clients, subs, slot, it.channel.as_bytes()).is_some() {
+            if index_of_topic(clients, subs, slot, it.channel.as_bytes()).is_some() {
                 // Meanwhile another command or order has subscribed to the channel.
                 return true;
             }
@@ -282,17 +284,17 @@ fn begin_subscription(
     it: &ServerStart,
 ) {
     let name = it.channel.as_bytes();
-    clients.expand(slot);
+    clients.move_to_list(slot);
     let since = it.start.map_or(Since::Live, Since::At);
-    let begins = Wanted {
-        names: Names::Topic(name),
+    let begins = SubscribeRequest {
+        target: SubscribeTarget::Topic(name),
         since: &[since],
         // The rest comes in pages, as fast as the client reads.
-        first: First {
+        first_page: FirstPage {
             most: 1,
-            ..First::ALL
+            ..FirstPage::ALL
         },
-        kind: Kind::New,
+        kind: SubscriptionKind::New,
     };
     let Ok(sub_index) = subscribe(clients, subs, slot, &begins, SubscriptionState::default())
     else {
@@ -310,5 +312,5 @@ fn begin_subscription(
     state_mut(&mut clients.conns, slot)
         .separate_grants
         .push(granted);
-    clients.note(slot, EventKind::Subscribed, name);
+    clients.record_event(slot, EventKind::Subscribed, name);
 }

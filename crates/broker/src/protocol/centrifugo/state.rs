@@ -14,7 +14,7 @@ use crate::base::position::{Position, Since};
 use crate::base::verdict::Identity;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
-use crate::client::list::part_name;
+use crate::client::list::index_with_serial;
 use crate::mail::presence::MemberConn;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections};
@@ -57,7 +57,7 @@ pub enum TokenCheck {
 /// A subscribe command that waits for its first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingSubscribe {
-    /// The subscription: its index and its serial number ([`part_name`]).
+    /// The subscription: its index and its serial number ([`index_with_serial`]).
     pub sub_key: u32,
     /// The id of the command.
     pub id: u32,
@@ -127,7 +127,7 @@ pub struct PendingHistory {
 
 /// A subscription whose client is told who joins and leaves the channel.
 pub struct WatchedChannel {
-    /// The subscription: its index and its serial number ([`part_name`]).
+    /// The subscription: its index and its serial number ([`index_with_serial`]).
     pub sub_key: u32,
     /// The channel.
     pub topic: Box<[u8]>,
@@ -238,7 +238,7 @@ pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut CentrifugoSt
 
 /// Whether the subscription with this index waits for its first page.
 pub(super) fn is_subscribing(clients: &Clients, slot: u32, sub_index: u32) -> bool {
-    let key = part_name(&clients.conns, slot, sub_index);
+    let key = index_with_serial(&clients.conns, slot, sub_index);
     let state = state(&clients.conns, slot);
     state.is_some_and(|it| {
         it.pending_subscribes

@@ -9,9 +9,13 @@ use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
-use crate::client::list::{has_room, leave, name_of, part_name, part_of_topic};
+use crate::client::list::{
+    check_room, index_of_topic, index_with_serial, name_of, remove_subscription,
+};
 use crate::client::row::State;
-use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
+use crate::client::subscribing::{
+    FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind, subscribe,
+};
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::delta::{begin_deltas, end_deltas};
@@ -43,8 +47,8 @@ pub(super) fn handle_subscribe_command(
     }
     check_name(clients, slot, command.channel)?;
     let name = command.channel.as_bytes();
-    clients.expand(slot);
-    if part_of_topic(clients, subs, slot, name).is_some() {
+    clients.move_to_list(slot);
+    if index_of_topic(clients, subs, slot, name).is_some() {
         return Err(CommandRefusal::error(ErrorCode::ALREADY_SUBSCRIBED));
     }
     let token_grant = match verdict {
@@ -62,7 +66,7 @@ pub(super) fn handle_subscribe_command(
         clients.note_denied(slot, denied, name);
         return Err(CommandRefusal::for_reason(clients, slot, denied));
     }
-    if let Err(reached) = has_room(clients, subs, slot, name) {
+    if let Err(reached) = check_room(clients, subs, slot, name) {
         return Err(CommandRefusal::for_reason(clients, slot, reached));
     }
     if !clients.has_memory_for(census, slot, 0) {
@@ -76,11 +80,11 @@ pub(super) fn handle_subscribe_command(
         true => position(clients, command.epoch, command.offset).map_or(Since::Unknown, Since::At),
         false => Since::Default,
     };
-    let request = Wanted {
-        names: Names::Topic(name),
+    let request = SubscribeRequest {
+        target: SubscribeTarget::Topic(name),
         since: &[since],
-        first: First::ALL,
-        kind: Kind::New,
+        first_page: FirstPage::ALL,
+        kind: SubscriptionKind::New,
     };
     let subscribed = subscribe(clients, subs, slot, &request, SubscriptionState::default());
     let sub_index =
@@ -104,7 +108,7 @@ pub(super) fn handle_subscribe_command(
             .push(token_grant);
         ttl_of(clients, until_unix_s)
     });
-    let sub_key = part_name(&clients.conns, slot, sub_index);
+    let sub_key = index_with_serial(&clients.conns, slot, sub_index);
     let pending = PendingSubscribe {
         sub_key,
         id,
@@ -118,7 +122,7 @@ pub(super) fn handle_subscribe_command(
     if command.join_leave {
         begin_pushes(clients, &mut subs.lanes, slot, (sub_key, name));
     }
-    clients.note(slot, EventKind::Subscribed, name);
+    clients.record_event(slot, EventKind::Subscribed, name);
     Ok(())
 }
 
@@ -133,8 +137,8 @@ pub(super) fn awaits_subscribe(
     if state(&clients.conns, slot).is_none_or(|it| it.pending_subscribes.is_empty()) {
         return false;
     }
-    clients.expand(slot);
-    let sub_index = part_of_topic(clients, subs, slot, channel.as_bytes());
+    clients.move_to_list(slot);
+    let sub_index = index_of_topic(clients, subs, slot, channel.as_bytes());
     sub_index.is_some_and(|sub_index| is_subscribing(clients, slot, sub_index))
 }
 
@@ -161,8 +165,8 @@ pub(super) fn handle_unsubscribe_command(
             "an unsubscribe without a channel",
         ));
     }
-    clients.expand(slot);
-    if let Some(sub_index) = part_of_topic(clients, subs, slot, channel.as_bytes()) {
+    clients.move_to_list(slot);
+    if let Some(sub_index) = index_of_topic(clients, subs, slot, channel.as_bytes()) {
         drop_subscription(clients, subs, slot, sub_index);
     }
     write_reply(clients, slot, id, Answer::Unsubscribe);
@@ -182,7 +186,7 @@ pub(super) fn drop_subscription(
     }
     end_deltas(&mut clients.conns, slot, sub_index);
     end_pushes(clients, &mut subs.lanes, slot, sub_index);
-    leave(clients, subs, slot, sub_index);
+    remove_subscription(clients, subs, slot, sub_index);
 }
 
 /// Renews a subscription that a token has granted.
@@ -204,8 +208,8 @@ pub(super) fn handle_sub_refresh(
     };
     let known = check_subscription_token(clients, slot, identity, token, channel)?;
     let until_unix_s = known.until_unix_s;
-    clients.expand(slot);
-    let sub_index = part_of_topic(clients, subs, slot, channel.as_bytes());
+    clients.move_to_list(slot);
+    let sub_index = index_of_topic(clients, subs, slot, channel.as_bytes());
     let state = state_mut(&mut clients.conns, slot);
     let grant = state
         .separate_grants
@@ -226,7 +230,7 @@ pub(super) fn take_subscribing(
     slot: u32,
     sub_index: u32,
 ) -> Option<PendingSubscribe> {
-    let key = part_name(&clients.conns, slot, sub_index);
+    let key = index_with_serial(&clients.conns, slot, sub_index);
     let waiting = &state(&clients.conns, slot)?.pending_subscribes;
     let index = waiting.iter().position(|pending| pending.sub_key == key)?;
     let waiting = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
@@ -240,7 +244,7 @@ pub(super) fn take_subscribing(
 
 /// Notes that messages after the position of an unanswered subscribe are lost, for its reply. False if there is no such subscribe.
 pub(super) fn note_lost(clients: &mut Clients, slot: u32, sub_index: u32) -> bool {
-    let key = part_name(&clients.conns, slot, sub_index);
+    let key = index_with_serial(&clients.conns, slot, sub_index);
     let waiting = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
     let pending = waiting.iter_mut().find(|pending| pending.sub_key == key);
     pending.map(|pending| pending.is_lost = true).is_some()

@@ -114,7 +114,7 @@ fn input_does_not_put_off_the_end_of_a_subscription() {
     let commands = format!("{CONNECT}\n{{\"id\":2,\"subscribe\":{{\"channel\":\"a\"}}}}");
     receive(&mut shard, &frame(&commands), NOW, &mut io);
     let clients = &mut shard.front().clients;
-    clients.expand(0);
+    clients.move_to_list(0);
     let granted = SeparateGrant {
         sub_index: 0,
         until_unix_s: clients.ctx.wall_s() + 2,

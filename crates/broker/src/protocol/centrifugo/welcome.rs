@@ -27,7 +27,7 @@ pub(super) fn finish_connect(
         true => (session_id(clients, slot), node_id(&clients.ctx.world)),
         false => Default::default(),
     };
-    clients.note(slot, EventKind::SessionOpened, client.as_bytes());
+    clients.record_event(slot, EventKind::SessionOpened, client.as_bytes());
     let ping_s = clients.ctx.world.settings.centrifugo.ping_interval_s;
     let result = ConnectResult {
         client: &client,

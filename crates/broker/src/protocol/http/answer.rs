@@ -13,7 +13,7 @@ use crate::base::notices::Notice;
 use crate::base::position::{self, Position};
 use crate::base::reason::{Reason, SEND_A_TOKEN, Section};
 use crate::client::row::{CLOSING, EOF, FILTERS, PAUSED, SERVED, SUBSCRIPTION_LIST, State};
-use crate::client::subscriptions::unsubscribe;
+use crate::client::subscriptions::unsubscribe_from_all;
 use crate::io::Io;
 use crate::mail::TopicInfo;
 use crate::protocol::front::{Clients, Front, Queues};
@@ -93,7 +93,7 @@ pub(crate) fn refuse_waiting_request<I: Io>(
     io: &mut I,
 ) {
     let (clients, subs, _, queues) = front.parts();
-    unsubscribe(clients, subs, slot);
+    unsubscribe_from_all(clients, subs, slot);
     clients.respond_reason(slot, reason);
     answer_waiting(clients, queues, slot, io);
 }
@@ -113,7 +113,7 @@ pub(crate) fn refuse_with_text<I: Io>(
     io: &mut I,
 ) {
     clients.count_refusal(slot, reason, words);
-    clients.scratch.note_close_reason(reason.row().closed);
+    clients.scratch.set_close_reason(reason.row().closed);
     clients.conns.take_unprocessed_input(slot);
     let row = clients.conns.get_mut(slot);
     // These options are kept: those of the subscriptions, which end later, the form of the answer, and the page that may read it.
@@ -213,7 +213,7 @@ impl Clients {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.consumer.options, self.ctx.wall_s());
         let origins = &self.ctx.world.settings.http.allowed_origins;
-        let (of_s, common) = &mut self.scratch.common;
+        let (of_s, common) = &mut self.scratch.common_headers;
         if *of_s != unix_s || common.is_empty() {
             *of_s = unix_s;
             write_common(unix_s, common);
@@ -299,7 +299,7 @@ impl Clients {
     /// Counts a refused request. Browsers hide the text from pages of streams, so it goes to the operator's log.
     fn count_refusal(&mut self, slot: u32, reason: Reason, words: &str) {
         self.refused(slot, reason);
-        self.note(slot, EventKind::Refused, words.as_bytes());
+        self.record_event(slot, EventKind::Refused, words.as_bytes());
         if reason.row().status == Some(BAD_REQUEST) && self.conns.get(slot).has_option(STREAMS) {
             self.meter.stats.refused_streams += 1;
             self.meter.notices.note_refusal(Notice::Stream, words);
@@ -336,7 +336,7 @@ impl Clients {
         info: &TopicInfo,
         unanswered: Option<u32>,
     ) {
-        let mut id = core::mem::take(&mut self.scratch.id);
+        let mut id = core::mem::take(&mut self.scratch.position);
         id.clear();
         position::write(&mut id, Position::new(info.epoch, info.offset));
         let as_json = self.conns.get(slot).has_option(PREFERS_JSON);
@@ -384,7 +384,7 @@ impl Clients {
             "text/plain"
         };
         self.respond(slot, status, (content_type, &body), None);
-        self.scratch.id = id;
+        self.scratch.position = id;
     }
 }
 

@@ -45,7 +45,7 @@ fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
 
 /// Ends a request that waits for another shard, and that new settings would refuse.
 pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> bool {
-    clients.scratch.note_close_reason(reason.row().closed);
+    clients.scratch.set_close_reason(reason.row().closed);
     clients.drop_connection(slot, CloseMode::Now);
     true
 }
@@ -59,7 +59,7 @@ pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> 
     if !is_idle || clients.ctx.now.s.saturating_sub(row.link.sent_s) < QUIET_S {
         return false;
     }
-    clients.scratch.note_close_reason(Closed::Operator);
+    clients.scratch.set_close_reason(Closed::Operator);
     clients.close_after_output(slot, io);
     true
 }
@@ -73,7 +73,7 @@ fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: 
 
 /// Tells the client of an event stream when to connect again.
 pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
-    clients.scratch.note_close_reason(Closed::Operator);
+    clients.scratch.set_close_reason(Closed::Operator);
     let text = retry::move_off_event(clients.ctx.retry_spread(slot), clients.conns.len());
     let reply = &mut clients.scratch.reply;
     reply.clear();

@@ -13,8 +13,10 @@ use crore_wire::http::head::Head;
 use crate::base::position::{self, Since};
 use crate::base::reason::Reason;
 use crate::client::row::State;
-use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
-use crate::client::subscriptions::unsubscribe;
+use crate::client::subscribing::{
+    FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind, subscribe,
+};
+use crate::client::subscriptions::unsubscribe_from_all;
 use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::encode::Message;
@@ -56,11 +58,11 @@ pub(crate) fn answer_history<I: Io>(
     }
     let has_body = !is_known && !clients.conns.get(slot).has_option(HEAD_REQUEST);
     history_head(clients, slot, page, &tag, (!is_known).then_some(body.len()));
-    unsubscribe(clients, subs, slot);
+    unsubscribe_from_all(clients, subs, slot);
     if has_body {
         clients.meter.stats.sent(page.count as usize, body.len());
         body.prepend(&clients.scratch.take_reply());
-        clients.put_rope(slot, &body, io);
+        clients.send_rope(slot, &body, io);
     }
     answer_waiting(clients, queues, slot, io);
 }
@@ -89,14 +91,14 @@ pub(crate) fn request_history<I: Io>(
     let row = clients.conns.get_mut(slot);
     row.consumer.options |= HISTORY;
     row.consumer.state = State::Waiting;
-    let wanted = Wanted {
-        names: Names::Topic(name),
+    let wanted = SubscribeRequest {
+        target: SubscribeTarget::Topic(name),
         since: &[since],
-        first: First {
+        first_page: FirstPage {
             most: count_max,
-            ..First::ALL
+            ..FirstPage::ALL
         },
-        kind: Kind::Once,
+        kind: SubscriptionKind::Once,
     };
     if subscribe(clients, subs, slot, &wanted, SubscriptionState::default()).is_err() {
         // Cannot happen: only filters are refused.

@@ -9,7 +9,7 @@ use crore_wire::topic::TopicError;
 use crore_wire::{form, topic};
 
 use crate::base::reason::Reason;
-use crate::client::subscriptions::has_room_for;
+use crate::client::subscriptions::check_subscription_limits;
 use crate::protocol::front::{Context, Work};
 use crate::protocol::http::suggestions::quoted;
 
@@ -68,7 +68,7 @@ fn add_name(
     name.clear();
     let limits = &ctx.world.settings.limits;
     let (count, bytes) = (names.len(), names.iter().map(Vec::len).sum());
-    let room = has_room_for(limits, count, bytes);
+    let room = check_subscription_limits(limits, count, bytes);
     let room = room.and(match limits.may_resume_names(count, bytes) {
         true => Ok(()),
         false => Err(Reason::NamesNotResumed),

@@ -208,7 +208,9 @@ impl PendingFilterResponse {
         let (held_count, bytes) = (self.held.len(), self.frames.len());
         let has_room = match is_poll {
             true => held_count == 0,
-            false => bounds.may_hold(held_count, bytes, record, frames.frame(record).len()),
+            false => {
+                bounds.allow_held_message(held_count, bytes, record, frames.frame(record).len())
+            }
         };
         if !has_room {
             self.leave_unread(partition, record.offset);

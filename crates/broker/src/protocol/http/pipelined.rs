@@ -62,7 +62,7 @@ pub(crate) fn drop_pipelined_bytes<I: Io>(
     row.consumer.options &= !KEEP_ALIVE;
     if row.consumer.state == State::Poll {
         // The socket is read, so that its end is noticed. Received bytes are discarded.
-        return queues.read_again(conns, conns.id_of(slot), io);
+        return queues.resume_reading(conns, conns.id_of(slot), io);
     }
     if !row.link.has(PAUSED) {
         row.link.flags |= PAUSED;

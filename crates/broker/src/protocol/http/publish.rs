@@ -12,7 +12,7 @@ use crore_wire::http::head::Head;
 
 use self::fields::{content_type, idempotency_key, retain, ttl_s};
 use crate::base::reason::Reason;
-use crate::client::asking::{ask_verb, publish_as};
+use crate::client::asking::{publish_as, send_topic_request};
 use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::fields::check_fields;
@@ -131,7 +131,7 @@ pub(crate) fn ask_topic_request(
         }
     };
     let to = clients.conns.reply_to(slot, 0);
-    ask_verb(clients, lanes, verb, name, to);
+    send_topic_request(clients, lanes, verb, name, to);
     let pending = match verb {
         TopicRequest::Info if clients.ctx.world.is_replicated() => PendingAnswer::Info(name.into()),
         verb => PendingAnswer::Verb(verb),

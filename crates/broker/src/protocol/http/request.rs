@@ -17,7 +17,7 @@ use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::base::verdict::Identity;
 use crate::base::work::Steps;
-use crate::client::admission::enter_proxied;
+use crate::client::admission::admit_proxied;
 use crate::client::credit::must_stall;
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::protocols::protocol_of;
@@ -90,7 +90,8 @@ impl Front {
         if self.clients.conns.get(conn.slot).link.outbox != NONE {
             return;
         }
-        self.queues.read_again(&mut self.clients.conns, conn, io);
+        self.queues
+            .resume_reading(&mut self.clients.conns, conn, io);
         if self.clients.conns.get(conn.slot).link.unprocessed_input != NONE {
             self.receive_http(conn.slot, &mut [], home, io);
         }
@@ -231,13 +232,13 @@ fn proxy_header(
         Ok(Some((client, len))) => {
             clients.conns.get_mut(slot).consumer.state = State::Http;
             if let Some(client) = client {
-                enter_proxied(clients, gate, slot, client.ip());
+                admit_proxied(clients, gate, slot, client.ip());
             }
             Ok(Some(len))
         }
         Ok(None) => Ok(None),
         Err(_) => {
-            clients.scratch.note_close_reason(Closed::Refused);
+            clients.scratch.set_close_reason(Closed::Refused);
             clients.drop_connection(slot, CloseMode::Reset);
             Err(Refused)
         }
@@ -278,7 +279,7 @@ fn may_read_request<I: Io>(
     }
     if clients.meter.work.is_spent() {
         spill.is_held = true;
-        queues.pause(clients, slot, io);
+        queues.pause_until_next_turn(clients, slot, io);
         return false;
     }
     if !clients.conns.get(slot).link.has(SERVED)
@@ -316,7 +317,7 @@ fn refuse_head<I: Io>(
     io: &mut I,
 ) {
     if error == HeadError::Version && http2::is_preface(bytes) {
-        clients.scratch.note_close_reason(Closed::Refused);
+        clients.scratch.set_close_reason(Closed::Refused);
         clients.refused(slot, Reason::HttpVersion);
         http2::refuse(&mut clients.scratch.reply);
         clients.send_reply(slot, io);

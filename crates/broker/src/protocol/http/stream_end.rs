@@ -37,7 +37,7 @@ pub(crate) fn end_stream_with_text<I: Io>(
     let row = reason.row();
     if clients.conns.get(slot).consumer.state != State::Draining {
         clients.refused(slot, reason);
-        clients.note_end_reason(text);
+        clients.record_end_reason(text);
     }
     let code = row.close.unwrap_or(CLOSE_INTERNAL_ERROR);
     end_stream_with_code(clients, slot, row.closed, code, text, io);
@@ -55,16 +55,16 @@ pub(crate) fn end_stream_with_code<I: Io>(
 ) {
     let row = clients.conns.get(slot);
     if row.consumer.state == State::Draining {
-        clients.scratch.why = None;
-        clients.scratch.is_closed = false;
+        clients.scratch.close_reason = None;
+        clients.scratch.is_closed_by_client = false;
         return;
     }
-    clients.scratch.note_close_reason(closed);
+    clients.scratch.set_close_reason(closed);
     let mut bytes = Vec::new();
     match has_frames(clients, slot) {
         true => frame::write_close(&mut bytes, code, text),
         false => write_end(clients.conns.get(slot), &mut bytes),
     }
-    clients.put(slot, &bytes, io);
+    clients.send_bytes(slot, &bytes, io);
     clients.close_after_output(slot, io);
 }

@@ -72,7 +72,7 @@ pub(crate) fn check_limits(
     }
     let trusted = &world.settings.http.trusted_proxies;
     let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
-    clients.conns.set_relayed(slot, named);
+    clients.conns.set_relayed_address(slot, named);
     let world = &clients.ctx.world;
     let client = named.map_or(Client::RELAYED, |address| {
         world.admission.client(address).relayed()
@@ -92,7 +92,7 @@ impl Clients {
     /// Refuses an event stream: the response only tells when to try again.
     pub(crate) fn shed_events(&mut self, slot: u32, reason: Reason) {
         self.refused(slot, reason);
-        self.note(slot, EventKind::Refused, reason.text().as_bytes());
+        self.record_event(slot, EventKind::Refused, reason.text().as_bytes());
         let text = retry::retry_event(self.ctx.retry_spread(slot));
         let head = self.head_without_cache_rule(slot, 200);
         head.lines(EVENT_STREAM).content(&text);

@@ -63,15 +63,15 @@ pub(crate) fn switch_if_http2<I: Io>(
     let row = clients.conns.get_mut(slot);
     row.consumer.state = State::Http2;
     let limits = limits_of(&clients.ctx, row.consumer.client);
-    clients.conns.links.begin(slot, &limits);
+    clients.conns.links.add_link(slot, &limits);
     true
 }
 
 /// Sends the link's last frames, and ends the link.
 pub(super) fn end_link<I: Io>(clients: &mut Clients, slot: u32, closed: Closed, io: &mut I) {
     let frames = clients.conns.links.take_frames(slot);
-    clients.put(slot, &frames, io);
-    clients.scratch.note_close_reason(closed);
+    clients.send_bytes(slot, &frames, io);
+    clients.scratch.set_close_reason(closed);
     clients.close_after_output(slot, io);
 }
 
@@ -114,7 +114,7 @@ impl Protocol<AllProtocols> for Http2 {
 
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         let queues = &front.queues;
-        queues.read_again(&mut front.clients.conns, conn, io);
+        queues.resume_reading(&mut front.clients.conns, conn, io);
         receive_http2(front, conn.slot, &[], home, io);
     }
 
@@ -153,7 +153,7 @@ impl Protocol<AllProtocols> for Http2 {
         let Some(link) = clients.conns.links.get(slot) else {
             return clients.end_as_broken(slot);
         };
-        let (is_idle, is_drain_told) = (link.codec.streams() == 0, link.is_told);
+        let (is_idle, is_drain_told) = (link.codec.streams() == 0, link.is_told_to_stop);
         if !link.codec.is_acknowledged() && age_s > settings_s {
             let words = "the settings were not acknowledged";
             let end = (ErrorCode::SettingsTimeout, GoAway::Timeout, Closed::Timeout);
@@ -229,7 +229,7 @@ impl Protocol<AllProtocols> for Http2 {
             go_away(clients, slot, how, "drain", io);
             return true;
         }
-        if !core::mem::replace(&mut link.is_told, true) {
+        if !core::mem::replace(&mut link.is_told_to_stop, true) {
             link.codec.drain(&mut link.out);
             clients.meter.stats.goaways[GoAway::Drain as usize] += 1;
         }

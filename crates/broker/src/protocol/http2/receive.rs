@@ -10,7 +10,7 @@ use crore_wire::http2::{ErrorCode, Event, NO_SLOT, Scratch, Violation};
 use crate::base::go_away::GoAway;
 use crate::base::journal::EventKind;
 use crate::base::reason::{Closed, Reason};
-use crate::client::admission::enter_stream;
+use crate::client::admission::admit_stream;
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::Progress;
 use crate::client::protocols::protocol_of;
@@ -106,7 +106,7 @@ fn handle_frames<I: Io>(
             return Err(LinkEnds);
         }
         if request.slot.is_none() && consumed < bytes.len() && clients.meter.work.is_spent() {
-            front.queues.pause(clients, slot, io);
+            front.queues.pause_until_next_turn(clients, slot, io);
             break;
         }
         let Some(link) = clients.conns.links.get_mut(slot) else {
@@ -203,7 +203,7 @@ fn handle_event<I: Io>(
                 front.clients.drop_connection(slot, CloseMode::Now);
             }
         }
-        Event::Writable { .. } => front.clients.conns.links.wake(link),
+        Event::Writable { .. } => front.clients.conns.links.wake_streams(link),
         Event::Pong(_) | Event::GoAway { .. } => {}
     }
 }
@@ -228,7 +228,7 @@ impl RequestInput {
         if !row.link.has(PAUSED) && row.link.outbox == NONE {
             let stream = row.link.socket;
             debug_assert_eq!(conns.links.link_of(stream), Some(link));
-            conns.links.interest(stream, true, false);
+            conns.links.set_interest(stream, true, false);
         }
     }
 }
@@ -243,7 +243,7 @@ fn open_stream<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Opti
     row.link.flags |= SERVED;
     clients.meter.stats.accepted += 1;
     clients.meter.stats.streams += 1;
-    let mut is_admitted = enter_stream(clients, gate, &mut row, link);
+    let mut is_admitted = admit_stream(clients, gate, &mut row, link);
     let is_refused = row.link.has(TURNED_AWAY);
     let is_last = clients.conns.get(link).link.has(TURNED_AWAY);
     if let Some(shared) = clients.conns.links.get_mut(link) {
@@ -270,9 +270,9 @@ fn open_stream<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Opti
         return None;
     }
     let slot = clients.conns.insert(row);
-    let relayed = clients.conns.relayed(link);
+    let relayed = clients.conns.relayed_address(link);
     if relayed.is_some() {
-        clients.conns.set_relayed(slot, relayed);
+        clients.conns.set_relayed_address(slot, relayed);
     }
     if let Some(shared) = clients.conns.links.get_mut(link) {
         shared.codec.attach(stream, slot);
@@ -287,7 +287,7 @@ fn open_stream<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Opti
     if clients.meter.journal.is_some()
         && let Some(peer) = clients.conns.address_of(slot, io)
     {
-        clients.note_connected(slot, peer);
+        clients.record_accepted(slot, peer);
     }
     Some(slot)
 }
@@ -296,7 +296,7 @@ fn open_stream<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Opti
 fn end_for_violation<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, io: &mut I) {
     clients.refused(slot, Reason::Http2Violation);
     clients.meter.stats.goaways[GoAway::from(violation) as usize] += 1;
-    clients.note(slot, EventKind::Refused, violation.name().as_bytes());
-    clients.note_end_reason(violation.name());
+    clients.record_event(slot, EventKind::Refused, violation.name().as_bytes());
+    clients.record_end_reason(violation.name());
     end_link(clients, slot, Closed::Refused, io);
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crore_wire::http2::frame::PAYLOAD_MAX;
 
 use crate::client::row::HELD;
-use crate::client::send::writable;
+use crate::client::send::handle_writable;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Front, Queues};
 use crate::store::slab::NONE;
@@ -23,7 +23,7 @@ pub(crate) fn flush_links<I: Io>(front: &mut Front, io: &mut I) {
         front.clients.conns.weigh_link(slot);
     }
     for slot in later {
-        front.clients.conns.links.wake(slot);
+        front.clients.conns.links.wake_streams(slot);
     }
 }
 
@@ -33,7 +33,7 @@ fn flush<I: Io>(clients: &mut Clients, queues: &mut Queues, slot: u32, io: &mut 
     let was_full = links.get(slot).is_some_and(|link| link.is_full);
     let frames = clients.conns.links.take_frames(slot);
     if !frames.is_empty() {
-        clients.put(slot, &frames, io);
+        clients.send_bytes(slot, &frames, io);
         let is_full = clients.conns.get(slot).link.outbox != NONE;
         clients.conns.links.set_full(slot, is_full);
         if was_full && !is_full {
@@ -46,7 +46,7 @@ fn flush<I: Io>(clients: &mut Clients, queues: &mut Queues, slot: u32, io: &mut 
 /// Resumes a link whose socket takes bytes again: its streams may write, and the frames that it holds are read.
 pub(super) fn resume_link_later(clients: &mut Clients, queues: &mut Queues, slot: u32) {
     clients.conns.links.set_full(slot, false);
-    clients.conns.links.wake(slot);
+    clients.conns.links.wake_streams(slot);
     queues.resume_later(clients, clients.conns.id_of(slot));
 }
 
@@ -58,7 +58,7 @@ fn write_in_rounds<I: Io>(front: &mut Front, link: u32, io: &mut I) -> bool {
         let mut has_progress = false;
         for (stream, slot) in streams {
             let before = waiting_bytes(&front.clients.conns, slot);
-            writable(front, slot, PAYLOAD_MAX, io);
+            handle_writable(front, slot, PAYLOAD_MAX, io);
             let has_written = waiting_bytes(&front.clients.conns, slot) < before;
             has_progress |= has_written;
             let Some(shared) = front.clients.conns.links.get_mut(link) else {
@@ -69,7 +69,7 @@ fn write_in_rounds<I: Io>(front: &mut Front, link: u32, io: &mut I) -> bool {
             }
             if shared.is_full {
                 // The next flush may find that the socket takes the rest.
-                front.clients.conns.links.wake(link);
+                front.clients.conns.links.wake_streams(link);
                 return false;
             }
         }

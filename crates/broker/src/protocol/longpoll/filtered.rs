@@ -97,7 +97,7 @@ fn answer_poll_by_filter<I: Io>(
 ) {
     let (clients, subs, feed, _) = front.parts();
     let mut id = Vec::with_capacity(48);
-    clients.write_matched_id(&subs.matching, &feed.deliveries, slot, just, &mut id);
+    clients.write_filter_position(&subs.matching, &feed.deliveries, slot, just, &mut id);
     debug_assert!(clients.conns.get(slot).consumer.options & ENVELOPE == 0 || !topic.is_empty());
     let message = Message {
         topic,

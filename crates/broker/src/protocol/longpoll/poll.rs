@@ -5,9 +5,10 @@ use alloc::vec::Vec;
 use crate::base::position::{self, Since};
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, SUBSCRIPTION_LIST, State};
-use crate::client::side::Behind;
+use crate::client::side::BehindSubscription;
 use crate::client::subscriptions::{
-    ask_of, flags_of, parts, record_seen, rule_of, topic_of, unsubscribe,
+    flags_of, page_request, record_seen, rule_of, subscription_count, topic_of,
+    unsubscribe_from_all,
 };
 use crate::client::types::SubscriptionRef;
 use crate::io::{CloseMode, Io};
@@ -47,7 +48,7 @@ pub(crate) fn poll_page<I: Io>(
         let attaching = attaching.expect("a set waits for all its topics");
         attaching.unanswered_attaches -= 1;
         if let [record] = records {
-            let seen = Behind::at(sub_index, record.previous, page.epoch);
+            let seen = BehindSubscription::new(sub_index, record.previous, page.epoch);
             hold_first_message(&mut clients.conns, slot, seen, record, frames);
         }
         let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
@@ -84,7 +85,7 @@ pub(crate) fn poll_page<I: Io>(
     } else {
         clients.ctx.now.s + wait_s
     };
-    for sub_index in 0..parts(&clients.conns, slot) {
+    for sub_index in 0..subscription_count(&clients.conns, slot) {
         *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     }
 }
@@ -109,9 +110,9 @@ pub(crate) fn answer_poll<I: Io>(
     io: &mut I,
 ) {
     let (clients, subs, feed, _) = front.parts();
-    let mut id = core::mem::take(&mut clients.scratch.id);
+    let mut id = core::mem::take(&mut clients.scratch.position);
     id.clear();
-    clients.write_id(
+    clients.write_position(
         &subs.matching,
         &feed.deliveries,
         slot,
@@ -134,7 +135,7 @@ pub(crate) fn answer_poll<I: Io>(
         now_s: clients.ctx.now.unix_s,
     };
     answer_poll_with(front, slot, &message, io);
-    front.clients.scratch.id = id;
+    front.clients.scratch.position = id;
 }
 
 /// Answers a long-poll with a message that has its topic and position.
@@ -181,10 +182,10 @@ pub(crate) fn answer_poll_with<I: Io>(
     } else {
         body.clear();
     }
-    unsubscribe(clients, subs, slot);
+    unsubscribe_from_all(clients, subs, slot);
     if !body.is_empty() {
         body.prepend(&clients.scratch.take_reply());
-        clients.put_rope(slot, &body, io);
+        clients.send_rope(slot, &body, io);
     }
     answer_waiting(clients, queues, slot, io);
 }
@@ -204,7 +205,7 @@ pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
         poll: true,
         most: 1,
         is_next_page: true,
-        ..ask_of(clients, &subs.topics, topic, to, Since::Live)
+        ..page_request(clients, &subs.topics, topic, to, Since::Live)
     };
     subs.attach(&clients.ctx, ask);
 }
@@ -244,10 +245,10 @@ pub(crate) fn answer_without_message<I: Io>(
         .filter(|_| options & SUBSCRIPTION_LIST == 0 && status != 304)
         .and_then(|page| Some(clients.ctx.date_of(page.newest_s?)));
     if clients.ctx.is_draining && options & KEEP_ALIVE == 0 {
-        clients.scratch.note_close_reason(Closed::Operator);
+        clients.scratch.set_close_reason(Closed::Operator);
     }
     timeout_head(clients, slot, status, &tag, newest);
-    unsubscribe(clients, subs, slot);
+    unsubscribe_from_all(clients, subs, slot);
     answer_waiting(clients, queues, slot, io);
 }
 
@@ -272,7 +273,7 @@ fn timeout_head(
         .header(CACHE_CONTROL, b"private, no-cache")
         .header("Vary", VARY);
     if drains {
-        let after_s = retry::return_ms(spread, connections).div_ceil(1_000);
+        let after_s = retry::reconnect_after_ms(spread, connections).div_ceil(1_000);
         head = head.number("Retry-After", u64::from(after_s));
     }
     if options & HAS_GAP != 0 {
@@ -288,7 +289,7 @@ fn timeout_head(
 pub(crate) fn hold_first_message(
     conns: &mut Connections,
     slot: u32,
-    unseen: Behind,
+    unseen: BehindSubscription,
     record: &Record,
     frames: &Frames,
 ) {
@@ -362,7 +363,7 @@ fn position_of_poll(
         Some(page) if !clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) => {
             position::write(&mut id, clients.ctx.position_at(page.head));
         }
-        _ => clients.write_id(matching, deliveries, slot, 0, &mut id),
+        _ => clients.write_position(matching, deliveries, slot, 0, &mut id),
     }
     id
 }
@@ -390,6 +391,6 @@ pub(crate) fn take_early_message(
         return;
     }
     extra.list[sub_index as usize].offset = record.offset;
-    let unseen = Behind::at(sub_index, record.previous, clients.ctx.world.epoch);
+    let unseen = BehindSubscription::new(sub_index, record.previous, clients.ctx.world.epoch);
     hold_first_message(&mut clients.conns, slot, unseen, record, frames);
 }

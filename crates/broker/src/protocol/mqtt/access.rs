@@ -110,7 +110,7 @@ pub(super) fn apply_verdict(clients: &mut Clients, slot: u32) -> Result<(), Reas
         Some(CredentialCheck::Pending) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
         Some(CredentialCheck::Answered(who)) => {
             clients.set_identity(slot, Some(who)).map_err(|reason| {
-                clients.scratch.note_close_reason(reason.row().closed);
+                clients.scratch.set_close_reason(reason.row().closed);
                 clients.refuse_packet(slot, reason)
             })
         }

@@ -297,7 +297,7 @@ impl Clients {
                 .into_iter()
                 .filter(|sub_index| !sub_index.is_empty())
                 .collect();
-            self.note(slot, EventKind::Refused, &parts.join(&b": "[..]));
+            self.record_event(slot, EventKind::Refused, &parts.join(&b": "[..]));
         }
     }
 

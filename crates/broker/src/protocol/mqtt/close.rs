@@ -28,7 +28,7 @@ pub(crate) fn mqtt_redirect<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
 /// Ends the connection, and drops replies that are not sent yet. The client is told why, unless it has not sent its CONNECT.
 pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     if clients.conns.get(slot).consumer.protocol_row == NONE {
-        clients.scratch.note_close_reason(reason.row().closed);
+        clients.scratch.set_close_reason(reason.row().closed);
         return clients.drop_connection(slot, CloseMode::Now);
     }
     clients.scratch.reply.clear();
@@ -44,7 +44,7 @@ fn mqtt_end_with_text<I: Io>(
     text: &str,
     io: &mut I,
 ) {
-    clients.scratch.note_close_reason(reason.row().closed);
+    clients.scratch.set_close_reason(reason.row().closed);
     let code = clients.refuse_packet(slot, reason);
     mqtt_end_with_code(clients, slot, code, text, io);
 }
@@ -83,8 +83,8 @@ pub(super) fn mqtt_end_with_code<I: Io>(
     text: &str,
     io: &mut I,
 ) {
-    clients.scratch.note_close_reason(closed_of(reason));
-    clients.note_end_reason(text);
+    clients.scratch.set_close_reason(closed_of(reason));
+    clients.record_end_reason(text);
     // [MQTT-3.14.0-1]: not before the CONNACK.
     let is_connecting =
         client::mqtt_state(&clients.conns, slot).is_some_and(|mqtt| mqtt.pending_connack.is_some());

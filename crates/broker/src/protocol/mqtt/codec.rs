@@ -8,8 +8,8 @@ use crate::base::ids::PartitionId;
 use crate::base::position::Position;
 use crate::base::reason::Reason;
 use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
-use crate::client::list::page::catch_up;
-use crate::client::list::{name_of, sub, sub_mut};
+use crate::client::list::page::request_next_pages;
+use crate::client::list::{name_of, sub, subscription_at_mut};
 use crate::client::outbox::Packets;
 use crate::client::row::{HELD, Row, State};
 use crate::io::Io;
@@ -45,7 +45,7 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
 
     /// Sets the reason code of the filter in its SUBACK, and sends the SUBACK if this was the last code.
     fn tell_granted<I: Io>(clients: &mut Clients, slot: u32, sub_index: u32, io: &mut I) {
-        let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
+        let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) else {
             return clients.end_as_broken(slot);
         };
         let entry = core::mem::take(&mut sub.protocol_state.suback_entry);
@@ -68,7 +68,7 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
         reason: Reason,
         io: &mut I,
     ) {
-        let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
+        let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) else {
             return clients.end_as_broken(slot);
         };
         let entry = core::mem::take(&mut sub.protocol_state.suback_entry);
@@ -282,5 +282,5 @@ pub(super) fn mqtt_catch_up<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     if !has_outbox {
         ask_latest_values(clients, subs, slot);
     }
-    catch_up::<MqttCodec, _>(clients, subs, slot);
+    request_next_pages::<MqttCodec, _>(clients, subs, slot);
 }

@@ -19,7 +19,7 @@ use crate::base::notices::Notice;
 use crate::base::reason::{Closed, Reason};
 use crate::budget::admission::Party;
 use crate::budget::in_flight::InFlightCharge;
-use crate::client::list::collapse;
+use crate::client::list::move_to_row;
 use crate::client::publishing::PublishRefusal;
 use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
@@ -183,7 +183,7 @@ pub(super) fn handle_connect<I: Io>(
         let packet_bytes_max = packet_bytes_max.unwrap_or(u32::MAX);
         if packet_bytes_max < REFUSING_CONNACK_BYTES {
             // [MQTT-3.1.2-24]: no packet that tells the reason is small enough.
-            clients.scratch.note_close_reason(close::closed_of(reason));
+            clients.scratch.set_close_reason(close::closed_of(reason));
             send_and_close(clients, slot, io);
             return Ok(());
         }
@@ -218,7 +218,7 @@ fn send_refusing_connack<I: Io>(
             .meter
             .count_refused_packet("CONNECT: ", reason.name().as_bytes());
     }
-    clients.scratch.note_close_reason(close::closed_of(reason));
+    clients.scratch.set_close_reason(close::closed_of(reason));
     clients.note_refused(slot, "CONNECT", text.as_bytes(), reason.name());
     let version = client::version_of(&clients.conns, slot);
     let mut properties = PropertyWriter::new();
@@ -254,7 +254,7 @@ pub(super) fn refuse_unreadable_connect<I: Io>(
         clients
             .meter
             .count_refused_packet("CONNECT: ", error.words().as_bytes());
-        clients.scratch.note_close_reason(Closed::Refused);
+        clients.scratch.set_close_reason(Closed::Refused);
         return clients.drop_connection(slot, CloseMode::Now);
     }
     send_refusing_connack(clients, slot, error.reason(), "", io);
@@ -383,7 +383,7 @@ pub(super) fn open_session<I: Io>(
         }
         None => {
             clients.send_reply(slot, io);
-            collapse(&mut clients.conns, slot);
+            move_to_row(&mut clients.conns, slot);
         }
     }
     let deadline_s = clients.keep_alive_end_s(slot);
@@ -425,8 +425,8 @@ pub(super) fn handle_disconnect<I: Io>(
         // [MQTT-3.14.4-3].
         mqtt_state_mut(&mut clients.conns, slot).will = None;
     }
-    clients.scratch.note_close_reason(Closed::Peer);
-    clients.scratch.is_closed = true;
+    clients.scratch.set_close_reason(Closed::Peer);
+    clients.scratch.is_closed_by_client = true;
     send_and_close(clients, slot, io);
     Ok(())
 }
@@ -515,7 +515,7 @@ fn accept_connect(
     } else {
         0
     };
-    clients.note(slot, EventKind::SessionOpened, client_id.as_bytes());
+    clients.record_event(slot, EventKind::SessionOpened, client_id.as_bytes());
     let hash = xxh3_64_with_seed(session.as_bytes(), clients.ctx.world.seed) as u32;
     let ask = Ask::SessionOpen {
         to: clients.conns.reply_to(slot, 0),
@@ -553,7 +553,7 @@ fn report_short_session(clients: &mut Clients, client: &str) {
 /// token.
 fn new_claim(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<RecordedClaim> {
     let (own, ctx) = (&mut clients.protocol_state, &clients.ctx);
-    let mut next_token = || Party::session(own.next_number(ctx)).number();
+    let mut next_token = || Party::qos2_publisher(own.next_number(ctx)).number();
     let token = next_token();
     if let Some(will) = &mut will {
         // Homes forget all messages of a token at once, so the will needs a token of its own.

@@ -340,5 +340,5 @@ fn resend<I: Io>(clients: &mut Clients, slot: u32, index: usize, is_dup: bool, i
         frame_rope(&mut packet_rope, start, Opcode::Binary);
     }
     clients.send_reply(slot, io);
-    clients.put_rope(slot, &packet_rope, io);
+    clients.send_rope(slot, &packet_rope, io);
 }

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::client::list::{is_vacant, list_of, name_of};
+use crate::client::list::{is_free_index, name_of, subscription_list};
 use crate::client::row::{SUBSCRIPTION_LIST, State};
 use crate::mail::orders::MqttState;
 use crate::protocol::front::{Clients, Subscriptions};
@@ -49,8 +49,8 @@ fn subscriptions(
         let qos = (row.consumer.options >> QOS_SHIFT & 3) as u8;
         return only.map(|topic| (topic, qos)).into_iter().collect();
     }
-    let list = (0..).zip(list_of(&clients.conns, slot));
-    list.filter(|(_, sub)| !is_vacant(sub))
+    let list = (0..).zip(subscription_list(&clients.conns, slot));
+    list.filter(|(_, sub)| !is_free_index(sub))
         .take(count_max)
         .map(|(sub_index, sub)| {
             let text = name_of(&clients.conns, subs, slot, sub_index);

@@ -274,7 +274,7 @@ pub(super) fn send_or_queue<I: Io>(
     let mut out = Packets::default();
     match write_publish(clients, slot, delivery, message, &mut out) {
         DeliveryResult::Sent(id) => {
-            clients.put_messages(slot, &out.bytes, &out.ends, io);
+            clients.send_messages(slot, &out.bytes, &out.ends, io);
             if message.retained && has_waiting(&clients.conns, slot) {
                 drop_outdated(
                     &mut clients.conns,

@@ -16,8 +16,8 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::client::codec::Message;
 use crate::client::joining::filter_subscriptions;
-use crate::client::list::{self, list_of};
-use crate::client::matches::seen_by;
+use crate::client::list::{self, subscription_list};
+use crate::client::matches::seen_offset;
 use crate::client::outbox::Packets;
 use crate::client::row::LIVE;
 use crate::filters::matching::Group;
@@ -162,7 +162,7 @@ pub(crate) fn live_subscriptions_in(
         }
     };
     let sub_indexes = (0..)
-        .zip(list_of(&clients.conns, slot))
+        .zip(subscription_list(&clients.conns, slot))
         .filter(|(_, sub)| is_live(sub));
     sub_indexes.map(|(sub_index, _)| sub_index).collect()
 }
@@ -231,7 +231,7 @@ pub(super) fn forget_starts(conns: &mut Connections, slot: u32, sub_index: u32) 
 /// Drops all starts if no subscription is behind.
 pub(super) fn drop_starts_if_live(conns: &mut Connections, slot: u32) {
     let groups = filter_subscriptions(conns, slot).map_or(&[][..], |all| all.groups());
-    let list = list_of(conns, slot);
+    let list = subscription_list(conns, slot);
     let is_catching_up = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
     let is_behind =
         groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(is_catching_up);
@@ -264,7 +264,7 @@ pub(super) fn find_overlap(
     if starts.is_empty() || has_no_overlap {
         return None;
     }
-    let list = list_of(&clients.conns, slot);
+    let list = subscription_list(&clients.conns, slot);
     let is_own_message = frames.origin(record) == client::origin_of(&clients.conns, slot);
     let partition = clients.ctx.partition_of(topic);
     let rows = subs.matching.rows(topic);
@@ -319,7 +319,7 @@ fn position_in(
     let Some(serial) = sub.filter.checked_sub(1) else {
         return sub.offset;
     };
-    let seen = seen_by(matching, deliveries, &clients.ctx, slot, partition);
+    let seen = seen_offset(matching, deliveries, &clients.ctx, slot, partition);
     let position = |group: &Group| group.positions().get(usize::from(partition)).copied();
     match filter_subscriptions(&clients.conns, slot)
         .and_then(|all| all.group(serial))
@@ -339,7 +339,7 @@ pub(super) fn combined_options(
     message: &Message<'_>,
     identifiers: &mut Vec<u32>,
 ) -> Option<u8> {
-    let list = list_of(conns, slot);
+    let list = subscription_list(conns, slot);
     let is_own_message = message.frames.origin(message.record) == client::origin_of(conns, slot);
     let mut options = None;
     for sub_index in sub_indexes {

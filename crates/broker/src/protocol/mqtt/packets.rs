@@ -118,7 +118,8 @@ impl Front {
                 return;
             }
         }
-        self.queues.read_again(&mut self.clients.conns, conn, io);
+        self.queues
+            .resume_reading(&mut self.clients.conns, conn, io);
         self.receive_mqtt(slot, &[], home, io);
         let row = self.clients.conns.get(slot);
         if row.consumer.state == State::Mqtt
@@ -156,7 +157,8 @@ impl Front {
                 break;
             }
             if self.clients.meter.work.is_spent() {
-                self.queues.pause(&mut self.clients, slot, io);
+                self.queues
+                    .pause_until_next_turn(&mut self.clients, slot, io);
                 break;
             }
             let row = self.clients.conns.get(slot);
@@ -181,7 +183,7 @@ impl Front {
                 };
             if !is_connected && header.kind() != PacketType::Connect {
                 // [MQTT-3.1.0-1]: the first packet must be a CONNECT. Before it there is no client to tell.
-                self.clients.scratch.note_close_reason(Closed::Refused);
+                self.clients.scratch.set_close_reason(Closed::Refused);
                 self.clients.drop_connection(slot, CloseMode::Now);
                 return None;
             }
@@ -280,7 +282,8 @@ impl Front {
         if client::mqtt_state(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
             // The other filters of the packet are handled in a later turn, or when pages have come.
             if !self.clients.mqtt_must_wait(slot) {
-                self.queues.pause(&mut self.clients, slot, io);
+                self.queues
+                    .pause_until_next_turn(&mut self.clients, slot, io);
             }
             return AfterPacket::SamePacketLater;
         }

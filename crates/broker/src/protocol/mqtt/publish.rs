@@ -11,7 +11,7 @@ use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::budget::admission::Party;
 use crate::client::asking;
-use crate::client::list::collapse;
+use crate::client::list::move_to_row;
 use crate::client::publishing::PublishRefusal;
 use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
@@ -172,7 +172,7 @@ pub(crate) fn mqtt_each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut
         return mqtt_end_wrong_packet(clients, slot, reason, reason.name(), io);
     }
     clients.record_if_due(slot);
-    collapse(&mut clients.conns, slot);
+    move_to_row(&mut clients.conns, slot);
 }
 
 fn publish_to_topic(
@@ -447,7 +447,7 @@ impl Clients {
     /// For a recorded session: the publisher of its QoS 2 messages, and the claim of its connection.
     fn session_party(&self, slot: u32) -> Option<(Party, u64)> {
         let mqtt = client::mqtt_state(&self.conns, slot)?;
-        (mqtt.token != 0).then(|| (Party::session(mqtt.token), mqtt.claim_offset))
+        (mqtt.token != 0).then(|| (Party::qos2_publisher(mqtt.token), mqtt.claim_offset))
     }
 
     /// Asks all homes to record the release of a QoS 2 message. After a crash this connection does not know which home has the message.

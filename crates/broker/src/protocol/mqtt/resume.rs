@@ -65,7 +65,7 @@ pub(super) fn resume_session<I: Io>(
         keyless,
         token,
     } = session;
-    clients.expand(slot);
+    clients.move_to_list(slot);
     let records_sessions = clients.ctx.world.records_sessions();
     let (inflight, waiting) = (
         permitted_messages(clients, slot, inflight_from(inflight)),

@@ -9,9 +9,9 @@
 
 use crate::base::position::{Position, Since};
 use crate::client::codec::Message;
-use crate::client::list::{self, collapse};
+use crate::client::list::{self, move_to_row};
 use crate::client::outbox::Packets;
-use crate::client::subscribing::page_of;
+use crate::client::subscribing::counted_page_request;
 use crate::io::Io;
 use crate::mail::{Attach, Frames, Page, Record};
 use crate::protocol::front::{Clients, Connections, Queues, Subscriptions, Topics};
@@ -75,13 +75,13 @@ pub(super) fn send_latest_values<I: Io>(
         }
     }
     if !out.bytes.is_empty() {
-        clients.put_messages(slot, &out.bytes, &out.ends, io);
+        clients.send_messages(slot, &out.bytes, &out.ends, io);
     }
     match client::mqtt_state(&clients.conns, slot)
         .is_some_and(|mqtt| !mqtt.retained_latest.is_empty())
     {
         true => queues.resume_later(clients, clients.conns.id_of(slot)),
-        false => collapse(&mut clients.conns, slot),
+        false => move_to_row(&mut clients.conns, slot),
     }
 }
 
@@ -160,7 +160,7 @@ pub(super) fn ask_latest_values(clients: &mut Clients, subs: &mut Subscriptions,
         most: room,
         is_next_page: true,
         retained: true,
-        ..page_of(clients, &subs.topics, slot, sub_index, topic, since)
+        ..counted_page_request(clients, &subs.topics, slot, sub_index, topic, since)
     };
     subs.attach(&clients.ctx, ask);
     if let Some(read) = mqtt_state_mut(&mut clients.conns, slot)

@@ -9,7 +9,7 @@ use crore_wire::topic;
 
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
-use crate::client::list::{self, count_asked_pages, filter_of, is_vacant, list_of};
+use crate::client::list::{self, count_asked_pages, filter_of, is_free_index, subscription_list};
 use crate::client::row::SUBSCRIPTION_LIST;
 use crate::mail::message::SessionKey;
 use crate::mail::session::SavedSession;
@@ -81,9 +81,11 @@ pub(super) fn release_logs(clients: &Clients, subs: &mut Subscriptions, slot: u3
         }
         return;
     }
-    let list = list_of(&clients.conns, slot);
+    let list = subscription_list(&clients.conns, slot);
     let needs_log = |sub: &Sub| {
-        !is_vacant(sub) && sub.protocol_state.group.is_none() && qos(sub.protocol_state.options) > 0
+        !is_free_index(sub)
+            && sub.protocol_state.group.is_none()
+            && qos(sub.protocol_state.options) > 0
     };
     let sub_indexes = (0..list.len()).filter(|sub_index| needs_log(&list[*sub_index]));
     for sub_index in sub_indexes.collect::<Vec<_>>() {

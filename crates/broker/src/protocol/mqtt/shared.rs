@@ -8,7 +8,9 @@ use crore_wire::mqtt::{ReasonCode, split_shared};
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::client::codec::Message;
-use crate::client::list::{self, add_sub, count_asked_pages, part_name, part_named, sub_mut};
+use crate::client::list::{
+    self, add_to_list, count_asked_pages, index_if_current, index_with_serial, subscription_at_mut,
+};
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
@@ -37,7 +39,7 @@ pub(crate) fn handle_group_join<I: Io>(
     let sub_index = clients
         .conns
         .is_waiting_for(to)
-        .then(|| part_named(&clients.conns, to.slot, to.part))
+        .then(|| index_if_current(&clients.conns, to.slot, to.part))
         .flatten();
     let shared =
         sub_index.and_then(|sub_index| membership_mut(&mut clients.conns, to.slot, sub_index));
@@ -58,7 +60,7 @@ pub(crate) fn handle_group_join<I: Io>(
     if !has_all_answers {
         return None;
     }
-    let Some(sub) = sub_mut(&mut clients.conns, to.slot, sub_index) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, to.slot, sub_index) else {
         clients.end_as_broken(to.slot);
         return None;
     };
@@ -83,7 +85,7 @@ pub(crate) fn handle_group_message<I: Io>(
     let sub_index = clients
         .conns
         .is_waiting_for(to)
-        .then(|| part_named(&clients.conns, to.slot, to.part))
+        .then(|| index_if_current(&clients.conns, to.slot, to.part))
         .flatten();
     let is_member = sub_index
         .is_some_and(|sub_index| membership_mut(&mut clients.conns, to.slot, sub_index).is_some());
@@ -141,7 +143,7 @@ pub(super) fn join_group(
         unanswered_homes: homes.len() as u16,
         is_restored: restored,
     });
-    clients.conns.extra(slot).shared_bytes += shared.bytes() as u32;
+    clients.conns.extra(slot).share_entry_bytes += shared.bytes() as u32;
     let sub = Sub {
         topic: NONE,
         protocol_state: SubscriptionState {
@@ -153,10 +155,10 @@ pub(super) fn join_group(
         },
         ..Sub::default()
     };
-    let sub_index = add_sub(&mut clients.conns, slot, sub);
+    let sub_index = add_to_list(&mut clients.conns, slot, sub);
     let to = clients
         .conns
-        .reply_to(slot, part_name(&clients.conns, slot, sub_index));
+        .reply_to(slot, index_with_serial(&clients.conns, slot, sub_index));
     let receive_max = clients.conns.protocol_row(slot).receive_max;
     let party = clients.party(slot);
     for home in homes {
@@ -224,7 +226,7 @@ pub(super) fn give_credit(
         return owed.push((sub_index, partition, offset));
     }
     let home = clients.ctx.world.placement().home_of(partition);
-    let to = conns.reply_to(slot, part_name(conns, slot, sub_index));
+    let to = conns.reply_to(slot, index_with_serial(conns, slot, sub_index));
     let Some(shared) = membership_mut(conns, slot, sub_index) else {
         return;
     };
@@ -263,7 +265,7 @@ pub(super) fn leave_share_group(
 ) {
     let placement = clients.ctx.world.placement();
     let conns = &mut clients.conns;
-    let to = conns.reply_to(slot, part_name(conns, slot, sub_index));
+    let to = conns.reply_to(slot, index_with_serial(conns, slot, sub_index));
     let Some(shared) = membership_mut(conns, slot, sub_index) else {
         return;
     };

@@ -11,9 +11,11 @@ use crate::base::journal::EventKind;
 use crate::base::position::Since;
 use crate::base::reason::Reason;
 use crate::client::list::filters::resend_retained;
-use crate::client::list::{has_room, sub_mut};
+use crate::client::list::{check_room, subscription_at_mut};
 use crate::client::row::COUNTED;
-use crate::client::subscribing::{self, First, Kind, Names, page_of, subscribe};
+use crate::client::subscribing::{
+    self, FirstPage, SubscribeTarget, SubscriptionKind, counted_page_request, subscribe,
+};
 use crate::mail::Attach;
 use crate::protocol::front::{Census, Clients, Connections, Subscriptions};
 use crate::protocol::mqtt::client::{self, client_packet_bytes_max, is_bridge, mqtt_state_mut};
@@ -45,7 +47,7 @@ pub(super) fn handle_subscribe(
     let identifier = subscribe.properties.subscription_identifier().unwrap_or(0);
     let filter_count = subscribe.filters.iter().count();
     has_room_for_codes(&clients.conns, slot, filter_count)?;
-    clients.expand(slot);
+    clients.move_to_list(slot);
     let mqtt = mqtt_state_mut(&mut clients.conns, slot);
     let first_index = usize::from(core::mem::take(&mut mqtt.filters_done));
     let is_id_in_use = mqtt.subacks.iter().any(|it| it.packet_id == packet_id);
@@ -92,7 +94,7 @@ pub(super) fn handle_subscribe(
             entry,
         );
         match result {
-            Ok(()) => clients.note(slot, EventKind::Subscribed, filter.as_bytes()),
+            Ok(()) => clients.record_event(slot, EventKind::Subscribed, filter.as_bytes()),
             Err(reason) => {
                 clients.note_refused(slot, "SUBSCRIBE", filter.as_bytes(), reason.name());
                 clients.note_suback_code(slot, entry, reason);
@@ -152,7 +154,7 @@ fn subscribe_filter(
             false => resubscribe(clients, subs, slot, sub_index, &wanted),
         };
     }
-    if let Err(reason) = has_room(clients, subs, slot, name) {
+    if let Err(reason) = check_room(clients, subs, slot, name) {
         return Err(clients.refuse_subscription(slot, reason, name));
     }
     if !clients.has_memory_for(census, slot, 0) {
@@ -175,7 +177,7 @@ fn resubscribe(
     wanted: &WantedSubscription<'_>,
 ) -> Result<(), ReasonCode> {
     let (options, entry) = (wanted.options, wanted.suback_entry);
-    let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     };
     let is_unanswered = sub.protocol_state.suback_entry != SubackEntry::NONE;
@@ -185,7 +187,7 @@ fn resubscribe(
         let repeated = &mut mqtt_state_mut(&mut clients.conns, slot).repeated_entries;
         repeated.push((entry, former));
     }
-    let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     };
     let (topic, former) = (sub.topic, qos(sub.protocol_state.options));
@@ -202,7 +204,7 @@ fn resubscribe(
         count_qos_subscription(subs, &clients.ctx, topic, qos > 0);
         await_retention(clients, &mut subs.lanes, slot, wanted);
     }
-    let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     };
     // If the home has not answered yet, its answer fills the SUBACK's entry.
@@ -220,7 +222,7 @@ fn resubscribe(
     let ask = Attach {
         is_next_page: true,
         retained: true,
-        ..page_of(clients, &subs.topics, slot, sub_index, topic, Since::Live)
+        ..counted_page_request(clients, &subs.topics, slot, sub_index, topic, Since::Live)
     };
     subs.attach(&clients.ctx, ask);
     Ok(())
@@ -234,7 +236,7 @@ fn resubscribe_wildcard(
     sub_index: u32,
     wanted: &WantedSubscription<'_>,
 ) -> Result<(), ReasonCode> {
-    let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index) else {
+    let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index) else {
         return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
     };
     let former = qos(sub.protocol_state.options);
@@ -302,19 +304,19 @@ pub(super) fn begin_subscription(
         _ => since,
     };
     let kind = match wanted.suback_entry {
-        SubackEntry::NONE | SubackEntry::RESUMED => Kind::Resumed,
-        _ => Kind::New,
+        SubackEntry::NONE | SubackEntry::RESUMED => SubscriptionKind::Resumed,
+        _ => SubscriptionKind::New,
     };
-    let names = match is_filter {
-        true => Names::Filters(&[wanted.filter]),
-        false => Names::Topic(wanted.filter),
+    let target = match is_filter {
+        true => SubscribeTarget::Filters(&[wanted.filter]),
+        false => SubscribeTarget::Topic(wanted.filter),
     };
-    let request = subscribing::Wanted {
-        names,
+    let request = subscribing::SubscribeRequest {
+        target,
         since,
-        first: First {
-            retained: wanted.wants_retained,
-            ..First::ALL
+        first_page: FirstPage {
+            with_retained: wanted.wants_retained,
+            ..FirstPage::ALL
         },
         kind,
     };

@@ -3,7 +3,7 @@
 use crore_wire::mqtt::{SubscribeOptions, split_shared};
 use crore_wire::topic;
 
-use crate::client::list::{list_of, part_of_filter, part_of_topic};
+use crate::client::list::{index_of_filter, index_of_topic, subscription_list};
 use crate::client::types::SubscriptionState as _;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::mqtt::state::SubackEntry;
@@ -26,12 +26,12 @@ pub(super) fn find_subscription(
     name: &[u8],
 ) -> Option<u32> {
     if split_shared(name).is_some() {
-        let mut list = list_of(&clients.conns, slot).iter();
+        let mut list = subscription_list(&clients.conns, slot).iter();
         let sub_index = list.position(|sub| sub.protocol_state.name() == Some(name))?;
         return Some(sub_index as u32);
     }
     match topic::has_wildcard(name) {
-        true => part_of_filter(&clients.conns, &subs.matching, slot, name),
-        false => part_of_topic(clients, subs, slot, name),
+        true => index_of_filter(&clients.conns, &subs.matching, slot, name),
+        false => index_of_topic(clients, subs, slot, name),
     }
 }

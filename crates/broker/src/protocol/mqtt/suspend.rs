@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
 use crate::client::list::filters::{lacks_retained, seen_by_group};
-use crate::client::list::{is_vacant, name_of};
+use crate::client::list::{is_free_index, name_of};
 use crate::mail::session::patch::Outline;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
 use crate::mail::session::{EncodedSession, SessionPatch};
@@ -62,7 +62,7 @@ pub(super) fn stored_subscriptions(
     deliveries: &Deliveries,
     slot: u32,
 ) -> Vec<StoredSubscription<'static>> {
-    clients.expand(slot);
+    clients.move_to_list(slot);
     let mut subscriptions = Vec::new();
     let extra = clients.conns.extra_of(slot);
     for (sub_index, sub) in (0..).zip(&extra.list) {
@@ -86,7 +86,8 @@ pub(super) fn stored_subscriptions(
 /// Whether a subscription belongs to the session. A shared subscription whose homes have not all answered belongs to it only if the session had it before.
 fn is_granted(sub: &Sub) -> bool {
     let group = sub.protocol_state.group.as_ref();
-    !is_vacant(sub) && group.is_none_or(|group| group.is_restored || group.unanswered_homes == 0)
+    !is_free_index(sub)
+        && group.is_none_or(|group| group.is_restored || group.unanswered_homes == 0)
 }
 
 /// See [`StoredSubscription::positions`].

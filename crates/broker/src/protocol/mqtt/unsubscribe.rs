@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Properties, ReasonCode, Unsubscribe, encode};
 
-use crate::client::list::{self, leave, list_of, sub_mut};
+use crate::client::list::{self, remove_subscription, subscription_at_mut, subscription_list};
 use crate::client::row::{COUNTED, SUBSCRIPTION_LIST};
 use crate::protocol::front::{Clients, Lanes, Queues, Sub, Subscriptions};
 use crate::protocol::mqtt::client::{self, mqtt_state_mut};
@@ -27,7 +27,7 @@ pub(super) fn handle_unsubscribe(
     unsubscribe: &Unsubscribe<'_>,
 ) -> Result<(), ReasonCode> {
     has_room_for_codes(&clients.conns, slot, unsubscribe.filters.iter().count())?;
-    clients.expand(slot);
+    clients.move_to_list(slot);
     let mut reasons = Vec::new();
     for filter in unsubscribe.filters.iter() {
         let listed = clients.conns.extra_of(slot).list.len();
@@ -94,8 +94,8 @@ pub(super) fn end_subscription(
         .group
         .take()
         .map_or(0, |shared| shared.bytes() as u32);
-    extra.shared_bytes -= shared_bytes;
-    leave(clients, subs, slot, sub_index);
+    extra.share_entry_bytes -= shared_bytes;
+    remove_subscription(clients, subs, slot, sub_index);
     if entry != SubackEntry::NONE {
         clients.note_suback_code(slot, entry, ReasonCode::UNSPECIFIED_ERROR);
     }
@@ -120,11 +120,11 @@ pub(super) fn end_unanswered_subscriptions(
             && sub.flags & COUNTED == 0
             && qos(sub.protocol_state.options) > 0
     };
-    let list = list_of(&clients.conns, slot);
+    let list = subscription_list(&clients.conns, slot);
     let sub_indexes = (0..list.len()).filter(|sub_index| is_unanswered(&list[*sub_index]));
     for sub_index in sub_indexes.collect::<Vec<_>>() {
         // The connection has ended, so nobody is told.
-        if let Some(sub) = sub_mut(&mut clients.conns, slot, sub_index as u32) {
+        if let Some(sub) = subscription_at_mut(&mut clients.conns, slot, sub_index as u32) {
             sub.protocol_state.suback_entry = SubackEntry::NONE;
         }
         end_subscription(clients, subs, queues, slot, sub_index as u32);
@@ -142,7 +142,7 @@ pub(super) fn leave_all_share_groups(
     if !row.has_option(SUBSCRIPTION_LIST) {
         return;
     }
-    for sub_index in 0..list_of(&clients.conns, slot).len() as u32 {
+    for sub_index in 0..subscription_list(&clients.conns, slot).len() as u32 {
         leave_share_group(clients, lanes, slot, sub_index, ends);
     }
 }

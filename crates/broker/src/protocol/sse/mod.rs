@@ -62,7 +62,7 @@ pub(crate) fn event_of_position(
     let no_cache = attaching.is_some_and(|begun| begun.no_cache);
     let mut text = Vec::with_capacity(48);
     text.extend_from_slice(b"id: ");
-    clients.write_id(matching, deliveries, slot, offset, &mut text);
+    clients.write_position(matching, deliveries, slot, offset, &mut text);
     text.extend_from_slice(if no_cache { b"\n\n" } else { b"\n" });
     let mut bytes = Vec::with_capacity(64);
     write_part(clients.conns.get(slot), &text, &mut bytes);

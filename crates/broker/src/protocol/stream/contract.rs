@@ -75,7 +75,9 @@ impl Protocol<AllProtocols> for Stream {
     /// Continues with the held frames, and with subscriptions that fell behind.
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         if is_websocket(front.clients.conns.get(conn.slot)) {
-            front.queues.read_again(&mut front.clients.conns, conn, io);
+            front
+                .queues
+                .resume_reading(&mut front.clients.conns, conn, io);
             front.receive_frames(conn.slot, &mut [], home, io);
         }
         // One of the frames may have ended the connection.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, LIVE, PAUSED, SUBSCRIPTION_LIST, State};
-use crate::client::side::Behind;
+use crate::client::side::BehindSubscription;
 use crate::client::subscriptions::{flags_of, record_seen, topic_of};
 use crate::client::types::SubscriptionRef;
 use crate::io::Io;
@@ -54,7 +54,7 @@ pub(crate) fn stream_page<I: Io>(
             return;
         }
         if is_begun {
-            clients.put(slot, &bytes.own, io);
+            clients.send_bytes(slot, &bytes.own, io);
             bytes.clear();
         }
     }
@@ -80,14 +80,14 @@ pub(crate) fn stream_page<I: Io>(
     } else {
         clients.meter.stats.sent(records.len(), bytes.len());
         if is_begun {
-            clients.put_rope(slot, &bytes, io);
+            clients.send_rope(slot, &bytes, io);
         }
     }
     record_seen(&mut clients.conns, slot, sub_index, head, page.epoch);
     if at_head {
         *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     } else {
-        let seen = Behind::at(sub_index, head, page.epoch);
+        let seen = BehindSubscription::new(sub_index, head, page.epoch);
         clients.conns.extra(slot).behind.push(seen);
     }
     if !is_begun {
@@ -128,7 +128,7 @@ fn hold_first_page<I: Io>(
     if !page.at_head {
         extra
             .behind
-            .push(Behind::at(sub_index, page.head, page.epoch));
+            .push(BehindSubscription::new(sub_index, page.head, page.epoch));
     }
     let attaching = extra
         .protocol_state
@@ -250,7 +250,7 @@ pub(crate) fn begin_stream<I: Io>(
         row.consumer.options & (SUBSCRIPTION_LIST | PUBLISHES | FOLLOWS | FILTERS) == 0;
     let mut body = attaching.body;
     body.prepend(&attaching.head);
-    clients.put_rope(slot, &body, io);
+    clients.send_rope(slot, &body, io);
     drop_spill_of_stream(clients, queues, slot, io);
     if needs_no_side_row
         && clients.conns.get(slot).extra() != NONE

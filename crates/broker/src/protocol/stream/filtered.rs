@@ -10,8 +10,10 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::base::settings::Rule;
 use crate::client::delivery::{Addressee, Matched};
-use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut};
-use crate::client::push::{Parcel, push_picks, put_picks};
+use crate::client::joining::{
+    self, GroupPageRequest, filter_subscriptions_mut, request_group_page,
+};
+use crate::client::push::{Parcel, push_picks, send_joined_picks};
 use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames, Record};
@@ -182,7 +184,7 @@ fn send_further_page<I: Io>(
         ) {
             return end_for_gap(clients, &subs.matching, &feed.deliveries, slot, 0, io);
         }
-        clients.put(slot, &bytes, io);
+        clients.send_bytes(slot, &bytes, io);
     }
     let (mut bytes, mut ends) = (Rope::default(), Vec::new());
     for (name, record) in records.clone() {
@@ -206,7 +208,7 @@ fn send_further_page<I: Io>(
         }
     } else if !bytes.is_empty() {
         clients.meter.stats.sent(page.count as usize, bytes.len());
-        clients.put_rope(slot, &bytes, io);
+        clients.send_rope(slot, &bytes, io);
     }
     clients.record_page(slot, serial, page, head, live);
     if clients.conns.get(slot).link.outbox == NONE {
@@ -258,7 +260,7 @@ pub(crate) fn send_matches<I: Io>(
     };
     let parcel = Parcel::of_picks(slot, encoding, picks, frames);
     // During a run of another home, some connections have seen its messages and others have not, so their positions differ.
-    let have_same_position = !feed.deliveries.has_runs(clients.ctx.world.homes);
+    let have_same_position = !feed.deliveries.has_partial_run(clients.ctx.world.homes);
     if have_same_position && group.positions().is_empty() {
         encode_run(
             &subs.matching,
@@ -285,7 +287,7 @@ pub(crate) fn send_matches<I: Io>(
         );
         ends.push(bytes.len());
     }
-    put_picks(
+    send_joined_picks(
         clients,
         subs,
         &feed.run,
@@ -307,13 +309,13 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     if clients.conns.extra(slot).protocol_state.opening.is_none() {
         let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
         if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
-            ask_matches(
+            request_group_page(
                 clients,
                 subs,
-                Asking {
+                GroupPageRequest {
                     slot,
                     serial,
-                    poll: is_poll,
+                    is_poll,
                 },
                 partition,
             );
@@ -323,13 +325,13 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     for partition in (0..).take(partitions) {
         let opening = clients.conns.extra(slot).protocol_state.opening.as_deref();
         if opening.is_some_and(|opening| !opening.has_answered(partition)) {
-            ask_matches(
+            request_group_page(
                 clients,
                 subs,
-                Asking {
+                GroupPageRequest {
                     slot,
                     serial,
-                    poll: is_poll,
+                    is_poll,
                 },
                 partition,
             );
@@ -348,7 +350,7 @@ fn encode_matched(
     out: &mut Rope,
 ) {
     let mut id = Vec::with_capacity(48);
-    clients.write_matched_id(matching, &feed.deliveries, slot, just, &mut id);
+    clients.write_filter_position(matching, &feed.deliveries, slot, just, &mut id);
     Message {
         topic,
         id: &id,
@@ -443,7 +445,7 @@ fn tell_gap_for_filters(
 ) -> bool {
     let name = filters_of(&clients.conns, matching, slot);
     let mut id = Vec::with_capacity(48);
-    clients.write_matched_id(matching, deliveries, slot, &[], &mut id);
+    clients.write_filter_position(matching, deliveries, slot, &[], &mut id);
     let slow = filter_rule(clients, matching, slot).slow;
     tell_gap_at(
         &clients.conns,

@@ -44,7 +44,7 @@ pub(crate) fn tell_position(
         return;
     }
     let mut id = Vec::with_capacity(32);
-    clients.write_id(matching, deliveries, slot, offset, &mut id);
+    clients.write_position(matching, deliveries, slot, offset, &mut id);
     let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
     let attaching = attaching.expect("the stream is not begun");
     websocket::gap::write_position(&id, &mut attaching.body.own);

@@ -31,7 +31,7 @@ pub(crate) fn end_for_gap<I: Io>(
     io: &mut I,
 ) {
     let mut id = Vec::with_capacity(48);
-    clients.write_id(matching, deliveries, slot, from, &mut id);
+    clients.write_position(matching, deliveries, slot, from, &mut id);
     let id = core::str::from_utf8(&id).expect("positions are ASCII");
     let texts = [format!("{LOST}{RESUME}{id}"), format!("{RESUME}{id}")];
     let mut texts = texts.iter().map(String::as_str);
@@ -52,7 +52,7 @@ pub(crate) fn tell_gap(
 ) -> bool {
     let slow = rule_of(&subs.topics, &clients.ctx, topic).slow;
     let mut id = Vec::with_capacity(32);
-    clients.write_id(&subs.matching, deliveries, slot, from, &mut id);
+    clients.write_position(&subs.matching, deliveries, slot, from, &mut id);
     let name = subs.topics.name(topic);
     let gap = Gap {
         name,

@@ -85,10 +85,10 @@ pub(crate) fn handle_interest_changes<I: Io>(
     {
         return end_follower(clients, slot, io);
     } else {
-        clients.put(slot, &bytes, io);
+        clients.send_bytes(slot, &bytes, io);
     }
     if clients.conns.get(slot).link.outbox == NONE {
-        queues.page(clients.conns.id_of(slot));
+        queues.queue_for_page(clients.conns.id_of(slot));
     }
 }
 
@@ -104,7 +104,7 @@ fn end_follower<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         );
         write_part(clients.conns.get(slot), &text, &mut bytes);
     }
-    clients.put(slot, &bytes, io);
+    clients.send_bytes(slot, &bytes, io);
     end_stream(clients, slot, Reason::EventsLost, io);
 }
 
@@ -210,7 +210,7 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
 
 /// Asks for the next pages of all followers and watchers that can take one.
 pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Queues) {
-    for conn in queues.take_paging() {
+    for conn in queues.take_waiting_for_page() {
         if clients.conns.is_current(conn) {
             let row = clients.conns.get(conn.slot);
             if row.has_option(FOLLOWS) && row.link.outbox == NONE {

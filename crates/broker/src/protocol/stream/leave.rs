@@ -1,7 +1,7 @@
 //! Continues subscriptions of streams from the log after they fell behind.
 
 use crate::client::row::{FILTERS, SUBSCRIPTION_LIST};
-use crate::client::subscriptions::ask_behind;
+use crate::client::subscriptions::request_next_page;
 use crate::protocol::front::Front;
 use crate::protocol::http::options::{DEFLATE, FOLLOWS, PUBLISHES};
 use crate::protocol::stream::filtered::catch_up_filters;
@@ -17,7 +17,7 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
         return;
     }
     if row.has_option(FOLLOWS) {
-        return queues.page(clients.conns.id_of(slot));
+        return queues.queue_for_page(clients.conns.id_of(slot));
     }
     if row.has_option(FILTERS) {
         return catch_up_filters(clients, subs, slot);
@@ -27,7 +27,7 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
         return;
     }
     let seen = behind.remove(0);
-    ask_behind(clients, subs, slot, &seen, (seen.part, u32::MAX), deflate);
+    request_next_page(clients, subs, slot, &seen, (seen.part, u32::MAX), deflate);
     if clients.conns.extra(slot).is_idle()
         && clients.conns.get(slot).consumer.options & (SUBSCRIPTION_LIST | PUBLISHES) == 0
     {

@@ -53,7 +53,7 @@ pub(crate) fn deliver_live_of_topic<I: Io>(
         if record.latest || !fits(&clients.conns, slot, message.len(), bounds) {
             return clients.fall_back(slot, sub_index, record.previous);
         }
-        clients.put_messages(slot, &message, &[message.len()], io);
+        clients.send_messages(slot, &message, &[message.len()], io);
         clients.meter.stats.sent(1, message.len());
     }
 }
@@ -76,7 +76,7 @@ fn hold_for_several_topics(
         .expect("it is not begun");
     for record in run.records() {
         let (held, bytes) = (attaching.held.len(), attaching.frames.len());
-        if !bounds.may_hold(held, bytes, record, frames.frame(record).len()) {
+        if !bounds.allow_held_message(held, bytes, record, frames.frame(record).len()) {
             return clients.fall_back_unsent(slot, sub_index, record.previous);
         }
         let record = attaching.frames.copy(record, frames);

@@ -2,7 +2,7 @@
 
 use crate::base::reason::Reason;
 use crate::client::row::State;
-use crate::client::subscriptions::unsubscribe;
+use crate::client::subscriptions::unsubscribe_from_all;
 use crate::io::Io;
 use crate::mail::AttachOutcome;
 use crate::protocol::front::Front;
@@ -32,13 +32,13 @@ pub(crate) fn handle_refused_attach<I: Io>(
             return;
         }
         AttachOutcome::Gone if row.has_option(AS_EVENTS) => {
-            unsubscribe(clients, subs, slot);
+            unsubscribe_from_all(clients, subs, slot);
             clients.response_head(slot, 204).end();
             answer_waiting(clients, queues, slot, io);
             return;
         }
         AttachOutcome::NoRoom(reason) if row.has_option(AS_EVENTS) => {
-            unsubscribe(clients, subs, slot);
+            unsubscribe_from_all(clients, subs, slot);
             clients.shed_events(slot, reason);
             answer_waiting(clients, queues, slot, io);
             return;

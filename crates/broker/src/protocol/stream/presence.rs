@@ -133,10 +133,10 @@ pub(crate) fn handle_presence_page<I: Io>(
         attaching.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
     } else {
-        clients.put(slot, &bytes, io);
+        clients.send_bytes(slot, &bytes, io);
     }
     if clients.conns.get(slot).link.outbox == NONE {
-        queues.page(clients.conns.id_of(slot));
+        queues.queue_for_page(clients.conns.id_of(slot));
     }
 }
 

@@ -14,8 +14,10 @@ use crate::base::journal::EventKind;
 use crate::base::position::{self, Since};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, SUBSCRIPTION_LIST, State};
-use crate::client::subscribing::{self, First, Kind, Names, Wanted};
-use crate::client::subscriptions::unsubscribe;
+use crate::client::subscribing::{
+    self, FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind,
+};
+use crate::client::subscriptions::unsubscribe_from_all;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, SubscriptionState, Subscriptions};
 use crate::protocol::http::opening::PendingFilterResponse;
@@ -87,7 +89,7 @@ pub(crate) fn request_subscription<I: Io>(
         return answer_refused_filters(clients, subs, slot, earlier_bytes, reason);
     }
     for name in &names {
-        clients.note(slot, EventKind::Subscribed, name);
+        clients.record_event(slot, EventKind::Subscribed, name);
     }
     Flow::Wait
 }
@@ -101,7 +103,7 @@ fn answer_refused_filters(
     reason: Reason,
 ) -> Flow {
     let wants_events = clients.conns.get(slot).has_option(AS_EVENTS);
-    unsubscribe(clients, subs, slot);
+    unsubscribe_from_all(clients, subs, slot);
     if let Some(attaching) = clients.conns.extra(slot).protocol_state.attaching.take() {
         clients.scratch.reply = attaching.head;
         clients.scratch.reply.truncate(earlier_bytes);
@@ -164,36 +166,36 @@ fn subscribe_all(
     since: &[Since],
     (is_by_filter, is_poll): (bool, bool),
 ) -> Result<(), Reason> {
-    let first = First {
-        poll: is_poll,
-        deflate: clients.conns.get(slot).has_option(DEFLATE),
-        ..First::ALL
+    let first_page = FirstPage {
+        is_poll,
+        compress: clients.conns.get(slot).has_option(DEFLATE),
+        ..FirstPage::ALL
     };
-    let (kind, own) = (Kind::New, SubscriptionState::default);
+    let (kind, own) = (SubscriptionKind::New, SubscriptionState::default);
     if is_by_filter {
         clients.conns.extra(slot).protocol_state.opening =
             Some(Box::new(PendingFilterResponse::new(since.len())));
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
-        let wanted = Wanted {
-            names: Names::Filters(&names),
+        let wanted = SubscribeRequest {
+            target: SubscribeTarget::Filters(&names),
             since,
-            first,
+            first_page,
             kind,
         };
         return subscribing::subscribe(clients, subs, slot, &wanted, own()).map(|_| ());
     }
     if names.len() > 1 {
-        clients.conns.extra(slot).set = set_hash(names);
+        clients.conns.extra(slot).name_set_hash = set_hash(names);
         // Set only now, because code that sees `SUBSCRIPTION_LIST` expects the list.
         clients.conns.get_mut(slot).consumer.options |= SUBSCRIPTION_LIST;
     }
     for (name, since) in names.iter().zip(since) {
-        let wanted = Wanted {
-            names: Names::Topic(name),
+        let wanted = SubscribeRequest {
+            target: SubscribeTarget::Topic(name),
             since: core::slice::from_ref(since),
-            first: First {
-                retained: *since == Since::Default,
-                ..first
+            first_page: FirstPage {
+                with_retained: *since == Since::Default,
+                ..first_page
             },
             kind,
         };

@@ -21,7 +21,7 @@ pub(crate) fn encode_for(
 ) {
     let row = clients.conns.get(slot);
     let mut id = Vec::with_capacity(32);
-    clients.write_id(
+    clients.write_position(
         &subs.matching,
         &feed.deliveries,
         slot,

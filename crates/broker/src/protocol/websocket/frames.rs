@@ -118,7 +118,7 @@ impl Front {
             Event::Pong(_) => true,
             Event::Close { code, .. } => {
                 self.clients.send_reply(slot, io);
-                self.clients.scratch.is_closed = code != Some(GOING_AWAY);
+                self.clients.scratch.is_closed_by_client = code != Some(GOING_AWAY);
                 let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
                 end_stream_with_code(&mut self.clients, slot, Closed::Peer, code, "", io);
                 false
@@ -156,7 +156,7 @@ fn hold_frames<I: Io>(
         .conns
         .set_unprocessed_input(slot, Spill::Frames(partial, data, progress));
     match is_spent {
-        true => queues.pause(clients, slot, io),
+        true => queues.pause_until_next_turn(clients, slot, io),
         false => queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io),
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
     if row.consumer.options & PINGS == 2 * PING {
         // The pong may be in held bytes that were not processed yet.
         if !is_held(&clients.conns, slot) {
-            clients.scratch.note_close_reason(Closed::Timeout);
+            clients.scratch.set_close_reason(Closed::Timeout);
             clients.drop_connection(slot, CloseMode::Reset);
         }
         return;

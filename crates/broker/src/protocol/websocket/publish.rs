@@ -171,7 +171,7 @@ pub(crate) fn acknowledge<I: Io>(
         refused => {
             let reason = refused.refusal().unwrap_or(Reason::Broken);
             clients.refused(slot, reason);
-            clients.note(slot, EventKind::Refused, reason.text().as_bytes());
+            clients.record_event(slot, EventKind::Refused, reason.text().as_bytes());
             text.extend_from_slice(b"\nstatus: ");
             let status = reason.row().status.unwrap_or_default();
             position::write_decimal(&mut text, u64::from(status));
@@ -180,5 +180,5 @@ pub(crate) fn acknowledge<I: Io>(
     text.extend_from_slice(b"\n\n");
     let mut bytes = Vec::with_capacity(text.len() + 4);
     frame::write_frame(&mut bytes, Opcode::Text, &text);
-    clients.put(slot, &bytes, io);
+    clients.send_bytes(slot, &bytes, io);
 }

@@ -67,7 +67,7 @@ pub(super) fn connections_page<I: Io>(
     Page { found, next }
 }
 
-pub(super) fn connection<I: Io>(
+pub(super) fn find_connection<I: Io>(
     clients: &Clients,
     subs: &Subscriptions,
     id: ConnId,
@@ -167,7 +167,7 @@ fn absent_session(view: &AbsentView<'_>, now: Now) -> Session {
 }
 
 /// A session of this home whose client is disconnected, with its subscriptions.
-pub(super) fn session(
+pub(super) fn find_session(
     at_home: &SessionsAtHome,
     clients: &Clients,
     name: &SessionName,
@@ -219,10 +219,10 @@ fn is_one_of<I: Io>(
         && (which.user.as_deref()).is_none_or(|user| user_of(&clients.conns, conn) == user)
         && (which.address).is_none_or(|from| clients.conns.address_of(slot, io) == Some(from))
         && (which.filter.as_deref()).is_none_or(|filter| {
-            let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
+            let is_matched = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
             all_topics_of(&clients.conns, &subs.topics, slot)
                 .iter()
-                .any(is)
+                .any(is_matched)
                 || all_filters_of(&clients.conns, &subs.matching, slot)
                     .iter()
                     .any(|own| topic::covers(filter, own))

@@ -200,13 +200,13 @@ impl CheckpointWorker {
         head: &Head,
         mut write: impl FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), CheckpointError> {
-        shadow.settle(Now {
+        shadow.drop_expired(Now {
             s: 1,
             unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
         });
         while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
             let floors = self.floors(home, order)?;
-            shadow.keep(&floors);
+            shadow.apply_floors(&floors);
         }
         loop {
             self.check_not_stopping()?;

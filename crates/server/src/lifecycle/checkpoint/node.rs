@@ -286,7 +286,7 @@ impl CheckpointMaker {
             {
                 header.first = stored.sequence << OFFSET_BITS;
                 header.unix_s = stored.unix_s;
-                let folded = shadow.fold(&header, &stored.bytes);
+                let folded = shadow.apply_batch(&header, &stored.bytes);
                 folded.map_err(|why| format!("batch {}: {why}", stored.sequence))?;
             }
             newest = Some(stored.bytes);

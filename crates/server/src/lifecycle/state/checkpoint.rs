@@ -440,7 +440,8 @@ impl CheckpointMaker {
                 self.worker.check_not_stopping()?;
                 let batch = reader.read_batch(place).map_err(failed)?;
                 checksum = checksum_after(checksum, batch);
-                let folded = Header::read(batch).and_then(|header| shadow.fold(&header, batch));
+                let folded =
+                    Header::read(batch).and_then(|header| shadow.apply_batch(&header, batch));
                 folded.map_err(|why| why.to_string())?;
             }
             if checksum != index.checksum(partition) {

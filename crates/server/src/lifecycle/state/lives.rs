@@ -41,7 +41,7 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World, base_epoch: 
         return Lives::first(world.epoch);
     };
     let mut ends = vec![0; world.partitions.into()];
-    for (partition, end) in homes.iter().flat_map(Shard::ends) {
+    for (partition, end) in homes.iter().flat_map(Shard::last_offsets) {
         ends[usize::from(partition)] = end;
     }
     lives.begin(world.epoch, &ends, base_epoch);

@@ -331,7 +331,7 @@ fn build_restored_state(
     let mut shards = VecDeque::from(homes);
     shards.extend((world.homes..world.shards).map(|id| Shard::new(id, world.clone(), now)));
     for shard in &mut shards {
-        shard.follow_lives(&lives);
+        shard.set_lives(&lives);
     }
     Ok(RestoredState {
         shards,

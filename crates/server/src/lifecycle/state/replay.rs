@@ -228,7 +228,7 @@ fn read_home(
     for run in runs {
         for batch in run.each() {
             let header = Header::read(batch);
-            let folded = header.and_then(|header| shard.fold(&header, batch, now));
+            let folded = header.and_then(|header| shard.apply_logged_batch(&header, batch, now));
             if let Err(error) = folded {
                 damaged.extend(header.map(|header| header.partition));
                 why.get_or_insert(format!("a batch of the log cannot be read: {error}"));
