@@ -116,7 +116,7 @@ pub fn batch(data: &[u8]) {
     };
     let bytes: Arc<[u8]> = batch_of(&input).into();
     // The tools that print a log read batches too, so they must not panic either.
-    let _ = batch::read(&bytes, |_, _| ());
+    let _ = batch::for_each_record(&bytes, |_, _| ());
     let (mut live, mut read) = (node(), node());
     let empty = live.shard.digest();
     let readers = readers("live").map(|says| live.client(&says));
@@ -124,7 +124,7 @@ pub fn batch(data: &[u8]) {
     let checked = ForeignBatch::checked(bytes.clone(), placement, &Backlog::default());
     let is_void = checked.is_err();
     let in_log = |header| Header {
-        first: 5 << OFFSET_BITS,
+        first_offset: 5 << OFFSET_BITS,
         unix_s: NOW.unix_s,
         ..header
     };

@@ -93,7 +93,7 @@ use crate::home::presence::Presence;
 pub(crate) use crate::home::qos_subscriptions::bytes_alone as filter_bytes_alone;
 pub use crate::home::remote_interest::STREAMS;
 use crate::home::reports::Reports;
-pub(crate) use crate::home::reservations::Reserved;
+pub(crate) use crate::home::reservations::Reservation;
 pub use crate::home::shard_filters::SEPARATOR;
 use crate::home::subscriptions::Subscriptions;
 use crate::home::topics::TopicTable;
@@ -208,7 +208,7 @@ impl Home {
         Stats {
             attaches: self.topics.carriers.attaches,
             detaches: self.topics.carriers.detaches,
-            pages_waited: self.page_queue.waited,
+            pages_waited: self.page_queue.queued_count,
             superseded: self.logs.iter().map(|log| log.unneeded.superseded).sum(),
             expired: self.logs.iter().map(|log| log.unneeded.expired).sum(),
             ..self.reports.stats

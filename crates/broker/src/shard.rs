@@ -330,7 +330,7 @@ impl Shard {
         let forgets = match &mut self.home {
             Some(home) if !self.is_stopped => {
                 let leaves = home.end_absent_members(now);
-                home.forget(&self.front.clients.ctx.world.rules, now) | leaves
+                home.remove_expired(&self.front.clients.ctx.world.rules, now) | leaves
             }
             _ => false,
         };
@@ -352,7 +352,7 @@ impl Shard {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
             more_news = home.is_some_and(|home| {
                 home.tell_watchers(lanes);
-                home.tell_followers(now, lanes)
+                home.send_interest_news(now, lanes)
             });
             if let Some((tells, frames)) = lanes.take_own_tells() {
                 let Clients { conns, ctx, .. } = &self.front.clients;
@@ -386,7 +386,8 @@ impl Shard {
         }
         let logs = self.home.as_ref().map(|home| &home.logs);
         let sequence = |at| logs.map_or(0, |logs| logs.sequence(at));
-        self.commits.send(now, sequence, |batch| io.append(batch));
+        self.commits
+            .append_batches(now, sequence, |batch| io.append(batch));
         send_reports(&mut self.front.subs.lanes, io);
         let posted = &mut self.mail_count.posted;
         self.front.subs.lanes.flush(|to, mail| {

@@ -14,7 +14,7 @@ mod disk_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crore_broker::batch::{self, Entry, HEADER_BYTES, Header};
+use crore_broker::batch::{self, HEADER_BYTES, Header, LogRecord};
 use crore_broker::mail::Fact;
 use crore_broker::{Batch, Committed, Now, PartitionId};
 use crore_rng::Rng;
@@ -186,13 +186,13 @@ impl Engine {
                         continue;
                     }
                     log.last = header.number;
-                    let next = header.first + u64::from(header.records);
+                    let next = header.first_offset + u64::from(header.record_count);
                     match log.next.replace(next) {
                         // There may be offsets between two batches, which belong to topics that are not durable.
-                        Some(due) if due > header.first => {
+                        Some(due) if due > header.first_offset => {
                             return Err(format!(
                                 "a batch of partition {partition} begins at {}, and the one before it ends at {due} or later",
-                                header.first
+                                header.first_offset
                             ));
                         }
                         _ => {}
@@ -200,7 +200,7 @@ impl Engine {
                     self.coverage.committed += 1;
                     count(&mut self.messages, &batch.bytes);
                     let records = &batch.bytes[HEADER_BYTES..];
-                    if !log.records.insert((header.first, records.to_vec())) {
+                    if !log.records.insert((header.first_offset, records.to_vec())) {
                         return Err(format!("records of partition {partition} are kept twice"));
                     }
                     self.log.push(batch);
@@ -341,8 +341,8 @@ fn count(messages: &mut BTreeMap<u32, u32>, batch: &[u8]) {
 /// also contain messages, but does not publish them.
 fn numbers_in(batch: &[u8]) -> Vec<u32> {
     let mut numbers = Vec::new();
-    let read = batch::read(batch, |_, entry| {
-        if let Entry::Fact(Fact::Publish(message)) = entry {
+    let read = batch::for_each_record(batch, |_, entry| {
+        if let LogRecord::Fact(Fact::Publish(message)) = entry {
             numbers.extend(number_of(message.data));
         }
     });

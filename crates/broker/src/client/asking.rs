@@ -121,7 +121,7 @@ pub(crate) fn is_past_budget(home: &Option<Home>) -> bool {
 /// Removes some messages if the last publish has exceeded a limit. True if more must be removed, so that requests wait.
 #[inline]
 pub(crate) fn lacks_room(home: &mut Option<Home>, ctx: &Context) -> bool {
-    (home.as_mut()).is_some_and(|home| home.lacks_room(&ctx.world.rules, ctx.now))
+    (home.as_mut()).is_some_and(|home| home.make_some_room(&ctx.world.rules, ctx.now))
 }
 
 /// Prefetches the rows of the next topics to be published whose home is on this shard. An empty name stands for a line without a

@@ -29,9 +29,9 @@ pub const FORMAT: u8 = 1;
 
 /// A replicated log must store a *fact* (a message, or a change of a topic) within this many seconds of its admission. A fact that is
 /// stored later is void for every reader. So a fact takes effect before its publisher is told that the outcome is unknown (`LATE_S` in
-/// `queue`), or never. The bound is four seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may
-/// be nearly two seconds ahead of the log's clock. The bound holds also for claims of MQTT sessions, but not for other records.
-pub const BOUND_S: u32 = 6;
+/// `queue.rs`), or never. This time is four seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock
+/// may be nearly two seconds ahead of the log's clock. It holds also for claims of MQTT sessions, but not for other records.
+pub const STORE_WITHIN_S: u32 = 6;
 
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ pub struct Header {
     pub number: u64,
     /// The first offset of the batch, if the writer assigns the offsets; otherwise 0. The offset of the first record is higher if unlogged
     /// facts (facts without a record) precede it.
-    pub first: u64,
+    pub first_offset: u64,
     /// When the records were admitted, in Unix seconds.
     pub unix_s: u32,
     /// The number of records.
-    pub records: u32,
+    pub record_count: u32,
 }
 
 impl Header {
@@ -59,9 +59,9 @@ impl Header {
         batch[2..4].copy_from_slice(&self.partition.to_le_bytes());
         batch[4..12].copy_from_slice(&self.writer.to_le_bytes());
         batch[12..20].copy_from_slice(&self.number.to_le_bytes());
-        batch[20..28].copy_from_slice(&self.first.to_le_bytes());
+        batch[20..28].copy_from_slice(&self.first_offset.to_le_bytes());
         batch[28..32].copy_from_slice(&self.unix_s.to_le_bytes());
-        batch[32..36].copy_from_slice(&self.records.to_le_bytes());
+        batch[32..36].copy_from_slice(&self.record_count.to_le_bytes());
     }
 
     /// Reads the header of a batch.
@@ -69,28 +69,28 @@ impl Header {
     /// # Errors
     /// The batch is too short, or has another format.
     pub fn read(batch: &[u8]) -> Result<Header, Damaged> {
-        let mut from = FieldReader(batch);
-        if from.byte()? != FORMAT {
+        let mut fields = FieldReader(batch);
+        if fields.byte()? != FORMAT {
             return Err(Damaged("a batch has another format"));
         }
-        if from.byte()? != 0 {
+        if fields.byte()? != 0 {
             return Err(Damaged("a batch has flags that its format does not have"));
         }
-        let low = from.byte()?;
+        let low = fields.byte()?;
         Ok(Header {
-            partition: PartitionId::from_le_bytes([low, from.byte()?]),
-            writer: from.word()?,
-            number: from.word()?,
-            first: from.word()?,
-            unix_s: from.fixed32()?,
-            records: from.fixed32()?,
+            partition: PartitionId::from_le_bytes([low, fields.byte()?]),
+            writer: fields.word()?,
+            number: fields.word()?,
+            first_offset: fields.word()?,
+            unix_s: fields.fixed32()?,
+            record_count: fields.fixed32()?,
         })
     }
 }
 
 /// The content of a record.
 #[derive(Clone, Copy, Debug)]
-pub enum Entry<'a> {
+pub enum LogRecord<'a> {
     /// A message, or a change of a topic. The seed of the hash of the topic's name is 0.
     Fact(&'a Fact<'a>),
     /// A note.
@@ -99,13 +99,13 @@ pub enum Entry<'a> {
     Session(&'a SessionRecord<'a>),
 }
 
-impl Entry<'_> {
+impl LogRecord<'_> {
     /// The kind of the record.
     pub fn kind(&self) -> RecordKind {
         match self {
-            Entry::Fact(fact) => fact.kind(),
-            Entry::Note(note) => note.kind(),
-            Entry::Session(session) => session.change.kind(),
+            LogRecord::Fact(fact) => fact.kind(),
+            LogRecord::Note(note) => note.kind(),
+            LogRecord::Session(session) => session.change.kind(),
         }
     }
 }
@@ -123,30 +123,33 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     if header.partition >= placement.partitions() {
         return Err(Damaged("there is no such partition"));
     }
-    if header.writer == 0 || !(1..NUMBER_MAX).contains(&header.number) || header.records == 0 {
+    if header.writer == 0 || !(1..NUMBER_MAX).contains(&header.number) || header.record_count == 0 {
         return Err(Damaged("the header of a batch is impossible"));
     }
     let mut records = FieldReader(&batch[HEADER_BYTES..]);
-    let mut end = 0;
-    for _ in 0..header.records {
+    let mut next_offset_delta = 0;
+    for _ in 0..header.record_count {
         let record = records.field()?;
         if SessionRecord::decode(record)?.is_some_and(|(_, it)| !it.is_of_log(is_replicated)) {
             return Err(Damaged(
                 "a session is changed without the condition that its log needs",
             ));
         }
-        let Some(offset_delta) = record::check(record, header.partition, placement)? else {
+        let Some(offset_delta) = record::check_record(record, header.partition, placement)? else {
             continue;
         };
-        if u64::from(offset_delta) < end {
+        if u64::from(offset_delta) < next_offset_delta {
             return Err(Damaged("the records of a batch are in disorder"));
         }
-        end = u64::from(offset_delta) + 1;
+        next_offset_delta = u64::from(offset_delta) + 1;
     }
     records.expect_end()?;
     let fits = match is_replicated {
-        true => end <= OFFSETS_PER_BATCH,
-        false => header.first > 0 && header.first.saturating_add(end) <= Slotted::OFFSET_MAX,
+        true => next_offset_delta <= OFFSETS_PER_BATCH,
+        false => {
+            header.first_offset > 0
+                && header.first_offset.saturating_add(next_offset_delta) <= Slotted::OFFSET_MAX
+        }
     };
     match fits {
         true => Ok(header),
@@ -154,26 +157,29 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     }
 }
 
-/// Reads a batch for tools that show a log: calls `each` with every record and its offset.
+/// Reads a batch for tools that show a log: calls `visit` with the offset of each record, and the record.
 ///
 /// # Errors
-/// The batch is malformed. `each` was already called for the records before the fault.
-pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header, Damaged> {
+/// The batch is malformed. `visit` was already called for the records before the fault.
+pub fn for_each_record(
+    batch: &[u8],
+    mut visit: impl FnMut(u64, LogRecord<'_>),
+) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
     let mut records = FieldReader(&batch[HEADER_BYTES..]);
-    let offset = |offset_delta: u32| header.first.saturating_add(offset_delta.into());
-    for _ in 0..header.records {
+    let offset = |offset_delta: u32| header.first_offset.saturating_add(offset_delta.into());
+    for _ in 0..header.record_count {
         let record = records.field()?;
-        if record::unknown(record) == Some(true) {
+        if record::may_skip_unknown(record) == Some(true) {
             continue;
         }
         if let Some((offset_delta, note)) = Note::decode(record)? {
-            each(offset(offset_delta), Entry::Note(note));
+            visit(offset(offset_delta), LogRecord::Note(note));
         } else if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
-            each(offset(offset_delta), Entry::Session(&session));
+            visit(offset(offset_delta), LogRecord::Session(&session));
         } else {
             Fact::decode(record, 0, Client::NOBODY, |offset_delta, fact| {
-                each(offset(offset_delta), Entry::Fact(fact));
+                visit(offset(offset_delta), LogRecord::Fact(fact));
             })?;
         }
     }
@@ -184,36 +190,39 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
 /// The header of a batch that the log has stored, with the time at which the batch was written.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredHeader {
-    /// The header. In a replicated log, the log has assigned its `first` and `unix_s`.
+    /// The header. In a replicated log, the log has assigned its `first_offset` and `unix_s`.
     pub header: Header,
     /// When the records were admitted, by the clock of the writer.
-    pub written_s: u32,
+    pub admitted_unix_s: u32,
 }
 
 impl StoredHeader {
     /// The stored header of a batch; `header` is as the engine reports it.
     pub fn new(header: Header, batch: &[u8]) -> StoredHeader {
         let written_s = Header::read(batch).map_or(header.unix_s, |it| it.unix_s);
-        StoredHeader { header, written_s }
+        StoredHeader {
+            header,
+            admitted_unix_s: written_s,
+        }
     }
 
     /// Whether a replicated log stored the batch too late. If so, its facts are void, since other nodes may have published newer values in
     /// the meantime, and its claims of sessions are void, too. The number of the batch counts, so the writer's next batch is valid.
     pub fn is_late(&self) -> bool {
-        is_late(self.written_s, self.header.unix_s)
+        is_late(self.admitted_unix_s, self.header.unix_s)
     }
 }
 
 /// Whether facts that were admitted at `written_s` are void because a replicated log stored them as late as `stored_s`.
 pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
-    stored_s.saturating_sub(written_s) > BOUND_S
+    stored_s.saturating_sub(written_s) > STORE_WITHIN_S
 }
 
-/// The records of a committed batch. Each call of `take` returns the next one.
+/// The records of a committed batch. Each call of `take_next` returns the next one.
 pub(crate) struct Records {
     stored: StoredHeader,
     batch: Arc<[u8]>,
-    at: usize,
+    position: usize,
 }
 
 /// A record of a committed batch.
@@ -240,7 +249,7 @@ impl Records {
         Records {
             stored: StoredHeader::new(header, &batch),
             batch,
-            at: HEADER_BYTES,
+            position: HEADER_BYTES,
         }
     }
 
@@ -249,28 +258,28 @@ impl Records {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.at >= self.batch.len()
+        self.position >= self.batch.len()
     }
 
     /// The range of the next record's bytes in the batch. After the last record, the range is empty and at the end of the batch.
-    fn range(&self) -> Range<usize> {
+    fn next_range(&self) -> Range<usize> {
         let end = self.batch.len();
-        let mut from = FieldReader(&self.batch[self.at..]);
-        match from.field() {
-            Ok(record) => end - from.0.len() - record.len()..end - from.0.len(),
+        let mut fields = FieldReader(&self.batch[self.position..]);
+        match fields.field() {
+            Ok(record) => end - fields.0.len() - record.len()..end - fields.0.len(),
             Err(_) => end..end,
         }
     }
 
     /// The bytes of the next record.
     pub fn peek(&self) -> &[u8] {
-        &self.batch[self.range()]
+        &self.batch[self.next_range()]
     }
 
     /// Takes the next record.
-    pub fn take(&mut self) -> Record {
-        let range = self.range();
-        self.at = range.end;
+    pub fn take_next(&mut self) -> Record {
+        let range = self.next_range();
+        self.position = range.end;
         Record {
             stored: self.stored,
             batch: self.batch.clone(),
@@ -293,9 +302,9 @@ mod tests {
             partition: 0x0102,
             writer: 1 << 60,
             number: 3,
-            first: 1 << 40,
+            first_offset: 1 << 40,
             unix_s: u32::MAX,
-            records: 4096,
+            record_count: 4096,
         };
         let mut bytes = [0; HEADER_BYTES];
         header.write(&mut bytes);
@@ -321,9 +330,9 @@ mod tests {
             partition: 1,
             writer: 2,
             number: 3,
-            first: 100,
+            first_offset: 100,
             unix_s: 4,
-            records: 4,
+            record_count: 4,
         };
         let mut bytes = alloc::vec![0; HEADER_BYTES];
         header.write(&mut bytes);
@@ -339,18 +348,18 @@ mod tests {
         // A kind of record that a later version may add, and that readers may skip.
         FieldWriter(&mut bytes).field(&[0xff, 7]);
         let mut found = Vec::new();
-        let mut note = |offset, entry: Entry<'_>| match entry {
-            Entry::Fact(fact) => {
+        let mut note = |offset, entry: LogRecord<'_>| match entry {
+            LogRecord::Fact(fact) => {
                 let Fact::Topic { change, name, .. } = *fact else {
                     panic!("no message was written");
                 };
                 found.push((offset, Some((change, name.to_vec())), 0));
             }
-            Entry::Note(Note::Mark(until)) => found.push((offset, None, until)),
-            Entry::Note(note) => panic!("{note:?}"),
-            Entry::Session(session) => panic!("{session:?}"),
+            LogRecord::Note(Note::Mark(until)) => found.push((offset, None, until)),
+            LogRecord::Note(note) => panic!("{note:?}"),
+            LogRecord::Session(session) => panic!("{session:?}"),
         };
-        assert_eq!(read(&bytes, &mut note), Ok(header));
+        assert_eq!(for_each_record(&bytes, &mut note), Ok(header));
         let change = |change| Some((change, name.to_vec()));
         let expected = [
             (100, change(Change::Create), 0),
@@ -359,9 +368,12 @@ mod tests {
         ];
         assert_eq!(found, expected);
         for len in 0..bytes.len() {
-            assert!(read(&bytes[..len], |_, _| ()).is_err(), "{len} bytes");
+            assert!(
+                for_each_record(&bytes[..len], |_, _| ()).is_err(),
+                "{len} bytes"
+            );
         }
         bytes.push(0);
-        assert!(read(&bytes, |_, _| ()).is_err());
+        assert!(for_each_record(&bytes, |_, _| ()).is_err());
     }
 }

@@ -17,21 +17,21 @@ use crate::base::planted::{self, Fault};
 use crate::base::snapshot::FieldWriter;
 
 /// The maximum number of records of a batch. A batch that has used this many offsets takes no more records.
-pub(super) const BATCH_RECORDS: u32 = 4096;
-const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
+pub(super) const BATCH_RECORDS_MAX: u32 = 4096;
+const _: () = assert!(BATCH_RECORDS_MAX as u64 <= OFFSETS_PER_BATCH);
 /// A batch with this many bytes is full. Its last record may exceed this limit.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
 /// The capacity that the buffer of an open batch keeps for the next batch. It is small, since there may be hundreds of partitions.
-pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
+pub(super) const OPEN_BUFFER_KEPT_BYTES: usize = 64 << 10;
 /// How many offsets a mark reserves: a million unlogged facts need one mark.
-const MARK_STEP: u64 = 1 << 20;
+const OFFSETS_PER_MARK: u64 = 1 << 20;
 /// The maximum number of batches of a partition in flight. With this many, even an engine that answers some turns (passes of the shard's
 /// loop) later is always busy.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
 /// The maximum number of batches of a partition in flight to a replicated log: one is sent while another is stored, and further records
 /// wait in the open batch. With NATS, 16 batches in flight do not raise the rate of publishes, but make twice as many batches, and every
 /// node must read them.
-pub(super) const IN_FLIGHT_REPLICATED: usize = 2;
+pub(super) const IN_FLIGHT_REPLICATED_MAX: usize = 2;
 /// Seconds without a commit after which batches in flight are appended again.
 pub(super) const RESEND_S: u32 = 2;
 
@@ -40,9 +40,9 @@ pub(super) const RESEND_S: u32 = 2;
 struct OpenBatch {
     /// The header, which is written when the batch is closed, then the records.
     bytes: Vec<u8>,
-    records: u32,
+    record_count: u32,
     /// The number of offsets that the batch uses: one for each record, and one for each unlogged fact before or between the records.
-    offsets: u32,
+    offset_count: u32,
     /// The second in which the records were admitted.
     unix_s: u32,
 }
@@ -53,13 +53,13 @@ pub(super) struct Batches {
     pub writer: u64,
     /// Whether the log is replicated: it has other writers too, and the log assigns the offsets.
     pub is_replicated: bool,
-    open: OpenBatch,
+    open_batch: OpenBatch,
     /// The last mark: the highest offset that an unlogged fact may have.
-    mark: u64,
+    last_mark: u64,
     /// Closed batches that are not committed, the oldest first.
     pub in_flight: VecDeque<Batch>,
     /// The number of batches in flight, from the oldest, that the engine has got.
-    sent: usize,
+    sent_count: usize,
     /// When the oldest batch in flight was last appended, or a batch was last committed, in seconds (`Now::s`).
     progress_s: u32,
     /// The number of the last closed batch.
@@ -74,10 +74,10 @@ impl Batches {
             partition,
             writer,
             is_replicated,
-            open: OpenBatch::default(),
-            mark: 0,
+            open_batch: OpenBatch::default(),
+            last_mark: 0,
             in_flight: VecDeque::new(),
-            sent: 0,
+            sent_count: 0,
             progress_s: 0,
             last_number: 0,
             next_offset: 0,
@@ -94,60 +94,61 @@ impl Batches {
         buffer: &mut Vec<u8>,
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
-        let is_full = self.open.offsets >= BATCH_RECORDS || self.open.bytes.len() >= BATCH_BYTES;
-        if self.open.records > 0 && (is_full || self.open.unix_s != unix_s) {
+        let is_full = self.open_batch.offset_count >= BATCH_RECORDS_MAX
+            || self.open_batch.bytes.len() >= BATCH_BYTES;
+        if self.open_batch.record_count > 0 && (is_full || self.open_batch.unix_s != unix_s) {
             self.close(sequence);
         }
-        let open = &mut self.open;
+        let open = &mut self.open_batch;
         open.unix_s = unix_s;
         if open.bytes.is_empty() {
             open.bytes.resize(HEADER_BYTES, 0);
         }
         buffer.clear();
-        encode(buffer, open.offsets);
+        encode(buffer, open.offset_count);
         FieldWriter(&mut open.bytes).field(buffer);
-        open.records += 1;
-        open.offsets += 1;
+        open.record_count += 1;
+        open.offset_count += 1;
         buffer.len()
     }
 
     /// Skips an offset of the open batch, for an unlogged fact. Skips nothing if the log assigns the offsets and the open batch has no
     /// records: the offsets before the batch are free.
     pub fn skip_offset(&mut self) {
-        if !self.is_replicated || self.open.records > 0 {
-            self.open.offsets += 1;
+        if !self.is_replicated || self.open_batch.record_count > 0 {
+            self.open_batch.offset_count += 1;
         }
     }
 
     /// The highest offset that an unlogged fact would have if a mark and the fact were queued now.
-    fn highest_offset(&self, sequence: u64) -> u64 {
-        self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1
+    fn offset_after_mark(&self, sequence: u64) -> u64 {
+        self.next_offset.max(sequence + 1) + u64::from(self.open_batch.offset_count) + 1
     }
 
     /// Whether the log needs a new mark before the next unlogged fact gets an offset. False if the log assigns the offsets: the offsets
     /// up to the next batch are free. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
         !self.is_replicated
-            && self.highest_offset(sequence) > self.mark
+            && self.offset_after_mark(sequence) > self.last_mark
             && !planted::is(Fault::NoMark)
     }
 
     /// The new mark, if the log needs one.
-    pub fn mark(&mut self, sequence: u64) -> Option<u64> {
+    pub fn new_mark(&mut self, sequence: u64) -> Option<u64> {
         self.needs_mark(sequence).then(|| {
-            self.mark = self.highest_offset(sequence) + MARK_STEP;
-            self.mark
+            self.last_mark = self.offset_after_mark(sequence) + OFFSETS_PER_MARK;
+            self.last_mark
         })
     }
 
     pub fn open_bytes(&self) -> usize {
-        self.open.bytes.capacity()
+        self.open_batch.bytes.capacity()
     }
 
     /// Frees the open batch's buffer if the batch has no records.
-    pub fn free(&mut self) {
-        if self.open.records == 0 {
-            self.open.bytes = Vec::new();
+    pub fn free_buffer(&mut self) {
+        if self.open_batch.record_count == 0 {
+            self.open_batch.bytes = Vec::new();
         }
     }
 
@@ -161,20 +162,20 @@ impl Batches {
         self.last_number += 1;
         let OpenBatch {
             bytes,
-            records,
-            offsets,
+            record_count: records,
+            offset_count: offsets,
             unix_s,
-        } = &mut self.open;
+        } = &mut self.open_batch;
         let header = Header {
             partition: self.partition,
             writer: self.writer,
             number: self.last_number,
-            first: match self.is_replicated {
+            first_offset: match self.is_replicated {
                 true => 0,
                 false => self.next_offset,
             },
             unix_s: *unix_s,
-            records: core::mem::take(records),
+            record_count: core::mem::take(records),
         };
         header.write(bytes);
         self.next_offset += u64::from(core::mem::take(offsets));
@@ -183,38 +184,38 @@ impl Batches {
             bytes: Arc::from(&bytes[..]),
         });
         bytes.clear();
-        bytes.shrink_to(OPEN_KEPT_BYTES);
+        bytes.shrink_to(OPEN_BUFFER_KEPT_BYTES);
     }
 
     /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine has not got yet, or all batches
     /// in flight if no batch was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
-    pub fn send(
+    pub fn append_batches(
         &mut self,
         now_s: u32,
         sequence: impl FnOnce() -> u64,
         append: &mut impl FnMut(Batch),
     ) {
-        let most = match self.is_replicated {
-            true => IN_FLIGHT_REPLICATED,
+        let in_flight_max = match self.is_replicated {
+            true => IN_FLIGHT_REPLICATED_MAX,
             false => IN_FLIGHT_MAX,
         };
-        if self.open.records > 0 && self.in_flight.len() < most {
+        if self.open_batch.record_count > 0 && self.in_flight.len() < in_flight_max {
             self.close(sequence());
         }
-        if self.sent > 0 && now_s.saturating_sub(self.progress_s) >= RESEND_S {
-            self.sent = 0;
+        if self.sent_count > 0 && now_s.saturating_sub(self.progress_s) >= RESEND_S {
+            self.sent_count = 0;
             if planted::is(Fault::NewNumber) {
                 self.renumber();
             }
         }
-        if self.sent == 0 {
+        if self.sent_count == 0 {
             self.progress_s = now_s;
         }
-        while self.sent < most
-            && let Some(batch) = self.in_flight.get(self.sent)
+        while self.sent_count < in_flight_max
+            && let Some(batch) = self.in_flight.get(self.sent_count)
         {
             append(batch.clone());
-            self.sent += 1;
+            self.sent_count += 1;
         }
     }
 
@@ -233,31 +234,31 @@ impl Batches {
     /// appends their records in its first batches.
     pub fn restart_as_next_writer(&mut self) {
         self.writer += 1;
-        (self.last_number, self.sent) = (0, 0);
+        (self.last_number, self.sent_count) = (0, 0);
         self.renumber();
     }
 
     /// Handles the report that the log contains the batch `number` of this writer. Returns the batch if it is the next one.
-    pub fn committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
-        let next = self.last_number + 1 - self.in_flight.len() as u64;
-        if number < next {
+    pub fn note_committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
+        let next_number = self.last_number + 1 - self.in_flight.len() as u64;
+        if number < next_number {
             return None;
         }
-        if number > next && !planted::is(Fault::GapAccepted) {
+        if number > next_number && !planted::is(Fault::GapAccepted) {
             // The log lacks a batch. That batch and all later ones are appended again.
-            self.sent = 0;
+            self.sent_count = 0;
             return None;
         }
         let batch = self.in_flight.pop_front()?;
         self.progress_s = now_s;
-        self.sent = self.sent.saturating_sub(1);
+        self.sent_count = self.sent_count.saturating_sub(1);
         Some(batch.bytes)
     }
 
     /// The Unix second in which the oldest record that is not committed was admitted.
-    pub fn oldest_s(&self) -> Option<u32> {
+    pub fn oldest_unix_s(&self) -> Option<u32> {
         let in_flight = self.in_flight.front().map(|batch| batch.header.unix_s);
-        let open = || (self.open.records > 0).then_some(self.open.unix_s);
+        let open = || (self.open_batch.record_count > 0).then_some(self.open_batch.unix_s);
         in_flight.or_else(open)
     }
 }

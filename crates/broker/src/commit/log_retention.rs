@@ -12,16 +12,16 @@ pub const CHECKPOINTS_KEPT: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct LogExtent<'a> {
     /// The number of the first batch in the log. All writers' batches are numbered together: 1, 2, 3, and so on.
-    pub first: u64,
+    pub first_batch: u64,
     /// For each checkpoint, the newest first: the number of the last batch that the checkpoint contains.
-    pub contained: &'a [u64],
+    pub checkpoint_ends: &'a [u64],
 }
 
 /// Some batches are neither in the log nor in the newest checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
     /// The number of the last missing batch.
-    pub until: u64,
+    pub last_missing: u64,
 }
 
 impl LogExtent<'_> {
@@ -30,16 +30,17 @@ impl LogExtent<'_> {
     /// checkpoint contains the batch. In this case the caller must verify that the newest checkpoint is intact.
     ///
     /// The last batch of a checkpoint stays in the log: it shows a node that the checkpoint belongs to this log.
-    pub fn removable_before(&self, wanted: u64, is_full: bool) -> u64 {
+    pub fn first_to_keep(&self, first_wanted: u64, is_full: bool) -> u64 {
         if planted::is(Fault::EarlyPurge) {
-            return wanted;
+            return first_wanted;
         }
-        let older = self.contained.get(CHECKPOINTS_KEPT - 1);
-        let newest = self.contained.first().filter(|_| is_full);
-        let until = |checkpoint: Option<&u64>| checkpoint.map_or(0, |it| wanted.min(*it));
-        match until(older) {
-            before if before > self.first => before,
-            _ => until(newest),
+        let older_checkpoint = self.checkpoint_ends.get(CHECKPOINTS_KEPT - 1);
+        let newest_checkpoint = self.checkpoint_ends.first().filter(|_| is_full);
+        let up_to_end_of =
+            |checkpoint: Option<&u64>| checkpoint.map_or(0, |it| first_wanted.min(*it));
+        match up_to_end_of(older_checkpoint) {
+            before if before > self.first_batch => before,
+            _ => up_to_end_of(newest_checkpoint),
         }
     }
 
@@ -48,10 +49,10 @@ impl LogExtent<'_> {
     /// # Errors
     /// Batches between the checkpoint and the log are missing, so the node would lack acknowledged messages.
     pub fn replay_after(&self) -> Result<u64, Hole> {
-        let contained = self.contained.first().copied().unwrap_or(0);
-        match contained + 1 < self.first {
+        let contained = self.checkpoint_ends.first().copied().unwrap_or(0);
+        match contained + 1 < self.first_batch {
             true => Err(Hole {
-                until: self.first - 1,
+                last_missing: self.first_batch - 1,
             }),
             false => Ok(contained),
         }
@@ -78,8 +79,11 @@ mod tests {
             (20, &[40, 20], 50, false, 0),
             (20, &[40, 20], 30, true, 30),
         ] {
-            let history = LogExtent { first, contained };
-            let found = history.removable_before(wanted, is_full);
+            let history = LogExtent {
+                first_batch: first,
+                checkpoint_ends: contained,
+            };
+            let found = history.first_to_keep(wanted, is_full);
             assert_eq!(found, before, "{history:?}, {wanted}, {is_full}");
         }
     }
@@ -88,12 +92,15 @@ mod tests {
     fn a_node_begins_behind_a_checkpoint_that_the_log_goes_on_from() {
         for (first, contained, expected) in [
             (1, &[][..], Ok(0)),
-            (2, &[], Err(Hole { until: 1 })),
+            (2, &[], Err(Hole { last_missing: 1 })),
             (1, &[40], Ok(40)),
             (41, &[40, 20], Ok(40)),
-            (42, &[40, 20], Err(Hole { until: 41 })),
+            (42, &[40, 20], Err(Hole { last_missing: 41 })),
         ] {
-            let history = LogExtent { first, contained };
+            let history = LogExtent {
+                first_batch: first,
+                checkpoint_ends: contained,
+            };
             assert_eq!(history.replay_after(), expected, "{history:?}");
         }
     }

@@ -54,7 +54,7 @@ impl AsRef<[u8]> for Batch {
 /// An engine's report that the log of a partition contains a batch. The reports of a partition come in the order of its log.
 #[derive(Debug)]
 pub struct Committed {
-    /// The header of the batch. If the log assigns the offsets, `first` is the first assigned offset, and `unix_s` is the time by the log's
+    /// The header of the batch. If the log assigns the offsets, `first_offset` is the first of them, and `unix_s` is the time by the log's
     /// clock at which the log stored the batch, so that no process depends on the clock of another.
     pub header: Header,
     /// The batch, if the log has other writers. Ignored if this process wrote the batch.

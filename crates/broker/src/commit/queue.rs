@@ -19,9 +19,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::batch::{BOUND_S, Record, Records};
+use super::batch::{Record, Records, STORE_WITHIN_S};
 use super::batches::Batches;
-use super::record::{Note, is_of_cluster};
+use super::record::{Note, is_node_note};
 use super::{Batch, Committed, ForeignBatch};
 use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
@@ -31,13 +31,13 @@ use crate::base::time::Now;
 const RECORD_KEPT_BYTES: usize = 512 << 10;
 /// A request that has waited for this many seconds is late: its sender is told that the outcome is unknown.
 const LATE_S: u32 = 10;
-const _: () = assert!(LATE_S >= BOUND_S + 4);
+const _: () = assert!(LATE_S >= STORE_WITHIN_S + 4);
 
 /// The entry of a request in a queue.
 struct Entry<T> {
     /// Whether the request waits for a record. If this entry is the first, its record is the next record of this process in the log.
-    writes: bool,
-    asked_s: u32,
+    is_write: bool,
+    queued_s: u32,
     /// `None` if the request concerns all partitions: the request is then in the queue `all_partitions`.
     request: Option<T>,
     /// The bytes that were counted for the request.
@@ -48,26 +48,26 @@ struct Entry<T> {
 struct RequestQueue<T> {
     entries: VecDeque<Entry<T>>,
     /// The number of entries, from the first, that were already reported as late.
-    late: usize,
+    late_count: usize,
 }
 
 impl<T> RequestQueue<T> {
     const fn new() -> RequestQueue<T> {
         RequestQueue {
             entries: VecDeque::new(),
-            late: 0,
+            late_count: 0,
         }
     }
 
-    fn pop(&mut self) -> Option<Entry<T>> {
-        self.late = self.late.saturating_sub(1);
+    fn pop_first(&mut self) -> Option<Entry<T>> {
+        self.late_count = self.late_count.saturating_sub(1);
         self.entries.pop_front()
     }
 
     fn next_late(&mut self, now_s: u32) -> Option<&mut Entry<T>> {
-        let entry = self.entries.get_mut(self.late)?;
-        let is_late = now_s.saturating_sub(entry.asked_s) >= LATE_S;
-        self.late += usize::from(is_late);
+        let entry = self.entries.get_mut(self.late_count)?;
+        let is_late = now_s.saturating_sub(entry.queued_s) >= LATE_S;
+        self.late_count += usize::from(is_late);
         is_late.then_some(entry)
     }
 }
@@ -80,8 +80,8 @@ struct CurrentBatch {
     foreign: Option<ForeignBatch>,
 }
 
-struct Queue<T> {
-    line: RequestQueue<T>,
+struct PartitionQueue<T> {
+    requests: RequestQueue<T>,
     batches: Batches,
     /// Committed batches that are not applied yet, in the order of the log.
     committed: VecDeque<Committed>,
@@ -106,34 +106,34 @@ pub(crate) enum Scope {
     All,
 }
 
-fn bytes_of(foreign: Option<&ForeignBatch>) -> usize {
+fn foreign_bytes(foreign: Option<&ForeignBatch>) -> usize {
     foreign.map_or(0, |it| it.bytes().len())
 }
 
 /// The queues of all partitions of a home.
 pub(crate) struct CommitQueues<T> {
     is_replicated: bool,
-    queues: Vec<Queue<T>>,
+    queues: Vec<PartitionQueue<T>>,
     /// The requests that concern all partitions of the home.
     all_partitions: RequestQueue<T>,
     /// The index of the queue that is examined first.
-    next: usize,
-    /// The cursor of the search for requests that were late at `late_s`: the index of a partition's queue, or the number of partitions for
+    next_queue: usize,
+    /// The cursor of the search for requests that were late at `late_search_s`: the index of a partition's queue, or the number of partitions for
     /// `all_partitions`. If the cursor is higher, no search is in progress.
-    late_queue: usize,
-    late_s: u32,
+    late_search_queue: usize,
+    late_search_s: u32,
     may_have_due: bool,
-    requests: usize,
+    request_count: usize,
     /// The bytes of waiting requests, and of committed batches of other writers.
     bytes: usize,
     /// Whether open batches may have buffers. The buffers are freed in the first second that begins while no request waits.
     has_buffers: bool,
-    record: Vec<u8>,
+    record_buffer: Vec<u8>,
 }
 
-impl<T> Queue<T> {
+impl<T> PartitionQueue<T> {
     /// Makes the next valid committed batch the current one. False if there is no such batch.
-    fn begin(
+    fn take_next_batch(
         &mut self,
         held_bytes: &mut usize,
         now_s: u32,
@@ -142,7 +142,7 @@ impl<T> Queue<T> {
         while let Some(Committed { header, batch }) = self.committed.pop_front() {
             let is_own = header.writer == self.batches.writer;
             let bytes = match is_own {
-                true => self.batches.committed(header.number, now_s),
+                true => self.batches.note_committed(header.number, now_s),
                 false => batch.as_ref().map(|it| it.bytes().clone()),
             };
             let bytes = bytes.filter(|_| is_valid(header.writer, header.number) || is_own);
@@ -155,39 +155,43 @@ impl<T> Queue<T> {
                 });
                 return true;
             }
-            *held_bytes -= bytes_of(batch.as_ref());
+            *held_bytes -= foreign_bytes(batch.as_ref());
         }
         false
     }
 
     /// The entry or record that takes effect next, and whether this process wrote the record.
-    fn next(
+    fn take_next(
         &mut self,
         held_bytes: &mut usize,
         now_s: u32,
         is_replicated: bool,
         is_valid: impl FnMut(u64, u64) -> bool,
     ) -> Option<(Option<Entry<T>>, Option<Record>, bool)> {
-        let first = self.line.entries.front();
-        if first.is_some_and(|it| !it.writes && it.request.is_some()) {
-            return Some((self.line.pop(), None, false));
+        let first = self.requests.entries.front();
+        if first.is_some_and(|it| !it.is_write && it.request.is_some()) {
+            return Some((self.requests.pop_first(), None, false));
         }
-        let is_first = first.is_some_and(|it| it.writes);
-        if self.current.is_none() && !self.begin(held_bytes, now_s, is_valid) {
+        let first_is_write = first.is_some_and(|it| it.is_write);
+        if self.current.is_none() && !self.take_next_batch(held_bytes, now_s, is_valid) {
             return None;
         }
         let current = self.current.as_mut()?;
         let is_own = current.is_own;
-        let is_asked = is_own && !(is_replicated && is_of_cluster(current.records.peek()));
-        if is_asked && !is_first {
+        let has_request = is_own && !(is_replicated && is_node_note(current.records.peek()));
+        if has_request && !first_is_write {
             return None;
         }
-        let record = current.records.take();
+        let record = current.records.take_next();
         if current.records.is_empty() {
-            *held_bytes -= bytes_of(current.foreign.as_ref());
+            *held_bytes -= foreign_bytes(current.foreign.as_ref());
             self.current = None;
         }
-        let entry = if is_asked { self.line.pop() } else { None };
+        let entry = if has_request {
+            self.requests.pop_first()
+        } else {
+            None
+        };
         Some((entry, Some(record), is_own))
     }
 }
@@ -200,68 +204,68 @@ impl<T> CommitQueues<T> {
         writer: u64,
         is_replicated: bool,
     ) -> CommitQueues<T> {
-        let all = (home < placement.homes()).then(|| placement.of_home(home));
-        let queue = |partition| Queue {
-            line: RequestQueue::new(),
+        let partitions = (home < placement.homes()).then(|| placement.of_home(home));
+        let queue = |partition| PartitionQueue {
+            requests: RequestQueue::new(),
             batches: Batches::new(partition, writer, is_replicated),
             committed: VecDeque::new(),
             current: None,
         };
         CommitQueues {
             is_replicated,
-            queues: all.into_iter().flatten().map(queue).collect(),
+            queues: partitions.into_iter().flatten().map(queue).collect(),
             all_partitions: RequestQueue::new(),
-            next: 0,
-            late_queue: usize::MAX,
-            late_s: 0,
+            next_queue: 0,
+            late_search_queue: usize::MAX,
+            late_search_s: 0,
             may_have_due: false,
-            requests: 0,
+            request_count: 0,
             bytes: 0,
             has_buffers: false,
-            record: Vec::new(),
+            record_buffer: Vec::new(),
         }
     }
 
     /// Whether a request that writes nothing can take effect at once.
-    pub fn is_free(&self, scope: Scope) -> bool {
+    pub fn can_take_effect(&self, scope: Scope) -> bool {
         match scope {
             Scope::Partition(partition_index) => {
-                self.queues[partition_index].line.entries.is_empty()
+                self.queues[partition_index].requests.entries.is_empty()
             }
-            Scope::All => self.requests == 0,
+            Scope::All => self.request_count == 0,
         }
     }
 
     /// Whether an unlogged fact can take effect at once in the partition at this index. `sequence` is the last offset of the partition.
-    pub fn is_free_unlogged(&self, partition_index: usize, sequence: u64) -> bool {
-        self.is_free(Scope::Partition(partition_index))
+    pub fn can_unlogged_take_effect(&self, partition_index: usize, sequence: u64) -> bool {
+        self.can_take_effect(Scope::Partition(partition_index))
             && !self.queues[partition_index].batches.needs_mark(sequence)
     }
 
-    fn enqueue(&mut self, scope: Scope, writes: bool, request: T, bytes: usize, now: Now) {
-        let parts = match scope {
+    fn enqueue(&mut self, scope: Scope, is_write: bool, request: T, bytes: usize, now: Now) {
+        let entry_count = match scope {
             Scope::Partition(_) => 1,
             Scope::All => self.queues.len(),
         };
-        let bytes = bytes + parts * size_of::<Entry<T>>();
-        self.has_buffers |= writes;
+        let bytes = bytes + entry_count * size_of::<Entry<T>>();
+        self.has_buffers |= is_write;
         let entry = |request, bytes| Entry {
-            writes,
-            asked_s: now.s,
+            is_write,
+            queued_s: now.s,
             request,
             bytes,
         };
         let line = match scope {
-            Scope::Partition(partition_index) => &mut self.queues[partition_index].line,
+            Scope::Partition(partition_index) => &mut self.queues[partition_index].requests,
             Scope::All => {
                 for queue in &mut self.queues {
-                    queue.line.entries.push_back(entry(None, 0));
+                    queue.requests.entries.push_back(entry(None, 0));
                 }
                 &mut self.all_partitions
             }
         };
         line.entries.push_back(entry(Some(request), bytes));
-        self.requests += 1;
+        self.request_count += 1;
         self.bytes += bytes;
     }
 
@@ -273,7 +277,7 @@ impl<T> CommitQueues<T> {
 
     /// Queues a write to the partition at this index. `encode` appends the record of the write; its argument is the record's offset minus
     /// the first offset of the batch. `sequence` is the last offset of the partition. Returns the length of the record.
-    pub fn write(
+    pub fn push_write(
         &mut self,
         partition_index: usize,
         request: T,
@@ -282,17 +286,17 @@ impl<T> CommitQueues<T> {
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
         let batches = &mut self.queues[partition_index].batches;
-        let len = batches.write(now.unix_s, sequence, &mut self.record, encode);
-        self.record.shrink_to(RECORD_KEPT_BYTES);
+        let len = batches.write(now.unix_s, sequence, &mut self.record_buffer, encode);
+        self.record_buffer.shrink_to(RECORD_KEPT_BYTES);
         self.enqueue(Scope::Partition(partition_index), true, request, len, now);
         len
     }
 
     /// Adds a note to the open batch of a replicated log. No request waits for the note.
-    pub fn note(&mut self, partition_index: usize, now: Now, sequence: u64, note: &Note<'_>) {
+    pub fn push_note(&mut self, partition_index: usize, now: Now, sequence: u64, note: &Note<'_>) {
         let encode = |out: &mut Vec<u8>, offset_delta| note.encode(out, offset_delta);
         let batches = &mut self.queues[partition_index].batches;
-        batches.write(now.unix_s, sequence, &mut self.record, encode);
+        batches.write(now.unix_s, sequence, &mut self.record_buffer, encode);
         self.has_buffers = true;
     }
 
@@ -307,11 +311,11 @@ impl<T> CommitQueues<T> {
         sequence: u64,
     ) -> usize {
         let batches = &mut self.queues[partition_index].batches;
-        let mark = batches.mark(sequence);
+        let mark = batches.new_mark(sequence);
         if let Some(until) = mark {
             let encode =
                 |out: &mut Vec<u8>, offset_delta| Note::Mark(until).encode(out, offset_delta);
-            batches.write(now.unix_s, sequence, &mut self.record, encode);
+            batches.write(now.unix_s, sequence, &mut self.record_buffer, encode);
         }
         batches.skip_offset();
         self.enqueue(
@@ -327,7 +331,7 @@ impl<T> CommitQueues<T> {
 
     /// The request or record that takes effect next. `is_valid` tells whether the next batch in a partition's log is valid. Its arguments are
     /// the index of the partition, the writer, and the number of the batch.
-    pub fn next(
+    pub fn take_next(
         &mut self,
         now: Now,
         mut is_valid: impl FnMut(usize, u64, u64) -> bool,
@@ -336,34 +340,39 @@ impl<T> CommitQueues<T> {
             return None;
         }
         for n in 0..self.queues.len() {
-            let partition_index = (self.next + n) % self.queues.len();
+            let partition_index = (self.next_queue + n) % self.queues.len();
             let (queue, held) = (&mut self.queues[partition_index], &mut self.bytes);
             let is_valid = |writer, number| is_valid(partition_index, writer, number);
-            let Some(next) = queue.next(held, now.s, self.is_replicated, is_valid) else {
+            let Some(next) = queue.take_next(held, now.s, self.is_replicated, is_valid) else {
                 continue;
             };
             // After each batch the next queue continues, so that a queue that is always full does not delay the others.
-            self.next = partition_index + usize::from(queue.current.is_none());
+            self.next_queue = partition_index + usize::from(queue.current.is_none());
             return Some(match next {
-                (Some(entry), record, _) => Next::Request(self.takes_effect(entry)?, record),
+                (Some(entry), record, _) => Next::Request(self.remove_counted(entry)?, record),
                 (None, record, is_own) => Next::Record {
                     record: record?,
                     is_own,
                 },
             });
         }
-        let mut firsts = self.queues.iter().map(|queue| queue.line.entries.front());
-        self.may_have_due = firsts.all(|first| first.is_some_and(|it| it.request.is_none()));
+        let mut first_entries = self
+            .queues
+            .iter()
+            .map(|queue| queue.requests.entries.front());
+        self.may_have_due = first_entries.all(|first| first.is_some_and(|it| it.request.is_none()));
         if !self.may_have_due {
             return None;
         }
-        self.queues.iter_mut().for_each(|it| drop(it.line.pop()));
-        let entry = self.all_partitions.pop()?;
-        Some(Next::Request(self.takes_effect(entry)?, None))
+        self.queues
+            .iter_mut()
+            .for_each(|it| drop(it.requests.pop_first()));
+        let entry = self.all_partitions.pop_first()?;
+        Some(Next::Request(self.remove_counted(entry)?, None))
     }
 
-    fn takes_effect(&mut self, entry: Entry<T>) -> Option<T> {
-        self.requests -= 1;
+    fn remove_counted(&mut self, entry: Entry<T>) -> Option<T> {
+        self.request_count -= 1;
         self.bytes -= entry.bytes;
         entry.request
     }
@@ -374,7 +383,7 @@ impl<T> CommitQueues<T> {
     }
 
     pub fn len(&self) -> usize {
-        self.requests
+        self.request_count
     }
 
     /// The bytes of waiting requests, open batches and committed batches.
@@ -382,12 +391,12 @@ impl<T> CommitQueues<T> {
         if !self.has_buffers {
             return self.bytes;
         }
-        let open = self.queues.iter().map(|it| it.batches.open_bytes());
-        self.bytes + open.sum::<usize>()
+        let open_bytes = self.queues.iter().map(|it| it.batches.open_bytes());
+        self.bytes + open_bytes.sum::<usize>()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.requests == 0
+        self.request_count == 0
     }
 
     /// The number of this process as a writer of the partition at this index.
@@ -403,19 +412,20 @@ impl<T> CommitQueues<T> {
     }
 
     /// The time of the oldest record that is not applied, or the present time. No record that is applied later is older.
-    pub fn oldest_s(&self, now: Now) -> u32 {
-        if self.requests == 0 {
+    pub fn oldest_unix_s(&self, now: Now) -> u32 {
+        if self.request_count == 0 {
             return now.unix_s;
         }
-        let current = |queue: &Queue<T>| Some(queue.current.as_ref()?.records.unix_s());
-        let oldest = |queue: &Queue<T>| current(queue).or_else(|| queue.batches.oldest_s());
+        let current = |queue: &PartitionQueue<T>| Some(queue.current.as_ref()?.records.unix_s());
+        let oldest =
+            |queue: &PartitionQueue<T>| current(queue).or_else(|| queue.batches.oldest_unix_s());
         let all = self.queues.iter().filter_map(oldest);
         all.fold(now.unix_s, u32::min)
     }
 
     /// Closes batches and passes them to `append`. A batch that the engine does not commit in time is passed again. `sequence` returns the last
     /// offset of the partition at an index.
-    pub fn send(
+    pub fn append_batches(
         &mut self,
         now: Now,
         sequence: impl Fn(usize) -> u64,
@@ -426,10 +436,10 @@ impl<T> CommitQueues<T> {
         }
         for partition_index in 0..self.queues.len() {
             let batches = &mut self.queues[partition_index].batches;
-            batches.send(now.s, || sequence(partition_index), &mut append);
-            if self.requests == 0 {
+            batches.append_batches(now.s, || sequence(partition_index), &mut append);
+            if self.request_count == 0 {
                 // Without requests, a partition writes only a note each second, so its buffer is not kept.
-                batches.free();
+                batches.free_buffer();
             }
             if planted::is(Fault::AppliedEarly) {
                 let headers: Vec<_> = batches.in_flight.iter().map(|it| it.header).collect();
@@ -437,41 +447,43 @@ impl<T> CommitQueues<T> {
                     header,
                     batch: None,
                 });
-                all.for_each(|of| self.committed(partition_index, of));
+                all.for_each(|of| self.push_committed(partition_index, of));
             }
         }
     }
 
     /// Queues a committed batch of the partition at this index.
-    pub fn committed(&mut self, partition_index: usize, committed: Committed) {
-        self.bytes += bytes_of(committed.batch.as_ref());
+    pub fn push_committed(&mut self, partition_index: usize, committed: Committed) {
+        self.bytes += foreign_bytes(committed.batch.as_ref());
         self.queues[partition_index].committed.push_back(committed);
         self.may_have_due = true;
     }
 
     /// Begins the search for late requests, if a request waits. Called once a second.
-    pub fn look_for_late(&mut self, now_s: u32) {
-        if self.requests > 0 {
-            (self.late_queue, self.late_s) = (0, now_s);
+    pub fn begin_late_search(&mut self, now_s: u32) {
+        if self.request_count > 0 {
+            (self.late_search_queue, self.late_search_s) = (0, now_s);
         } else if core::mem::take(&mut self.has_buffers) {
-            self.queues.iter_mut().for_each(|it| it.batches.free());
+            self.queues
+                .iter_mut()
+                .for_each(|it| it.batches.free_buffer());
         }
     }
 
     /// Whether the search for late requests has not finished.
-    pub fn may_have_late(&self) -> bool {
-        self.late_queue <= self.queues.len()
+    pub fn is_late_search_unfinished(&self) -> bool {
+        self.late_search_queue <= self.queues.len()
     }
 
     /// Continues the search for late requests by one entry. Returns each late request once, and leaves the request in its queue. Requests to
     /// the same partition are returned in order, and requests that concern all partitions at the end.
     pub fn next_late(&mut self) -> Option<&mut T> {
-        let line = match self.queues.get_mut(self.late_queue) {
-            Some(queue) => &mut queue.line,
+        let line = match self.queues.get_mut(self.late_search_queue) {
+            Some(queue) => &mut queue.requests,
             None => &mut self.all_partitions,
         };
-        let entry = line.next_late(self.late_s);
-        self.late_queue += usize::from(entry.is_none());
+        let entry = line.next_late(self.late_search_s);
+        self.late_search_queue += usize::from(entry.is_none());
         entry?.request.as_mut()
     }
 }

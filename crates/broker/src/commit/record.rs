@@ -21,12 +21,12 @@ use crate::mail::session::record::SessionRecord;
 use crate::mail::{Change, Fact};
 
 /// The flags of a message: two bits for the QoS, and a bit for each of the headers `retain` and `binary` and for each optional field.
-const QOS: u8 = 3;
-const RETAIN: u8 = 4;
-const BINARY: u8 = 8;
+const QOS_BITS: u8 = 3;
+const IS_RETAINED: u8 = 4;
+const IS_BINARY: u8 = 8;
 const HAS_TTL: u8 = 16;
 const HAS_KEY: u8 = 32;
-const FLAGS: u8 = QOS | RETAIN | BINARY | HAS_TTL | HAS_KEY;
+const KNOWN_FLAGS: u8 = QOS_BITS | IS_RETAINED | IS_BINARY | HAS_TTL | HAS_KEY;
 
 impl<'a> Fact<'a> {
     pub(crate) fn kind(&self) -> RecordKind {
@@ -49,7 +49,7 @@ impl<'a> Fact<'a> {
         out.number(offset_delta.into());
         out.field(self.topic().1);
         match *self {
-            Fact::Publish(message) => write_message(&mut out, message),
+            Fact::Publish(message) => encode_message(&mut out, message),
             Fact::Topic { change, .. } => {
                 if let Change::PurgeSome(until, most) = change {
                     out.word(until);
@@ -70,25 +70,25 @@ impl<'a> Fact<'a> {
         client: Client,
         then: impl FnOnce(u32, &Fact<'_>) -> T,
     ) -> Result<T, Damaged> {
-        let mut from = FieldReader(record);
-        from.byte()?;
-        let offset_delta = from.number32()?;
-        let name = from.field()?;
+        let mut fields = FieldReader(record);
+        fields.byte()?;
+        let offset_delta = fields.number32()?;
+        let name = fields.field()?;
         let hash = xxh3_64_with_seed(name, seed) as u32;
         let change = match RecordKind::read(record) {
             Some(RecordKind::Publish) => {
-                let message = read_message(&mut from, hash, name, client)?;
-                from.expect_end()?;
+                let message = decode_message(&mut fields, hash, name, client)?;
+                fields.expect_end()?;
                 return Ok(then(offset_delta, &Fact::Publish(&message)));
             }
             Some(RecordKind::Create) => Change::Create,
             Some(RecordKind::Delete) => Change::Delete,
             Some(RecordKind::Purge) => Change::Purge,
-            Some(RecordKind::PurgeSome) => Change::PurgeSome(from.word()?, from.number32()?),
+            Some(RecordKind::PurgeSome) => Change::PurgeSome(fields.word()?, fields.number32()?),
             Some(RecordKind::ForgetLatest) => Change::ForgetLatest,
             _ => return Err(Damaged("a record is of no known kind")),
         };
-        from.expect_end()?;
+        fields.expect_end()?;
         let fact = Fact::Topic {
             change,
             hash,
@@ -190,48 +190,48 @@ impl<'a> Note<'a> {
     /// # Errors
     /// The record is malformed.
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
-        let mut from = FieldReader(record);
-        from.byte()?;
+        let mut fields = FieldReader(record);
+        fields.byte()?;
         let Some(kind) = RecordKind::read(record).filter(|kind| kind.family() == Family::Note)
         else {
             return Ok(None);
         };
-        let offset_delta = from.number32()?;
+        let offset_delta = fields.number32()?;
         let note = match kind {
-            RecordKind::Mark => Note::Mark(from.number()?),
+            RecordKind::Mark => Note::Mark(fields.number()?),
             RecordKind::Heartbeat => {
                 // A later version may append fields to a heartbeat. They are ignored.
                 let beat = Heartbeat {
-                    name: from.field()?,
-                    admin_address: from.field()?,
-                    connections: from.number()?,
+                    name: fields.field()?,
+                    admin_address: fields.field()?,
+                    connections: fields.number()?,
                 };
                 return Ok(Some((offset_delta, Note::Heartbeat(beat))));
             }
-            RecordKind::Dead => Note::Dead(from.word()?),
+            RecordKind::Dead => Note::Dead(fields.word()?),
             RecordKind::Release => Note::Release(Release {
                 key: SessionKey {
-                    session: Party::from_number(from.word()?),
-                    packet_id: from.number16()?,
+                    session: Party::from_number(fields.word()?),
+                    packet_id: fields.number16()?,
                 },
-                claim: match from.is_empty() {
+                claim: match fields.is_empty() {
                     true => 0,
-                    false => match from.number()? {
+                    false => match fields.number()? {
                         0 => return Err(Damaged("a release names no claim")),
                         claim => claim,
                     },
                 },
             }),
             RecordKind::Group => {
-                let (filter, name) = (from.field()?, from.field()?);
-                let (has_offset, offset) = (from.byte()? != 0, from.number()?);
+                let (filter, name) = (fields.field()?, fields.field()?);
+                let (has_offset, offset) = (fields.byte()? != 0, fields.number()?);
                 Note::Group(GroupPosition {
                     filter,
                     name,
                     offset: has_offset.then_some(offset),
                 })
             }
-            RecordKind::Steward => Note::Steward(from.word()?),
+            RecordKind::Steward => Note::Steward(fields.word()?),
             // A later version may append fields, as for a heartbeat.
             RecordKind::Start => return Ok(Some((offset_delta, Note::Start))),
             RecordKind::Publish
@@ -245,7 +245,7 @@ impl<'a> Note<'a> {
             | RecordKind::SessionEnd
             | RecordKind::SessionParts => return Ok(None),
         };
-        from.expect_end()?;
+        fields.expect_end()?;
         Ok(Some((offset_delta, note)))
     }
 }
@@ -255,12 +255,12 @@ impl<'a> Note<'a> {
 ///
 /// # Errors
 /// What is wrong with the record.
-pub(crate) fn check(
+pub(crate) fn check_record(
     record: &[u8],
     partition: PartitionId,
     placement: Placement,
 ) -> Result<Option<u32>, Damaged> {
-    match unknown(record) {
+    match may_skip_unknown(record) {
         Some(true) => return Ok(None),
         Some(false) => return Err(Damaged("a record is of no known kind")),
         None => {}
@@ -278,7 +278,7 @@ pub(crate) fn check(
             false => Err(Damaged("a record is of another partition")),
         };
     }
-    let checked = |offset_delta, fact: &Fact<'_>| {
+    let check_fact = |offset_delta, fact: &Fact<'_>| {
         let name = fact.topic().1;
         check_stored_name(name)?;
         if placement.partition_of(name) != partition {
@@ -290,33 +290,33 @@ pub(crate) fn check(
         }
         Ok(Some(offset_delta))
     };
-    Fact::decode(record, 0, Client::NOBODY, checked)?.map_err(Damaged)
+    Fact::decode(record, 0, Client::NOBODY, check_fact)?.map_err(Damaged)
 }
 
 /// Whether a record is a note that a node of a cluster writes by itself. No request waits for such a note.
-pub(crate) fn is_of_cluster(record: &[u8]) -> bool {
+pub(crate) fn is_node_note(record: &[u8]) -> bool {
     use RecordKind::{Dead, Heartbeat, Mark, Steward};
     RecordKind::read(record).is_some_and(|kind| matches!(kind, Mark | Heartbeat | Dead | Steward))
 }
 
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.
-pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
+pub(crate) fn may_skip_unknown(record: &[u8]) -> Option<bool> {
     let byte = record.first()?;
     RecordKind::read(record)
         .is_none()
         .then_some(byte & OPTIONAL != 0)
 }
 
-fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {
+fn encode_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {
     let headers = &message.headers;
     let flags = [
-        (headers.retain, RETAIN),
-        (headers.binary, BINARY),
+        (headers.retain, IS_RETAINED),
+        (headers.binary, IS_BINARY),
         (headers.ttl_s.is_some(), HAS_TTL),
         (message.dedup.is_some(), HAS_KEY),
     ];
-    let set = flags.iter().filter(|(is_set, _)| *is_set);
-    out.byte(set.fold(headers.qos & QOS, |all, (_, flag)| all | flag));
+    let set_flags = flags.iter().filter(|(is_set, _)| *is_set);
+    out.byte(set_flags.fold(headers.qos & QOS_BITS, |all, (_, flag)| all | flag));
     for field in headers.fields() {
         out.field(field);
     }
@@ -330,36 +330,36 @@ fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {
     }
 }
 
-fn read_message<'a>(
-    from: &mut FieldReader<'a>,
+fn decode_message<'a>(
+    fields: &mut FieldReader<'a>,
     hash: u32,
     name: &'a [u8],
     client: Client,
 ) -> Result<Publish<'a>, Damaged> {
-    let flags = from.byte()?;
-    if flags & !FLAGS != 0 {
+    let flags = fields.byte()?;
+    if flags & !KNOWN_FLAGS != 0 {
         return Err(Damaged(
             "a message has a flag that this format does not have",
         ));
     }
     let has = |flag| flags & flag != 0;
     let mut headers = Headers {
-        content_type: from.field()?,
-        event: from.field()?,
-        key: from.field()?,
-        attributes: from.field()?,
+        content_type: fields.field()?,
+        event: fields.field()?,
+        key: fields.field()?,
+        attributes: fields.field()?,
         ttl_s: None,
-        qos: flags & QOS,
-        retain: has(RETAIN),
-        binary: has(BINARY),
+        qos: flags & QOS_BITS,
+        retain: has(IS_RETAINED),
+        binary: has(IS_BINARY),
     };
-    let data = from.field()?;
+    let data = fields.field()?;
     if has(HAS_TTL) {
-        headers.ttl_s = Some(from.number32()?);
+        headers.ttl_s = Some(fields.number32()?);
     }
     let mut dedup = None;
     if has(HAS_KEY) {
-        let (key, publisher) = (from.field()?, Party::from_number(from.word()?));
+        let (key, publisher) = (fields.field()?, Party::from_number(fields.word()?));
         dedup = Some(DedupKey { key, publisher });
     }
     Ok(Publish {

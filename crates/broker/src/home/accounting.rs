@@ -11,15 +11,15 @@ use crate::log::{LOSS_BYTES, Log};
 
 impl Home {
     /// Enters the counts and bytes of this home in `accounts`.
-    pub fn account(&self, accounts: &mut Accounts) {
+    pub fn fill_accounts(&self, accounts: &mut Accounts) {
         accounts.home_topics = self.topics.rows.len();
-        accounts.home_sets = self.topics.carriers.sets();
+        accounts.home_sets = self.topics.carriers.set_count();
         accounts.home_filters = self.subscriptions.filters.len();
-        accounts.home_losses = self.logs.of_home.losses.get() as u32;
+        accounts.home_losses = self.logs.counts.losses.get() as u32;
         accounts.followers = self.interest.followers.len();
         accounts.groups = self.subscriptions.groups.len();
         accounts.keepers = self.subscriptions.qos.len();
-        accounts.retained = self.logs.retained.len() as u32;
+        accounts.retained = self.logs.retained_chains.len() as u32;
         accounts.pages = self.page_queue.len();
         accounts.answers = self.retries.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.logs.iter().map(Log::len).sum();
@@ -37,27 +37,27 @@ impl Home {
 
     /// Bytes of the losses that are remembered. Subscribers by filter get a gap (the notice that messages are lost) for them.
     pub fn losses_bytes(&self) -> usize {
-        self.logs.of_home.losses.get() * LOSS_BYTES
+        self.logs.counts.losses.get() * LOSS_BYTES
     }
 
     /// Limits the losses that are remembered by topic to `losses_max` topics. From now on, the oldest losses beyond this limit are remembered only by
-    /// rule. One call handles at most `at_once` topics. Returns whether there are still too many.
-    pub(crate) fn trim_losses(&mut self, losses_max: usize, mut at_once: usize) -> bool {
+    /// rule. One call handles at most `removals_left` topics. Returns whether there are still too many.
+    pub(crate) fn trim_losses(&mut self, losses_max: usize, mut removals_left: usize) -> bool {
         let losses_max = losses_max / self.logs.partitions.len().max(1);
         // This function is called in each turn (a pass of the shard's loop). It returns early in the usual case, in which all partitions
         // together have no more losses than one partition may have.
-        if self.logs.of_home.losses.get() <= losses_max {
+        if self.logs.counts.losses.get() <= losses_max {
             return false;
         }
         for Partition { log, forgotten, .. } in &mut self.logs.partitions {
             while log.losses.topics() > losses_max {
-                if at_once == 0 {
+                if removals_left == 0 {
                     return true;
                 }
                 let Some((offset, topic, number)) = log.losses.pop() else {
                     break;
                 };
-                at_once -= 1;
+                removals_left -= 1;
                 self.steps.add(1);
                 forgotten.note(self.topics.rows.get(topic).rule, offset, number);
             }

@@ -8,7 +8,7 @@ use crore_wire::topic;
 
 use super::Home;
 use super::context::{Admitted, HomeContext};
-use super::reservations::Reserved;
+use super::reservations::Reservation;
 use super::topic_row::{HAS_QOS_SUBSCRIPTION, HAS_RETAINED, TopicRow};
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
@@ -23,7 +23,7 @@ use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, SlabRow as _};
 
 /// Whether a copy of the message is recognised by session and packet id.
-fn is_of_session(message: &Publish<'_>) -> bool {
+fn is_session_publish(message: &Publish<'_>) -> bool {
     message
         .dedup
         .is_some_and(|it| it.publisher.is_qos2_publisher())
@@ -31,7 +31,7 @@ fn is_of_session(message: &Publish<'_>) -> bool {
 
 /// While the table has room, a client that has its full share of the topics evicts another client's topic only if that topic has been idle for this
 /// many seconds. Clients usually use a topic sooner after they have created it.
-const IDLE_S: u32 = 60;
+const IDLE_BEFORE_EVICTION_S: u32 = 60;
 
 impl Home {
     /// Admits a fact if there is room for its topic, the client's limit of kept bytes allows its message, and its idempotency key is new.
@@ -47,10 +47,10 @@ impl Home {
         let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
         if let Fact::Publish(message) = fact {
-            key = match self.recognise(message, settings, now, 0) {
+            key = match self.check_dedup(message, settings, now, 0) {
                 // The release of the former message with this packet id may be in the log, but not read yet. So the log decides.
                 Err(Outcome::Replayed(_))
-                    if self.logs.is_replicated() && is_of_session(message) =>
+                    if self.logs.is_replicated() && is_session_publish(message) =>
                 {
                     None
                 }
@@ -69,7 +69,7 @@ impl Home {
             false => Ok(self.topics.find(hash, name)),
         };
         let row = row.map_err(Outcome::NoRoom)?;
-        Ok(Admitted { row, key })
+        Ok(Admitted { topic_id: row, key })
     }
 
     /// Admits a fact that will be sent to the engine, and reserves room for its topic, bytes and key.
@@ -80,7 +80,7 @@ impl Home {
         &mut self,
         fact: &Fact<'_>,
         context: &HomeContext<'_>,
-    ) -> Result<Reserved, Outcome> {
+    ) -> Result<Reservation, Outcome> {
         let (_, _, client) = fact.topic();
         if fact.makes()
             && let Err(reached) = self.admission.check_disk_share(client, context.now.unix_s)
@@ -114,11 +114,12 @@ impl Home {
         }
         self.topics
             .reservations
-            .add(hash, fact.makes() && admitted.row.is_none());
-        Ok(Reserved {
+            .add(hash, fact.makes() && admitted.topic_id.is_none());
+        Ok(Reservation {
             topic_hash: hash,
-            kept: (client, bytes),
-            key: admitted.key.map(|key| key.group as u8),
+            client,
+            kept_bytes: bytes,
+            key_group: admitted.key.map(|key| key.group as u8),
         })
     }
 
@@ -133,21 +134,23 @@ impl Home {
         context: &HomeContext<'_>,
         reached: Reason,
     ) -> Result<(), Outcome> {
-        match self.recognise(message, context.settings, context.now, 0) {
+        match self.check_dedup(message, context.settings, context.now, 0) {
             // The log decides (see `admit`).
-            Err(Outcome::Replayed(_)) if self.logs.is_replicated() && is_of_session(message) => {
+            Err(Outcome::Replayed(_))
+                if self.logs.is_replicated() && is_session_publish(message) =>
+            {
                 Ok(())
             }
-            Err(known) => Err(known),
+            Err(first_answer) => Err(first_answer),
             Ok(_) => Err(Outcome::NoRoom(reached)),
         }
     }
 
     /// Releases the reservation of a fact that is applied now.
-    pub(crate) fn release(&mut self, reserved: Reserved, now: Now) {
-        let (owner, bytes) = reserved.kept;
-        self.admission.drop_kept(owner, bytes);
-        if let (Some(group), Some(answers)) = (reserved.key, &mut self.retries.answers) {
+    pub(crate) fn release(&mut self, reserved: Reservation, now: Now) {
+        self.admission
+            .drop_kept(reserved.client, reserved.kept_bytes);
+        if let (Some(group), Some(answers)) = (reserved.key_group, &mut self.retries.answers) {
             answers.release(group.into());
         }
         if self.topics.reservations.remove(reserved.topic_hash) {
@@ -195,7 +198,7 @@ impl Home {
         // A client that has its full share may evict another client's topic, but not a topic that became idle just now. If the table is full, any
         // idle topic may be evicted.
         let idle_since_s = match topics < self.topics.topics_max {
-            true => now.unix_s.saturating_sub(IDLE_S),
+            true => now.unix_s.saturating_sub(IDLE_BEFORE_EVICTION_S),
             false => u32::MAX,
         };
         match has_share || self.evict_idle_topic(client, idle_since_s) {
@@ -211,20 +214,20 @@ impl Home {
             .topics
             .find(message.hash, name)
             .map(|id| self.topics.rows.get(id));
-        let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
+        let rule_number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
         if message.headers.retain && message.data.is_empty() {
             // An empty message removes the retained message and is not kept.
-            let takes = found.is_some_and(|row| row.has(HAS_RETAINED));
-            if takes || rules.get(number).keep == RetentionMode::Latest {
+            let removes_retained = found.is_some_and(|row| row.has(HAS_RETAINED));
+            if removes_retained || rules.get(rule_number).keep == RetentionMode::Latest {
                 return false;
             }
         }
-        let needed = found.is_some_and(|row| row.has(HAS_QOS_SUBSCRIPTION))
-            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name)
+        let is_needed_by_session = found.is_some_and(|row| row.has(HAS_QOS_SUBSCRIPTION))
+            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find_due(name)
             || self.subscriptions.qos.has_match(name);
         message.headers.retain
-            || needed && settings.mqtt.session_messages > 0
-            || rules.get(number).messages_max() > 0
+            || is_needed_by_session && settings.mqtt.session_messages > 0
+            || rules.get(rule_number).messages_max() > 0
     }
 
     /// Creates a topic. The caller has made room for it.
@@ -245,16 +248,16 @@ impl Home {
         row.rule = rules.number_for(name);
         self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);
         row.touched_s = now.unix_s;
-        row.set_last(self.logs.floor_of(name, row.rule, rules));
+        row.set_last(self.logs.forgotten_max(name, row.rule, rules));
         let id = self.topics.rows.insert(row);
         self.topics.index.insert(&mut self.topics.rows, id);
         self.topics.reservations.release_created(hash);
-        let taken = self.topics.rows.len() as usize;
+        let topic_count = self.topics.rows.len() as usize;
         self.topics
             .makers
-            .record_row(id, client, taken, self.topics.topics_max);
+            .record_row(id, client, topic_count, self.topics.topics_max);
         if let Some(planned_rules) = &mut self.topics.planned_rules {
-            planned_rules.created(id, name);
+            planned_rules.add_topic(id, name);
         }
         id
     }

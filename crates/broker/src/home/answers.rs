@@ -35,9 +35,9 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    pub(super) fn new(seed: u64, places: usize, admission: Admission) -> Retries {
+    pub(super) fn new(seed: u64, partition_count: usize, admission: Admission) -> Retries {
         Retries {
-            newest_claims: NewestClaims::new(places),
+            newest_claims: NewestClaims::new(partition_count),
             answers: None,
             unreleased: Unreleased::default(),
             oldest_s: 0,
@@ -56,7 +56,7 @@ pub(crate) struct IdempotencyKey {
     /// The hash of the message.
     pub message: u64,
     /// The maximum number of answers at the home.
-    pub max: u32,
+    pub answers_max: u32,
 }
 
 /// The answer to a first publish.
@@ -67,13 +67,13 @@ pub(super) struct Answer {
     /// The keyed hash of the message.
     pub message: u64,
     /// The offset of the message and the slot of its topic.
-    pub place: Slotted,
+    pub slotted_offset: Slotted,
     pub messages: u32,
     /// Seconds since a subscriber last asked for the topic; [`NONE`] if none has asked.
-    pub requested_s: u32,
+    pub request_age_s: u32,
     pub subscribers: u32,
     /// When the message was published, as `Now::unix_s`.
-    pub time_s: u32,
+    pub published_s: u32,
 }
 
 struct AnswerRow {
@@ -89,11 +89,11 @@ impl SlabRow for AnswerRow {
         let answer = Answer {
             key: 0,
             message: 0,
-            place: Slotted::default(),
+            slotted_offset: Slotted::default(),
             messages: 0,
-            requested_s: NONE,
+            request_age_s: NONE,
             subscribers: 0,
-            time_s: 0,
+            published_s: 0,
         };
         AnswerRow {
             answer,
@@ -113,17 +113,17 @@ chained!(AnswerRow, |row| row.answer.key as u32);
 struct AnswersOfGroup {
     oldest: u32,
     newest: u32,
-    answers: u32,
+    answer_count: u32,
     /// The number of reservations.
-    reserved: u32,
+    reserved_count: u32,
 }
 
 impl AnswersOfGroup {
     const EMPTY: AnswersOfGroup = AnswersOfGroup {
         oldest: NONE,
         newest: NONE,
-        answers: 0,
-        reserved: 0,
+        answer_count: 0,
+        reserved_count: 0,
     };
 }
 
@@ -162,15 +162,15 @@ impl Answers {
 
     /// Reserves room for an answer in this group. Returns false if the group has used up its share of the `limit` keys of all homes.
     pub fn reserve(&mut self, group: usize, limit: usize) -> bool {
-        let may = self.admission.keys.reserve(group, limit);
-        self.groups[group].reserved += u32::from(may);
-        self.reserved += u32::from(may);
-        may
+        let has_room = self.admission.keys.reserve(group, limit);
+        self.groups[group].reserved_count += u32::from(has_room);
+        self.reserved += u32::from(has_room);
+        has_room
     }
 
     /// Releases a reservation, because the answer was added or is not needed.
     pub fn release(&mut self, group: usize) {
-        self.groups[group].reserved -= 1;
+        self.groups[group].reserved_count -= 1;
         self.reserved -= 1;
         self.admission.keys.remove(group, 1);
     }
@@ -181,20 +181,21 @@ impl Answers {
 
     pub fn find(&self, key: u64, now: Now) -> Option<&Answer> {
         // The table may contain an expired answer together with a newer answer to the same key.
-        let is = |row: &AnswerRow| row.answer.key == key && !self.has_expired(row, now.unix_s);
-        let id = self.index.find(&self.rows, key as u32, is)?;
+        let is_wanted =
+            |row: &AnswerRow| row.answer.key == key && !self.has_expired(row, now.unix_s);
+        let id = self.index.find(&self.rows, key as u32, is_wanted)?;
         Some(&self.rows.get(id).answer)
     }
 
     /// Whether the window of an answer is over. The second in which the answer was given does not count. Otherwise the window would be too short by a
     /// part of a second.
     fn has_expired(&self, row: &AnswerRow, unix_s: u32) -> bool {
-        unix_s.saturating_sub(row.answer.time_s) > self.window_s
+        unix_s.saturating_sub(row.answer.published_s) > self.window_s
     }
 
-    pub fn keep(&mut self, group: usize, answer: Answer, max: u32) {
+    pub fn add(&mut self, group: usize, answer: Answer, max: u32) {
         if self.rows.len() >= max {
-            let largest = (0..GROUPS).max_by_key(|group| self.groups[*group].answers);
+            let largest = (0..GROUPS).max_by_key(|group| self.groups[*group].answer_count);
             self.drop_oldest(largest.expect("there are groups"));
         }
         let id = self.rows.insert(AnswerRow {
@@ -209,7 +210,7 @@ impl Answers {
             newest => self.rows.get_mut(newest).newer = id,
         }
         group.newest = id;
-        group.answers += 1;
+        group.answer_count += 1;
     }
 
     fn drop_oldest(&mut self, group: usize) {
@@ -221,17 +222,17 @@ impl Answers {
         if group.oldest == NONE {
             group.newest = NONE;
         }
-        group.answers -= 1;
+        group.answer_count -= 1;
     }
 
     /// Writes answers from this group and row on (`None`: the group's oldest); returns where to continue, if any are left.
     pub fn save(
         &self,
-        (from, row): (usize, Option<u32>),
+        (first_group, row): (usize, Option<u32>),
         block: &mut Block<'_>,
     ) -> Option<(usize, Option<u32>)> {
         let mut id = row;
-        (from..GROUPS).find_map(|group| {
+        (first_group..GROUPS).find_map(|group| {
             let id = id.take().unwrap_or(self.groups[group].oldest);
             let next = self.save_group(group, id, block)?;
             Some((group, Some(next)))
@@ -250,10 +251,10 @@ impl Answers {
             out.number(group as u64);
             out.word(answer.key);
             out.word(answer.message);
-            out.byte(answer.place.slot());
-            out.number(answer.place.offset());
-            out.number(u64::from(answer.time_s));
-            for number in [answer.messages, answer.requested_s, answer.subscribers] {
+            out.byte(answer.slotted_offset.slot());
+            out.number(answer.slotted_offset.offset());
+            out.number(u64::from(answer.published_s));
+            for number in [answer.messages, answer.request_age_s, answer.subscribers] {
                 out.number(u64::from(number));
             }
             id = row.newer;
@@ -263,10 +264,10 @@ impl Answers {
 
     /// Drops a group's answers that have expired by this second, at most `limit`. Returns how many more may be dropped.
     pub fn expire(&mut self, group: usize, unix_s: u32, limit: usize) -> usize {
-        for left in (1..=limit).rev() {
+        for removals_left in (1..=limit).rev() {
             let oldest = self.groups[group].oldest;
             if oldest == NONE || !self.has_expired(self.rows.get(oldest), unix_s) {
-                return left;
+                return removals_left;
             }
             self.drop_oldest(group);
         }
@@ -277,7 +278,7 @@ impl Answers {
 impl Drop for Answers {
     fn drop(&mut self) {
         for (number, group) in self.groups.iter().enumerate() {
-            let count = group.answers + group.reserved;
+            let count = group.answer_count + group.reserved_count;
             self.admission.keys.remove(number, count);
         }
     }

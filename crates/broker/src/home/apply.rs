@@ -32,9 +32,9 @@ use crate::store::slab::NONE;
 
 /// The log of each partition is read by itself, so the times of the messages can go backwards. A message may be this many seconds older than the
 /// newest one applied.
-const BEHIND_S: u32 = 600;
+const TIME_DISORDER_MAX_S: u32 = 600;
 /// A new epoch starts this many offsets after the last known one. Damage cannot have lost that many records, so no offset is used twice.
-const EPOCH_OFFSETS: u64 = 1 << 40;
+const OFFSETS_BEFORE_NEW_EPOCH: u64 = 1 << 40;
 
 impl Home {
     /// Admits and applies a fact at once, without an engine.
@@ -42,7 +42,7 @@ impl Home {
     pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut HomeContext<'_>) -> Outcome {
         match self.admit(fact, context) {
             Ok(admitted) => {
-                let partition_index = self.fact_partition_index(admitted.row, fact);
+                let partition_index = self.fact_partition_index(admitted.topic_id, fact);
                 let offset = self.logs.partitions[partition_index].sequence + 1;
                 self.apply_at(partition_index, fact, offset, admitted, context)
             }
@@ -59,12 +59,12 @@ impl Home {
     /// Resets the number of messages published in this turn (a pass of the shard's loop). Called before the first turn, since messages that were read
     /// from the log do not count.
     fn reset_published_count(&mut self) {
-        self.topics.idle_topics.published = 0;
+        self.topics.idle_topics.published_in_turn = 0;
     }
 
     /// Records that unlogged facts are lost. Called after a crash. Each partition continues after its mark, since no lost fact has an offset after
     /// the mark. Topics that are not logged get their next offsets after the mark, too.
-    pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
+    pub(crate) fn note_unlogged_lost(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
             for rule in rules.unlogged() {
@@ -78,13 +78,18 @@ impl Home {
     /// were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of these messages gets a gap,
     /// and then receives them again.
     ///
-    /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life, and not to an
-    /// earlier one. In an earlier life they would be after the end of that life. Positions there are not valid, so a client with such a position
-    /// would get a gap each time that it comes back.
-    pub(crate) fn begin_epoch(&mut self, partition_index: usize, base: u64, rules: &Rules) {
+    /// `ended_life_start` is the first offset of the life that has just ended. The new offsets come after it, so they belong to that life. In an
+    /// earlier life they would lie after its end, where no position is valid: a client with such a position would get a gap each time that it
+    /// comes back.
+    pub(crate) fn begin_epoch(
+        &mut self,
+        partition_index: usize,
+        ended_life_start: u64,
+        rules: &Rules,
+    ) {
         let Partition { sequence, mark, .. } = self.logs.partitions[partition_index];
-        let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
-        self.lose(partition_index, until, rules);
+        let until = sequence.max(mark).max(ended_life_start) + OFFSETS_BEFORE_NEW_EPOCH;
+        self.note_lost_until(partition_index, until, rules);
         let partition = &mut self.logs.partitions[partition_index];
         partition.sequence = partition.log.begin_epoch(until);
         for id in 0..self.topics.rows.end() {
@@ -93,14 +98,16 @@ impl Home {
                 continue;
             }
             let log = &self.logs.partitions[partition_index].log;
-            let shown = self.logs.retained.get(&id).copied().unwrap_or(NONE);
-            let last = log.last_offset(row.log).max(log.last_offset(shown));
+            let retained_chain = self.logs.retained_chains.get(&id).copied().unwrap_or(NONE);
+            let last = log
+                .last_offset(row.log)
+                .max(log.last_offset(retained_chain));
             self.topics.rows.get_mut(id).set_last(last.max(until));
         }
     }
 
     /// Records that the log of this partition has lost its records up to offset `until`. Topics without messages begin after that offset.
-    pub(crate) fn lose(&mut self, partition_index: usize, until: u64, rules: &Rules) {
+    pub(crate) fn note_lost_until(&mut self, partition_index: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[partition_index];
         partition.note_offset(until);
         partition.applied_to = until;
@@ -110,40 +117,41 @@ impl Home {
         }
         for slot in 0..SLOTS {
             if usize::from(self.logs.partition_index_by_slot[slot]) == partition_index {
-                self.logs.floors[slot] = self.logs.floors[slot].max(until);
+                self.logs.forgotten_max_by_slot[slot] =
+                    self.logs.forgotten_max_by_slot[slot].max(until);
             }
         }
     }
 
-    /// Applies a fact that was admitted before. `logged` is the offset of its record in the log, and `context` has the record's time.
-    /// `logged` is `None` for a fact that is not logged.
+    /// Applies a fact that was admitted before. `logged_offset` is the offset of its record in the log, or `None` for a fact that is not logged.
+    /// `context` has the record's time.
     pub(crate) fn apply(
         &mut self,
         fact: &Fact<'_>,
-        logged: Option<u64>,
+        logged_offset: Option<u64>,
         context: &mut HomeContext<'_>,
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
-        let row = self.topics.find(hash, name);
-        let partition_index = self.fact_partition_index(row, fact);
+        let topic_id = self.topics.find(hash, name);
+        let partition_index = self.fact_partition_index(topic_id, fact);
         let is_replicated = self.logs.is_replicated();
         let partition = &mut self.logs.partitions[partition_index];
-        let offset = logged.unwrap_or(partition.sequence + 1);
-        if logged.is_none() && offset > partition.unlogged_max {
+        let offset = logged_offset.unwrap_or(partition.sequence + 1);
+        if logged_offset.is_none() && offset > partition.unlogged_max {
             // The partition has no free offset left before the next batch, so the fact cannot be applied.
             return Outcome::Unknown;
         }
         if is_replicated {
             // The time is that of the log's clock and not of this process, so that all nodes apply the record alike.
-            context.now.unix_s = match logged {
+            context.now.unix_s = match logged_offset {
                 Some(_) => partition.effective_time(context.now).unix_s,
                 None => partition.newest_time_s,
             };
         }
-        let outcome = self.apply_once(fact, partition_index, row, offset, context);
+        let outcome = self.apply_once(fact, partition_index, topic_id, offset, context);
         let partition = &mut self.logs.partitions[partition_index];
         // The fact has used the offset, even if the fact has changed nothing.
-        match logged {
+        match logged_offset {
             Some(offset) => partition.note_offset(offset),
             None => partition.sequence = offset,
         }
@@ -156,31 +164,31 @@ impl Home {
         &mut self,
         fact: &Fact<'_>,
         partition_index: usize,
-        row: Option<u32>,
+        topic_id: Option<u32>,
         offset: u64,
         context: &mut HomeContext<'_>,
     ) -> Outcome {
         let key = match fact {
             Fact::Publish(message) => {
-                self.recognise(message, context.settings, context.now, BEHIND_S)
+                self.check_dedup(message, context.settings, context.now, TIME_DISORDER_MAX_S)
             }
             Fact::Topic { .. } => Ok(None),
         };
         if let (Fact::Publish(message), Ok(_) | Err(Outcome::Replayed(_))) = (fact, &key) {
-            self.note_claim_of(message, partition_index);
+            self.note_claim(message, partition_index);
         }
         match key {
             Ok(key) => {
                 // The admission has checked that there is room for the key, so there is no limit here.
                 let key = key.map(|key| IdempotencyKey {
-                    max: u32::MAX,
+                    answers_max: u32::MAX,
                     ..key
                 });
                 self.apply_at(
                     partition_index,
                     fact,
                     offset,
-                    Admitted { row, key },
+                    Admitted { topic_id, key },
                     context,
                 )
             }
@@ -188,10 +196,13 @@ impl Home {
                 partition_index,
                 fact,
                 offset,
-                Admitted { row, key: None },
+                Admitted {
+                    topic_id,
+                    key: None,
+                },
                 context,
             ),
-            Err(known) => known,
+            Err(first_answer) => first_answer,
         }
     }
 
@@ -208,13 +219,14 @@ impl Home {
         context.now = self.logs.partitions[partition_index].effective_time(context.now);
         match fact {
             Fact::Publish(message) => {
-                self.topics.idle_topics.published += 1;
-                let info = self.publish(message, admitted.row, partition_index, offset, context);
+                self.topics.idle_topics.published_in_turn += 1;
+                let info =
+                    self.publish(message, admitted.topic_id, partition_index, offset, context);
                 self.keep_answer(admitted.key, message, &info);
                 Outcome::Done(info)
             }
             Fact::Topic { change, .. } => {
-                self.change_topic(*change, fact, admitted.row, offset, context)
+                self.change_topic(*change, fact, admitted.topic_id, offset, context)
             }
         }
     }
@@ -223,15 +235,15 @@ impl Home {
         &mut self,
         change: Change,
         fact: &Fact<'_>,
-        row: Option<u32>,
+        topic_id: Option<u32>,
         offset: u64,
         context: &mut HomeContext<'_>,
     ) -> Outcome {
         let now = context.now;
         if change == Change::Create {
-            return self.apply_create(fact, row, context.rules, now);
+            return self.apply_create(fact, topic_id, context.rules, now);
         }
-        let Some(id) = row.filter(|id| !self.topics.rows.get(*id).has(DELETED)) else {
+        let Some(id) = topic_id.filter(|id| !self.topics.rows.get(*id).has(DELETED)) else {
             return Outcome::Missing;
         };
         match change {
@@ -240,8 +252,8 @@ impl Home {
                 return self.apply_delete(id, offset, now, context.lanes);
             }
             Change::Purge => _ = self.purge_topic(id, u64::MAX, u32::MAX, now),
-            Change::PurgeSome(until, most) => {
-                return Outcome::Purged(self.purge_topic(id, until, most, now));
+            Change::PurgeSome(until, messages_max) => {
+                return Outcome::Purged(self.purge_topic(id, until, messages_max, now));
             }
             Change::ForgetLatest => self.forget_latest(id, now),
         }
@@ -260,8 +272,8 @@ impl Home {
 
     /// The index of the partition of a fact's topic. `row` is the topic's row, if it exists.
     #[inline]
-    fn fact_partition_index(&self, row: Option<u32>, fact: &Fact<'_>) -> usize {
-        match row {
+    fn fact_partition_index(&self, topic_id: Option<u32>, fact: &Fact<'_>) -> usize {
+        match topic_id {
             Some(id) => self.topic_partition_index(id),
             None => {
                 self.logs.partition_index_by_slot[usize::from(topic::slot(fact.topic().1))].into()
@@ -321,28 +333,28 @@ impl Home {
         Outcome::Done(info)
     }
 
-    /// Removes at most `most` messages of a topic up to offset `until`, oldest first, and the retained message if it is not newer.
+    /// Removes at most `messages_max` messages of a topic up to offset `until`, oldest first, and the retained message if it is not newer.
     /// Subscribers stay. A subscriber that has not received the removed messages gets a gap. Returns how many messages were removed from
     /// the log.
-    fn purge_topic(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
+    fn purge_topic(&mut self, id: u32, until: u64, messages_max: u32, now: Now) -> u32 {
         let partition_index = self.topic_partition_index(id);
         let (row, log) = (
             self.topics.rows.get_mut(id),
             &mut self.logs.partitions[partition_index].log,
         );
         let purged;
-        (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
-        let mut went = purged > 0;
-        if let Some(chain) = self.logs.retained.get(&id).copied() {
-            let (left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
+        (row.log, purged) = log.drop_until(row.log, until, messages_max, now.unix_s);
+        let mut has_removed = purged > 0;
+        if let Some(chain) = self.logs.retained_chains.get(&id).copied() {
+            let (chain_left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
             if dropped > 0 {
-                self.logs.retained.insert(id, left);
+                self.logs.retained_chains.insert(id, chain_left);
                 self.unretain(id);
-                went = true;
+                has_removed = true;
             }
         }
-        if went && self.logs.messages_of(self.topics.rows.get(id)) == 0 {
-            self.log_emptied(id, now);
+        if has_removed && self.logs.message_count(self.topics.rows.get(id)) == 0 {
+            self.begin_idle_time(id, now);
         }
         purged
     }

@@ -21,13 +21,13 @@ use crate::mail::{Attach, AttachOutcome, Page, Tell};
 
 impl Home {
     /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live messages. A request that was queued
-    /// before comes with `found`, the progress of the search for its first message.
+    /// before comes with the `progress` of the search for its first message.
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        found: Option<SearchProgress>,
+        progress: Option<SearchProgress>,
         context: &mut HomeContext<'_>,
     ) {
         self.steps.add(1);
@@ -35,23 +35,23 @@ impl Home {
         let partition_index =
             usize::from(self.logs.partition_index_by_slot[usize::from(topic::slot(name))]);
         let ask = &Attach {
-            since: self.logs.in_current_life(ask.since, partition_index),
+            since: self.logs.to_current_life(ask.since, partition_index),
             ..*ask
         };
         if let Some(offset) = self.logs.offset_to_wait_for(ask.since, partition_index) {
-            let reading = PendingPage::Topic {
+            let pending_page = PendingPage::Topic {
                 from,
                 ask: *ask,
                 name: name.into(),
                 progress: SearchProgress::Unknown,
-                counted: false,
+                is_counted: false,
             };
-            return self.wait_for_log(reading, partition_index, offset);
+            return self.wait_for_log(pending_page, partition_index, offset);
         }
-        let must_queue = found.is_none() && self.page_queue.must_queue(&self.turn_limits);
+        let must_queue = progress.is_none() && self.page_queue.must_queue(&self.turn_limits);
         // A long-poll is counted only when it is known to wait. A request for the next page is not counted, since its subscriber was counted before.
-        let counts = !ask.is_next_page && !ask.poll;
-        if must_queue && !counts {
+        let counts_subscriber = !ask.is_next_page && !ask.poll;
+        if must_queue && !counts_subscriber {
             return self.page_queue.queue_topic(
                 from,
                 ask,
@@ -66,8 +66,8 @@ impl Home {
         }
         let id = match self.row_for_subscriber(ask, name, context) {
             Ok(id) => id,
-            Err(attached) => {
-                return self.tell_not_attached(from, ask, name, attached, context.lanes);
+            Err(outcome) => {
+                return self.send_refusal(from, ask, name, outcome, context.lanes);
             }
         };
         if must_queue && !self.has_nothing_to_read(id, ask, rules) {
@@ -82,29 +82,30 @@ impl Home {
                 true,
             );
         }
-        let found = found.unwrap_or(SearchProgress::Unknown);
-        match self.page(id, ask, found, context) {
+        let progress = progress.unwrap_or(SearchProgress::Unknown);
+        match self.page(id, ask, progress, context) {
             Ok(mut page) => {
                 // A long-poll that gets its message at once does not wait, so it does not count as a subscriber.
-                let answered = ask.poll && page.count > 0;
-                page.counted = !ask.is_next_page && !answered;
+                let is_answered = ask.poll && page.count > 0;
+                page.counted = !ask.is_next_page && !is_answered;
                 if page.counted {
                     self.count_subscriber(id, from, ask);
                 }
                 tell_page(from, ask, page, context.lanes);
             }
             Err(later) => {
-                if counts {
+                if counts_subscriber {
                     self.count_subscriber(id, from, ask);
                 }
-                self.page_queue.queue_topic(from, ask, name, later, counts);
+                self.page_queue
+                    .queue_topic(from, ask, name, later, counts_subscriber);
             }
         }
         self.queue_if_idle(id, now);
     }
 
     /// Reads a page for a subscriber that is counted already, or queues it again.
-    pub(super) fn read_topic(
+    pub(super) fn send_page_to_counted(
         &mut self,
         id: u32,
         from: ShardId,
@@ -123,7 +124,7 @@ impl Home {
     }
 
     /// Ends a subscription whose topic was deleted while the counted subscriber waited for its page.
-    pub(super) fn end_waiting(
+    pub(super) fn end_deleted_subscription(
         &mut self,
         from: ShardId,
         ask: &Attach,
@@ -131,21 +132,21 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) {
         self.leave_topic(from, ask.hash, ask.topic, ask.serial, context.now);
-        self.tell_not_attached(from, ask, name, AttachOutcome::Gone, context.lanes);
+        self.send_refusal(from, ask, name, AttachOutcome::Gone, context.lanes);
     }
 
-    fn tell_not_attached(
+    fn send_refusal(
         &self,
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        attached: AttachOutcome,
+        outcome: AttachOutcome,
         lanes: &mut Lanes,
     ) {
         let found = self.topics.find(ask.hash, name);
         let last = found.map_or(0, |id| self.topics.rows.get(id).last());
         let page = Page {
-            attached,
+            attached: outcome,
             head: last,
             last,
             epoch: self.logs.epoch,
@@ -160,8 +161,8 @@ impl Home {
     /// Whether the subscriber need not read anything from the log.
     fn has_nothing_to_read(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.topics.rows.get(id);
-        let nothing = self.logs.messages_of(row) == 0 && !row.has(HAS_RETAINED);
-        nothing || !ask.retained && first_position(ask, rules.get(row.rule)) == Since::Live
+        let is_empty = self.logs.message_count(row) == 0 && !row.has(HAS_RETAINED);
+        is_empty || !ask.retained && first_position(ask, rules.get(row.rule)) == Since::Live
     }
 
     fn count_subscriber(&mut self, id: u32, from: ShardId, ask: &Attach) {

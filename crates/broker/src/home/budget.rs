@@ -17,7 +17,7 @@
 //! chunks exceed this limit, the oldest messages are removed. Messages of the largest topics would not help, because chunks that are nearly empty may
 //! contain none of them.
 //!
-//! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
+//! Invariant: `counted_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
 //! log grows again, or when the budget is enforced.
 
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ use crate::log::removal::SearchOutcome;
 impl Home {
     /// Removes some messages if the logs or a topic exceed their limits. Returns whether more must be removed before the next publish.
     #[inline]
-    pub(crate) fn lacks_room(&mut self, rules: &Rules, now: Now) -> bool {
+    pub(crate) fn make_some_room(&mut self, rules: &Rules, now: Now) -> bool {
         self.logs.is_past_budget() && {
             let steps_max = steps_for_making_room(&self.turn_limits);
             self.enforce_budget(rules, now, steps_max)
@@ -50,7 +50,7 @@ impl Home {
     }
 
     /// Counts the growth of the log of this partition. Enforces the budget if it may be exceeded, in about `steps_max` steps.
-    pub(super) fn log_grew(
+    pub(super) fn count_growth(
         &mut self,
         partition_index: usize,
         rules: &Rules,
@@ -58,7 +58,7 @@ impl Home {
         steps_max: usize,
     ) {
         self.logs.count_log(partition_index);
-        let held_max = self.logs.budget.held_max;
+        let held_max = self.logs.budget.counted_max;
         if held_max.messages > self.logs.budget.bytes_max
             || held_max.chunks > self.logs.chunk_bytes_max()
             || self.logs.partitions[partition_index].log.is_full()
@@ -69,34 +69,40 @@ impl Home {
 
     /// Removes messages until the logs are within their budget, or about `steps_max` steps are done. Returns whether more must be removed.
     pub(super) fn enforce_budget(&mut self, rules: &Rules, now: Now, steps_max: usize) -> bool {
-        self.enforce(rules, now, steps_max, steps_max)
+        self.remove_for_limits(rules, now, steps_max, steps_max)
     }
 
     /// Removes messages until the logs are within their byte budget. Frees no chunks, since free slots do not enlarge a snapshot.
     pub(super) fn drop_for_snapshot(&mut self, rules: &Rules, now: Now) {
-        self.enforce(rules, now, usize::MAX, 0);
+        self.remove_for_limits(rules, now, usize::MAX, 0);
     }
 
     /// Trims the topic that exceeds its limits, then removes messages for the byte budget, in about `steps_max` steps in total. Then removes at most
-    /// `drops` messages to free chunks; the next publish frees more. Returns whether a limit of the topic or the byte budget is still exceeded: then
+    /// `removals_max` messages to free chunks; the next publish frees more. Returns whether a limit of the topic or the byte budget is still exceeded: then
     /// more must be removed before the next publish.
-    fn enforce(&mut self, rules: &Rules, now: Now, steps_max: usize, drops: usize) -> bool {
-        let until = self.steps.count().saturating_add(steps_max as u64);
+    fn remove_for_limits(
+        &mut self,
+        rules: &Rules,
+        now: Now,
+        steps_max: usize,
+        removals_max: usize,
+    ) -> bool {
+        let last_step = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();
         // While a topic must make room for its own message, no message of another topic is removed.
-        let mut must_go_on = trim(&mut self.logs, &self.topics, rules, until);
+        let mut must_go_on = trim_topic(&mut self.logs, &self.topics, rules, last_step);
         if !must_go_on {
             must_go_on = self
                 .logs
-                .drop_messages(rules.retained(), until, now, &mut emptied);
+                .drop_messages(rules.retained(), last_step, now, &mut emptied);
             self.logs
-                .empty_chunks(rules.retained(), now, drops, &mut emptied);
+                .empty_chunks(rules.retained(), now, removals_max, &mut emptied);
         }
         for partition_index in 0..self.logs.partitions.len() {
             self.logs.count_log(partition_index);
         }
         for (topic, rule_number, empty_chain) in emptied {
-            self.chain_emptied(topic, rule_number, empty_chain, rules, now);
+            self.handle_emptied_chain(topic, rule_number, empty_chain, rules, now);
         }
         must_go_on
     }
@@ -117,7 +123,7 @@ impl Logs {
     /// Whether the logs may exceed their budget, or a topic exceeds its limits.
     #[inline]
     pub(crate) fn is_past_budget(&self) -> bool {
-        self.budget.held_max.messages > self.budget.bytes_max || self.budget.untrimmed.is_some()
+        self.budget.counted_max.messages > self.budget.bytes_max || self.budget.untrimmed.is_some()
     }
 
     /// The bytes of all messages, with their rows.
@@ -140,20 +146,26 @@ impl Logs {
         let Partition {
             log, counted_bytes, ..
         } = &mut self.partitions[partition_index];
-        let before = core::mem::replace(counted_bytes, log.held());
-        let held_max = &mut self.budget.held_max;
-        held_max.messages = held_max.messages - before.messages + counted_bytes.messages;
-        held_max.chunks = held_max.chunks - before.chunks + counted_bytes.chunks;
+        let bytes_before = core::mem::replace(counted_bytes, log.held());
+        let held_max = &mut self.budget.counted_max;
+        held_max.messages = held_max.messages - bytes_before.messages + counted_bytes.messages;
+        held_max.chunks = held_max.chunks - bytes_before.chunks + counted_bytes.chunks;
     }
 
-    /// Removes messages until the logs are within their budget or step `until` is reached. Returns whether more must be removed.
-    fn drop_messages(&mut self, retained: u8, until: u64, now: Now, emptied: &mut Emptied) -> bool {
+    /// Removes messages until the logs are within their budget or step `last_step` is reached. Returns whether more must be removed.
+    fn drop_messages(
+        &mut self,
+        retained: u8,
+        last_step: u64,
+        now: Now,
+        emptied: &mut Emptied,
+    ) -> bool {
         let mut all_bytes = self.budget.bytes_max;
         loop {
             let bytes = self.log_bytes();
             let excess = bytes.saturating_sub(self.budget.bytes_max);
-            let full = self.iter().position(Log::is_full);
-            let partition_to_trim = match (full, excess) {
+            let full_partition = self.iter().position(Log::is_full);
+            let partition_to_trim = match (full_partition, excess) {
                 (Some(partition_index), _) => Some(partition_index),
                 (None, 0) => None,
                 (None, _) => self.partition_to_trim(retained, |log| log.held().messages),
@@ -161,38 +173,44 @@ impl Logs {
             let Some(partition_index) = partition_to_trim else {
                 return false;
             };
-            if full.is_none() && self.steps.count() >= until {
+            if full_partition.is_none() && self.steps.count() >= last_step {
                 return true;
             }
             let share = excess.div_ceil(self.partitions.len());
             let log = &mut self.partitions[partition_index].log;
-            let before = log.bytes();
-            let spares = log.enforce_budget(
-                before.saturating_sub(share),
-                until,
+            let bytes_before = log.bytes();
+            let has_spared = log.enforce_budget(
+                bytes_before.saturating_sub(share),
+                last_step,
                 all_bytes,
                 now.unix_s,
                 retained,
                 |topic, rule_number, empty_chain| emptied.push((topic, rule_number, empty_chain)),
             );
-            if spares {
-                match remove_unspared(self, retained, until, now, emptied) {
+            if has_spared {
+                match remove_unspared(self, retained, last_step, now, emptied) {
                     SearchOutcome::Removed => {}
                     SearchOutcome::Spent => return true,
                     SearchOutcome::Ended => all_bytes = NOBODY_SPARED,
                 }
-            } else if self.partitions[partition_index].log.bytes() == before {
+            } else if self.partitions[partition_index].log.bytes() == bytes_before {
                 return false;
             }
         }
     }
 
-    /// Removes messages, at most `drops`, until the chunks are within their limit.
-    fn empty_chunks(&mut self, retained: u8, now: Now, mut drops: usize, emptied: &mut Emptied) {
+    /// Removes messages, at most `removals_left`, until the chunks are within their limit.
+    fn empty_chunks(
+        &mut self,
+        retained: u8,
+        now: Now,
+        mut removals_left: usize,
+        emptied: &mut Emptied,
+    ) {
         let mut all_bytes = self.budget.bytes_max;
         loop {
             let excess = self.chunk_bytes().saturating_sub(self.chunk_bytes_max());
-            if excess == 0 || drops == 0 {
+            if excess == 0 || removals_left == 0 {
                 break;
             }
             let free = |log: &Log| log.held().chunks.saturating_sub(log.held().messages);
@@ -202,23 +220,23 @@ impl Logs {
             let share = excess.div_ceil(self.partitions.len());
             let log = &mut self.partitions[partition_index].log;
             let chunks_max = log.held().chunks - share.min(log.held().chunks);
-            let (gone, spares) = log.empty_chunks(
+            let (removed, has_spared) = log.empty_chunks(
                 chunks_max,
-                drops,
+                removals_left,
                 all_bytes,
                 now.unix_s,
                 retained,
                 |topic, rule_number, empty_chain| emptied.push((topic, rule_number, empty_chain)),
             );
-            drops -= gone;
-            if spares {
-                let until = self.steps.count() + drops as u64;
-                match remove_unspared(self, retained, until, now, emptied) {
-                    SearchOutcome::Removed => drops -= 1,
+            removals_left -= removed;
+            if has_spared {
+                let last_step = self.steps.count() + removals_left as u64;
+                match remove_unspared(self, retained, last_step, now, emptied) {
+                    SearchOutcome::Removed => removals_left -= 1,
                     SearchOutcome::Spent => break,
                     SearchOutcome::Ended => all_bytes = NOBODY_SPARED,
                 }
-            } else if gone == 0 {
+            } else if removed == 0 {
                 break;
             }
         }
@@ -240,11 +258,11 @@ impl Logs {
 }
 
 /// Removes a message that is not spared; retained messages come last. The search continues where the last call stopped. At the end of the log it
-/// starts over once, since a message that was spared before may not be spared any longer. Stops at step `until`.
+/// starts over once, since a message that was spared before may not be spared any longer. Stops at step `last_step`.
 fn remove_unspared(
     logs: &mut Logs,
     retained: u8,
-    until: u64,
+    last_step: u64,
     now: Now,
     emptied: &mut Emptied,
 ) -> SearchOutcome {
@@ -256,17 +274,17 @@ fn remove_unspared(
                     emptied.push((topic, rule_number, empty_chain))
                 };
                 let search =
-                    log.remove_unspared(rule_number, all_bytes, until, now.unix_s, emptied);
+                    log.remove_unspared(rule_number, all_bytes, last_step, now.unix_s, emptied);
                 if matches!(search, SearchOutcome::Removed) {
-                    logs.budget.searches_again = false;
+                    logs.budget.has_restarted_search = false;
                 }
                 if !matches!(search, SearchOutcome::Ended) {
                     return search;
                 }
             }
         }
-        logs.budget.searches_again ^= true;
-        if !logs.budget.searches_again {
+        logs.budget.has_restarted_search ^= true;
+        if !logs.budget.has_restarted_search {
             return SearchOutcome::Ended;
         }
         let all = logs.partitions.iter_mut();
@@ -274,8 +292,8 @@ fn remove_unspared(
     }
 }
 
-/// Trims the topic that exceeds its limits, if there is one, up to step `until`. Returns whether more must be removed.
-fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool {
+/// Trims the topic that exceeds its limits, if there is one, up to step `last_step`. Returns whether more must be removed.
+fn trim_topic(logs: &mut Logs, topics: &TopicTable, rules: &Rules, last_step: u64) -> bool {
     let Some(untrimmed) = logs.budget.untrimmed.take() else {
         return false;
     };
@@ -291,7 +309,7 @@ fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool
         untrimmed.messages_max,
         untrimmed.frame_bytes,
         untrimmed.time_s,
-        until,
+        last_step,
     );
     if must_go_on {
         logs.budget.untrimmed = Some(untrimmed);

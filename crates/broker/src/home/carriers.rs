@@ -33,7 +33,7 @@ pub(super) struct Carriers {
 }
 
 impl Carriers {
-    pub fn sets(&self) -> u32 {
+    pub fn set_count(&self) -> u32 {
         self.sets.len()
     }
 
@@ -42,41 +42,42 @@ impl Carriers {
     }
 
     /// Adds a subscriber at a carrier; returns whether it is the topic's first subscriber.
-    pub fn count_in(&mut self, row: &mut TopicRow, new: Carrier) -> bool {
+    pub fn add_subscriber(&mut self, row: &mut TopicRow, added: Carrier) -> bool {
         if row.has(HAS_CARRIER_SET) {
             let set = self.sets.get_mut(row.carrier);
             match set
                 .iter_mut()
-                .find(|c| c.matches(new.shard, new.carrier_row, new.serial))
+                .find(|c| c.matches(added.shard, added.carrier_row, added.serial))
             {
                 Some(carrier) => carrier.subscribers += 1,
-                None => set.push(new),
+                None => set.push(added),
             }
             return false;
         }
         if row.carrier == NONE {
             (row.carrier, row.shard, row.serial, row.subscribers) =
-                (new.carrier_row, new.shard, new.serial, 1);
+                (added.carrier_row, added.shard, added.serial, 1);
             return true;
         }
-        let same =
-            row.carrier == new.carrier_row && row.shard == new.shard && row.serial == new.serial;
-        if same && row.subscribers < u16::MAX {
+        let is_same = row.carrier == added.carrier_row
+            && row.shard == added.shard
+            && row.serial == added.serial;
+        if is_same && row.subscribers < u16::MAX {
             row.subscribers += 1;
             return false;
         }
-        let mut old = Carrier {
+        let mut row_carrier = Carrier {
             shard: row.shard,
             serial: row.serial,
             carrier_row: row.carrier,
             subscribers: u32::from(row.subscribers),
         };
         let mut set = Vec::with_capacity(2);
-        if same {
-            old.subscribers += 1;
-            set.push(old);
+        if is_same {
+            row_carrier.subscribers += 1;
+            set.push(row_carrier);
         } else {
-            set.extend([old, new]);
+            set.extend([row_carrier, added]);
         }
         row.flags |= HAS_CARRIER_SET;
         row.carrier = self.sets.insert(set);
@@ -95,16 +96,22 @@ impl Carriers {
     }
 
     /// Removes a subscriber at this carrier, which [has](Self::has) one.
-    pub fn leave(&mut self, row: &mut TopicRow, shard: ShardId, carrier_row: u32, serial: u16) {
+    pub fn remove_subscriber(
+        &mut self,
+        row: &mut TopicRow,
+        shard: ShardId,
+        carrier_row: u32,
+        serial: u16,
+    ) {
         if row.has(HAS_CARRIER_SET) {
             let set = self.sets.get_mut(row.carrier);
-            let at = set
+            let index = set
                 .iter()
                 .position(|c| c.matches(shard, carrier_row, serial))
                 .expect("the row was found by it");
-            set[at].subscribers -= 1;
-            if set[at].subscribers == 0 {
-                set.swap_remove(at);
+            set[index].subscribers -= 1;
+            if set[index].subscribers == 0 {
+                set.swap_remove(index);
             }
             if set.is_empty() {
                 self.sets.remove(row.carrier);
@@ -120,12 +127,12 @@ impl Carriers {
         }
     }
 
-    pub fn each(&self, row: &TopicRow, mut f: impl FnMut(&Carrier)) {
+    pub fn for_each(&self, row: &TopicRow, mut visit: impl FnMut(&Carrier)) {
         if row.has(HAS_CARRIER_SET) {
-            self.sets.get(row.carrier).iter().for_each(f);
+            self.sets.get(row.carrier).iter().for_each(visit);
         } else if row.carrier != NONE {
             let subscribers = u32::from(row.subscribers);
-            f(&Carrier {
+            visit(&Carrier {
                 shard: row.shard,
                 serial: row.serial,
                 carrier_row: row.carrier,
@@ -137,7 +144,7 @@ impl Carriers {
     /// The number of subscribers at all carriers.
     pub fn subscribers(&self, row: &TopicRow) -> u32 {
         let mut sum = 0;
-        self.each(row, |carrier| sum += carrier.subscribers);
+        self.for_each(row, |carrier| sum += carrier.subscribers);
         sum
     }
 }

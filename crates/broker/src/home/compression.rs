@@ -14,7 +14,6 @@ use crate::budget::admission::Admission;
 use crate::mail::message::NewMessage;
 use crate::mail::{Frames, Record};
 
-/// The home's compressor and the compressor's buffer.
 pub(super) struct MessageCompressor {
     compressor: Compressor,
     compressed: Vec<u8>,
@@ -29,14 +28,22 @@ pub(super) fn opcode_of(binary: bool) -> Opcode {
     }
 }
 
-/// Returns two numbers: longer messages than the first are not compressed at this level; the second is how many bytes are compressed in the time of
-/// one step (a unit of work, `base/work.rs`). With this limit no message takes more than 25 ms. Higher levels search longer for each byte: the worst
-/// input takes some 100 ns a byte at level 6, and 400 ns at level 9.
-const fn level_limits(level: u8) -> (usize, usize) {
+/// The maximum length of a message that is compressed at this level. With this limit no message takes more than 25 ms. Higher levels search longer
+/// for each byte: the worst input takes some 100 ns a byte at level 6, and 400 ns at level 9.
+const fn message_bytes_max(level: u8) -> usize {
     match level {
-        ..=1 => (1 << 20, 32),
-        2..=6 => (256 << 10, 2),
-        7.. => (64 << 10, 1),
+        ..=1 => 1 << 20,
+        2..=6 => 256 << 10,
+        7.. => 64 << 10,
+    }
+}
+
+/// The bytes that are compressed at this level in the time of one step (a unit of work, `base/work.rs`).
+const fn bytes_per_step(level: u8) -> usize {
+    match level {
+        ..=1 => 32,
+        2..=6 => 2,
+        7.. => 1,
     }
 }
 
@@ -52,26 +59,25 @@ impl MessageCompressor {
 
     /// Builds the record that is sent to each shard with subscribers of the topic. It has a compressed frame, too, if a subscriber may take
     /// compressed messages and the message is neither too short nor too long.
-    pub(super) fn record(
+    pub(super) fn push_record(
         &mut self,
         topics: &TopicTable,
-        id: u32,
+        topic_id: u32,
         frames: &mut Frames,
-        span: (u32, u32),
-        new: &NewMessage<'_>,
+        data_range: (u32, u32),
+        message: &NewMessage<'_>,
         settings: &Settings,
     ) -> Record {
-        let mut record = frames.push_record(span, new);
+        let mut record = frames.push_record(data_range, message);
         let deflate = &settings.deflate;
-        if topics.rows.get(id).has(WANTS_DEFLATE) {
+        if topics.rows.get(topic_id).has(WANTS_DEFLATE) {
             let data = frames.data(&record);
-            let (bytes_max, bytes_per_step) = level_limits(deflate.level);
-            if data.len() >= deflate.min_bytes && data.len() <= bytes_max {
-                self.steps.add(data.len() / bytes_per_step);
+            if (deflate.min_bytes..=message_bytes_max(deflate.level)).contains(&data.len()) {
+                self.steps.add(data.len() / bytes_per_step(deflate.level));
                 self.compressed.clear();
                 self.compressor
                     .compress(data, deflate.level, &mut self.compressed);
-                let opcode = opcode_of(new.headers.binary);
+                let opcode = opcode_of(message.headers.binary);
                 let (header, len) = frame::header(opcode, true, self.compressed.len());
                 frames.push_compressed(
                     &mut record,

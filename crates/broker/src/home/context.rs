@@ -22,7 +22,7 @@ pub(crate) struct HomeContext<'a> {
 #[derive(Default)]
 pub(crate) struct Admitted {
     /// The topic's row, if it exists.
-    pub row: Option<u32>,
+    pub topic_id: Option<u32>,
     /// The message's idempotency key, if it has one.
     pub key: Option<IdempotencyKey>,
 }

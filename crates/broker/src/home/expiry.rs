@@ -14,7 +14,7 @@ use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
 /// The maximum number of topics that a search for an idle topic skips because they are in use again. This takes some hundred microseconds.
-const ROOM_TRIES: usize = 1024;
+const EVICTION_TRIES: usize = 1024;
 
 impl Home {
     /// Whether the topic has no subscribers, no messages and no record in flight.
@@ -22,7 +22,7 @@ impl Home {
         let row = self.topics.rows.get(id);
         row.carrier == NONE
             && row.flags & (HAS_RETAINED | HAS_QOS_SUBSCRIPTION) == 0
-            && self.logs.messages_of(row) == 0
+            && self.logs.message_count(row) == 0
             && !self.topics.reservations.has(row.hash)
     }
 
@@ -39,7 +39,7 @@ impl Home {
     }
 
     /// Begins the idle time of a topic whose last message was removed. The topic's position is forgotten after `position_age_s`.
-    pub(super) fn log_emptied(&mut self, id: u32, now: Now) {
+    pub(super) fn begin_idle_time(&mut self, id: u32, now: Now) {
         self.topics.rows.get_mut(id).touched_s = now.unix_s;
         self.queue_if_idle(id, now);
     }
@@ -47,12 +47,16 @@ impl Home {
     /// Forgets the topics of a rule that have been idle for long enough. Examines at most `limit` topics; returns how many it has examined.
     fn forget_idle(&mut self, rule_number: u8, rules: &Rules, now: Now, limit: usize) -> usize {
         let age_s = rules.get(rule_number).position_age_s;
-        for looked_at in 0..limit {
-            let Some(until_s) = now.unix_s.checked_sub(age_s) else {
-                return looked_at;
+        for examined in 0..limit {
+            let Some(idle_since_s) = now.unix_s.checked_sub(age_s) else {
+                return examined;
             };
-            let Some(id) = self.topics.idle_topics.take_until(rule_number, until_s) else {
-                return looked_at;
+            let Some(id) = self
+                .topics
+                .idle_topics
+                .take_of_rule(rule_number, idle_since_s)
+            else {
+                return examined;
             };
             self.steps.add(1);
             let row = self.topics.rows.get_mut(id);
@@ -61,7 +65,7 @@ impl Home {
                 continue;
             }
             let row = self.topics.rows.get_mut(id);
-            let since_s = match self.interest.followers.lingers(id) {
+            let since_s = match self.interest.followers.has_lingering_interest(id) {
                 false if row.touched_s.saturating_add(age_s) <= now.unix_s => {
                     self.forget_topic(id);
                     continue;
@@ -81,16 +85,17 @@ impl Home {
     }
 
     /// Evicts an idle topic to make room for a new one: preferably a topic of this client, otherwise a topic of any client that has been idle since
-    /// `until_s` or earlier. Chooses the first rule with such topics, and of these topics the one that has been idle for the longest time. Returns
+    /// `idle_since_s` or earlier. Chooses the first rule with such topics, and of these topics the one that has been idle for the longest time. Returns
     /// whether a topic was evicted.
-    pub(super) fn evict_idle_topic(&mut self, client: Client, until_s: u32) -> bool {
+    pub(super) fn evict_idle_topic(&mut self, client: Client, idle_since_s: u32) -> bool {
         // If this loop finds no idle topic, the next call continues the search.
-        for _ in 0..ROOM_TRIES {
-            let own = match client {
+        for _ in 0..EVICTION_TRIES {
+            let own_topic = match client {
                 Client::NOBODY => None,
-                client => self.topics.idle_topics.take_of(client),
+                client => self.topics.idle_topics.take_of_client(client),
             };
-            let Some(id) = own.or_else(|| self.topics.idle_topics.take_any(until_s)) else {
+            let Some(id) = own_topic.or_else(|| self.topics.idle_topics.take_any(idle_since_s))
+            else {
                 return false;
             };
             self.steps.add(1);
@@ -112,12 +117,12 @@ impl Home {
         self.topics.makers.forget_row(id);
         let partition_index = self.logs.partition_index_of(&row);
         let Partition { log, forgotten, .. } = &mut self.logs.partitions[partition_index];
-        let lost = log.last_lost_offset(row.log).unwrap_or(row.last());
-        if let Some(number) = log.losses.forget_topic(id, lost) {
-            forgotten.add(row.rule, lost, number, self.topics.names.get(row.name));
+        let last_lost = log.last_lost_offset(row.log).unwrap_or(row.last());
+        if let Some(number) = log.losses.forget_topic(id, last_lost) {
+            forgotten.add(row.rule, last_lost, number, self.topics.names.get(row.name));
         }
         log.clear(row.log);
-        let floor = &mut self.logs.floors[usize::from(row.slot())];
+        let floor = &mut self.logs.forgotten_max_by_slot[usize::from(row.slot())];
         if !planted::is(Fault::NoFloor) {
             *floor = (*floor).max(row.last());
         }
@@ -125,7 +130,7 @@ impl Home {
     }
 
     /// Handles a topic whose chain (its list of messages) under this rule has become empty. `empty_chain` is that chain, or `NONE`.
-    pub(super) fn chain_emptied(
+    pub(super) fn handle_emptied_chain(
         &mut self,
         id: u32,
         rule_number: u8,
@@ -134,12 +139,12 @@ impl Home {
         now: Now,
     ) {
         if rule_number == rules.retained() {
-            self.logs.retained.insert(id, empty_chain);
+            self.logs.retained_chains.insert(id, empty_chain);
             self.unretain(id);
         } else {
             self.topics.rows.get_mut(id).log = empty_chain;
         }
-        self.log_emptied(id, now);
+        self.begin_idle_time(id, now);
     }
 
     /// Drops a partition's expired messages of a rule, at most `limit`; returns the number dropped.
@@ -166,37 +171,39 @@ impl Home {
         // This must come before topics are forgotten. A topic that is queued as idle may have lost its last message just now, and then its idle time
         // begins again.
         for (topic, empty_chain) in emptied {
-            self.chain_emptied(topic, rule_number, empty_chain, rules, now);
+            self.handle_emptied_chain(topic, rule_number, empty_chain, rules, now);
         }
         expired
     }
 
-    /// Makes [`forget`](Home::forget) look for expired state again. Called at least once a second. No record in flight is older than
+    /// Makes [`remove_expired`](Home::remove_expired) look for expired state again. Called at least once a second. No record in flight is older than
     /// `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);
-        for (at, partition) in self.logs.partitions.iter().enumerate() {
+        for (partition_index, partition) in self.logs.partitions.iter().enumerate() {
             let claims = &mut self.retries.newest_claims;
-            claims.change(at, |claims| claims.forget_old(partition.newest_time_s));
+            claims.change_claims(partition_index, |claims| {
+                claims.forget_old(partition.newest_time_s)
+            });
         }
-        self.topics.idle_topics.due = true;
+        self.topics.idle_topics.may_have_expired = true;
     }
 
     /// Drops expired messages, and forgets idle topics whose position has expired. Called once in each turn (a pass of the shard's loop).
     /// The limit is a fixed number plus the messages published in the turn, so that dropping keeps up with publishes. Returns whether more
     /// are left.
-    pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
-        let published = core::mem::take(&mut self.topics.idle_topics.published);
+    pub fn remove_expired(&mut self, rules: &Rules, now: Now) -> bool {
+        let published = core::mem::take(&mut self.topics.idle_topics.published_in_turn);
         let mut limit = self.turn_limits.removals_per_turn + published;
-        let has_orphans = self.logs.of_home.orphans.get() > 0;
+        let has_orphans = self.logs.counts.orphans.get() > 0;
         if has_orphans {
             for partition in &mut self.logs.partitions {
                 limit -= partition.log.clear_orphans(limit);
             }
         }
-        if !self.topics.idle_topics.due {
-            return has_orphans && self.logs.of_home.orphans.get() > 0;
+        if !self.topics.idle_topics.may_have_expired {
+            return has_orphans && self.logs.counts.orphans.get() > 0;
         }
         for _ in 0..rules.count() {
             let rule_number = self.topics.idle_topics.rule();
@@ -207,9 +214,9 @@ impl Home {
             if limit == 0 {
                 return true;
             }
-            self.topics.idle_topics.next_rule();
+            self.topics.idle_topics.go_to_next_rule();
         }
-        self.topics.idle_topics.due = false;
-        self.logs.of_home.orphans.get() > 0
+        self.topics.idle_topics.may_have_expired = false;
+        self.logs.counts.orphans.get() > 0
     }
 }

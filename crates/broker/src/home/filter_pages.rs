@@ -28,11 +28,11 @@ use crate::log::arrival::{Arrival, ArrivalCursor};
 use crate::mail::{AttachFilters, AttachOutcome, FilterPage, Frames};
 
 /// Rows read for each message of a page: entry, chain, topic, and the topic's name.
-pub(super) const ROWS: usize = 4;
+pub(super) const ROWS_PER_MESSAGE: usize = 4;
 
 impl Home {
     /// Reads the page; `None` if it must wait in the queue of pages with large messages.
-    pub(super) fn match_page(
+    pub(super) fn read_filter_page(
         &mut self,
         ask: &AttachFilters,
         filters: &[&[u8]],
@@ -41,21 +41,25 @@ impl Home {
     ) -> Option<FilterPage> {
         let (rules, now) = (context.rules, context.now);
         let partition_index = self.logs.placement.place_at_home(reader.partition);
-        self.expire_some(partition_index, rules, now);
+        self.remove_expired_before_page(partition_index, rules, now);
         let matching_rules = matching_rules(filters, rules);
         let partition = &self.logs.partitions[partition_index];
         let log = &partition.log;
-        let (mut at, lost) = begin_filters(log, &matching_rules, reader, rules);
-        let large_waits = self.page_queue.must_wait(usize::MAX, context.lanes);
+        let (mut cursor, losses_after) = open_cursor(log, &matching_rules, reader, rules);
+        let must_large_wait = self
+            .page_queue
+            .must_wait_as_large(usize::MAX, context.lanes);
         let frames = context.lanes.frames();
         let (first, names) = (frames.pages.len() as u32, frames.names.len() as u32);
-        let forgotten =
-            partition
-                .forgotten
-                .lost_behind(lost, reader.losses_before, &matching_rules, filters);
+        let forgotten = partition.forgotten.losses_after(
+            losses_after,
+            reader.losses_before,
+            &matching_rules,
+            filters,
+        );
         self.steps.add(forgotten.len() + matching_rules.len());
-        let mut draft = UnfinishedPage::new(ask, filters, reader, forgotten, large_waits);
-        let (mut head, mut visits) = (reader.start, 0);
+        let mut draft = UnfinishedPage::new(ask, filters, reader, forgotten, must_large_wait);
+        let (mut read_to, mut visits) = (reader.start, 0);
         let steps_before = self.steps.count();
         let at_head = loop {
             if self
@@ -63,34 +67,35 @@ impl Home {
                 .is_page_spent(&self.turn_limits, visits, steps_before, reader)
             {
                 // The next page continues after the last entry examined.
-                head += u64::from(planted::is(Fault::LostSeam));
+                read_to += u64::from(planted::is(Fault::LostSeam));
                 break false;
             }
             // Reading an entry may compare the topic's name with each filter, so each filter counts as one more visit.
             visits += filters.len();
             self.steps.add(filters.len());
-            let next = log.next_arrival(&mut at);
-            let offset = next.as_ref().map_or(u64::MAX, Arrival::offset);
-            if !draft.passes_forgotten(offset) {
+            let arrival = log.next_arrival(&mut cursor);
+            let offset = arrival.as_ref().map_or(u64::MAX, Arrival::offset);
+            if !draft.note_forgotten_losses(offset) {
                 break false;
             }
-            let Some(next) = next else { break true };
-            self.steps.add(ROWS);
-            match self.read_arrival(log, &next, &mut draft, rules, now, frames) {
+            let Some(arrival) = arrival else { break true };
+            self.steps.add(ROWS_PER_MESSAGE);
+            match self.read_arrival(log, &arrival, &mut draft, rules, now, frames) {
                 ItemResult::Passed => {}
                 ItemResult::Lost if draft.count == 0 => draft.gap = true,
                 ItemResult::Lost | ItemResult::Full => break false,
                 ItemResult::Large => return None,
             }
-            head = offset;
+            read_to = offset;
         };
-        let (gap, count, lost, bytes) = (draft.gap, draft.count, draft.lost, draft.bytes);
+        let (gap, count, lossy_topic, bytes) =
+            (draft.gap, draft.count, draft.lossy_topic, draft.bytes);
         context.lanes.count_page(bytes);
         if at_head {
-            head = partition.sequence;
+            read_to = partition.sequence;
         }
-        if let Some(topic) = lost.filter(|_| gap) {
-            self.count_short_log(topic, rules);
+        if let Some(topic) = lossy_topic.filter(|_| gap) {
+            self.count_gap(topic, rules);
         }
         self.reports.count_page(ask, reader, gap);
         Some(FilterPage {
@@ -99,7 +104,7 @@ impl Home {
             first,
             count: count as u32,
             first_name: names,
-            head,
+            head: read_to,
             snapshot_end: reader.snapshot_end,
             losses_before: reader.losses_before,
             epoch: self.logs.epoch,
@@ -127,11 +132,11 @@ impl Home {
                 number,
             } => {
                 let row = self.topics.rows.get(topic);
-                let latest = reader.newest == 0 && keeps_latest(rules, row.rule);
-                let wanted = offset > reader.snapshot_end || latest;
-                let told = number > reader.losses_before && wanted;
-                draft.lost_if(
-                    told && draft.matches(self.topics.names.get(row.name)),
+                let keeps_latest = reader.newest == 0 && keeps_latest(rules, row.rule);
+                let is_wanted = offset > reader.snapshot_end || keeps_latest;
+                let causes_gap = number > reader.losses_before && is_wanted;
+                draft.loss_if(
+                    causes_gap && draft.matches(self.topics.names.get(row.name)),
                     topic,
                 )
             }
@@ -144,12 +149,12 @@ impl Home {
             } => {
                 let row = self.topics.rows.get(topic);
                 let name = self.topics.names.get(row.name);
-                let gone = log.is_expired(id, now.unix_s);
-                let reaches = |lost| offset <= lost;
-                let shown = rule != rules.retained()
+                let is_expired = log.is_expired(id, now.unix_s);
+                let is_lost = |lost| offset <= lost;
+                let is_readable = rule != rules.retained()
                     || offset <= reader.snapshot_end
-                    || log.last_lost_offset(row.log).is_none_or(reaches);
-                if !shown || gone || !draft.matches(name) {
+                    || log.last_lost_offset(row.log).is_none_or(is_lost);
+                if !is_readable || is_expired || !draft.matches(name) {
                     return ItemResult::Passed;
                 }
                 let in_snapshot = reader.newest > 0 && offset <= reader.snapshot_end;
@@ -159,17 +164,17 @@ impl Home {
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
                     // A message that is too old counts as lost, even if it is still in the log. A reader without a position gets a gap only
                     // for losses after `offset_when_asked`.
-                    let told = reader.losses_before == 0
+                    let causes_gap = reader.losses_before == 0
                         || draft.ask.is_next_page
                         || offset > reader.offset_when_asked;
-                    let told = told && !in_snapshot;
-                    return draft.lost_if(told, topic);
+                    let causes_gap = causes_gap && !in_snapshot;
+                    return draft.loss_if(causes_gap, topic);
                 }
                 let bytes = log.bytes_of(id);
                 if draft.must_wait(bytes, &self.turn_limits) {
                     return ItemResult::Large;
                 }
-                if !draft.takes(bytes, &self.turn_limits) {
+                if !draft.count_if_it_fits(bytes, &self.turn_limits) {
                     return ItemResult::Full;
                 }
                 let record = log.copy(id, frames);
@@ -182,7 +187,7 @@ impl Home {
     }
 
     /// Drops expired messages of a partition before a page is read: at most as many as a page may examine.
-    fn expire_some(&mut self, partition_index: usize, rules: &Rules, now: Now) {
+    fn remove_expired_before_page(&mut self, partition_index: usize, rules: &Rules, now: Now) {
         let mut limit = self.turn_limits.page_entries;
         for number in 0..rules.retained() {
             limit -= self.expire_rule(partition_index, number, rules, now, limit);
@@ -212,11 +217,11 @@ impl Reports {
     /// Counts the gap or the resumption of a subscriber. All partitions answer the subscriber, so only partition 0 counts a resumption, or a gap with
     /// which the subscription begins. A gap that is found by reading is counted in its partition.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
-        let leads = reader.partition == 0;
+        let is_first_partition = reader.partition == 0;
         if gap {
-            self.stats.gaps += u64::from(leads || !reader.gap);
+            self.stats.gaps += u64::from(is_first_partition || !reader.has_gap);
         } else if matches!(ask.since, Since::At(_)) && !ask.is_next_page {
-            self.stats.resumes += u64::from(leads);
+            self.stats.resumes += u64::from(is_first_partition);
         }
     }
 }
@@ -227,15 +232,15 @@ struct UnfinishedPage<'a> {
     filters: &'a [&'a [u8]],
     reader: Reader,
     /// The offsets of the losses of forgotten topics for which the reader still must get a gap, in ascending order.
-    forgotten: VecDeque<u64>,
+    forgotten_losses: VecDeque<u64>,
     gap: bool,
     /// A topic that has lost a message of this page.
-    lost: Option<u32>,
+    lossy_topic: Option<u32>,
     /// The number of messages, and their bytes.
     count: usize,
     bytes: usize,
     /// Whether the page must wait if it begins with a large message.
-    large_waits: bool,
+    must_large_wait: bool,
 }
 
 /// The result of reading an item.
@@ -262,20 +267,20 @@ impl<'a> UnfinishedPage<'a> {
             ask,
             filters,
             reader,
-            forgotten,
-            gap: reader.gap,
-            lost: None,
+            forgotten_losses: forgotten,
+            gap: reader.has_gap,
+            lossy_topic: None,
             count: 0,
             bytes: 0,
-            large_waits,
+            must_large_wait: large_waits,
         }
     }
 
-    fn lost_if(&mut self, lost: bool, topic: u32) -> ItemResult {
+    fn loss_if(&mut self, lost: bool, topic: u32) -> ItemResult {
         if !lost {
             return ItemResult::Passed;
         }
-        self.lost = Some(topic);
+        self.lossy_topic = Some(topic);
         ItemResult::Lost
     }
 
@@ -287,35 +292,35 @@ impl<'a> UnfinishedPage<'a> {
 
     /// Turns losses of forgotten topics up to this offset into a gap, and returns true. If the page has messages already, returns false, since a gap
     /// must come before the messages of its page: then the gap begins the next page.
-    fn passes_forgotten(&mut self, offset: u64) -> bool {
+    fn note_forgotten_losses(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;
-        if !self.forgotten.front().is_some_and(is_due) {
+        if !self.forgotten_losses.front().is_some_and(is_due) {
             return true;
         }
         if self.count > 0 {
             return false;
         }
         self.gap = true;
-        while self.forgotten.front().is_some_and(is_due) {
-            self.forgotten.pop_front();
+        while self.forgotten_losses.front().is_some_and(is_due) {
+            self.forgotten_losses.pop_front();
         }
         true
     }
 
     /// Whether the page must wait, because it begins with this message and the message is large.
     fn must_wait(&self, bytes: usize, turn_limits: &TurnLimits) -> bool {
-        self.large_waits && self.count == 0 && bytes > turn_limits.page_bytes
+        self.must_large_wait && self.count == 0 && bytes > turn_limits.page_bytes
     }
 
     /// Counts a message of this size and returns true, if the page has room. An empty page always has room.
-    fn takes(&mut self, bytes: usize, turn_limits: &TurnLimits) -> bool {
-        let most = if self.ask.poll {
+    fn count_if_it_fits(&mut self, bytes: usize, turn_limits: &TurnLimits) -> bool {
+        let messages_max = if self.ask.poll {
             1
         } else {
             turn_limits.page_messages
         };
-        let fits =
-            self.count < most && (self.count == 0 || self.bytes + bytes <= turn_limits.page_bytes);
+        let fits = self.count < messages_max
+            && (self.count == 0 || self.bytes + bytes <= turn_limits.page_bytes);
         if fits {
             (self.count, self.bytes) = (self.count + 1, self.bytes + bytes);
         }
@@ -324,7 +329,7 @@ impl<'a> UnfinishedPage<'a> {
 }
 
 /// The cursor over the lists of these rules and of retained messages, and the offset after which each loss causes a gap.
-fn begin_filters(
+fn open_cursor(
     log: &Log,
     matching_rules: &[u8],
     reader: Reader,
@@ -340,9 +345,14 @@ fn begin_filters(
         .map(|number| (*number, start(latest(number))));
     // The list of retained messages comes last. A retained message that is also in its topic's log is read from the log and skipped in this list,
     // even if a page ends in between.
-    let retained = reader.retained.then_some((rules.retained(), reader.start));
-    let lost = start(matching_rules.iter().any(latest));
-    (log.arrivals(lists.chain(retained), lost), lost)
+    let retained = reader
+        .gets_retained
+        .then_some((rules.retained(), reader.start));
+    let losses_after = start(matching_rules.iter().any(latest));
+    (
+        log.arrivals(lists.chain(retained), losses_after),
+        losses_after,
+    )
 }
 
 /// The rules that may govern topics which match the filters. A rule with the filter `#` also governs topics that begin with `$`, so it is always

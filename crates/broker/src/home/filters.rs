@@ -30,7 +30,7 @@ use crate::mail::{AttachFilters, AttachOutcome, FilterPage, Tell};
 
 impl Subscriptions {
     /// Unregisters a filter of a shard that no longer has subscribers of the filter.
-    pub(crate) fn leave_filter(&mut self, from: ShardId, filter: &[u8]) {
+    pub(crate) fn remove_filter(&mut self, from: ShardId, filter: &[u8]) {
         self.filters.remove(filter, from);
     }
 }
@@ -44,17 +44,17 @@ impl Home {
         from: ShardId,
         ask: &AttachFilters,
         names: &[u8],
-        each: Option<&[Since]>,
+        positions: Option<&[Since]>,
         context: &mut HomeContext<'_>,
     ) {
         let filters = split(names);
         self.steps.add(filters.len());
-        let mut refused = None;
+        let mut refusal = None;
         if !ask.is_next_page && from != context.lanes.me {
             for filter in &filters {
                 let filters = &mut self.subscriptions.filters;
                 let added = filters.add(filter, from, ask.party.number());
-                refused = refused.or(added.err());
+                refusal = refusal.or(added.err());
             }
         }
         let mut names = FilterNames::new(
@@ -65,23 +65,23 @@ impl Home {
             if ask.partition.is_some_and(|one| one != partition) {
                 continue;
             }
-            if let Some(reason) = refused {
+            if let Some(reason) = refusal {
                 self.logs
                     .refuse_filters(from, ask, partition, reason, context.lanes);
                 continue;
             }
-            let since = each.and_then(|each| each.get(partition_index));
+            let since = positions.and_then(|each| each.get(partition_index));
             let since = since.copied().unwrap_or(ask.since);
             let ask = AttachFilters {
                 partition: Some(partition),
-                since: self.logs.in_current_life(since, partition_index),
+                since: self.logs.to_current_life(since, partition_index),
                 ..*ask
             };
-            self.attach_filters_to(partition, from, &ask, &mut names, &filters, context);
+            self.attach_filters_in_partition(partition, from, &ask, &mut names, &filters, context);
         }
     }
 
-    fn attach_filters_to(
+    fn attach_filters_in_partition(
         &mut self,
         partition: PartitionId,
         from: ShardId,
@@ -93,9 +93,9 @@ impl Home {
         self.steps.add(1);
         let partition_index = self.logs.placement.place_at_home(partition);
         self.logs.partitions[partition_index].log.losses.watch();
-        let reader = self.logs.reader(ask, partition);
+        let reader = self.logs.new_reader(ask, partition);
         if let Some(offset) = self.logs.offset_to_wait_for(ask.since, partition_index) {
-            let reading = PendingPage::Filters {
+            let pending_page = PendingPage::Filters {
                 from,
                 ask: *ask,
                 names: names.share(),
@@ -103,12 +103,12 @@ impl Home {
                     start: offset,
                     snapshot_end: 0,
                     losses_before: 0,
-                    gap: false,
-                    retained: false,
+                    has_gap: false,
+                    gets_retained: false,
                     ..reader
                 },
             };
-            return self.wait_for_log(reading, partition_index, offset);
+            return self.wait_for_log(pending_page, partition_index, offset);
         }
         // A subscriber that begins with live messages reads no past messages, so it need not wait for the pages of others.
         if reader.start < self.logs.partitions[partition_index].sequence
@@ -119,7 +119,7 @@ impl Home {
                 .page_queue
                 .queue_filters(from, ask, names, reader, false);
         }
-        if !self.tell_match_page(from, ask, filters, reader, context) {
+        if !self.send_filter_page(from, ask, filters, reader, context) {
             let names = names.share();
             self.page_queue
                 .queue_filters(from, ask, names, reader, true);
@@ -127,7 +127,7 @@ impl Home {
     }
 
     /// Reads and sends a page; returns false if the page must wait in the queue of pages with large messages.
-    pub(super) fn tell_match_page(
+    pub(super) fn send_filter_page(
         &mut self,
         from: ShardId,
         ask: &AttachFilters,
@@ -135,7 +135,7 @@ impl Home {
         reader: Reader,
         context: &mut HomeContext<'_>,
     ) -> bool {
-        let Some(page) = self.match_page(ask, filters, reader, context) else {
+        let Some(page) = self.read_filter_page(ask, filters, reader, context) else {
             return false;
         };
         let (to, serial) = (ask.to, ask.serial);
@@ -173,7 +173,7 @@ impl Logs {
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 
-    pub(super) fn reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
+    pub(super) fn new_reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
         let partition_index = self.placement.place_at_home(partition);
         let Partition {
             log,
@@ -189,8 +189,8 @@ impl Logs {
             snapshot_end,
             newest: ask.newest,
             losses_before,
-            gap,
-            retained,
+            has_gap: gap,
+            gets_retained: retained,
             offset_when_asked: sequence,
         };
         match ask.since {
@@ -204,9 +204,9 @@ impl Logs {
             {
                 if ask.is_next_page {
                     // A subscriber past its initial snapshot does not get the retained messages again.
-                    let begins = ask.losses_before > 0
+                    let is_in_snapshot = ask.losses_before > 0
                         && (ask.snapshot_end == 0 || offset < ask.snapshot_end);
-                    let retained = begins && ask.newest == 0;
+                    let retained = is_in_snapshot && ask.newest == 0;
                     reader(offset, ask.snapshot_end, ask.losses_before, false, retained)
                 } else {
                     reader(offset, 0, 0, false, false)

@@ -32,7 +32,7 @@ use crate::mail::{InterestChanges, ReplyTo};
 use crate::store::slab::NONE;
 
 /// The maximum number of topics whose interest ends in one turn, since all followers are told of each end. The others wait for later turns.
-const ENDS_AT_ONCE: usize = 64;
+const ENDS_PER_TURN_MAX: usize = 64;
 /// The maximum number of topics of other nodes that one order examines. This takes some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
 
@@ -41,19 +41,19 @@ impl Home {
     pub(crate) fn follow(&mut self, shard: ShardId, to: ReplyTo, party: Party, filter: &[u8]) {
         let key = FollowerKey::Connection(shard, to);
         self.interest.followers.add(key, [filter.into()].into());
-        self.follow_on(shard, to, party);
+        self.continue_snapshot(shard, to, party);
     }
 
     /// Reads or queues the next page of a snapshot.
-    pub(crate) fn follow_on(&mut self, shard: ShardId, to: ReplyTo, party: Party) {
+    pub(crate) fn continue_snapshot(&mut self, shard: ShardId, to: ReplyTo, party: Party) {
         match self.page_queue.must_queue(&self.turn_limits) {
             true => self.page_queue.queue_interest(shard, to, party),
-            false => self.next_page(shard, to),
+            false => self.read_next_page(shard, to),
         }
     }
 
     /// Removes a follower, because its connection does not follow any more.
-    pub(crate) fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
+    pub(crate) fn remove_follower(&mut self, shard: ShardId, to: ReplyTo) {
         let was_there = self
             .interest
             .followers
@@ -62,26 +62,26 @@ impl Home {
     }
 
     /// Reads the next page, unless the follower has left meanwhile.
-    pub(super) fn next_page(&mut self, shard: ShardId, to: ReplyTo) {
+    pub(super) fn read_next_page(&mut self, shard: ShardId, to: ReplyTo) {
         if let Some(mut follower) = self
             .interest
             .followers
             .take(FollowerKey::Connection(shard, to))
         {
-            self.walk_snapshot(&mut follower);
-            self.interest.followers.put_page(follower);
+            self.read_snapshot_page(&mut follower);
+            self.interest.followers.put_with_page(follower);
         }
     }
 
     /// Continues a snapshot by one page.
-    fn walk_snapshot(&self, follower: &mut Follower) {
+    fn read_snapshot_page(&self, follower: &mut Follower) {
         for _ in 0..self.turn_limits.interest_page_topics {
             if follower.news.len() >= self.turn_limits.page_bytes {
                 return;
             }
             self.steps.add(1);
             follower.cursor = match &follower.cursor {
-                SnapshotCursor::Whole => return,
+                SnapshotCursor::Complete => return,
                 SnapshotCursor::Row(id) if *id < self.topics.rows.end() => {
                     let id = *id;
                     if self.has_interest(id) {
@@ -89,11 +89,11 @@ impl Home {
                     }
                     SnapshotCursor::Row(id + 1)
                 }
-                SnapshotCursor::Row(_) if follower.is_node() => SnapshotCursor::Whole,
-                SnapshotCursor::Row(_) => self.next_name(follower, &[]),
+                SnapshotCursor::Row(_) if follower.is_node() => SnapshotCursor::Complete,
+                SnapshotCursor::Row(_) => self.push_next_name(follower, &[]),
                 SnapshotCursor::Name(last) => {
                     let last = last.clone();
-                    self.next_name(follower, &last)
+                    self.push_next_name(follower, &last)
                 }
             };
         }
@@ -101,11 +101,11 @@ impl Home {
 
     /// Tells the follower the next topic of another node. If the topic also has interest here, the follower was told when the cursor passed the
     /// topic's row. Returns the cursor after that topic.
-    fn next_name(&self, follower: &mut Follower, last: &[u8]) -> SnapshotCursor {
+    fn push_next_name(&self, follower: &mut Follower, last: &[u8]) -> SnapshotCursor {
         let Some(name) = self.interest.remote.behind(last) else {
-            return SnapshotCursor::Whole;
+            return SnapshotCursor::Complete;
         };
-        if !self.has_interest_here(name) {
+        if !self.has_local_interest(name) {
             follower.push(true, name);
         }
         SnapshotCursor::Name(name.into())
@@ -113,57 +113,60 @@ impl Home {
 
     /// Whether the topic in this row has interest at this node.
     fn has_interest(&self, id: u32) -> bool {
-        self.topics.rows.get(id).carrier != NONE || self.interest.followers.lingers(id)
+        self.topics.rows.get(id).carrier != NONE
+            || self.interest.followers.has_lingering_interest(id)
     }
 
-    fn has_interest_here(&self, name: &[u8]) -> bool {
+    fn has_local_interest(&self, name: &[u8]) -> bool {
         let found = self.topics.find(self.topics.hash_of(name), name);
         found.is_some_and(|id| self.has_interest(id))
     }
 
-    fn tell_interest(&mut self, id: u32, begins: bool) {
+    fn push_interest_change(&mut self, id: u32, begins: bool) {
         let name = self.topics.names.get(self.topics.rows.get(id).name);
         let remote = self.interest.remote.has(name);
         let followers = self.interest.followers.len() as usize;
         self.steps.add(followers.div_ceil(FILTERS_PER_STEP));
-        self.interest.followers.tell(id, name, begins, remote);
+        self.interest
+            .followers
+            .push_local_change(id, name, begins, remote);
     }
 
     /// Begins the interest of a topic that has got its first subscriber.
-    pub(super) fn first_subscriber_came(&mut self, id: u32) {
+    pub(super) fn begin_interest(&mut self, id: u32) {
         if !self.interest.followers.stop_lingering(id) {
-            self.tell_interest(id, true);
+            self.push_interest_change(id, true);
         }
     }
 
     /// Lets the interest of a topic that has lost its last subscriber end, at once or after the debounce.
-    pub(super) fn last_subscriber_left(&mut self, id: u32, now: Now) {
+    pub(super) fn end_interest(&mut self, id: u32, now: Now) {
         if !self.interest.followers.linger(id, now) {
-            self.tell_interest(id, false);
+            self.push_interest_change(id, false);
         }
     }
 
     /// Ends the interest of a topic without subscribers, because the debounce is over or because the topic is about to be forgotten.
     pub(super) fn end_lingering_interest(&mut self, id: u32) {
         if self.interest.followers.stop_lingering(id) {
-            self.tell_interest(id, false);
+            self.push_interest_change(id, false);
         }
     }
 
     /// Sends followers their news; returns whether more is due already.
-    pub(crate) fn tell_followers(&mut self, now: Now, lanes: &mut Lanes) -> bool {
+    pub(crate) fn send_interest_news(&mut self, now: Now, lanes: &mut Lanes) -> bool {
         if self.interest.followers.is_empty() {
             return false;
         }
-        let more = self.end_interest(now);
-        self.interest.followers.tell_news(lanes);
-        more
+        let has_more = self.end_due_interest(now);
+        self.interest.followers.send_news(lanes);
+        has_more
     }
 
-    fn end_interest(&mut self, now: Now) -> bool {
-        for _ in 0..ENDS_AT_ONCE {
+    fn end_due_interest(&mut self, now: Now) -> bool {
+        for _ in 0..ENDS_PER_TURN_MAX {
             self.steps.add(1 + self.interest.followers.len() as usize);
-            match self.interest.followers.next_end(now) {
+            match self.interest.followers.next_ending_topic(now) {
                 Some(id) => self.end_lingering_interest(id),
                 None => return false,
             }
@@ -172,21 +175,21 @@ impl Home {
     }
 
     /// Carries out a cluster node's order about interest.
-    pub(crate) fn interest_order(&mut self, order: Interest) -> InterestReply {
+    pub(crate) fn handle_interest_order(&mut self, order: Interest) -> InterestReply {
         match order {
             Interest::Filters => InterestReply::Filters(self.interest.followers.filters()),
             Interest::Next(stream, filters) => {
                 InterestReply::Changes(self.next_news(stream, filters))
             }
             Interest::End(stream) => {
-                self.end_news(stream);
+                self.end_news_stream(stream);
                 InterestReply::Done
             }
             Interest::ApplyRemote(stream, news) => {
-                InterestReply::Refused(self.take_remote(stream, &news))
+                InterestReply::Refused(self.apply_remote_news(stream, &news))
             }
             Interest::DropStream(stream, from) => {
-                InterestReply::Dropped(self.forget_remote(stream, from))
+                InterestReply::Dropped(self.drop_remote_stream(stream, from))
             }
         }
     }
@@ -204,7 +207,7 @@ impl Home {
         }
         let mut follower = self.interest.followers.take(key)?;
         if !self.page_queue.must_queue(&self.turn_limits) {
-            self.walk_snapshot(&mut follower);
+            self.read_snapshot_page(&mut follower);
         }
         let news = follower.take_news();
         self.interest.followers.put(follower);
@@ -215,24 +218,24 @@ impl Home {
     }
 
     /// Ends a stream of news.
-    pub(crate) fn end_news(&mut self, stream: u64) {
+    pub(crate) fn end_news_stream(&mut self, stream: u64) {
         self.interest.followers.remove(FollowerKey::Node(stream));
     }
 
     /// Applies another node's news; returns the number of topics without room.
-    fn take_remote(&mut self, stream: u8, news: &InterestChanges) -> u32 {
+    fn apply_remote_news(&mut self, stream: u8, news: &InterestChanges) -> u32 {
         let mut refused = 0;
         for (begins, name) in news.iter() {
             self.steps.add(1);
-            let changes = match begins {
+            let has_changed = match begins {
                 true => self
                     .interest
                     .remote
                     .begin(stream, name, self.topics.topics_max),
                 false => Some(self.interest.remote.end(stream, name)),
             };
-            match changes {
-                Some(true) => self.tell_remote(name, begins),
+            match has_changed {
+                Some(true) => self.push_remote_change(name, begins),
                 Some(false) => {}
                 None => refused += 1,
             }
@@ -240,22 +243,22 @@ impl Home {
         refused
     }
 
-    fn tell_remote(&mut self, name: &[u8], begins: bool) {
-        if !self.has_interest_here(name) {
-            self.interest.followers.tell_remote(name, begins);
+    fn push_remote_change(&mut self, name: &[u8], begins: bool) {
+        if !self.has_local_interest(name) {
+            self.interest.followers.push_remote_change(name, begins);
         }
     }
 
     /// Removes a stream from some topics after `from`. Returns the last topic examined; `None` if there are no further topics.
-    fn forget_remote(&mut self, stream: u8, mut from: Box<[u8]>) -> Option<Box<[u8]>> {
+    fn drop_remote_stream(&mut self, stream: u8, mut last_name: Box<[u8]>) -> Option<Box<[u8]>> {
         for _ in 0..NAMES_PER_ORDER {
             self.steps.add(1);
-            from = self.interest.remote.behind(&from)?.into();
-            if self.interest.remote.end(stream, &from) {
-                self.tell_remote(&from, false);
+            last_name = self.interest.remote.behind(&last_name)?.into();
+            if self.interest.remote.end(stream, &last_name) {
+                self.push_remote_change(&last_name, false);
             }
         }
-        Some(from)
+        Some(last_name)
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) enum SnapshotCursor {
     /// The snapshot contains all rows, and the topics of other nodes up to this name.
     Name(Box<[u8]>),
     /// The snapshot is complete.
-    Whole,
+    Complete,
 }
 
 pub(super) struct Follower {
@@ -54,9 +54,9 @@ pub(super) struct Follower {
     pub cursor: SnapshotCursor,
     pub news: InterestChanges,
     /// Whether `news` contains live changes or a page of the snapshot.
-    part: InterestPart,
+    news_part: InterestPart,
     /// Whether news was dropped for lack of room.
-    lost: bool,
+    has_lost_news: bool,
 }
 
 impl Follower {
@@ -69,7 +69,7 @@ impl Follower {
     fn is_past_row(&self, topic: u32) -> bool {
         match self.cursor {
             SnapshotCursor::Row(next) => topic < next,
-            SnapshotCursor::Name(_) | SnapshotCursor::Whole => true,
+            SnapshotCursor::Name(_) | SnapshotCursor::Complete => true,
         }
     }
 
@@ -78,7 +78,7 @@ impl Follower {
         match &self.cursor {
             SnapshotCursor::Row(_) => false,
             SnapshotCursor::Name(last) => name <= &last[..],
-            SnapshotCursor::Whole => !self.is_node(),
+            SnapshotCursor::Complete => !self.is_node(),
         }
     }
 
@@ -87,26 +87,26 @@ impl Follower {
         if !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
             return;
         }
-        self.lost |= self.is_node() && self.news.len() >= NODE_NEWS_BYTES_MAX;
-        if !self.lost {
+        self.has_lost_news |= self.is_node() && self.news.len() >= NODE_NEWS_BYTES_MAX;
+        if !self.has_lost_news {
             self.news.push(begins, name);
         }
     }
 
     /// Takes the news, and returns whether more of the snapshot is left. `None` if news was lost.
     pub fn take_news(&mut self) -> Option<(InterestChanges, bool)> {
-        let more = !matches!(self.cursor, SnapshotCursor::Whole);
-        (!self.lost).then(|| (core::mem::take(&mut self.news), more))
+        let has_more = !matches!(self.cursor, SnapshotCursor::Complete);
+        (!self.has_lost_news).then(|| (core::mem::take(&mut self.news), has_more))
     }
 }
 
 /// All followers, and the news that waits for them.
 pub(super) struct Followers {
-    list: Vec<Follower>,
+    followers: Vec<Follower>,
     /// Topics without subscribers whose interest has not ended, with the second of its end.
-    lingering: BTreeMap<u32, u32>,
-    /// The entries of `lingering` as pairs of end and topic, ordered by the end.
-    ends: BTreeSet<(u32, u32)>,
+    end_by_topic: BTreeMap<u32, u32>,
+    /// The entries of `end_by_topic` as pairs of end and topic, ordered by the end.
+    topics_by_end: BTreeSet<(u32, u32)>,
     /// Seconds for which interest outlives the last subscriber.
     pub debounce_s: u32,
     has_news: bool,
@@ -115,43 +115,43 @@ pub(super) struct Followers {
 impl Followers {
     pub fn new(debounce_s: u32) -> Self {
         Followers {
-            list: Vec::new(),
-            lingering: BTreeMap::new(),
-            ends: BTreeSet::new(),
+            followers: Vec::new(),
+            end_by_topic: BTreeMap::new(),
+            topics_by_end: BTreeSet::new(),
             debounce_s,
             has_news: false,
         }
     }
 
     pub fn len(&self) -> u32 {
-        self.list.len() as u32
+        self.followers.len() as u32
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.followers.is_empty()
     }
 
-    pub fn lingers(&self, topic: u32) -> bool {
-        !self.lingering.is_empty() && self.lingering.contains_key(&topic)
+    pub fn has_lingering_interest(&self, topic: u32) -> bool {
+        !self.end_by_topic.is_empty() && self.end_by_topic.contains_key(&topic)
     }
 
     /// Adds a follower.
     pub fn add(&mut self, key: FollowerKey, filters: Vec<Box<[u8]>>) {
-        self.list.push(Follower {
+        self.followers.push(Follower {
             key,
             filters,
             cursor: SnapshotCursor::Row(0),
             news: InterestChanges::default(),
-            part: InterestPart::Live,
-            lost: false,
+            news_part: InterestPart::Live,
+            has_lost_news: false,
         });
     }
 
     /// Removes a follower; returns whether there was one.
     pub fn remove(&mut self, key: FollowerKey) -> bool {
         let was_there = self.take(key).is_some();
-        if self.list.is_empty() {
+        if self.followers.is_empty() {
             *self = Followers::new(self.debounce_s);
         }
         was_there
@@ -159,18 +159,18 @@ impl Followers {
 
     /// Takes a follower out; the caller must put it back.
     pub fn take(&mut self, key: FollowerKey) -> Option<Follower> {
-        let place = self.list.iter().position(|it| it.key.matches(key))?;
-        Some(self.list.swap_remove(place))
+        let index = self.followers.iter().position(|it| it.key.matches(key))?;
+        Some(self.followers.swap_remove(index))
     }
 
     pub fn put(&mut self, follower: Follower) {
-        self.list.push(follower);
+        self.followers.push(follower);
     }
 
     /// Puts back a follower whose news now contains a page of its snapshot.
-    pub fn put_page(&mut self, mut follower: Follower) {
-        follower.part = match follower.cursor {
-            SnapshotCursor::Whole => InterestPart::Last,
+    pub fn put_with_page(&mut self, mut follower: Follower) {
+        follower.news_part = match follower.cursor {
+            SnapshotCursor::Complete => InterestPart::Last,
             SnapshotCursor::Row(_) | SnapshotCursor::Name(_) => InterestPart::More,
         };
         self.has_news = true;
@@ -179,15 +179,15 @@ impl Followers {
 
     /// The filters that connections follow, without duplicates.
     pub fn filters(&self) -> BTreeSet<Box<[u8]>> {
-        let connections = self.list.iter().filter(|it| !it.is_node());
+        let connections = self.followers.iter().filter(|it| !it.is_node());
         connections.flat_map(|it| it.filters.clone()).collect()
     }
 
     /// Ends the lingering of a topic's interest, because the topic has a subscriber again or is forgotten. Returns whether the interest
     /// lingered.
     pub fn stop_lingering(&mut self, topic: u32) -> bool {
-        let end_s = self.lingering.remove(&topic);
-        end_s.is_some_and(|end_s| self.ends.remove(&(end_s, topic)))
+        let end_s = self.end_by_topic.remove(&topic);
+        end_s.is_some_and(|end_s| self.topics_by_end.remove(&(end_s, topic)))
     }
 
     /// Lets the interest of a topic that has lost its last subscriber linger. Returns false if there is no debounce, so interest ends at
@@ -198,16 +198,16 @@ impl Followers {
         }
         // One second more, since the current second has already begun.
         let end_s = now.s + self.debounce_s + 1;
-        if let Some(former) = self.lingering.insert(topic, end_s) {
-            self.ends.remove(&(former, topic));
+        if let Some(old_end_s) = self.end_by_topic.insert(topic, end_s) {
+            self.topics_by_end.remove(&(old_end_s, topic));
         }
-        self.ends.insert((end_s, topic));
+        self.topics_by_end.insert((end_s, topic));
         true
     }
 
     /// The next topic whose lingering interest ends now.
-    pub fn next_end(&mut self, now: Now) -> Option<u32> {
-        let (end_s, topic) = self.ends.first().copied()?;
+    pub fn next_ending_topic(&mut self, now: Now) -> Option<u32> {
+        let (end_s, topic) = self.topics_by_end.first().copied()?;
         (end_s <= now.s).then_some(topic)
     }
 
@@ -216,15 +216,15 @@ impl Followers {
     }
 
     /// Sends each connection its news.
-    pub fn tell_news(&mut self, lanes: &mut Lanes) {
+    pub fn send_news(&mut self, lanes: &mut Lanes) {
         if !core::mem::take(&mut self.has_news) {
             return;
         }
-        for follower in &mut self.list {
+        for follower in &mut self.followers {
             let FollowerKey::Connection(shard, to) = follower.key else {
                 continue;
             };
-            let part = core::mem::replace(&mut follower.part, InterestPart::Live);
+            let part = core::mem::replace(&mut follower.news_part, InterestPart::Live);
             if part == InterestPart::Live && follower.news.is_empty() {
                 continue;
             }
@@ -236,13 +236,13 @@ impl Followers {
     /// Whether no interest lingers.
     #[cfg(test)]
     pub fn nothing_lingers(&self) -> bool {
-        self.lingering.is_empty() && self.ends.is_empty()
+        self.end_by_topic.is_empty() && self.topics_by_end.is_empty()
     }
 
     /// Tells a change of interest at this node to the followers whose snapshot has passed the row. If a follower knows the topic from another node
     /// (`remote`), nothing changes for it, and it gets no news.
-    pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
-        for follower in &mut self.list {
+    pub fn push_local_change(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
+        for follower in &mut self.followers {
             if follower.is_past_row(topic) && !(remote && follower.is_past_name(name)) {
                 follower.push(begins, name);
                 self.has_news = true;
@@ -251,8 +251,8 @@ impl Followers {
     }
 
     /// Tells a change of interest at other nodes, in a topic that has no interest here.
-    pub fn tell_remote(&mut self, name: &[u8], begins: bool) {
-        for follower in &mut self.list {
+    pub fn push_remote_change(&mut self, name: &[u8], begins: bool) {
+        for follower in &mut self.followers {
             if follower.is_past_name(name) {
                 follower.push(begins, name);
                 self.has_news = true;

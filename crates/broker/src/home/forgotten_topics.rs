@@ -13,12 +13,28 @@ use crore_wire::topic;
 
 use crate::base::rules::Rules;
 
+/// The last loss of a topic, or the highest loss of a rule.
+#[derive(Clone, Copy, Default)]
+struct Loss {
+    /// The highest offset that is lost.
+    offset: u64,
+    /// The number of the loss.
+    number: u64,
+}
+
+/// A forgotten topic that has lost messages.
+struct NamedLoss {
+    loss: Loss,
+    rule: u8,
+    name: Box<[u8]>,
+}
+
 /// The losses of a partition's forgotten topics.
 pub(super) struct ForgottenTopics {
-    /// For each topic: offset and number of its last loss, its rule and its name. In the order in which the topics were forgotten.
-    named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
-    /// By rule: the highest offset and number of a loss that is remembered without a name.
-    by_rule: Vec<(u64, u64)>,
+    /// In the order in which the topics were forgotten.
+    named: VecDeque<NamedLoss>,
+    /// By rule: the highest offset and number of the losses that are remembered without a name.
+    by_rule: Vec<Loss>,
     named_max: usize,
 }
 
@@ -26,95 +42,96 @@ impl ForgottenTopics {
     pub fn new(rules: usize, named_max: usize) -> Self {
         ForgottenTopics {
             named: VecDeque::new(),
-            by_rule: alloc::vec![(0, 0); rules],
+            by_rule: alloc::vec![Loss::default(); rules],
             named_max,
         }
     }
 
-    /// Adds a forgotten topic that had lost messages.
-    pub fn add(&mut self, rule: u8, lost: u64, number: u64, name: &[u8]) {
+    /// Adds a forgotten topic whose last loss has this offset and number.
+    pub fn add(&mut self, rule: u8, offset: u64, number: u64, name: &[u8]) {
         if self.named.len() >= self.named_max
-            && let Some((lost, number, rule, _)) = self.named.pop_front()
+            && let Some(NamedLoss { loss, rule, .. }) = self.named.pop_front()
         {
-            self.note(rule, lost, number);
+            self.note(rule, loss.offset, loss.number);
         }
-        self.named.push_back((lost, number, rule, name.into()));
+        self.named.push_back(NamedLoss {
+            loss: Loss { offset, number },
+            rule,
+            name: name.into(),
+        });
     }
 
-    /// Notes a loss for a rule, by offset and number.
-    pub fn note(&mut self, rule: u8, lost: u64, number: u64) {
-        let of = &mut self.by_rule[rule as usize];
-        *of = (lost.max(of.0), number.max(of.1));
+    /// Notes a loss for a rule.
+    pub fn note(&mut self, rule: u8, offset: u64, number: u64) {
+        let highest = &mut self.by_rule[rule as usize];
+        highest.offset = highest.offset.max(offset);
+        highest.number = highest.number.max(number);
     }
 
     /// The highest offset of the losses that are noted for a rule.
-    pub fn lost_by(&self, rule: u8) -> u64 {
-        self.by_rule[usize::from(rule)].0
+    pub fn last_lost_of_rule(&self, rule: u8) -> u64 {
+        self.by_rule[usize::from(rule)].offset
     }
 
     /// Offset and number of the last loss of each topic remembered by name, and the name.
-    pub fn topics(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
+    pub fn named_losses(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
         let named = self.named.iter();
-        named.map(|(lost, number, _, name)| (*lost, *number, &name[..]))
+        named.map(|NamedLoss { loss, name, .. }| (loss.offset, loss.number, &name[..]))
     }
 
     /// The rules with losses, each with the highest offset.
     pub fn losses_by_rule(&self) -> impl Iterator<Item = (u8, u64)> {
-        let all = (0..).zip(self.by_rule.iter().map(|of| of.0));
-        all.filter(|(_, lost)| *lost > 0)
+        let offsets = (0..).zip(self.by_rule.iter().map(|loss| loss.offset));
+        offsets.filter(|(_, offset)| *offset > 0)
     }
 
     /// Notes a loss for the rule with this filter, or for all rules if no rule has that filter.
-    pub fn note_for_filter(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
-        self.note_numbered_for_filter(filter, lost, 0, rules);
+    pub fn note_for_filter(&mut self, filter: &[u8], offset: u64, rules: &Rules) {
+        self.note_numbered_for_filter(filter, Loss { offset, number: 0 }, rules);
     }
 
-    fn note_numbered_for_filter(&mut self, filter: &[u8], lost: u64, number: u64, rules: &Rules) {
-        let one = rules.with_filter(filter);
+    fn note_numbered_for_filter(&mut self, filter: &[u8], loss: Loss, rules: &Rules) {
+        let rule_with_filter = rules.with_filter(filter);
         for rule in 0..self.by_rule.len() as u8 {
-            if one.is_none_or(|one| one == rule) {
-                self.note(rule, lost, number);
+            if rule_with_filter.is_none_or(|it| it == rule) {
+                self.note(rule, loss.offset, loss.number);
             }
         }
     }
 
     /// Renumbers the rules. A loss noted for a rule that is gone is noted for all rules.
-    pub fn change_rules(&mut self, former: &Rules, rules: &Rules) {
-        let ForgottenTopics { named, by_rule, .. } = self;
-        for (_, _, rule, name) in named {
-            *rule = rules.number_for(name);
+    pub fn change_rules(&mut self, old_rules: &Rules, rules: &Rules) {
+        for topic in &mut self.named {
+            topic.rule = rules.number_for(&topic.name);
         }
-        let blamed = core::mem::replace(by_rule, alloc::vec![(0, 0); rules.count()]);
-        for (rule, (lost, number)) in (0..).zip(blamed).filter(|(_, of)| of.0 > 0) {
-            self.note_numbered_for_filter(former.get(rule).filter.as_bytes(), lost, number, rules);
+        let new_losses = alloc::vec![Loss::default(); rules.count()];
+        let old_losses = core::mem::replace(&mut self.by_rule, new_losses);
+        for (rule, loss) in (0..).zip(old_losses).filter(|(_, loss)| loss.offset > 0) {
+            self.note_numbered_for_filter(old_rules.get(rule).filter.as_bytes(), loss, rules);
         }
     }
 
     /// The offsets of losses that may concern these filters, in ascending order. Only losses after `offset` and with a number above
     /// `losses_before` are returned.
-    pub fn lost_behind(
+    pub fn losses_after(
         &self,
         offset: u64,
         losses_before: u64,
         rules: &[u8],
         filters: &[&[u8]],
     ) -> VecDeque<u64> {
-        let of_rules = rules.iter().map(|n| self.by_rule[*n as usize]);
         let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
+        let of_rules = rules.iter().map(|rule| self.by_rule[*rule as usize]);
+        // A loss that was noted without a number counts for each reader that gave a position.
+        let of_rules = of_rules.filter(|loss| losses_before == 0 || loss.number > losses_before);
         let named = self.named.iter();
-        let of_names = named
-            .filter(|(lost, number, _, name)| {
-                *lost > offset && *number > losses_before && matches(name)
-            })
-            .map(|(lost, ..)| *lost);
-        let mut all: Vec<u64> = of_rules
-            .filter(|(lost, number)| {
-                *lost > offset && (losses_before == 0 || *number > losses_before)
-            })
-            .map(|(lost, _)| lost)
-            .chain(of_names)
+        let of_names = named.filter(|it| it.loss.number > losses_before && matches(&it.name));
+        let mut offsets: Vec<u64> = of_rules
+            .chain(of_names.map(|it| it.loss))
+            .map(|loss| loss.offset)
+            .filter(|lost| *lost > offset)
             .collect();
-        all.sort_unstable();
-        all.into()
+        offsets.sort_unstable();
+        offsets.into()
     }
 }

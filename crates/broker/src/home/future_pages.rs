@@ -13,9 +13,9 @@ pub(super) type FuturePageKey = (usize, u64, u64);
 #[derive(Default)]
 pub(crate) struct FuturePages {
     /// The pages by partition, and by the offset at which they begin.
-    waiting: BTreeMap<FuturePageKey, PendingPage>,
+    pages: BTreeMap<FuturePageKey, PendingPage>,
     /// The number of the newest page.
-    count: u64,
+    newest_number: u64,
     names_bytes: usize,
 }
 
@@ -23,47 +23,52 @@ impl FuturePages {
     /// Heap bytes of all pages.
     pub fn bytes(&self) -> usize {
         let each = size_of::<(FuturePageKey, PendingPage)>();
-        self.waiting.len() * each + self.names_bytes
+        self.pages.len() * each + self.names_bytes
     }
 
     /// Adds a page that waits until the log of this partition has reached this offset.
-    pub fn push(&mut self, reading: PendingPage, partition_index: usize, offset: u64) {
-        self.count += 1;
-        self.names_bytes += reading.names_bytes();
-        self.waiting
-            .insert((partition_index, offset, self.count), reading);
+    pub fn push(&mut self, page: PendingPage, partition_index: usize, offset: u64) {
+        self.newest_number += 1;
+        self.names_bytes += page.names_bytes();
+        self.pages
+            .insert((partition_index, offset, self.newest_number), page);
     }
 
     /// The number of the newest page, if any page waits for this partition.
-    pub fn last_of(&self, partition_index: usize) -> Option<u64> {
+    pub fn newest_of(&self, partition_index: usize) -> Option<u64> {
         let mut of_partition = self
-            .waiting
+            .pages
             .range((partition_index, 0, 0)..(partition_index + 1, 0, 0));
-        of_partition.next().map(|_| self.count)
+        of_partition.next().map(|_| self.newest_number)
     }
 
     /// At most `limit` pages that wait for this partition, none newer than page `number`.
-    pub fn up_to(&self, partition_index: usize, number: u64, limit: usize) -> Vec<FuturePageKey> {
+    pub fn keys_up_to(
+        &self,
+        partition_index: usize,
+        number: u64,
+        limit: usize,
+    ) -> Vec<FuturePageKey> {
         let of_partition = self
-            .waiting
+            .pages
             .range((partition_index, 0, 0)..(partition_index + 1, 0, 0));
-        let due = of_partition.map(|(due, _)| *due);
-        due.filter(|(_, _, count)| *count <= number)
+        let keys = of_partition.map(|(due, _)| *due);
+        keys.filter(|(_, _, count)| *count <= number)
             .take(limit)
             .collect()
     }
 
     /// The first page for this partition that begins at this offset or before it.
-    pub fn first_until(&self, partition_index: usize, offset: u64) -> Option<FuturePageKey> {
-        let mut due = self
-            .waiting
+    pub fn first_key_until(&self, partition_index: usize, offset: u64) -> Option<FuturePageKey> {
+        let mut reached = self
+            .pages
             .range((partition_index, 0, 0)..=(partition_index, offset, u64::MAX));
-        due.next().map(|(due, _)| *due)
+        reached.next().map(|(due, _)| *due)
     }
 
-    pub fn take(&mut self, due: &FuturePageKey) -> Option<PendingPage> {
-        let reading = self.waiting.remove(due)?;
-        self.names_bytes -= reading.names_bytes();
-        Some(reading)
+    pub fn take(&mut self, key: &FuturePageKey) -> Option<PendingPage> {
+        let page = self.pages.remove(key)?;
+        self.names_bytes -= page.names_bytes();
+        Some(page)
     }
 }

@@ -13,12 +13,12 @@ use crate::base::settings::RetentionMode;
 
 impl Home {
     /// Counts a subscriber that gets a gap because the topic's log no longer has all of its messages.
-    pub(super) fn count_short_log(&mut self, id: u32, rules: &Rules) {
+    pub(super) fn count_gap(&mut self, id: u32, rules: &Rules) {
         self.reports.stats.short_logs += 1;
         if self.reports.notices.has(Notice::ShortLog) {
             return;
         }
-        let setting = self.shortened_by(id, rules);
+        let setting = self.why_log_is_short(id, rules);
         let name = self.topics.names.get(self.topics.rows.get(id).name);
         self.reports
             .notices
@@ -27,7 +27,7 @@ impl Home {
 
     /// Text for the operator: why the topic's log is short. This is damage of the log, or the setting whose limit the log has reached, with
     /// the value of the setting. If no limit is reached, age or a purge has shortened the log; which of them is not recorded.
-    fn shortened_by(&self, id: u32, rules: &Rules) -> String {
+    fn why_log_is_short(&self, id: u32, rules: &Rules) -> String {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
         let partition = &self.logs.partitions[self.logs.partition_index_of(row)];
@@ -38,28 +38,29 @@ impl Home {
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
         // A limit counts as reached if one more message would exceed it.
-        let average = bytes / count.max(1) as usize;
-        let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
+        let average_bytes = bytes / count.max(1) as usize;
+        let rule_text = format!("(match = \"{}\"), topic ", rule.filter);
         let budget = self.logs.budget.bytes_max;
         match rule.keep {
             RetentionMode::Latest if count >= rule.keys_max => {
-                format!("rule.keys_max = {} {of_rule}", rule.keys_max)
+                format!("rule.keys_max = {} {rule_text}", rule.keys_max)
             }
             RetentionMode::Log if count >= rule.log_messages && !row.has(HAS_QOS_SUBSCRIPTION) => {
-                format!("rule.log_messages = {} {of_rule}", rule.log_messages)
+                format!("rule.log_messages = {} {rule_text}", rule.log_messages)
             }
-            _ if bytes + average > rule.log_bytes => {
-                format!("rule.log_bytes = {} {of_rule}", rule.log_bytes)
+            _ if bytes + average_bytes > rule.log_bytes => {
+                format!("rule.log_bytes = {} {rule_text}", rule.log_bytes)
             }
-            _ if self.logs.log_bytes() + average + budget / 64 > budget
+            _ if self.logs.log_bytes() + average_bytes + budget / 64 > budget
                 || self.logs.chunk_bytes() + budget / 64 > self.logs.chunk_bytes_max() =>
             {
                 String::from("limits.log_bytes, topic ")
             }
-            RetentionMode::Latest => format!("a purge {of_rule}"),
-            RetentionMode::Log => {
-                format!("a purge, or rule.log_age_s = {} {of_rule}", rule.log_age_s)
-            }
+            RetentionMode::Latest => format!("a purge {rule_text}"),
+            RetentionMode::Log => format!(
+                "a purge, or rule.log_age_s = {} {rule_text}",
+                rule.log_age_s
+            ),
         }
     }
 }

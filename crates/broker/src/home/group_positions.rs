@@ -20,7 +20,7 @@ const ENTRY_BYTES: usize = 2 * (size_of::<GroupKey>() + size_of::<Box<[Option<u6
 /// The positions in the log, by group and by the index of the partition at this home.
 #[derive(Default)]
 pub(crate) struct GroupPositions {
-    all: BTreeMap<GroupKey, Box<[Option<u64>]>>,
+    positions_by_group: BTreeMap<GroupKey, Box<[Option<u64>]>>,
     bytes: usize,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct DuePosition {
     pub offset: Option<u64>,
 }
 
-fn bytes_of(key: &GroupKey, partitions: usize) -> usize {
+fn entry_bytes(key: &GroupKey, partitions: usize) -> usize {
     ENTRY_BYTES + key.0.len() + key.1.len() + partitions * size_of::<Option<u64>>()
 }
 
@@ -46,7 +46,9 @@ impl GroupPositions {
 
     /// The recorded positions of a group, by index of the partition. Empty if none is recorded.
     pub fn get(&self, group: &GroupKey) -> &[Option<u64>] {
-        self.all.get(group).map_or(&[], |positions| positions)
+        self.positions_by_group
+            .get(group)
+            .map_or(&[], |positions| positions)
     }
 
     /// Sets the position of a group in one of `partitions` partitions; `None`: the group has ended.
@@ -57,19 +59,22 @@ impl GroupPositions {
         partitions: usize,
         offset: Option<u64>,
     ) {
-        let bytes = bytes_of(&group, partitions);
-        if offset.is_none() && !self.all.contains_key(&group) {
+        let bytes = entry_bytes(&group, partitions);
+        if offset.is_none() && !self.positions_by_group.contains_key(&group) {
             return;
         }
-        let positions = self.all.entry(group.clone()).or_insert_with(|| {
-            self.bytes += bytes;
-            alloc::vec![None; partitions].into_boxed_slice()
-        });
+        let positions = self
+            .positions_by_group
+            .entry(group.clone())
+            .or_insert_with(|| {
+                self.bytes += bytes;
+                alloc::vec![None; partitions].into_boxed_slice()
+            });
         if let Some(position) = positions.get_mut(partition_index) {
             *position = offset;
         }
         if positions.iter().all(Option::is_none) {
-            self.all.remove(&group);
+            self.positions_by_group.remove(&group);
             self.bytes -= bytes;
         }
     }
@@ -82,11 +87,15 @@ impl GroupPositions {
         after: Option<GroupKey>,
         block: &mut Block<'_>,
     ) -> Option<Option<GroupKey>> {
-        let mut last = after.clone();
+        let mut last_saved = after.clone();
         let is_left = |group: &GroupKey| after.as_ref().is_none_or(|after| group > after);
-        for (group, positions) in self.all.iter().filter(|(group, _)| is_left(group)) {
+        for (group, positions) in self
+            .positions_by_group
+            .iter()
+            .filter(|(group, _)| is_left(group))
+        {
             if block.is_full() {
-                return Some(last);
+                return Some(last_saved);
             }
             for (partition, offset) in partitions().zip(positions) {
                 let Some(offset) = offset else { continue };
@@ -96,17 +105,17 @@ impl GroupPositions {
                 out.field(&group.1);
                 out.number(*offset);
             }
-            last = Some(group.clone());
+            last_saved = Some(group.clone());
         }
         None
     }
 
-    /// Drops the positions of groups for which `keeps` returns false.
-    pub fn retain(&mut self, keeps: impl Fn(&GroupKey) -> bool) {
-        self.all.retain(|group, _| keeps(group));
-        let entries = self.all.iter();
+    /// Drops the positions of groups for which `is_kept` returns false.
+    pub fn retain(&mut self, is_kept: impl Fn(&GroupKey) -> bool) {
+        self.positions_by_group.retain(|group, _| is_kept(group));
+        let entries = self.positions_by_group.iter();
         self.bytes = entries
-            .map(|(group, positions)| bytes_of(group, positions.len()))
+            .map(|(group, positions)| entry_bytes(group, positions.len()))
             .sum();
     }
 }

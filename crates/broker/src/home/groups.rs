@@ -32,7 +32,7 @@ pub(super) struct GroupCursor {
     /// Messages up to this offset were given to members, do not concern the group, or are older than the group.
     pub offset: u64,
     /// Whether the log may have later messages for the group.
-    pub behind: bool,
+    pub is_behind: bool,
 }
 
 /// A shared subscription.
@@ -40,7 +40,7 @@ pub(super) struct Group {
     pub filter: Box<[u8]>,
     name: Arc<[u8]>,
     /// The filter's row in [`Groups::filters`].
-    row: u32,
+    filter_row: u32,
     /// The number of sessions that subscribe, with or without a connection.
     sessions: u32,
     members: Members,
@@ -53,13 +53,13 @@ pub(super) struct Group {
     /// Messages that members gave back.
     returned: VecDeque<Unacked>,
     /// If positions are recorded: the messages in flight to members, by index of the partition and offset.
-    given: BTreeMap<(usize, u64), Member>,
+    in_flight: BTreeMap<(usize, u64), Member>,
 }
 
 impl Group {
     /// Takes one credit from the next member with credit, and returns that member.
-    pub fn next(&mut self) -> Option<Member> {
-        self.members.next()
+    pub fn take_credit(&mut self) -> Option<Member> {
+        self.members.take_credit()
     }
 
     /// If positions are recorded: notes that the message with this offset of this partition was given to a member.
@@ -71,36 +71,36 @@ impl Group {
         member: Member,
     ) {
         if records {
-            self.given.insert((partition_index, offset), member);
+            self.in_flight.insert((partition_index, offset), member);
         }
     }
 
     /// The offset up to which all messages of this partition are delivered. `partition_index_of` gives the index of a topic's partition.
-    fn done_until(
+    fn delivered_until(
         &self,
         partition_index: usize,
         partition_index_of: impl Fn(&[u8]) -> usize,
     ) -> u64 {
         let given = self
-            .given
+            .in_flight
             .range((partition_index, 0)..=(partition_index, u64::MAX));
         let given = given.map(|((_, offset), _)| *offset).next();
         let returned = self.returned.iter();
         let returned =
             returned.filter(|unacked| partition_index_of(&unacked.topic) == partition_index);
-        let open = returned.map(|unacked| unacked.offset).chain(given).min();
+        let first_undelivered = returned.map(|unacked| unacked.offset).chain(given).min();
         let cursor = self.cursors[partition_index].offset;
-        open.map_or(cursor, |open| cursor.min(open.saturating_sub(1)))
+        first_undelivered.map_or(cursor, |open| cursor.min(open.saturating_sub(1)))
     }
 
     /// The partitions whose logs may have later messages for the group. Each call begins with another partition, so that all partitions are read
     /// equally.
-    pub fn behind(&mut self) -> Vec<usize> {
+    pub fn next_behind_partitions(&mut self) -> Vec<usize> {
         let count = self.cursors.len();
         let first = self.next_partition;
         self.next_partition = (first + 1) % count;
         let all = (0..count).map(move |n| (first + n) % count);
-        all.filter(|partition_index| self.cursors[*partition_index].behind)
+        all.filter(|partition_index| self.cursors[*partition_index].is_behind)
             .collect()
     }
 
@@ -115,42 +115,42 @@ impl Group {
 
     /// Heap bytes of the group and of its entry in the filter's list, without the topic names of returned messages.
     fn own_bytes(&self) -> usize {
-        ROW_BYTES
+        ENTRY_BYTES
             + self.filter.len()
             + self.name.len()
             + self.members.bytes()
             + size_of_val(&*self.cursors)
             + self.returned.capacity() * size_of::<Unacked>()
-            + self.given.len() * GIVEN_BYTES
+            + self.in_flight.len() * IN_FLIGHT_BYTES
     }
 
     /// Whether the group has messages to give and a member with credit.
-    fn waits(&self) -> bool {
+    fn can_give(&self) -> bool {
         (self.is_behind() || self.has_returned()) && self.has_credit()
     }
 
     /// Whether a log may have messages for the group.
     pub fn is_behind(&self) -> bool {
-        self.cursors.iter().any(|cursor| cursor.behind)
+        self.cursors.iter().any(|cursor| cursor.is_behind)
     }
 }
 
 /// Memory of a message that was given: leaves of a `BTreeMap` are two thirds full.
-const GIVEN_BYTES: usize = 3 * size_of::<((usize, u64), Member)>() / 2;
+const IN_FLIGHT_BYTES: usize = 3 * size_of::<((usize, u64), Member)>() / 2;
 /// The maximum number of groups whose positions one call compares with the recorded positions.
-const EXAMINED_MAX: usize = 256;
+const GROUPS_PER_CALL: usize = 256;
 
 /// Bytes of a group's entries in the tree of groups and in its filter's list. A new group number is always the highest, so the leaves of the tree are
 /// half full.
-const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
+const ENTRY_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
 /// The maximum number of sessions of a group in a snapshot: so low that the count cannot overflow when more sessions join.
-const MOST_SAVED_SESSIONS: u32 = 1 << 31;
+const SAVED_SESSIONS_MAX: u32 = 1 << 31;
 
 /// Bytes of a group with one member at one home, if no other group has the same filter.
 pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
     let member = size_of::<Member>() + size_of::<GroupCursor>();
-    ROW_BYTES
+    ENTRY_BYTES
         + lists::LIST_BYTES
         + member
         + name.len()
@@ -159,7 +159,7 @@ pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
 }
 
 /// Bytes of the topic names of returned messages.
-fn topics_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
+fn topic_name_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
     all.into_iter().map(|unacked| unacked.topic.len()).sum()
 }
 
@@ -176,7 +176,7 @@ pub(crate) struct GroupJoin<'a> {
 }
 
 /// A group as read from a snapshot.
-pub(super) struct Saved<'a> {
+pub(super) struct SavedGroup<'a> {
     pub filter: &'a [u8],
     name: &'a [u8],
     sessions: u32,
@@ -190,25 +190,25 @@ pub(super) struct Saved<'a> {
 pub(super) struct Groups {
     filters: Filters,
     lists: GroupsByFilter,
-    all: BTreeMap<u64, Group>,
+    groups: BTreeMap<u64, Group>,
     /// The number of the home's partitions.
-    partitions: usize,
+    partition_count: usize,
     /// The number of the newest group.
-    ids: u64,
+    newest_id: u64,
     /// Bytes of all groups, without the filters.
     bytes: usize,
     /// The groups that get the message being published.
     pub due: Vec<u64>,
     /// The lists (`groups/lists.rs`) of the late groups. They get the message being published in a later turn (a pass of the shard's loop).
-    late: Vec<u32>,
+    late_lists: Vec<u32>,
     /// Whether the page queue has an entry for the late groups.
-    late_queued: bool,
+    is_late_queued: bool,
     /// Whether the positions of groups are recorded in the log.
-    records: bool,
+    has_records: bool,
     /// The recorded positions.
-    pub positions: GroupPositions,
+    pub recorded_positions: GroupPositions,
     /// Groups that have begun or ended since their positions were last recorded.
-    changed: Vec<GroupKey>,
+    changed_keys: Vec<GroupKey>,
     /// The group to examine next.
     next_examined: u64,
     steps: Steps,
@@ -220,16 +220,16 @@ impl Groups {
         Groups {
             filters: Filters::new(seed, steps),
             lists: GroupsByFilter::default(),
-            all: BTreeMap::new(),
-            partitions,
-            ids: 0,
+            groups: BTreeMap::new(),
+            partition_count: partitions,
+            newest_id: 0,
             bytes: 0,
             due: Vec::new(),
-            late: Vec::new(),
-            late_queued: false,
-            records,
-            positions: GroupPositions::default(),
-            changed: Vec::new(),
+            late_lists: Vec::new(),
+            is_late_queued: false,
+            has_records: records,
+            recorded_positions: GroupPositions::default(),
+            changed_keys: Vec::new(),
             next_examined: 0,
             steps: steps.clone(),
         }
@@ -237,22 +237,22 @@ impl Groups {
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.groups.is_empty()
     }
 
     pub fn len(&self) -> u32 {
-        self.all.len() as u32
+        self.groups.len() as u32
     }
 
     /// Bytes of groups, filters, members and returned messages.
     pub fn bytes(&self) -> usize {
         let lists = self.filters.len() as usize * lists::LIST_BYTES;
-        self.bytes + lists + self.filters.bytes() + self.positions.bytes()
+        self.bytes + lists + self.filters.bytes() + self.recorded_positions.bytes()
     }
 
     /// Changes a group by `add`. Counts the bytes by which the group has grown, plus the bytes that `add` returns.
-    fn grow(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
-        if let Some(group) = self.all.get_mut(&id) {
+    fn change_and_count(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
+        if let Some(group) = self.groups.get_mut(&id) {
             let before = group.own_bytes();
             self.bytes += add(group);
             self.bytes += group.own_bytes() - before;
@@ -265,18 +265,18 @@ impl Groups {
     }
 
     /// Finds the groups that get a message; returns whether there are any.
-    pub fn find(&mut self, name: &[u8]) -> bool {
-        let (lists, due, late) = (&self.lists, &mut self.due, &mut self.late);
+    pub fn find_due(&mut self, name: &[u8]) -> bool {
+        let (lists, due, late) = (&self.lists, &mut self.due, &mut self.late_lists);
         due.clear();
         late.clear();
         let filters = &self.filters;
-        filters.matches(name, |row| lists.collect(filters.value(row), due, late));
+        filters.matches(name, |row| lists.push_due(filters.value(row), due, late));
         !(due.is_empty() && late.is_empty())
     }
 
     /// The filter and the name of a group.
-    pub fn share_of(&self, id: u64) -> Option<(&[u8], &[u8])> {
-        let group = self.all.get(&id)?;
+    pub fn filter_and_name_of(&self, id: u64) -> Option<(&[u8], &[u8])> {
+        let group = self.groups.get(&id)?;
         Some((&group.filter, &group.name))
     }
 
@@ -285,7 +285,7 @@ impl Groups {
         self.lists.find(self.filters.value(row), name)
     }
 
-    fn make(
+    fn create(
         &mut self,
         filter: &[u8],
         name: &[u8],
@@ -293,38 +293,39 @@ impl Groups {
         offsets: impl Iterator<Item = u64>,
     ) -> Option<u64> {
         let row = self.filters.open(filter, party).ok()?;
-        self.ids += 1;
-        let id = self.ids;
+        self.newest_id += 1;
+        let id = self.newest_id;
         let name: Arc<[u8]> = name.into();
         let list = (self.lists).add(self.filters.value(row), Arc::clone(&name), id);
         self.filters.set_value(row, list);
         let cursor = |offset| GroupCursor {
             offset,
-            behind: false,
+            is_behind: false,
         };
         let group = Group {
             filter: filter.into(),
             name,
-            row,
+            filter_row: row,
             sessions: 0,
             members: Members::default(),
             cursors: offsets.map(cursor).collect(),
             next_partition: 0,
             is_queued: false,
             returned: VecDeque::new(),
-            given: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
         };
-        if self.records {
-            self.changed.push((filter.into(), (&*group.name).into()));
+        if self.has_records {
+            self.changed_keys
+                .push((filter.into(), (&*group.name).into()));
         }
         self.bytes += group.own_bytes();
-        self.all.insert(id, group);
+        self.groups.insert(id, group);
         Some(id)
     }
 
     /// Adds a member. If the group does not exist, creates a group that begins after `offsets`, one for each partition. Returns the group,
     /// and whether the session was counted as a new one.
-    pub fn join(
+    pub fn add_member(
         &mut self,
         join: &GroupJoin<'_>,
         offsets: impl Iterator<Item = u64>,
@@ -340,9 +341,9 @@ impl Groups {
         let found = self.id_of(filter, name);
         // The group may have ended since the session subscribed. Then the session counts as new.
         let is_new_subscriber = is_new || found.is_none();
-        let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
+        let id = found.or_else(|| self.create(filter, name, party.number(), offsets));
         if let Some(id) = id {
-            self.grow(id, |group| {
+            self.change_and_count(id, |group| {
                 group.sessions += u32::from(is_new_subscriber);
                 group.members.add(member, party, credit);
                 0
@@ -353,13 +354,14 @@ impl Groups {
 
     /// Counts another session without a connection that subscribes to this group. A new group continues after its recorded positions or, in a
     /// partition without one, after the partition's last offset (`ends`).
-    pub fn add_session(&mut self, filter: &[u8], name: &[u8], ends: &[u64]) {
+    pub fn add_session(&mut self, filter: &[u8], name: &[u8], last_offsets: &[u64]) {
         let found = self.id_of(filter, name);
         let is_new = found.is_none();
-        let id = found.or_else(|| self.make(filter, name, RESTORED, ends.iter().copied()));
+        let id =
+            found.or_else(|| self.create(filter, name, RESTORED, last_offsets.iter().copied()));
         let key: GroupKey = (filter.into(), name.into());
-        let recorded = self.positions.get(&key);
-        let Some(group) = id.and_then(|id| self.all.get_mut(&id)) else {
+        let recorded = self.recorded_positions.get(&key);
+        let Some(group) = id.and_then(|id| self.groups.get_mut(&id)) else {
             return;
         };
         group.sessions += 1;
@@ -367,24 +369,24 @@ impl Groups {
             if let Some(offset) = offset.filter(|_| is_new) {
                 *cursor = GroupCursor {
                     offset: cursor.offset.min(offset),
-                    behind: true,
+                    is_behind: true,
                 };
             }
         }
     }
 
     /// Gives one credit back to a member, since the delivery of this message is complete. Returns false if the member has left.
-    pub fn credit(
+    pub fn return_credit(
         &mut self,
         id: u64,
         member: Member,
         (partition_index, offset): (usize, u64),
     ) -> bool {
-        let Some(group) = self.all.get_mut(&id) else {
+        let Some(group) = self.groups.get_mut(&id) else {
             return false;
         };
-        let was_given = group.given.remove(&(partition_index, offset)).is_some();
-        self.bytes -= usize::from(was_given) * GIVEN_BYTES;
+        let was_given = group.in_flight.remove(&(partition_index, offset)).is_some();
+        self.bytes -= usize::from(was_given) * IN_FLIGHT_BYTES;
         group.members.add_credit(member, 1)
     }
 
@@ -396,15 +398,15 @@ impl Groups {
     /// See [`Home::take_due_positions`](super::Home::take_due_positions). `partition_index_of` gives the index of a topic's partition.
     pub fn take_due_positions(
         &mut self,
-        moved: bool,
+        examines_all: bool,
         partition_index_of: impl Fn(&[u8]) -> usize,
     ) -> Vec<DuePosition> {
         let mut due = Vec::new();
-        for group in core::mem::take(&mut self.changed) {
+        for group in core::mem::take(&mut self.changed_keys) {
             match self.id_of(&group.0, &group.1) {
-                Some(id) => self.find_moved(id, &partition_index_of, &mut due),
+                Some(id) => self.push_changed_positions(id, &partition_index_of, &mut due),
                 None => {
-                    let positions = self.positions.get(&group).iter().enumerate();
+                    let positions = self.recorded_positions.get(&group).iter().enumerate();
                     let recorded = positions.filter(|(_, position)| position.is_some());
                     due.extend(recorded.map(|(partition_index, _)| DuePosition {
                         partition_index,
@@ -414,42 +416,42 @@ impl Groups {
                 }
             }
         }
-        if moved {
-            let next = self.all.range(self.next_examined..);
-            let ids: Vec<u64> = next.map(|(id, _)| *id).take(EXAMINED_MAX).collect();
+        if examines_all {
+            let next = self.groups.range(self.next_examined..);
+            let ids: Vec<u64> = next.map(|(id, _)| *id).take(GROUPS_PER_CALL).collect();
             self.next_examined = match ids.last() {
-                Some(last) if ids.len() == EXAMINED_MAX => last + 1,
+                Some(last) if ids.len() == GROUPS_PER_CALL => last + 1,
                 _ => 0,
             };
             for id in ids {
-                self.find_moved(id, &partition_index_of, &mut due);
+                self.push_changed_positions(id, &partition_index_of, &mut due);
             }
         }
         due
     }
 
     /// Adds the positions of a group that differ from the recorded positions.
-    fn find_moved(
+    fn push_changed_positions(
         &self,
         id: u64,
         partition_index_of: &impl Fn(&[u8]) -> usize,
         due: &mut Vec<DuePosition>,
     ) {
-        let Some(group) = self.all.get(&id) else {
+        let Some(group) = self.groups.get(&id) else {
             return;
         };
         let key: GroupKey = (group.filter.clone(), (&*group.name).into());
-        let recorded = self.positions.get(&key);
-        let only = match topic::has_wildcard(&group.filter) {
+        let recorded = self.recorded_positions.get(&key);
+        let only_partition = match topic::has_wildcard(&group.filter) {
             true => None,
             false => Some(partition_index_of(&group.filter)),
         };
         self.steps.add(group.cursors.len() + group.returned.len());
         for partition_index in 0..group.cursors.len() {
-            if only.is_some_and(|only| only != partition_index) {
+            if only_partition.is_some_and(|only| only != partition_index) {
                 continue;
             }
-            let offset = Some(group.done_until(partition_index, partition_index_of));
+            let offset = Some(group.delivered_until(partition_index, partition_index_of));
             if recorded.get(partition_index).copied().flatten() != offset {
                 let group = key.clone();
                 due.push(DuePosition {
@@ -462,49 +464,49 @@ impl Groups {
     }
 
     /// Removes a member and takes back its unacknowledged messages. Returns whether the group still exists.
-    pub fn leave(&mut self, from: ShardId, leave: &LeaveGroup) -> bool {
+    pub fn remove_member(&mut self, from: ShardId, leave: &LeaveGroup) -> bool {
         let LeaveGroup {
             group: id,
             to,
             ref unacked,
             ends,
         } = *leave;
-        self.grow(id, |group| {
+        self.change_and_count(id, |group| {
             group.returned.extend(unacked.iter().cloned());
-            topics_bytes(unacked)
+            topic_name_bytes(unacked)
         });
-        let Some(group) = self.all.get_mut(&id) else {
+        let Some(group) = self.groups.get_mut(&id) else {
             return false;
         };
         let before = group.own_bytes();
         group.members.remove((from, to));
         // Messages that the member does not give back stay with its session.
-        group.given.retain(|_, member| *member != (from, to));
+        group.in_flight.retain(|_, member| *member != (from, to));
         self.bytes -= before - group.own_bytes();
         group.sessions -= u32::from(ends);
         if group.sessions == 0 {
-            self.end(id);
+            self.remove(id);
             return false;
         }
         true
     }
 
     /// Removes a session without a connection that has unsubscribed or ended.
-    pub fn release(&mut self, filter: &[u8], name: &[u8]) {
+    pub fn remove_session(&mut self, filter: &[u8], name: &[u8]) {
         let Some(id) = self.id_of(filter, name) else {
             return;
         };
-        let group = self.all.get_mut(&id).expect("it was just found");
+        let group = self.groups.get_mut(&id).expect("it was just found");
         group.sessions -= 1;
         if group.sessions == 0 {
-            self.end(id);
+            self.remove(id);
         }
     }
 
     /// Gives the message to the next member of each group that [`Groups::find`] has found. A group reads this message from the log later if the log
     /// may have earlier messages for it, or without `may_give`. Returns whether the caller must queue an entry for late groups
     /// ([`Groups::mark_late_behind`]).
-    pub fn give_due(
+    pub fn give_to_due(
         &mut self,
         partition_index: usize,
         offset: u64,
@@ -514,34 +516,35 @@ impl Groups {
         // Each message costs the member's shard a visit (the work of a delivery to one connection). The visit is charged here, so that a home does
         // not give members more messages than their shards can send.
         let steps = if may_give { STEPS_PER_VISIT } else { 1 };
-        self.steps.add(self.due.len() * steps + self.late.len());
+        self.steps
+            .add(self.due.len() * steps + self.late_lists.len());
         for id in &self.due {
-            let group = self.all.get_mut(id).expect("it was just found");
-            let waits = !may_give || group.is_behind() || group.has_returned();
-            match if waits { None } else { group.next() } {
+            let group = self.groups.get_mut(id).expect("it was just found");
+            let must_wait = !may_give || group.is_behind() || group.has_returned();
+            match if must_wait { None } else { group.take_credit() } {
                 Some(member) => {
                     give(*id, member);
-                    group.note_given(self.records, partition_index, offset, member);
-                    self.bytes += usize::from(self.records) * GIVEN_BYTES;
+                    group.note_given(self.has_records, partition_index, offset, member);
+                    self.bytes += usize::from(self.has_records) * IN_FLIGHT_BYTES;
                     group.cursors[partition_index].offset = offset;
                 }
-                None => group.cursors[partition_index].behind = true,
+                None => group.cursors[partition_index].is_behind = true,
             }
         }
-        (self.late.iter()).for_each(|list| self.lists.note_message(*list, partition_index));
-        !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
+        (self.late_lists.iter()).for_each(|list| self.lists.note_message(*list, partition_index));
+        !self.late_lists.is_empty() && !core::mem::replace(&mut self.is_late_queued, true)
     }
 
     /// Marks some of the late groups as having messages in the log, and returns them. Other late groups may be [left](Groups::must_requeue_late).
     pub fn mark_late_behind(&mut self) -> Vec<u64> {
-        let (ids, partitions) = self.lists.next_late();
+        let (ids, partitions) = self.lists.take_late();
         self.steps.add(ids.len());
         for id in &ids {
-            let Some(group) = self.all.get_mut(id) else {
+            let Some(group) = self.groups.get_mut(id) else {
                 continue;
             };
             for partition_index in &partitions {
-                group.cursors[*partition_index].behind = true;
+                group.cursors[*partition_index].is_behind = true;
             }
         }
         ids
@@ -549,15 +552,15 @@ impl Groups {
 
     /// Whether late groups are left. If so, the caller queues another entry for them.
     pub fn must_requeue_late(&mut self) -> bool {
-        self.late_queued = self.lists.has_late();
-        self.late_queued
+        self.is_late_queued = self.lists.has_late();
+        self.is_late_queued
     }
 
     /// Marks a group as queued if it has messages to give and is not queued already. Returns the party to charge: that of the group's next member, so
     /// that a client with many groups gets only one share of the work.
     pub fn try_queue(&mut self, id: u64) -> Option<Party> {
-        let group = self.all.get_mut(&id)?;
-        if group.is_queued || !group.waits() {
+        let group = self.groups.get_mut(&id)?;
+        if group.is_queued || !group.can_give() {
             return None;
         }
         let party = group.members.party_of_next()?;
@@ -567,20 +570,20 @@ impl Groups {
 
     /// Takes a group out; it must be [put back](Groups::put).
     pub fn take(&mut self, id: u64) -> Option<Group> {
-        let mut group = self.all.remove(&id)?;
-        self.bytes -= group.given.len() * GIVEN_BYTES;
+        let mut group = self.groups.remove(&id)?;
+        self.bytes -= group.in_flight.len() * IN_FLIGHT_BYTES;
         group.is_queued = false;
         Some(group)
     }
 
     pub fn put(&mut self, id: u64, group: Group) {
-        self.bytes += group.given.len() * GIVEN_BYTES;
-        self.all.insert(id, group);
+        self.bytes += group.in_flight.len() * IN_FLIGHT_BYTES;
+        self.groups.insert(id, group);
     }
 
     /// Whether the positions of groups are recorded in the log.
     pub fn records(&self) -> bool {
-        self.records
+        self.has_records
     }
 
     /// Takes the next returned message of a group that was taken out.
@@ -590,24 +593,24 @@ impl Groups {
         Some(unacked)
     }
 
-    fn end(&mut self, id: u64) {
-        let group = self.all.remove(&id).expect("it was there");
-        self.bytes -= group.own_bytes() + topics_bytes(&group.returned);
-        if self.records {
+    fn remove(&mut self, id: u64) {
+        let group = self.groups.remove(&id).expect("it was there");
+        self.bytes -= group.own_bytes() + topic_name_bytes(&group.returned);
+        if self.has_records {
             let name = Box::from(&*group.name);
-            self.changed.push((group.filter.clone(), name));
+            self.changed_keys.push((group.filter.clone(), name));
         }
         if self
             .lists
-            .remove(self.filters.value(group.row), &group.name)
+            .remove(self.filters.value(group.filter_row), &group.name)
         {
-            self.filters.close(group.row);
+            self.filters.close(group.filter_row);
         }
     }
 
     /// Writes groups from number `from` on; returns the number to continue with, if any are left.
     pub fn save(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        for (id, group) in self.all.range(from..) {
+        for (id, group) in self.groups.range(from..) {
             if block.is_full() {
                 return Some(*id);
             }
@@ -629,22 +632,25 @@ impl Groups {
 
     /// Reads a group that a home with `cursors` partitions has written. A group without sessions is damaged, since a group ends with its last
     /// session.
-    pub fn read<'a>(from: &mut FieldReader<'a>, cursors: usize) -> Result<Saved<'a>, Damaged> {
-        let (filter, name) = (from.field()?, from.field()?);
-        let sessions = from.number32()?;
-        if !(1..=MOST_SAVED_SESSIONS).contains(&sessions) {
+    pub fn read<'a>(
+        fields: &mut FieldReader<'a>,
+        cursors: usize,
+    ) -> Result<SavedGroup<'a>, Damaged> {
+        let (filter, name) = (fields.field()?, fields.field()?);
+        let sessions = fields.number32()?;
+        if !(1..=SAVED_SESSIONS_MAX).contains(&sessions) {
             return Err(Damaged("a group has a wrong number of sessions"));
         }
-        let offsets = (0..cursors).map(|_| from.number());
+        let offsets = (0..cursors).map(|_| fields.number());
         let offsets: Vec<u64> = offsets.collect::<Result<_, _>>()?;
-        let count = from.number()?;
-        let one = |_| {
-            let topic = from.field()?.into();
-            let offset = from.number()?;
+        let count = fields.number()?;
+        let read_unacked = |_| {
+            let topic = fields.field()?.into();
+            let offset = fields.number()?;
             Ok(Unacked { topic, offset })
         };
-        let returned = (0..count).map(one);
-        Ok(Saved {
+        let returned = (0..count).map(read_unacked);
+        Ok(SavedGroup {
             filter,
             name,
             sessions,
@@ -655,23 +661,23 @@ impl Groups {
 
     /// Restores a group from the snapshot of a home. If another home has written the same group before, adds only this home's cursors and returned
     /// messages. The restored group has no members, and is marked as behind in its partitions.
-    pub fn restore(&mut self, saved: Saved<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
-        let Saved { filter, name, .. } = saved;
+    pub fn restore(&mut self, saved: SavedGroup<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
+        let SavedGroup { filter, name, .. } = saved;
         let found = self.id_of(filter, name);
-        let nothing = core::iter::repeat_n(0, self.partitions);
-        let Some(id) = found.or_else(|| self.make(filter, name, RESTORED, nothing)) else {
+        let zero_offsets = core::iter::repeat_n(0, self.partition_count);
+        let Some(id) = found.or_else(|| self.create(filter, name, RESTORED, zero_offsets)) else {
             return;
         };
-        self.grow(id, |group| {
+        self.change_and_count(id, |group| {
             // Each home has counted the same sessions, so the counts must not be added up.
             group.sessions = saved.sessions.max(group.sessions);
             for (partition_index, offset) in cursors {
                 group.cursors[partition_index] = GroupCursor {
                     offset,
-                    behind: true,
+                    is_behind: true,
                 };
             }
-            let bytes = topics_bytes(&saved.returned);
+            let bytes = topic_name_bytes(&saved.returned);
             group.returned.extend(saved.returned);
             bytes
         });
@@ -688,22 +694,22 @@ mod tests {
     fn bytes_of_groups_are_counted_until_they_end() {
         let mut groups = Groups::new(7, 1, false, &Steps::default());
         let id = groups
-            .make(b"a/+", b"workers", RESTORED, core::iter::once(0))
+            .create(b"a/+", b"workers", RESTORED, core::iter::once(0))
             .expect("there is room");
         let alone = groups.bytes();
         let trie = groups.filters.bytes();
-        let row = ROW_BYTES + lists::LIST_BYTES;
+        let row = ENTRY_BYTES + lists::LIST_BYTES;
         assert_eq!(alone, row + 3 + 7 + size_of::<GroupCursor>() + trie);
-        groups.grow(id, |group| {
+        groups.change_and_count(id, |group| {
             let unacked = Unacked {
                 topic: [b'x'; 1000].into(),
                 offset: 9,
             };
             group.returned.push_back(unacked);
-            topics_bytes(&group.returned)
+            topic_name_bytes(&group.returned)
         });
         assert!(groups.bytes() >= alone + 1000 + size_of::<Unacked>());
-        groups.end(id);
+        groups.remove(id);
         assert_eq!(groups.bytes(), 0);
     }
 
@@ -711,15 +717,15 @@ mod tests {
     fn recorded_position_is_before_what_was_given_and_before_what_came_back() {
         let mut groups = Groups::new(7, 2, true, &Steps::default());
         let id = groups
-            .make(b"a/+", b"workers", RESTORED, [10, 20].into_iter())
+            .create(b"a/+", b"workers", RESTORED, [10, 20].into_iter())
             .expect("there is room");
         let (partition_index_of, member) = (|_: &[u8]| 1, (0, ReplyTo::for_will(1)));
         let position = |groups: &Groups| {
-            let group = &groups.all[&id];
-            [0, 1].map(|partition_index| group.done_until(partition_index, partition_index_of))
+            let group = &groups.groups[&id];
+            [0, 1].map(|partition_index| group.delivered_until(partition_index, partition_index_of))
         };
         assert_eq!(position(&groups), [10, 20]);
-        groups.grow(id, |group| {
+        groups.change_and_count(id, |group| {
             group.note_given(true, 0, 9, member);
             group.note_given(true, 0, 7, member);
             let topic = b"a/x".as_slice().into();
@@ -733,9 +739,9 @@ mod tests {
             .map(|due| (due.partition_index, due.offset))
             .collect();
         assert_eq!(due, [(0, Some(6)), (1, Some(14))]);
-        groups.credit(id, member, (0, 7));
+        groups.return_credit(id, member, (0, 7));
         assert_eq!(position(&groups), [8, 14]);
-        groups.end(id);
+        groups.remove(id);
         assert_eq!(groups.bytes(), 0);
     }
 

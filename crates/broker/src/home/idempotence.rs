@@ -38,53 +38,55 @@ const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
     /// Checks whether a message with an idempotency key, or with a packet id of a recorded session, is a retry. A message that is applied
-    /// later may be up to `behind_s` seconds older than this one.
+    /// later may be up to `disorder_max_s` seconds older than this one.
     ///
     /// # Errors
     /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.
     #[inline(always)] // most messages have no key
-    pub(super) fn recognise(
+    pub(super) fn check_dedup(
         &mut self,
         message: &Publish<'_>,
         settings: &Settings,
         now: Now,
-        behind_s: u32,
+        disorder_max_s: u32,
     ) -> Result<Option<IdempotencyKey>, Outcome> {
         match message.dedup {
             None => Ok(None),
             Some(dedup) => match dedup.session_key() {
                 Some((key, claim)) => {
-                    let at = self.place_of_slot(topic::slot(message.name));
-                    let time_s = self.logs.partitions[at].newest_time_s;
+                    let partition_index = self.partition_index_of_slot(topic::slot(message.name));
+                    let time_s = self.logs.partitions[partition_index].newest_time_s;
                     let retries = &self.retries;
                     if retries
                         .newest_claims
-                        .of(at)
+                        .claims_of(partition_index)
                         .is_outdated(key.session, claim, time_s)
                     {
                         return Err(Outcome::Unknown);
                     }
-                    let places = &self.logs.partition_index_by_slot;
-                    let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
+                    let partition_index_by_slot = &self.logs.partition_index_by_slot;
+                    let is_here = |slot: u8| {
+                        usize::from(partition_index_by_slot[usize::from(slot)]) == partition_index
+                    };
                     match retries.unreleased.has(key, is_here) {
                         true => Err(Outcome::Replayed(TopicInfo::default())),
                         false => Ok(None),
                     }
                 }
                 None => self
-                    .recognise_retry(message, &dedup, settings, now, behind_s)
+                    .check_idempotency_key(message, &dedup, settings, now, disorder_max_s)
                     .map(Some),
             },
         }
     }
 
-    fn recognise_retry(
+    fn check_idempotency_key(
         &mut self,
         message: &Publish<'_>,
         dedup: &DedupKey<&[u8]>,
         settings: &Settings,
         now: Now,
-        behind_s: u32,
+        disorder_max_s: u32,
     ) -> Result<IdempotencyKey, Outcome> {
         let key = self.retries.hash_of_key(message.name, dedup);
         let (group, hash) = (
@@ -96,25 +98,25 @@ impl Home {
         let answers =
             (self.retries.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
         let oldest_s = match self.topics.reservations.is_empty() && !self.logs.is_replicated() {
-            true => now.unix_s - behind_s.min(now.unix_s),
+            true => now.unix_s - disorder_max_s.min(now.unix_s),
             false => self.retries.oldest_s,
         };
         answers.expire(group, oldest_s, EXPIRED_PER_PUBLISH);
         match answers.find(key, now) {
-            Some(kept) if kept.message == hash => Err(Outcome::Replayed(TopicInfo {
-                messages: kept.messages,
-                requested_s: (kept.requested_s != NONE).then_some(kept.requested_s),
-                subscribers: kept.subscribers,
+            Some(answer) if answer.message == hash => Err(Outcome::Replayed(TopicInfo {
+                messages: answer.messages,
+                requested_s: (answer.request_age_s != NONE).then_some(answer.request_age_s),
+                subscribers: answer.subscribers,
                 needs_log: false,
-                offset: kept.place.offset(),
-                epoch: self.logs.lives.epoch_of(kept.place.offset()),
+                offset: answer.slotted_offset.offset(),
+                epoch: self.logs.lives.epoch_of(answer.slotted_offset.offset()),
             })),
             Some(_) => Err(Outcome::OtherMessage),
             None => Ok(IdempotencyKey {
                 group,
                 key,
                 message: hash,
-                max: settings
+                answers_max: settings
                     .publish
                     .keys_per_home(self.logs.placement.homes().into()),
             }),
@@ -134,19 +136,19 @@ impl Home {
         if let Some((key, _)) = dedup.session_key() {
             return self.retries.unreleased.insert(key, slot);
         }
-        let Some(of) = key else { return };
-        let at = self.place_of_slot(slot);
+        let Some(key) = key else { return };
+        let partition_index = self.partition_index_of_slot(slot);
         let answer = Answer {
-            key: of.key,
-            message: of.message,
-            place: Slotted::new(slot, info.offset),
+            key: key.key,
+            message: key.message,
+            slotted_offset: Slotted::new(slot, info.offset),
             messages: info.messages,
-            requested_s: info.requested_s.unwrap_or(NONE),
+            request_age_s: info.requested_s.unwrap_or(NONE),
             subscribers: info.subscribers,
-            time_s: self.logs.partitions[at].newest_time_s,
+            published_s: self.logs.partitions[partition_index].newest_time_s,
         };
         if let Some(answers) = &mut self.retries.answers {
-            answers.keep(of.group, answer, of.max);
+            answers.add(key.group, answer, key.answers_max);
         }
     }
 
@@ -154,26 +156,26 @@ impl Home {
     /// downtime.
     pub(crate) fn restore_answer(
         &mut self,
-        from: &mut FieldReader<'_>,
+        fields: &mut FieldReader<'_>,
         origin: &Origin,
         settings: &Settings,
         now: Now,
     ) -> Result<(), Damaged> {
-        let group = from.number()? as usize;
+        let group = fields.number()? as usize;
         if group >= GROUPS {
             return Err(Damaged("an answer is of no group"));
         }
-        let (key, hash) = (from.word()?, from.word()?);
-        let (slot, offset) = (from.byte()?, from.number()?);
-        let time_s = from.number32()?;
+        let (key, hash) = (fields.word()?, fields.word()?);
+        let (slot, offset) = (fields.byte()?, fields.number()?);
+        let time_s = fields.number32()?;
         let row = Answer {
             key,
             message: hash,
-            place: Slotted::new(slot, offset),
-            messages: from.number32()?,
-            requested_s: from.number32()?,
-            subscribers: from.number32()?,
-            time_s: match origin.local {
+            slotted_offset: Slotted::new(slot, offset),
+            messages: fields.number32()?,
+            request_age_s: fields.number32()?,
+            subscribers: fields.number32()?,
+            published_s: match origin.local {
                 // If the log is replicated, the time is that of its clock.
                 _ if self.logs.is_replicated() => time_s,
                 true => now.unix_s,
@@ -192,79 +194,87 @@ impl Home {
         let admission = &self.retries.admission;
         let answers =
             (self.retries.answers).get_or_insert_with(|| Answers::new(window_s, admission.clone()));
-        answers.keep(group, row, u32::MAX);
+        answers.add(group, row, u32::MAX);
         Ok(())
     }
 }
 
 impl Home {
-    fn place_of_slot(&self, slot: u8) -> usize {
+    fn partition_index_of_slot(&self, slot: u8) -> usize {
         let placement = self.logs.placement;
         placement.place_at_home(placement.of_slot(slot))
     }
 
     /// Notes the claim of a message that partition `at` has applied. From now on, records of older claims of the session are void.
-    pub(super) fn note_claim_of(&mut self, message: &Publish<'_>, at: usize) {
+    pub(super) fn note_claim(&mut self, message: &Publish<'_>, partition_index: usize) {
         if let Some((key, claim)) = message.dedup.and_then(|dedup| dedup.session_key()) {
-            let time_s = self.logs.partitions[at].newest_time_s;
+            let time_s = self.logs.partitions[partition_index].newest_time_s;
             let claims = &mut self.retries.newest_claims;
-            claims.change(at, |claims| claims.note(key.session, claim, time_s));
+            claims.change_claims(partition_index, |claims| {
+                claims.note(key.session, claim, time_s)
+            });
         }
     }
 
     /// Applies a release from the log of partition `at`. Returns false if the release is void, because its claim is outdated.
-    pub(crate) fn apply_release(&mut self, release: Release, at: usize) -> bool {
+    pub(crate) fn apply_release(&mut self, release: Release, partition_index: usize) -> bool {
         let Release { key, claim } = release;
         if key.packet_id != 0 {
-            let time_s = self.logs.partitions[at].newest_time_s;
+            let time_s = self.logs.partitions[partition_index].newest_time_s;
             let claims = &mut self.retries.newest_claims;
-            if claims.of(at).is_outdated(key.session, claim, time_s) {
+            if claims
+                .claims_of(partition_index)
+                .is_outdated(key.session, claim, time_s)
+            {
                 return false;
             }
-            claims.change(at, |claims| claims.note(key.session, claim, time_s));
+            claims.change_claims(partition_index, |claims| {
+                claims.note(key.session, claim, time_s)
+            });
         }
-        let places = &self.logs.partition_index_by_slot;
-        let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
+        let partition_index_by_slot = &self.logs.partition_index_by_slot;
+        let is_here =
+            |slot: u8| usize::from(partition_index_by_slot[usize::from(slot)]) == partition_index;
         self.retries.unreleased.release(key, is_here);
         true
     }
 
     /// Whether a partition of this home has shown a newer claim of the session than that of this release.
-    pub(crate) fn is_outdated(&self, release: Release) -> bool {
+    pub(crate) fn is_release_outdated(&self, release: Release) -> bool {
         let Release { key, claim } = release;
         let mut partitions = self.logs.partitions.iter().enumerate();
         partitions.any(|(at, partition)| {
-            let claims = self.retries.newest_claims.of(at);
+            let claims = self.retries.newest_claims.claims_of(at);
             claims.is_outdated(key.session, claim, partition.newest_time_s)
         })
     }
 
     /// The indexes of all partitions.
-    pub(crate) fn places(&self) -> Vec<usize> {
+    pub(crate) fn all_partition_indexes(&self) -> Vec<usize> {
         (0..self.logs.partitions.len()).collect()
     }
 
     /// The indexes of the partitions that have messages which a release of `key` releases, as far as this home has read the logs.
-    pub(crate) fn places_of_release(&self, key: SessionKey) -> Vec<usize> {
+    pub(crate) fn partitions_of_release(&self, key: SessionKey) -> Vec<usize> {
         let slots = self.retries.unreleased.slots_of(key).into_iter();
-        let mut places: Vec<usize> = slots
+        let mut partition_indexes: Vec<usize> = slots
             .map(|slot| self.logs.partition_index_by_slot[usize::from(slot)].into())
             .collect();
-        places.sort_unstable();
-        places.dedup();
-        places
+        partition_indexes.sort_unstable();
+        partition_indexes.dedup();
+        partition_indexes
     }
 
     /// Writes the newest claims, from this partition and after this session. Returns where to continue, if any are left.
     pub(crate) fn save_newest_claims(
         &self,
-        (first, mut after): (usize, Option<Party>),
+        (first_partition, mut after): (usize, Option<Party>),
         block: &mut Block<'_>,
     ) -> Option<(usize, Option<Party>)> {
         let partitions = self.logs.placement.of_home(self.logs.me);
-        for (at, partition) in partitions.enumerate().skip(first) {
+        for (at, partition) in partitions.enumerate().skip(first_partition) {
             let time_s = self.logs.partitions[at].newest_time_s;
-            let claims = self.retries.newest_claims.of(at);
+            let claims = self.retries.newest_claims.claims_of(at);
             if let Some(next) = claims.save(partition, after.take(), time_s, block) {
                 return Some((at, next));
             }
@@ -278,13 +288,13 @@ impl Home {
     /// The claim belongs to no session, or to a partition of another home.
     pub(crate) fn restore_newest_claim(
         &mut self,
-        from: &mut FieldReader<'_>,
+        fields: &mut FieldReader<'_>,
         origin: &Origin,
         world: &World,
     ) -> Result<(), Damaged> {
-        let partition = from.number16()?;
-        let session = Party::from_number(from.word()?);
-        let (claim, since_s) = (from.number()?, from.number32()?);
+        let partition = fields.number16()?;
+        let session = Party::from_number(fields.word()?);
+        let (claim, since_s) = (fields.number()?, fields.number32()?);
         if !session.is_qos2_publisher() {
             return Err(Damaged("a claim is of no session"));
         }
@@ -295,7 +305,7 @@ impl Home {
             && let Some(at) = self.logs.partition_index_here(partition)
         {
             let claims = &mut self.retries.newest_claims;
-            claims.change(at, |claims| claims.insert(session, claim, since_s));
+            claims.change_claims(at, |claims| claims.insert(session, claim, since_s));
         }
         Ok(())
     }
@@ -306,13 +316,13 @@ impl Home {
     /// The key belongs to no session, or to a topic of another home.
     pub(crate) fn restore_unreleased(
         &mut self,
-        from: &mut FieldReader<'_>,
+        fields: &mut FieldReader<'_>,
         origin: &Origin,
         world: &World,
     ) -> Result<(), Damaged> {
-        let session = Party::from_number(from.word()?);
-        let packet_id = from.number16()?;
-        let slot = from.byte()?;
+        let session = Party::from_number(fields.word()?);
+        let packet_id = fields.number16()?;
+        let slot = fields.byte()?;
         if !session.is_qos2_publisher() {
             return Err(Damaged("a QoS 2 message is of no session"));
         }
@@ -332,9 +342,9 @@ impl Retries {
     /// Drops a bounded number of answers that have expired by this second. Frees the table if it is empty afterwards.
     pub(super) fn expire_answers(&mut self, oldest_s: u32) {
         if let Some(answers) = &mut self.answers {
-            let mut most = EXPIRED_PER_TICK;
+            let mut removals_left = EXPIRED_PER_TICK;
             for group in 0..GROUPS {
-                most = answers.expire(group, oldest_s, most);
+                removals_left = answers.expire(group, oldest_s, removals_left);
             }
             if answers.is_empty() {
                 self.answers = None;

@@ -11,80 +11,82 @@ use crate::budget::admission::Client;
 /// A home's idle topics: a queue for each rule and each client.
 pub(super) struct IdleTopics {
     /// By client and rule: a queue of topics, each with the second in which its idle time began. No queue is empty.
-    idle: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
+    queues: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
     /// For each queue: its rule, the second in which the idle time of its first topic began, and its client.
-    firsts: BTreeSet<(u8, u32, u32)>,
-    rules: usize,
+    queue_heads: BTreeSet<(u8, u32, u32)>,
+    rule_count: usize,
     /// Whether there may be expired state to drop. Each tick of the clock sets it.
-    pub due: bool,
+    pub may_have_expired: bool,
     /// The rule at which the next turn continues.
-    rule: u8,
+    next_rule: u8,
     /// Messages published in this turn.
-    pub published: usize,
+    pub published_in_turn: usize,
 }
 
 impl IdleTopics {
     /// No idle topics, under this number of rules.
     pub fn new(rules: usize) -> IdleTopics {
         IdleTopics {
-            idle: BTreeMap::new(),
-            firsts: BTreeSet::new(),
-            rules,
-            due: false,
-            rule: 0,
-            published: 0,
+            queues: BTreeMap::new(),
+            queue_heads: BTreeSet::new(),
+            rule_count: rules,
+            may_have_expired: false,
+            next_rule: 0,
+            published_in_turn: 0,
         }
     }
 
     /// Queues a topic of this client that is idle since `since_s`.
     pub fn queue(&mut self, rule: u8, client: Client, topic: u32, since_s: u32) {
         let client = client.number();
-        let queue = self.idle.entry((client, rule)).or_default();
+        let queue = self.queues.entry((client, rule)).or_default();
         if queue.is_empty() {
-            self.firsts.insert((rule, since_s, client));
+            self.queue_heads.insert((rule, since_s, client));
         }
         queue.push_back((topic, since_s));
     }
 
     /// Takes the longest idle topic of this client, of the first rule that has one.
-    pub fn take_of(&mut self, client: Client) -> Option<u32> {
+    pub fn take_of_client(&mut self, client: Client) -> Option<u32> {
         let client = client.number();
-        let mut queues = self.idle.range((client, 0)..=(client, u8::MAX));
+        let mut queues = self.queues.range((client, 0)..=(client, u8::MAX));
         let (_, rule) = *queues.next()?.0;
-        self.take(client, rule)
+        self.take_first(client, rule)
     }
 
-    /// Takes the longest idle topic of this rule, if it is idle since `until_s` or earlier.
-    pub fn take_until(&mut self, rule: u8, until_s: u32) -> Option<u32> {
-        let mut firsts = self.firsts.range((rule, 0, 0)..=(rule, until_s, u32::MAX));
+    /// Takes the longest idle topic of this rule, if it is idle since `idle_since_s` or earlier.
+    pub fn take_of_rule(&mut self, rule: u8, idle_since_s: u32) -> Option<u32> {
+        let mut firsts = self
+            .queue_heads
+            .range((rule, 0, 0)..=(rule, idle_since_s, u32::MAX));
         let (_, _, client) = *firsts.next()?;
-        self.take(client, rule)
+        self.take_first(client, rule)
     }
 
-    /// Takes the longest idle topic that is idle since `until_s` or earlier, of the first rule that has one.
-    pub fn take_any(&mut self, until_s: u32) -> Option<u32> {
-        (0..self.rules as u8).find_map(|rule| self.take_until(rule, until_s))
+    /// Takes the longest idle topic that is idle since `idle_since_s` or earlier, of the first rule that has one.
+    pub fn take_any(&mut self, idle_since_s: u32) -> Option<u32> {
+        (0..self.rule_count as u8).find_map(|rule| self.take_of_rule(rule, idle_since_s))
     }
 
-    fn take(&mut self, client: u32, rule: u8) -> Option<u32> {
-        let queue = self.idle.get_mut(&(client, rule))?;
+    fn take_first(&mut self, client: u32, rule: u8) -> Option<u32> {
+        let queue = self.queues.get_mut(&(client, rule))?;
         let (topic, since_s) = queue.pop_front()?;
-        self.firsts.remove(&(rule, since_s, client));
+        self.queue_heads.remove(&(rule, since_s, client));
         match queue.front() {
-            Some((_, next_s)) => drop(self.firsts.insert((rule, *next_s, client))),
-            None => drop(self.idle.remove(&(client, rule))),
+            Some((_, next_s)) => drop(self.queue_heads.insert((rule, *next_s, client))),
+            None => drop(self.queues.remove(&(client, rule))),
         }
         Some(topic)
     }
 
     /// The rule to continue with.
     pub fn rule(&self) -> u8 {
-        self.rule
+        self.next_rule
     }
 
-    pub fn next_rule(&mut self) {
-        let next = usize::from(self.rule) + 1;
-        self.rule = (next % self.rules) as u8;
+    pub fn go_to_next_rule(&mut self) {
+        let next = usize::from(self.next_rule) + 1;
+        self.next_rule = (next % self.rule_count) as u8;
     }
 
     /// Changes the number of rules; `rule_of` gives each topic's new rule.
@@ -92,12 +94,12 @@ impl IdleTopics {
         let mut idle: Vec<_> = core::mem::replace(
             self,
             IdleTopics {
-                published: self.published,
-                due: self.due,
+                published_in_turn: self.published_in_turn,
+                may_have_expired: self.may_have_expired,
                 ..IdleTopics::new(rules)
             },
         )
-        .idle
+        .queues
         .into_iter()
         .flat_map(|((client, _), queue)| queue.into_iter().map(move |idle| (client, idle)))
         .collect();
@@ -120,12 +122,12 @@ mod tests {
         for (rule, topic, since_s) in [(0, 1, 10), (1, 2, 20), (2, 3, 15), (0, 4, 30)] {
             idle_topics.queue(rule, NOBODY, topic, since_s);
         }
-        idle_topics.next_rule();
+        idle_topics.go_to_next_rule();
         idle_topics.change_rules(2, |topic| u8::from(topic == 4));
         assert_eq!(idle_topics.rule(), 0);
-        assert_eq!(idle_topics.take_until(0, 15), Some(1));
-        assert_eq!(idle_topics.take_until(0, 15), Some(3));
-        assert_eq!(idle_topics.take_until(0, 15), None);
+        assert_eq!(idle_topics.take_of_rule(0, 15), Some(1));
+        assert_eq!(idle_topics.take_of_rule(0, 15), Some(3));
+        assert_eq!(idle_topics.take_of_rule(0, 15), None);
         assert_eq!(idle_topics.take_any(29), Some(2));
         assert_eq!(idle_topics.take_any(29), None);
         assert_eq!(idle_topics.take_any(30), Some(4));
@@ -145,16 +147,19 @@ mod tests {
             idle_topics.queue(rule, client, topic, since_s);
         }
         idle_topics.change_rules(2, |topic| u8::from(topic == 1));
-        assert_eq!(idle_topics.take_of(one), Some(3));
+        assert_eq!(idle_topics.take_of_client(one), Some(3));
         assert_eq!(idle_topics.take_any(45), Some(2));
-        assert_eq!(idle_topics.take_of(other), None);
+        assert_eq!(idle_topics.take_of_client(other), None);
         assert_eq!(idle_topics.take_any(45), Some(4));
         assert_eq!(idle_topics.take_any(45), Some(1));
-        assert_eq!(idle_topics.take_of(one), Some(5));
+        assert_eq!(idle_topics.take_of_client(one), Some(5));
         assert_eq!(
-            (idle_topics.take_of(one), idle_topics.take_any(u32::MAX)),
+            (
+                idle_topics.take_of_client(one),
+                idle_topics.take_any(u32::MAX)
+            ),
             (None, None)
         );
-        assert!(idle_topics.idle.is_empty() && idle_topics.firsts.is_empty());
+        assert!(idle_topics.queues.is_empty() && idle_topics.queue_heads.is_empty());
     }
 }

@@ -16,7 +16,7 @@ impl Home {
     pub(super) fn topic_info(&self, id: u32, now: Now) -> TopicInfo {
         let row = self.topics.rows.get(id);
         TopicInfo {
-            messages: self.logs.messages_of(row),
+            messages: self.logs.message_count(row),
             requested_s: row
                 .has(REQUESTED)
                 .then(|| now.unix_s.saturating_sub(row.touched_s)),
@@ -28,7 +28,7 @@ impl Home {
     }
 
     /// Describes a topic; `Missing` if there is none.
-    pub(crate) fn describe_topic(
+    pub(crate) fn answer_topic_info(
         &mut self,
         hash: u32,
         name: &[u8],
@@ -56,7 +56,7 @@ impl Home {
                 self.turn_limits.removals_per_turn,
             );
             if log.count(row.log) == 0 {
-                self.log_emptied(id, now);
+                self.begin_idle_time(id, now);
             }
         }
         Outcome::Done(self.topic_info(id, now))

@@ -35,11 +35,11 @@ pub(super) struct LogBudget {
     /// The maximum number of bytes that the messages of all partitions may take.
     pub bytes_max: usize,
     /// An upper bound of the bytes that the logs hold.
-    pub held_max: LogBytes,
+    pub counted_max: LogBytes,
     /// The topic of the last publish, if its log still exceeds the topic's limits.
     pub untrimmed: Option<UntrimmedTopic>,
     /// Whether the search for a message that may be removed has started over at the beginning of the log, and has found no message since then.
-    pub searches_again: bool,
+    pub has_restarted_search: bool,
 }
 
 /// A topic whose log exceeds its limits.
@@ -58,25 +58,25 @@ impl LogBudget {
     pub fn new(bytes_max: usize) -> LogBudget {
         LogBudget {
             bytes_max,
-            held_max: LogBytes::default(),
+            counted_max: LogBytes::default(),
             untrimmed: None,
-            searches_again: false,
+            has_restarted_search: false,
         }
     }
 }
 
 pub(crate) struct Logs {
     pub(super) partitions: Vec<Partition>,
-    pub(super) of_home: HomeCounts,
+    pub(super) counts: HomeCounts,
     /// By slot: the index in `partitions`.
     pub(super) partition_index_by_slot: [u8; SLOTS],
     /// By slot: the highest last offset of the slot's forgotten topics.
-    pub(super) floors: Vec<u64>,
+    pub(super) forgotten_max_by_slot: Vec<u64>,
     pub(super) placement: Placement,
     pub(super) me: ShardId,
     pub(super) budget: LogBudget,
     /// By topic row: the chain of the topic's retained message.
-    pub(super) retained: BTreeMap<u32, u32>,
+    pub(super) retained_chains: BTreeMap<u32, u32>,
     /// The epoch of the present life of the logs.
     pub(super) epoch: u32,
     /// The present life of the logs and the lives before it.
@@ -114,13 +114,13 @@ impl Logs {
         let index_of_slot = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
         Logs {
             partitions: (0..count).map(partition).collect(),
-            of_home,
+            counts: of_home,
             partition_index_by_slot: core::array::from_fn(|slot| index_of_slot(slot as u8)),
-            floors: alloc::vec![0; SLOTS],
+            forgotten_max_by_slot: alloc::vec![0; SLOTS],
             placement,
             me,
             budget: LogBudget::new(log_bytes_max),
-            retained: BTreeMap::new(),
+            retained_chains: BTreeMap::new(),
             epoch,
             lives: Arc::new(Lives::first(epoch)),
             future_pages: None,
@@ -130,28 +130,30 @@ impl Logs {
     }
 
     /// The highest offset that a topic with this name and rule may have had, if it has no row now.
-    pub(super) fn floor_of(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
+    pub(super) fn forgotten_max(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
         let slot = usize::from(topic::slot(name));
         let partition_index = usize::from(self.partition_index_by_slot[slot]);
         match rules.get(rule).durable {
-            true => self.floors[slot],
+            true => self.forgotten_max_by_slot[slot],
             // A crash loses messages that are not durable. Such a loss is noted for the topic's rule.
-            false => {
-                self.floors[slot].max(self.partitions[partition_index].forgotten.lost_by(rule))
-            }
+            false => self.forgotten_max_by_slot[slot].max(
+                self.partitions[partition_index]
+                    .forgotten
+                    .last_lost_of_rule(rule),
+            ),
         }
     }
 
     /// The position at which a subscription to this partition begins. If this log knows the life of `since`, the position stays valid, and the result
     /// gets the epoch of the present life.
-    pub(super) fn in_current_life(&self, since: Since, partition_index: usize) -> Since {
+    pub(super) fn to_current_life(&self, since: Since, partition_index: usize) -> Since {
         let partition = || self.placement.of_home(self.me).nth(partition_index);
-        let knows = |seen| {
+        let is_known = |seen| {
             planted::is(Fault::OneLife)
                 || partition().is_some_and(|it| self.lives.has_position(it, seen))
         };
         match since {
-            Since::At(seen) if seen.epoch != self.epoch && knows(seen) => {
+            Since::At(seen) if seen.epoch != self.epoch && is_known(seen) => {
                 Since::At(Position::new(self.epoch, seen.offset))
             }
             since => since,
@@ -167,7 +169,7 @@ impl Logs {
     }
 
     /// The partitions, each with its last offset.
-    pub(crate) fn ends(&self) -> impl Iterator<Item = (PartitionId, u64)> {
+    pub(crate) fn last_offsets(&self) -> impl Iterator<Item = (PartitionId, u64)> {
         let all = self.partitions.iter().map(|it| it.sequence);
         self.placement.of_home(self.me).zip(all)
     }
@@ -188,7 +190,7 @@ impl Logs {
     }
 
     /// The number of messages in a topic's log.
-    pub(super) fn messages_of(&self, row: &TopicRow) -> u32 {
+    pub(super) fn message_count(&self, row: &TopicRow) -> u32 {
         self.partitions[self.partition_index_of(row)]
             .log
             .count(row.log)

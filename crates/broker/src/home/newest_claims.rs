@@ -7,7 +7,7 @@
 //! The table is derived from the records of the partition and from the log's clock, so all nodes decide alike. Snapshots contain it.
 //!
 //! Why 60 seconds are enough: a node applies the claim that fences its connection within five seconds after the log has stored the claim. Otherwise
-//! the node is cut off, and admits no such message any more. A message that was admitted before is stored within `BOUND_S` (`commit/batch.rs`), or it
+//! the node is cut off, and admits no such message any more. A message that was admitted before is stored within `STORE_WITHIN_S` (`commit/batch.rs`), or it
 //! is void. So a record of an older claim comes at most some 12 seconds after the first record of a newer claim. The rest is for clocks that differ.
 //!
 //! Why a void copy is no loss: its client has got no PUBREC for it. Either the client sends the message again on the connection of the newer claim,
@@ -21,9 +21,9 @@ use crate::base::snapshot::{Block, kind};
 use crate::budget::admission::Party;
 
 /// A claim is remembered for this many seconds of the log.
-const REMEMBERED_S: u32 = 60;
+const CLAIM_KEPT_S: u32 = 60;
 /// The maximum number of claims that are forgotten in one call.
-const FORGOTTEN_PER_TICK: usize = 4096;
+const FORGOTTEN_PER_CALL: usize = 4096;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
 const ENTRY_BYTES: usize = 48;
 
@@ -51,13 +51,17 @@ impl NewestClaims {
     }
 
     /// The claims of a partition.
-    pub fn of(&self, at: usize) -> &PartitionClaims {
-        &self.partitions[at]
+    pub fn claims_of(&self, partition_index: usize) -> &PartitionClaims {
+        &self.partitions[partition_index]
     }
 
     /// Changes the claims of a partition.
-    pub fn change(&mut self, at: usize, change: impl FnOnce(&mut PartitionClaims)) {
-        let claims = &mut self.partitions[at];
+    pub fn change_claims(
+        &mut self,
+        partition_index: usize,
+        change: impl FnOnce(&mut PartitionClaims),
+    ) {
+        let claims = &mut self.partitions[partition_index];
         self.bytes -= claims.bytes();
         change(claims);
         self.bytes += claims.bytes();
@@ -68,26 +72,27 @@ impl NewestClaims {
 #[derive(Default)]
 pub(crate) struct PartitionClaims {
     /// By session: the offset of the claim's record, and the second of the log in which the partition had the first record of that claim.
-    sessions: BTreeMap<Party, (u64, u32)>,
+    claims: BTreeMap<Party, (u64, u32)>,
     /// The same sessions in the order of these seconds. Also contains entries that newer entries have replaced.
-    order: VecDeque<(u32, Party)>,
+    sessions_by_age: VecDeque<(u32, Party)>,
 }
 
 impl PartitionClaims {
     /// Heap bytes.
     fn bytes(&self) -> usize {
-        self.sessions.len() * ENTRY_BYTES + self.order.capacity() * size_of::<(u32, Party)>()
+        self.claims.len() * ENTRY_BYTES
+            + self.sessions_by_age.capacity() * size_of::<(u32, Party)>()
     }
 
     /// Whether a record of this claim is void, because the partition has shown a newer claim of the session. `now_s` is the time of the log.
     pub fn is_outdated(&self, session: Party, claim: u64, now_s: u32) -> bool {
-        let newest = self.sessions.get(&session);
+        let newest = self.claims.get(&session);
         newest.is_some_and(|(newest, since_s)| claim < *newest && !has_passed(*since_s, now_s))
     }
 
     /// Notes that the partition has a record of this claim; 0: a record without a claim, which is not of a cluster.
     pub fn note(&mut self, session: Party, claim: u64, now_s: u32) {
-        let newest = self.sessions.get(&session);
+        let newest = self.claims.get(&session);
         let is_known = newest
             .is_some_and(|(newest, since_s)| claim <= *newest && !has_passed(*since_s, now_s));
         if claim != 0 && !is_known {
@@ -97,27 +102,23 @@ impl PartitionClaims {
 
     /// Adds an entry, which may come from a snapshot. An entry that does not come in the order of the seconds is forgotten later.
     pub fn insert(&mut self, session: Party, claim: u64, since_s: u32) {
-        self.sessions.insert(session, (claim, since_s));
-        self.order.push_back((since_s, session));
+        self.claims.insert(session, (claim, since_s));
+        self.sessions_by_age.push_back((since_s, session));
     }
 
     /// Forgets old claims, by the time of the log. Called once a second.
     pub fn forget_old(&mut self, now_s: u32) {
-        for _ in 0..FORGOTTEN_PER_TICK {
-            let Some(&(since_s, session)) = self.order.front() else {
-                self.order = VecDeque::new();
+        for _ in 0..FORGOTTEN_PER_CALL {
+            let Some(&(since_s, session)) = self.sessions_by_age.front() else {
+                self.sessions_by_age = VecDeque::new();
                 return;
             };
             if !has_passed(since_s, now_s) {
                 return;
             }
-            self.order.pop_front();
-            if self
-                .sessions
-                .get(&session)
-                .is_some_and(|it| it.1 == since_s)
-            {
-                self.sessions.remove(&session);
+            self.sessions_by_age.pop_front();
+            if self.claims.get(&session).is_some_and(|it| it.1 == since_s) {
+                self.claims.remove(&session);
             }
         }
     }
@@ -131,13 +132,13 @@ impl PartitionClaims {
         now_s: u32,
         block: &mut Block<'_>,
     ) -> Option<Option<Party>> {
-        let mut last = after;
+        let mut last_saved = after;
         let is_left = |session: &Party| after.is_none_or(|after| *session > after);
-        for (session, (claim, since_s)) in self.sessions.iter().filter(|(it, _)| is_left(it)) {
+        for (session, (claim, since_s)) in self.claims.iter().filter(|(it, _)| is_left(it)) {
             if block.is_full() {
-                return Some(last);
+                return Some(last_saved);
             }
-            last = Some(*session);
+            last_saved = Some(*session);
             if has_passed(*since_s, now_s) {
                 continue;
             }
@@ -152,7 +153,7 @@ impl PartitionClaims {
 }
 
 fn has_passed(since_s: u32, now_s: u32) -> bool {
-    since_s.saturating_add(REMEMBERED_S) <= now_s
+    since_s.saturating_add(CLAIM_KEPT_S) <= now_s
 }
 
 #[cfg(test)]
@@ -177,6 +178,6 @@ mod tests {
             "the newer entry stays"
         );
         claims.forget_old(210);
-        assert_eq!((claims.bytes(), claims.sessions.len()), (0, 0));
+        assert_eq!((claims.bytes(), claims.claims.len()), (0, 0));
     }
 }

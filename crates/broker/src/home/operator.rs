@@ -23,19 +23,19 @@ const LOG_BYTES_PER_TURN: usize = 256 << 10;
 impl Home {
     pub(crate) fn list_topics(&self, page: &TopicsPage, now: Now) -> Page<Topic> {
         let end = self.topics.rows.end();
-        let until = end.min(page.from.saturating_add(ROWS_PER_TURN));
-        let mut found = Vec::new();
+        let scan_end = end.min(page.from.saturating_add(ROWS_PER_TURN));
+        let mut topics = Vec::new();
         let mut id = page.from;
-        while id < until && found.len() < page.most as usize {
+        while id < scan_end && topics.len() < page.most as usize {
             let row = self.topics.rows.get(id);
             let is_there = row.name != Blob::NONE && !row.has(DELETED);
             if is_there && topic::matches(&page.filter, self.topics.names.get(row.name)) {
-                found.push(self.topic_state(id, now));
+                topics.push(self.describe_topic(id, now));
             }
             id += 1;
         }
         Page {
-            found,
+            found: topics,
             next: Some(id).filter(|id| *id < end),
         }
     }
@@ -43,10 +43,10 @@ impl Home {
     /// Looks up a topic by name.
     pub(crate) fn look_up_topic(&self, name: &[u8], now: Now) -> Option<Topic> {
         let id = self.topics.find(self.topics.hash_of(name), name)?;
-        (!self.topics.rows.get(id).has(DELETED)).then(|| self.topic_state(id, now))
+        (!self.topics.rows.get(id).has(DELETED)).then(|| self.describe_topic(id, now))
     }
 
-    fn topic_state(&self, id: u32, now: Now) -> Topic {
+    fn describe_topic(&self, id: u32, now: Now) -> Topic {
         let row = self.topics.rows.get(id);
         Topic {
             name: self.topics.names.get(row.name).into(),
@@ -70,19 +70,19 @@ impl Home {
         let (chain, last) = (row.log, row.last());
         let partition_index = self.logs.partition_index_of(row);
         let mut frames = Frames::default();
-        let most = page.most as usize;
+        let messages_max = page.most as usize;
         let log = &mut self.logs.partitions[partition_index].log;
-        let newest = (log.seek_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
-        let after = match newest {
+        let before_newest = (log.seek_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
+        let after = match before_newest {
             Some(SeekBack::Found(before)) => before.max(page.after),
             _ => page.after,
         };
-        let all = log.read(chain, after, most, LOG_BYTES_PER_TURN, &mut frames);
+        let reached_end = log.read(chain, after, messages_max, LOG_BYTES_PER_TURN, &mut frames);
         // The newest offset that cannot be read any more. If the topic keeps no messages, that is the offset of its last message.
-        let back = log.last_lost_offset(chain).unwrap_or(last);
-        let knows = |epoch| {
+        let last_lost = log.last_lost_offset(chain).unwrap_or(last);
+        let is_position_of_log = |epoch| {
             let seen = Since::At(Position::new(epoch, page.after));
-            let current = self.logs.in_current_life(seen, partition_index);
+            let current = self.logs.to_current_life(seen, partition_index);
             let partition = &self.logs.partitions[partition_index];
             matches!(current, Since::At(seen) if seen.epoch == self.logs.epoch)
                 && page.after <= partition.sequence.max(partition.applied_to)
@@ -98,8 +98,9 @@ impl Home {
         });
         Some(Messages {
             messages: messages.collect(),
-            more: !all,
-            lost: after > 0 && back > after || page.epoch.is_some_and(|epoch| !knows(epoch)),
+            more: !reached_end,
+            lost: after > 0 && last_lost > after
+                || page.epoch.is_some_and(|epoch| !is_position_of_log(epoch)),
         })
     }
 }

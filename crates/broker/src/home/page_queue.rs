@@ -23,15 +23,23 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 pub(crate) enum SearchProgress {
     /// Not begun.
     Unknown,
-    /// Counts back from the newest message: the offset reached, and the number of messages left to count, including the one at that offset.
-    Back(u64, u32),
-    /// The page begins after `offset`. `gap`: messages before `offset` are lost. `promised`: the subscriber gave a position, so it gets a
-    /// gap for losses after that position.
-    Behind {
+    /// Counts back from the newest message, and has reached the message at `offset`. With that message, `left` messages are left to count.
+    CountingBack {
         offset: u64,
-        gap: bool,
-        promised: bool,
+        left: u32,
     },
+    Found(PageStart),
+}
+
+/// Where a page begins.
+#[derive(Clone, Copy)]
+pub(crate) struct PageStart {
+    /// The page begins after this offset.
+    pub offset: u64,
+    /// Whether earlier messages are lost, so that the page begins with a gap.
+    pub gap: bool,
+    /// Whether the subscriber gave a position, so that it gets a gap for losses after that position.
+    pub has_position: bool,
 }
 
 /// A page that cannot be read yet.
@@ -63,9 +71,9 @@ pub(crate) struct Reader {
     /// Losses up to this number happened before the subscription began, and cause no gap. 0 if the subscriber gave a position.
     pub losses_before: u64,
     /// Whether the page begins with a gap.
-    pub gap: bool,
+    pub has_gap: bool,
     /// Whether the subscriber gets retained messages: those up to `snapshot_end`, and those that are no longer in their topic's log.
-    pub retained: bool,
+    pub gets_retained: bool,
     /// The partition's last offset when the subscription was requested. Losses after it cause a gap even without a position.
     pub offset_when_asked: u64,
 }
@@ -73,7 +81,7 @@ pub(crate) struct Reader {
 /// The filters of an attach. If pages of several partitions are queued, they share one copy.
 pub(super) struct FilterNames<'a> {
     text: &'a [u8],
-    shares: usize,
+    share_count: usize,
     shared: Option<SharedFilterNames>,
 }
 
@@ -82,7 +90,7 @@ pub(super) struct FilterNames<'a> {
 pub(crate) struct SharedFilterNames {
     pub text: Arc<[u8]>,
     /// The number of pages that may share the copy: each is charged its part of the bytes.
-    shares: usize,
+    share_count: usize,
 }
 
 impl<'a> FilterNames<'a> {
@@ -90,17 +98,21 @@ impl<'a> FilterNames<'a> {
     pub fn new(text: &'a [u8], shares: usize) -> FilterNames<'a> {
         FilterNames {
             text,
-            shares,
+            share_count: shares,
             shared: None,
         }
     }
 
     /// The shared copy, made by the first call.
     pub fn share(&mut self) -> SharedFilterNames {
-        let FilterNames { text, shares, .. } = *self;
+        let FilterNames {
+            text,
+            share_count: shares,
+            ..
+        } = *self;
         let make = || SharedFilterNames {
             text: text.into(),
-            shares,
+            share_count: shares,
         };
         self.shared.get_or_insert_with(make).clone()
     }
@@ -116,7 +128,7 @@ pub(crate) enum PendingPage {
         /// The search for the page's first message.
         progress: SearchProgress,
         /// Whether the topic's row counts the subscriber already.
-        counted: bool,
+        is_counted: bool,
     },
     /// For a subscriber by filter.
     Filters {
@@ -138,7 +150,7 @@ impl PendingPage {
     pub(super) fn names_bytes(&self) -> usize {
         match self {
             PendingPage::Topic { name, .. } => name.len(),
-            PendingPage::Filters { names, .. } => names.text.len().div_ceil(names.shares),
+            PendingPage::Filters { names, .. } => names.text.len().div_ceil(names.share_count),
             PendingPage::Group(..) | PendingPage::LateGroups | PendingPage::Interest(..) => 0,
         }
     }
@@ -173,85 +185,88 @@ const KINDS: [PageKind; 2] = [PageKind::Group, PageKind::Large];
 struct ThrottledQueue {
     queue: FairQueue<PendingPage>,
     /// The steps that this queue has used beyond its fair share. It runs again when the other queues have caught up.
-    ahead: u64,
+    steps_ahead: u64,
 }
 
 /// All queued pages.
 pub(crate) struct PageQueue {
-    queue: FairQueue<PendingPage>,
+    unthrottled: FairQueue<PendingPage>,
     /// By [`PageKind`].
     throttled: [ThrottledQueue; KINDS.len()],
     /// The kind of the page being read; `None` for a page that is not throttled.
-    served: Option<PageKind>,
+    kind_in_service: Option<PageKind>,
     /// Heap bytes of the names and filters in the queued pages.
     names_bytes: usize,
     /// The count of steps at the end of the last turn.
-    began: u64,
+    turn_start_steps: u64,
     /// The number of pages that were queued since the start.
-    pub waited: u64,
+    pub queued_count: u64,
     pub(super) steps: Steps,
 }
 
 impl PageQueue {
     pub fn new(steps: &Steps) -> PageQueue {
         PageQueue {
-            queue: FairQueue::default(),
+            unthrottled: FairQueue::default(),
             throttled: Default::default(),
-            served: None,
+            kind_in_service: None,
             names_bytes: 0,
-            began: 0,
-            waited: 0,
+            turn_start_steps: 0,
+            queued_count: 0,
             steps: steps.clone(),
         }
     }
 
-    pub fn push(&mut self, reading: PendingPage) {
-        self.names_bytes += reading.names_bytes();
-        let queue = match reading {
+    pub fn push(&mut self, page: PendingPage) {
+        self.names_bytes += page.names_bytes();
+        let queue = match page {
             PendingPage::Group(..) => &mut self.throttled[PageKind::Group as usize].queue,
-            _ => &mut self.queue,
+            _ => &mut self.unthrottled,
         };
-        queue.push(reading.party(), reading);
+        queue.push(page.party(), page);
     }
 
     /// Queues a page that begins with a large message.
-    pub fn push_large(&mut self, reading: PendingPage) {
-        self.names_bytes += reading.names_bytes();
+    pub fn push_large(&mut self, page: PendingPage) {
+        self.names_bytes += page.names_bytes();
         let queue = &mut self.throttled[PageKind::Large as usize].queue;
-        queue.push(reading.party(), reading);
+        queue.push(page.party(), page);
     }
 
     /// Takes the next page. Skips a throttled kind while carriers have enough pages of that kind to deliver.
     pub fn pop(&mut self, lanes: &mut Lanes) -> Option<PendingPage> {
-        let may_go = self.may_go(lanes);
-        let may_go = |kind: &PageKind| may_go[*kind as usize];
+        let can_run_by_kind = self.runnable_kinds(lanes);
+        let can_run = |kind: &PageKind| can_run_by_kind[*kind as usize];
         if !self.has_unthrottled() {
-            let ahead = |kind| self.throttled[kind as usize].ahead;
-            let least = KINDS.into_iter().filter(may_go).map(ahead).min();
+            let steps_ahead = |kind| self.throttled[kind as usize].steps_ahead;
+            let least_ahead = KINDS.into_iter().filter(can_run).map(steps_ahead).min();
             for throttled in &mut self.throttled {
-                throttled.ahead = throttled.ahead.saturating_sub(least.unwrap_or(u64::MAX));
+                throttled.steps_ahead = throttled
+                    .steps_ahead
+                    .saturating_sub(least_ahead.unwrap_or(u64::MAX));
             }
         }
-        let is_due = |kind: &PageKind| may_go(kind) && self.throttled[*kind as usize].ahead == 0;
-        self.served = KINDS.into_iter().find(is_due);
-        let queue = match self.served {
+        let is_due =
+            |kind: &PageKind| can_run(kind) && self.throttled[*kind as usize].steps_ahead == 0;
+        self.kind_in_service = KINDS.into_iter().find(is_due);
+        let queue = match self.kind_in_service {
             Some(kind) => &mut self.throttled[kind as usize].queue,
-            None => &mut self.queue,
+            None => &mut self.unthrottled,
         };
-        let reading = queue.pop()?;
-        self.names_bytes -= reading.names_bytes();
-        Some(reading)
+        let page = queue.pop()?;
+        self.names_bytes -= page.names_bytes();
+        Some(page)
     }
 
     /// Whether a page can be read now.
-    pub fn may_go_on(&self, lanes: &mut Lanes) -> bool {
-        self.has_unthrottled() || self.has_throttled() && self.may_go(lanes).contains(&true)
+    pub fn can_read_page(&self, lanes: &mut Lanes) -> bool {
+        self.has_unthrottled() || self.has_throttled() && self.runnable_kinds(lanes).contains(&true)
     }
 
     /// For each kind: whether a page waits, and carriers can take it.
-    fn may_go(&self, lanes: &mut Lanes) -> [bool; KINDS.len()] {
+    fn runnable_kinds(&self, lanes: &mut Lanes) -> [bool; KINDS.len()] {
         KINDS.map(|kind| {
-            self.has(kind)
+            self.has_kind(kind)
                 && match kind {
                     PageKind::Group => lanes.may_tell_group_members(),
                     PageKind::Large => lanes.may_tell_large(),
@@ -260,57 +275,57 @@ impl PageQueue {
     }
 
     /// Whether a page that begins with a message of this size must wait in the queue of pages with large messages.
-    pub fn must_wait(&self, bytes: usize, lanes: &mut Lanes) -> bool {
-        let is_next = self.served == Some(PageKind::Large)
-            || !self.has(PageKind::Large) && lanes.may_tell_large();
-        bytes > lanes.turn_limits.page_bytes && !is_next
+    pub fn must_wait_as_large(&self, bytes: usize, lanes: &mut Lanes) -> bool {
+        let may_be_read = self.kind_in_service == Some(PageKind::Large)
+            || !self.has_kind(PageKind::Large) && lanes.may_tell_large();
+        bytes > lanes.turn_limits.page_bytes && !may_be_read
     }
 
     /// Charges the party of the page that was taken last with these steps, for the work here and at the page's carrier.
     pub fn charge(&mut self, steps: u64) {
-        match self.served.take() {
+        match self.kind_in_service.take() {
             Some(kind) => {
                 let throttled = &mut self.throttled[kind as usize];
                 throttled.queue.charge(steps);
-                throttled.ahead += steps;
+                throttled.steps_ahead += steps;
             }
             None => {
-                self.queue.charge(steps);
+                self.unthrottled.charge(steps);
                 for throttled in &mut self.throttled {
-                    throttled.ahead = throttled.ahead.saturating_sub(steps);
+                    throttled.steps_ahead = throttled.steps_ahead.saturating_sub(steps);
                 }
             }
         }
     }
 
     /// Whether pages of this kind wait.
-    fn has(&self, kind: PageKind) -> bool {
+    fn has_kind(&self, kind: PageKind) -> bool {
         !self.throttled[kind as usize].queue.is_empty()
     }
 
     /// Whether throttled pages wait, of any kind.
     pub fn has_throttled(&self) -> bool {
-        KINDS.into_iter().any(|kind| self.has(kind))
+        KINDS.into_iter().any(|kind| self.has_kind(kind))
     }
 
     pub fn len(&self) -> usize {
         let throttled = self.throttled.iter().map(|throttled| throttled.queue.len());
-        self.queue.len() + throttled.sum::<usize>()
+        self.unthrottled.len() + throttled.sum::<usize>()
     }
 
     /// Whether a page waits in the queue that is never throttled.
     pub fn has_unthrottled(&self) -> bool {
-        !self.queue.is_empty()
+        !self.unthrottled.is_empty()
     }
 
     /// Ends the turn (a pass of the shard's loop) at this count of steps.
     pub fn end_turn(&mut self, steps: u64) {
-        self.began = steps;
+        self.turn_start_steps = steps;
     }
 
     /// The steps of work of this turn. `steps` is the present count.
-    pub fn spent(&self, steps: u64) -> u64 {
-        steps - self.began
+    pub fn steps_of_turn(&self, steps: u64) -> u64 {
+        steps - self.turn_start_steps
     }
 
     /// Heap bytes of all queues.
@@ -320,7 +335,7 @@ impl PageQueue {
             .throttled
             .iter()
             .map(|throttled| throttled.queue.bytes());
-        self.queue.bytes() + throttled.sum::<usize>() + self.names_bytes
+        self.unthrottled.bytes() + throttled.sum::<usize>() + self.names_bytes
     }
 }
 

@@ -12,47 +12,47 @@ const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 /// The planned rules, and the rows matched so far.
 pub(super) struct PlannedRules {
     world: Arc<World>,
-    /// By row: the number of the topic's planned rule. From row `seen` on, it is set only for topics that were created meanwhile.
-    numbers: Vec<u8>,
-    seen: u32,
+    /// By row: the number of the topic's planned rule. From row `next_row` on, it is set only for topics that were created meanwhile.
+    rule_by_row: Vec<u8>,
+    next_row: u32,
 }
 
 impl PlannedRules {
     pub fn new(world: &Arc<World>) -> PlannedRules {
         PlannedRules {
             world: world.clone(),
-            numbers: Vec::new(),
-            seen: 0,
+            rule_by_row: Vec::new(),
+            next_row: 0,
         }
     }
 
-    pub fn is_of(&self, world: &Arc<World>) -> bool {
+    pub fn is_for(&self, world: &Arc<World>) -> bool {
         Arc::ptr_eq(&self.world, world)
     }
 
     /// Matches some more topics with the planned rules, up to row `end`; `name_of` gives the name of a row in use. Returns whether more are
     /// left.
     pub fn match_rows<'a>(&mut self, end: u32, name_of: impl Fn(u32) -> Option<&'a [u8]>) -> bool {
-        self.numbers.resize(end as usize, 0);
-        let until = end.min(self.seen.saturating_add(ROWS_PER_TURN));
-        for id in self.seen..until {
+        self.rule_by_row.resize(end as usize, 0);
+        let scan_end = end.min(self.next_row.saturating_add(ROWS_PER_TURN));
+        for id in self.next_row..scan_end {
             let number = name_of(id).map_or(0, |name| self.world.rules.number_for(name));
-            self.numbers[id as usize] = number;
+            self.rule_by_row[id as usize] = number;
         }
-        self.seen = until;
-        until < end
+        self.next_row = scan_end;
+        scan_end < end
     }
 
     /// Matches a topic that was created meanwhile.
-    pub fn created(&mut self, id: u32, name: &[u8]) {
-        if self.numbers.len() <= id as usize {
-            self.numbers.resize(id as usize + 1, 0);
+    pub fn add_topic(&mut self, id: u32, name: &[u8]) {
+        if self.rule_by_row.len() <= id as usize {
+            self.rule_by_row.resize(id as usize + 1, 0);
         }
-        self.numbers[id as usize] = self.world.rules.number_for(name);
+        self.rule_by_row[id as usize] = self.world.rules.number_for(name);
     }
 
     /// The planned rule of each row, when all rows are matched. Rows that are not in use have an arbitrary number.
-    pub fn into_numbers(self) -> Vec<u8> {
-        self.numbers
+    pub fn into_rule_by_row(self) -> Vec<u8> {
+        self.rule_by_row
     }
 }

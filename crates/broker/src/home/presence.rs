@@ -35,9 +35,9 @@ use crate::mail::presence::{MemberConn, PresencePage, PresencePosition};
 use crate::store::index::Index;
 use crate::store::slab::{NONE, Slab, SlabRow};
 
-use pages::Source;
-use rows::{Gone, Row, Topic, hash_of_member};
-use streams::Stream;
+use pages::PageSource;
+use rows::{Leave, MemberRow, PresenceTopic, hash_of_member};
+use streams::MemberStream;
 use watchers::{WATCHER_BYTES, Watched, Watcher, key_of};
 
 /// After its last watcher, a topic's members that have left are remembered for this many seconds.
@@ -50,9 +50,9 @@ type UserKey = (u32, [u32; 2]);
 
 /// The members and watchers of a home's topics.
 pub(crate) struct Presence {
-    topics: Slab<Topic>,
+    topics: Slab<PresenceTopic>,
     topic_index: Index,
-    members: Slab<Row>,
+    members: Slab<MemberRow>,
     member_index: Index,
     users: BTreeMap<UserKey, u32>,
     /// Members whose connections have ended, by the second in which they leave.
@@ -65,7 +65,7 @@ pub(crate) struct Presence {
     due: BTreeSet<(u64, u32)>,
     watchers: usize,
     /// For the operator's webhooks.
-    streams: Vec<Stream>,
+    streams: Vec<MemberStream>,
     /// Topics without watchers, by the second in which the members that have left them are forgotten.
     unwatched: BTreeSet<(u32, u32)>,
     /// The number of the last change.
@@ -128,7 +128,7 @@ impl Presence {
             + self.gone_bytes
             + self.watched.len() * WATCHED_BYTES
             + self.watchers * WATCHER_BYTES
-            + self.streams.iter().map(Stream::bytes).sum::<usize>()
+            + self.streams.iter().map(MemberStream::bytes).sum::<usize>()
     }
 
     /// Whether there are no members, no watchers and no remembered leaves.
@@ -161,7 +161,7 @@ impl Presence {
     }
 
     fn find(&self, name: &[u8]) -> Option<u32> {
-        let is = |topic: &Topic| *topic.name == *name;
+        let is = |topic: &PresenceTopic| *topic.name == *name;
         self.topic_index.find(&self.topics, self.hash(name), is)
     }
 
@@ -170,10 +170,10 @@ impl Presence {
             return id;
         }
         self.text_bytes += name.len();
-        let id = self.topics.insert(Topic {
+        let id = self.topics.insert(PresenceTopic {
             name: name.into(),
             hash: self.hash(name),
-            ..Topic::vacant(NONE)
+            ..PresenceTopic::vacant(NONE)
         });
         self.topic_index.insert(&mut self.topics, id);
         id
@@ -187,11 +187,11 @@ impl Presence {
         self.topic_index.remove(&mut self.topics, id);
         let topic = self.topics.remove(id);
         self.text_bytes -= topic.name.len();
-        self.order_bytes -= topic.order.capacity() * size_of::<u32>();
+        self.order_bytes -= topic.members_by_join.capacity() * size_of::<u32>();
     }
 
     fn find_member(&self, topic: u32, at: MemberConn) -> Option<u32> {
-        let is = |row: &Row| row.topic == topic && row.at() == at;
+        let is = |row: &MemberRow| row.topic == topic && row.conn() == at;
         self.member_index
             .find(&self.members, hash_of_member(topic, at), is)
     }
@@ -200,7 +200,7 @@ impl Presence {
     fn change(&mut self, topic: u32) -> u64 {
         self.changed += 1;
         let row = self.topics.get_mut(topic);
-        (row.changed, row.read_changed) = (self.changed, self.changed);
+        (row.watched_change, row.last_change) = (self.changed, self.changed);
         if let Some(watched) = self.watched.get_mut(&topic) {
             watched.has_changed();
             self.plan(topic);
@@ -240,7 +240,7 @@ impl Presence {
             return;
         }
         let most = members_max as usize;
-        if self.topics.get(topic).order.len() == most {
+        if self.topics.get(topic).members_by_join.len() == most {
             // A member whose connection has ended makes room. Above the limit, it would give way to nobody.
             let mut away = self
                 .leaving_topics
@@ -251,36 +251,36 @@ impl Presence {
         }
         let id = self.change(topic);
         let row = self.topics.get_mut(topic);
-        if row.order.len() >= most {
-            row.unlisted += 1;
+        if row.members_by_join.len() >= most {
+            row.unlisted_count += 1;
             return;
         }
         let text = [&[user.len() as u8], user, info]
             .concat()
             .into_boxed_slice();
         self.text_bytes += text.len();
-        let member = self.members.insert(Row {
+        let member = self.members.insert(MemberRow {
             text,
             id,
             topic,
             since_s: now.unix_s,
-            ..Row::vacant(NONE)
+            ..MemberRow::vacant(NONE)
         });
         self.members.get_mut(member).move_to(at);
         self.member_index.insert(&mut self.members, member);
         let row = self.topics.get_mut(topic);
-        let before = row.order.capacity();
+        let before = row.members_by_join.capacity();
         if before == 0 {
-            row.order.reserve_exact(1);
+            row.members_by_join.reserve_exact(1);
         }
-        row.order.push_back(member);
-        self.order_bytes += (row.order.capacity() - before) * size_of::<u32>();
+        row.members_by_join.push_back(member);
+        self.order_bytes += (row.members_by_join.capacity() - before) * size_of::<u32>();
         let key = self.user_key(topic, user);
         let count = self.users.entry(key).or_default();
         *count += 1;
         let is_first = *count == 1;
-        self.topics.get_mut(topic).users += u32::from(is_first);
-        self.tell_streams((member, None), true, is_first);
+        self.topics.get_mut(topic).user_count += u32::from(is_first);
+        self.push_to_streams((member, None), true, is_first);
     }
 
     /// Lets a member of this user whose connection has ended continue with this connection. Returns whether there was such a member.
@@ -291,7 +291,8 @@ impl Presence {
         }
         let key = self.user_key(topic, user);
         let mut away = self.leaving_users.range((key, 0)..=(key, u32::MAX));
-        let Some((_, member)) = away.find(|(_, id)| self.members.get(*id).texts() == texts) else {
+        let Some((_, member)) = away.find(|(_, id)| self.members.get(*id).user_and_info() == texts)
+        else {
             return false;
         };
         let member = *member;
@@ -306,7 +307,7 @@ impl Presence {
         self.member_index.insert(&mut self.members, member);
         // Readers see the new connection. Watchers get no news.
         self.changed += 1;
-        self.topics.get_mut(topic).read_changed = self.changed;
+        self.topics.get_mut(topic).last_change = self.changed;
         true
     }
 
@@ -316,7 +317,7 @@ impl Presence {
         let leaves_s = core::mem::take(&mut row.leaves_s);
         if leaves_s > 0 {
             let row = self.members.get(member);
-            let (topic, key) = (row.topic, self.user_key(row.topic, row.texts().0));
+            let (topic, key) = (row.topic, self.user_key(row.topic, row.user_and_info().0));
             self.leaving.remove(&(leaves_s, member));
             self.leaving_users.remove(&(key, member));
             self.leaving_topics.remove(&(topic, leaves_s, member));
@@ -330,7 +331,9 @@ impl Presence {
             return;
         };
         match self.find_member(topic, at) {
-            Some(member) if linger_s > 0 && !self.members.get(member).texts().0.is_empty() => {
+            Some(member)
+                if linger_s > 0 && !self.members.get(member).user_and_info().0.is_empty() =>
+            {
                 self.stays(member);
                 let row = self.members.get_mut(member);
                 // One second more, since the present second has begun already.
@@ -338,15 +341,15 @@ impl Presence {
                 let leaves_s = row.leaves_s;
                 let key = {
                     let row = self.members.get(member);
-                    self.user_key(topic, row.texts().0)
+                    self.user_key(topic, row.user_and_info().0)
                 };
                 self.leaving.insert((leaves_s, member));
                 self.leaving_users.insert((key, member));
                 self.leaving_topics.insert((topic, leaves_s, member));
             }
             Some(member) => self.remove(member),
-            None if self.topics.get(topic).unlisted > 0 => {
-                self.topics.get_mut(topic).unlisted -= 1;
+            None if self.topics.get(topic).unlisted_count > 0 => {
+                self.topics.get_mut(topic).unlisted_count -= 1;
                 self.change(topic);
                 self.close_if_unused(topic);
             }
@@ -366,7 +369,7 @@ impl Presence {
         let row = self.members.remove(member);
         let topic = row.topic;
         let left = self.change(topic);
-        let key = self.user_key(topic, row.texts().0);
+        let key = self.user_key(topic, row.user_and_info().0);
         let count = self.users.get_mut(&key).map_or(0, |count| {
             *count -= 1;
             *count
@@ -376,22 +379,22 @@ impl Presence {
         }
         let members = &self.members;
         let of = self.topics.get_mut(topic);
-        of.users -= u32::from(count == 0);
+        of.user_count -= u32::from(count == 0);
         // The row of the removed member is free already.
         let is_before = |other: &u32| *other != member && members.get(*other).id < row.id;
-        let at = of.order.partition_point(is_before);
-        self.moved_bytes += STEP_BYTES + at.min(of.order.len() - at) * size_of::<u32>();
-        of.order.remove(at);
-        let before = of.order.capacity();
-        if before >= 64 && of.order.len() < before / 4 {
-            of.order.shrink_to(before / 2);
+        let at = of.members_by_join.partition_point(is_before);
+        self.moved_bytes += STEP_BYTES + at.min(of.members_by_join.len() - at) * size_of::<u32>();
+        of.members_by_join.remove(at);
+        let before = of.members_by_join.capacity();
+        if before >= 64 && of.members_by_join.len() < before / 4 {
+            of.members_by_join.shrink_to(before / 2);
         }
-        self.order_bytes -= (before - of.order.capacity()) * size_of::<u32>();
+        self.order_bytes -= (before - of.members_by_join.capacity()) * size_of::<u32>();
         self.text_bytes -= row.text.len();
-        let members = of.order.len();
-        self.tell_streams((member, Some(&row)), false, count == 0);
+        let members = of.members_by_join.len();
+        self.push_to_streams((member, Some(&row)), false, count == 0);
         if let Some(watched) = self.watched.get_mut(&topic) {
-            let (more, less) = watched.remember(Gone { left, row }, members);
+            let (more, less) = watched.remember(Leave { number: left, row }, members);
             self.gone_bytes = self.gone_bytes + more - less;
         }
         topic
@@ -430,7 +433,7 @@ impl Presence {
     /// Forgets what is remembered for the watchers of a topic, which has none any more.
     fn forget(&mut self, topic: u32) {
         let watched = self.watched.remove(&topic).unwrap_or_default();
-        self.gone_bytes -= watched.gone.iter().map(Gone::bytes).sum::<usize>();
+        self.gone_bytes -= watched.gone.iter().map(Leave::bytes).sum::<usize>();
         self.close_if_unused(topic);
     }
 
@@ -445,13 +448,13 @@ impl Presence {
         };
         if let Some(id) = self.find(name) {
             let topic = self.topics.get(id);
-            page.position.change = topic.read_changed;
+            page.position.change = topic.last_change;
             page.counts = topic.counts();
-            let source = Source {
+            let source = PageSource {
                 topic,
                 members: &self.members,
                 table: self.table,
-                changed: self.changed,
+                last_change: self.changed,
             };
             source.push_members(after, most, &mut page);
         }
@@ -501,7 +504,7 @@ impl Presence {
     /// Notes that a watcher can take another page.
     pub fn is_ready(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now_ns: u64) {
         let Some(topic) = self.find(name) else { return };
-        let changed = self.topics.get(topic).changed;
+        let changed = self.topics.get(topic).watched_change;
         if let Some(watched) = self.watched.get_mut(&topic) {
             watched.is_ready(key_of(shard, to), (changed, now_ns));
             self.plan(topic);
@@ -546,11 +549,11 @@ impl Presence {
             && at_ns <= now_ns
             && let Some(watched) = self.watched.get_mut(&topic)
         {
-            let source = Source {
+            let source = PageSource {
                 topic: self.topics.get(topic),
                 members: &self.members,
                 table: self.table,
-                changed: self.changed,
+                last_change: self.changed,
             };
             let next = |watcher: &mut Watcher, gone: (&_, u64)| source.next_page(watcher, gone);
             if let Some((shard, to, page)) = watched.tell(now_ns, next) {

@@ -83,7 +83,7 @@ impl Home {
     /// The next changes of such a stream, and whether more are ready. `None` if changes are lost.
     pub(crate) fn next_member_changes(&mut self, number: u64) -> Option<(Vec<MemberChange>, bool)> {
         let rows_max = self.turn_limits.interest_page_topics;
-        let news = self.presence.as_mut()?.next_changes(number, rows_max)?;
+        let news = self.presence.as_mut()?.take_changes(number, rows_max)?;
         self.steps.add(news.0.len() + rows_max as usize / 4);
         Some(news)
     }

@@ -80,7 +80,7 @@ impl Home {
         }
         if keep || message.headers.retain {
             let steps_max = steps_for_making_room(&self.turn_limits);
-            self.log_grew(partition_index, rules, now, steps_max);
+            self.count_growth(partition_index, rules, now, steps_max);
         }
         if !keep || message.headers.retain {
             self.queue_if_idle(id, now);
@@ -152,7 +152,7 @@ impl Home {
             frames.read_at(read_at);
             let record = self
                 .compressor
-                .record(&self.topics, id, frames, span, new, settings);
+                .push_record(&self.topics, id, frames, span, new, settings);
             self.tell_subscribers(id, message.name, record, recipients, lanes);
         }
     }

@@ -53,7 +53,7 @@ impl Home {
         let name = self.topics.names.get(row.name);
         row.has(HAS_QOS_SUBSCRIPTION)
             || self.subscriptions.qos.has_match(name)
-            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name)
+            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find_due(name)
     }
 
     /// Removes the messages that neither a rule nor a subscription keeps. Called after a log was read: until then the subscriptions are unknown, and
@@ -90,7 +90,7 @@ impl Home {
             // An empty chain stays if its newest messages have expired, since it stores the last lost offset.
             self.topics.rows.get_mut(id).log = chain;
             if is_empty {
-                self.log_emptied(id, now);
+                self.begin_idle_time(id, now);
             }
             self.steps.add(dropped as usize);
             left -= dropped.min(left);

@@ -62,22 +62,22 @@ impl Home {
                 ask,
                 name,
                 progress,
-                counted: false,
+                is_counted: false,
             } => self.attach(from, &ask, &name, Some(progress), context),
             PendingPage::Topic {
                 from,
                 ask,
                 name,
                 progress,
-                counted: true,
+                is_counted: true,
             } => {
                 let found = self.topics.find(ask.hash, &name);
                 match found.filter(|id| !self.topics.rows.get(*id).has(DELETED)) {
                     Some(id) => {
-                        self.read_topic(id, from, &ask, &name, progress, context);
+                        self.send_page_to_counted(id, from, &ask, &name, progress, context);
                     }
                     // The topic was deleted meanwhile: the subscription ends as if the page had been sent before the deletion.
-                    None => self.end_waiting(from, &ask, &name, context),
+                    None => self.end_deleted_subscription(from, &ask, &name, context),
                 }
             }
             PendingPage::Filters {
@@ -87,14 +87,14 @@ impl Home {
                 reader,
             } => {
                 let filters = split(&names.text);
-                if !self.tell_match_page(from, &ask, &filters, reader, context) {
+                if !self.send_filter_page(from, &ask, &filters, reader, context) {
                     self.page_queue
                         .queue_filters(from, &ask, names, reader, true);
                 }
             }
             PendingPage::Group(id, _) => self.deliver_to_group(id, context),
             PendingPage::LateGroups => self.wake_late(),
-            PendingPage::Interest(shard, to, _) => self.next_page(shard, to),
+            PendingPage::Interest(shard, to, _) => self.read_next_page(shard, to),
         }
     }
 }
@@ -102,7 +102,7 @@ impl Home {
 impl PageQueue {
     /// Whether a new page must be queued, because other pages wait or the home has used half of a turn's steps.
     pub(super) fn must_queue(&self, turn_limits: &TurnLimits) -> bool {
-        let spent = self.spent(self.steps.count());
+        let spent = self.steps_of_turn(self.steps.count());
         self.has_unthrottled() || spent >= u64::from(turn_limits.steps_per_turn) / 2
     }
 
@@ -114,13 +114,13 @@ impl PageQueue {
         later: DeferredPage,
         counted: bool,
     ) {
-        self.waited += 1;
+        self.queued_count += 1;
         let reading = PendingPage::Topic {
             from,
             ask: *ask,
             name: name.into(),
             progress: later.progress,
-            counted,
+            is_counted: counted,
         };
         self.queue(reading, later.is_large);
     }
@@ -133,7 +133,7 @@ impl PageQueue {
         reader: Reader,
         is_large: bool,
     ) {
-        self.waited += 1;
+        self.queued_count += 1;
         let reading = PendingPage::Filters {
             from,
             ask: *ask,

@@ -24,7 +24,10 @@ use crate::store::blobs::Blob;
 impl TopicTable {
     /// Matches some more rows with the planned rules of `world`. Returns whether more are left.
     pub(crate) fn prepare_rules(&mut self, world: &Arc<World>) -> bool {
-        let known = self.planned_rules.take().filter(|known| known.is_of(world));
+        let known = self
+            .planned_rules
+            .take()
+            .filter(|known| known.is_for(world));
         let mut planned_rules = known.unwrap_or_else(|| PlannedRules::new(world));
         let name_of = |id| match self.rows.get(id).name {
             Blob::NONE => None,
@@ -43,7 +46,7 @@ impl Home {
             .planned_rules
             .take()
             .expect("all rows were matched before");
-        for (id, number) in (0..).zip(planned_rules.into_numbers()) {
+        for (id, number) in (0..).zip(planned_rules.into_rule_by_row()) {
             if self.topics.rows.get(id).name != Blob::NONE {
                 self.topics.rows.get_mut(id).rule = number;
             }
@@ -163,7 +166,7 @@ mod tests {
                             }
                         }
                         home.tick(now.unix_s);
-                        home.forget(&here.rules, now);
+                        home.remove_expired(&here.rules, now);
                     }
                     ReloadStep::PrepareRules => drop(home.topics.prepare_rules(&worlds[next])),
                     ReloadStep::Change(to) => {

@@ -46,7 +46,7 @@ impl Home {
         }
         let applied_to = offset | (OFFSETS_PER_BATCH - 1);
         self.logs.partitions[partition_index].applied_to = applied_to;
-        while let Some(due) = future_pages.first_until(partition_index, applied_to) {
+        while let Some(due) = future_pages.first_key_until(partition_index, applied_to) {
             if let Some(reading) = future_pages.take(&due) {
                 self.page_queue.push(reading);
             }
@@ -55,7 +55,7 @@ impl Home {
 
     /// The number of the newest page (a run of past messages for a subscriber) that waits for the log of this partition, if any waits.
     pub(crate) fn waits_for_log(&self, partition_index: usize) -> Option<u64> {
-        self.logs.future_pages.as_ref()?.last_of(partition_index)
+        self.logs.future_pages.as_ref()?.newest_of(partition_index)
     }
 
     /// Gives up the positions of pages up to page `number` that still wait for the log of this partition, so that their subscribers get a gap. These
@@ -64,7 +64,7 @@ impl Home {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
         };
-        let due = future_pages.up_to(partition_index, number, GIVEN_UP_MAX);
+        let due = future_pages.keys_up_to(partition_index, number, GIVEN_UP_MAX);
         self.steps.add(due.len());
         for due in due {
             let future_pages = self.logs.future_pages.as_mut();
@@ -75,7 +75,7 @@ impl Home {
                 PendingPage::Topic { ask, .. } => ask.since = Since::Unknown,
                 PendingPage::Filters { ask, reader, .. } => {
                     ask.since = Since::Unknown;
-                    *reader = self.logs.reader(ask, reader.partition);
+                    *reader = self.logs.new_reader(ask, reader.partition);
                 }
                 PendingPage::Group(..) | PendingPage::LateGroups | PendingPage::Interest(..) => {}
             }
@@ -97,7 +97,7 @@ impl Home {
         partition_index: usize,
         offset: u64,
     ) {
-        self.page_queue.waited += 1;
+        self.page_queue.queued_count += 1;
         if let Some(future_pages) = &mut self.logs.future_pages {
             future_pages.push(reading, partition_index, offset);
         }

@@ -7,13 +7,15 @@ use crate::budget::admission::Client;
 
 /// The reservation for a record in flight: its topic, bytes and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reserved {
+pub(crate) struct Reservation {
     /// The hash of the topic's name. The topic is not forgotten meanwhile.
     pub topic_hash: u32,
-    /// The client that is charged, and the bytes of the message if it will be kept.
-    pub kept: (Client, usize),
+    /// The client that is charged.
+    pub client: Client,
+    /// The bytes of the message if it will be kept, otherwise 0.
+    pub kept_bytes: usize,
     /// The group of the message's idempotency key.
-    pub key: Option<u8>,
+    pub key_group: Option<u8>,
 }
 
 /// The records in flight for one topic.

@@ -37,12 +37,12 @@ impl Home {
             return self.unretain(id);
         }
         let number = rules.retained();
-        let chain = self.logs.retained.get(&id).copied().unwrap_or(NONE);
+        let chain = self.logs.retained_chains.get(&id).copied().unwrap_or(NONE);
         let log = &mut self.logs.partitions[partition_index].log;
         let chain = log
             .append(chain, number, rules.get(number), 1, usize::MAX, new)
             .0;
-        self.logs.retained.insert(id, chain);
+        self.logs.retained_chains.insert(id, chain);
         self.topics.rows.get_mut(id).flags |= HAS_RETAINED;
     }
 
@@ -58,7 +58,7 @@ impl Home {
 
     /// Removes the retained message.
     pub(super) fn unretain(&mut self, id: u32) {
-        if let Some(chain) = self.logs.retained.remove(&id) {
+        if let Some(chain) = self.logs.retained_chains.remove(&id) {
             let partition_index = self.topic_partition_index(id);
             self.logs.partitions[partition_index].log.clear(chain);
             self.topics.rows.get_mut(id).flags &= !HAS_RETAINED;
@@ -74,7 +74,7 @@ impl Home {
         now: Now,
         lanes: &mut Lanes,
     ) -> Option<Record> {
-        let chain = *self.logs.retained.get(&id)?;
+        let chain = *self.logs.retained_chains.get(&id)?;
         let partition_index = self.topic_partition_index(id);
         let log = &mut self.logs.partitions[partition_index].log;
         // The chain has one message.

@@ -104,11 +104,11 @@ impl Home {
             let is_empty = log.count(left) == 0;
             self.topics.rows.get_mut(id).log = left;
             if is_empty {
-                self.log_emptied(id, now);
+                self.begin_idle_time(id, now);
             }
         }
         let log = &mut self.logs.partitions[partition_index].log;
-        if let Some(chain) = self.logs.retained.get_mut(&id) {
+        if let Some(chain) = self.logs.retained_chains.get_mut(&id) {
             (*chain, _) = log.remove_expired(*chain, u32::MAX, now.unix_s, usize::MAX);
             if log.count(*chain) == 0 {
                 self.unretain(id);

@@ -12,7 +12,7 @@ use crore_wire::topic;
 
 use super::Home;
 use super::context::HomeContext;
-use super::filter_pages::ROWS;
+use super::filter_pages::ROWS_PER_MESSAGE;
 use super::group_positions::{DuePosition, GroupKey};
 use super::groups::{Group, GroupCursor, GroupJoin, Groups};
 use super::partition::Partition;
@@ -32,12 +32,12 @@ use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
 impl Subscriptions {
     /// The filter and the name of a group.
     pub(crate) fn share_of(&self, group: u64) -> Option<(&[u8], &[u8])> {
-        self.groups.share_of(group)
+        self.groups.filter_and_name_of(group)
     }
 
     /// Removes a session without a connection that has unsubscribed or ended.
     pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
-        self.groups.release(filter, name);
+        self.groups.remove_session(filter, name);
     }
 
     /// Writes groups from number `from` on; returns the number to continue with, if any are left.
@@ -55,7 +55,7 @@ impl Home {
             .partitions
             .iter()
             .map(|partition| partition.sequence);
-        let (id, is_new_subscriber) = self.subscriptions.groups.join(join, offsets);
+        let (id, is_new_subscriber) = self.subscriptions.groups.add_member(join, offsets);
         lanes.frames().visits_by_group.add(join.party, 1);
         lanes.tell(
             from,
@@ -84,7 +84,7 @@ impl Home {
         if self
             .subscriptions
             .groups
-            .credit(id, (from, to), (partition_index, offset))
+            .return_credit(id, (from, to), (partition_index, offset))
         {
             self.queue_group_if_ready(id);
         }
@@ -92,7 +92,7 @@ impl Home {
 
     /// Removes a member, and takes back its unacknowledged messages.
     pub(crate) fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
-        if self.subscriptions.groups.leave(from, leave) {
+        if self.subscriptions.groups.remove_member(from, leave) {
             self.queue_group_if_ready(leave.group);
         }
     }
@@ -110,7 +110,7 @@ impl Home {
         let is_late =
             self.subscriptions
                 .groups
-                .give_due(partition_index, record.offset, may_give, give);
+                .give_to_due(partition_index, record.offset, may_give, give);
         let due = if may_give {
             0
         } else {
@@ -212,7 +212,7 @@ impl Home {
         }
         let mut visits = self.turn_limits.page_entries;
         if !group.has_returned() {
-            for partition_index in group.behind() {
+            for partition_index in group.next_behind_partitions() {
                 self.read_on(
                     id,
                     &mut group,
@@ -244,7 +244,7 @@ impl Home {
         let mut arrivals = log.arrivals(lists, seen);
         while *visits > 0 {
             *visits -= 1;
-            self.steps.add(1 + ROWS);
+            self.steps.add(1 + ROWS_PER_MESSAGE);
             if !group.has_credit() || *messages_left == 0 || !context.lanes.may_tell_group_members()
             {
                 return;
@@ -253,7 +253,7 @@ impl Home {
                 None => {
                     group.cursors[partition_index] = GroupCursor {
                         offset: *sequence,
-                        behind: false,
+                        is_behind: false,
                     };
                     return;
                 }
@@ -314,7 +314,7 @@ impl Home {
         offset: Option<u64>,
     ) {
         let partitions = self.logs.partitions.len();
-        let positions = &mut self.subscriptions.groups.positions;
+        let positions = &mut self.subscriptions.groups.recorded_positions;
         positions.set(group, partition_index, partitions, offset);
     }
 
@@ -325,7 +325,7 @@ impl Home {
         block: &mut Block<'_>,
     ) -> Option<Option<GroupKey>> {
         let partitions = || self.logs.placement.of_home(self.logs.me);
-        let positions = &self.subscriptions.groups.positions;
+        let positions = &self.subscriptions.groups.recorded_positions;
         positions.save(partitions, after, block)
     }
 
@@ -372,9 +372,9 @@ impl Home {
 impl Subscriptions {
     /// Drops the recorded positions of groups that do not exist.
     pub(crate) fn forget_group_positions(&mut self) {
-        let mut positions = core::mem::take(&mut self.groups.positions);
+        let mut positions = core::mem::take(&mut self.groups.recorded_positions);
         positions.retain(|(filter, name)| self.groups.has(filter, name));
-        self.groups.positions = positions;
+        self.groups.recorded_positions = positions;
     }
 }
 
@@ -386,7 +386,7 @@ fn give(
     record: Record,
     lanes: &mut Lanes,
 ) {
-    let member = group.next().expect("a member has credit");
+    let member = group.take_credit().expect("a member has credit");
     group.note_given(records, partition_index, record.offset, member);
     lanes.tell_group_member(member, id, name, record);
 }

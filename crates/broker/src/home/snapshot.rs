@@ -61,7 +61,8 @@ impl Home {
         }
         self.enforce_budget(rules, now, usize::MAX);
         debug_assert!((0..self.topics.rows.end()).all(|id| {
-            self.topics.rows.get(id).has(HAS_RETAINED) == self.logs.retained.contains_key(&id)
+            self.topics.rows.get(id).has(HAS_RETAINED)
+                == self.logs.retained_chains.contains_key(&id)
         }));
     }
 
@@ -78,7 +79,7 @@ impl Home {
                 out.number(partition.last_batch.1);
             }
             for slot in self.logs.origin().slots(self.logs.placement, self.logs.me) {
-                out.number(self.logs.floors[usize::from(slot)]);
+                out.number(self.logs.forgotten_max_by_slot[usize::from(slot)]);
             }
             for log in self.logs.iter() {
                 match log.losses.counted() {
@@ -260,7 +261,7 @@ impl Logs {
             if is_its && let Some(partition_index) = self.partition_index_here(former.of_slot(slot))
             {
                 self.check_given(partition_index, floor)?;
-                self.floors[usize::from(slot)] = floor;
+                self.forgotten_max_by_slot[usize::from(slot)] = floor;
             }
         }
         for partition in former.of_home(origin.home) {
@@ -318,7 +319,7 @@ impl Logs {
     pub(crate) fn save_forgotten(&self, rules: &Rules, block: &mut Block<'_>) {
         let all = self.placement.of_home(self.me);
         for (partition, Partition { forgotten, .. }) in all.zip(&self.partitions) {
-            for (lost, number, name) in forgotten.topics() {
+            for (lost, number, name) in forgotten.named_losses() {
                 let mut out = block.record(kind::FORGOTTEN);
                 out.number(lost);
                 out.number(number);

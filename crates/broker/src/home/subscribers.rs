@@ -39,9 +39,9 @@ impl Home {
         let is_first = self
             .topics
             .carriers
-            .count_in(self.topics.rows.get_mut(id), new);
+            .add_subscriber(self.topics.rows.get_mut(id), new);
         if is_first && !self.interest.followers.is_empty() {
-            self.first_subscriber_came(id);
+            self.begin_interest(id);
         }
     }
 
@@ -65,9 +65,11 @@ impl Home {
         let row = self.topics.rows.get_mut(id);
         row.touched_s = now.unix_s;
         self.topics.carriers.detaches += 1;
-        self.topics.carriers.leave(row, from, topic, serial);
+        self.topics
+            .carriers
+            .remove_subscriber(row, from, topic, serial);
         if row.carrier == NONE && !self.interest.followers.is_empty() {
-            self.last_subscriber_left(id, now);
+            self.end_interest(id, now);
         }
         self.queue_if_idle(id, now);
     }
@@ -81,7 +83,7 @@ impl Home {
         exact
             || local_filters.has_match(name)
             || self.subscriptions.filters.find(name) > 0
-            || self.subscriptions.groups.find(name)
+            || self.subscriptions.groups.find_due(name)
     }
 
     pub(super) fn find_subscribers(
@@ -95,7 +97,8 @@ impl Home {
             .subscriptions
             .filters
             .find_with(name, local_filters, me);
-        let groups = !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name);
+        let groups =
+            !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find_due(name);
         let row = self.topics.rows.get(id);
         Recipients {
             carriers: row.carrier != NONE,
@@ -174,7 +177,7 @@ impl Home {
 
 impl TopicTable {
     pub(super) fn each_carrier(&self, id: u32, f: impl FnMut(&Carrier)) {
-        self.carriers.each(self.rows.get(id), f);
+        self.carriers.for_each(self.rows.get(id), f);
     }
 
     pub(super) fn subscribers(&self, id: u32) -> u32 {

@@ -10,7 +10,7 @@ use super::Home;
 use super::attach::first_position;
 use super::context::HomeContext;
 use super::logs::Logs;
-use super::page_queue::{DeferredPage, SearchProgress};
+use super::page_queue::{DeferredPage, PageStart, SearchProgress};
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::RetentionMode;
@@ -33,37 +33,33 @@ impl Home {
         let row = self.topics.rows.get_mut(id);
         let rule = rules.get(row.rule);
         let log = &mut self.logs.partitions[partition_index].log;
-        let (chain, fresh) = log.remove_expired(row.log, rule.log_age_s, now.unix_s, limit);
+        let (chain, are_all_removed) =
+            log.remove_expired(row.log, rule.log_age_s, now.unix_s, limit);
         row.log = chain;
-        if !fresh {
+        if !are_all_removed {
             return Err(progress.into());
         }
         let since = first_position(ask, rule);
-        let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
-        let latest = rule.keep == RetentionMode::Latest;
-        if latest && ask.reads_values() {
+        let mut start = self.find_start(id, since, progress, limit)?;
+        let keeps_latest = rule.keep == RetentionMode::Latest;
+        if keeps_latest && ask.reads_values() {
             // The subscriber wants latest values, so a value that was replaced by a newer one is no loss.
-            (gap, promised) = (false, false);
+            (start.gap, start.has_position) = (false, false);
         }
         let last = self.topics.rows.get(id).last();
         let log = &mut self.logs.partitions[partition_index].log;
-        let oldest = log.last_lost_offset(chain).unwrap_or(last);
-        let is_short = promised && start < oldest;
-        gap |= is_short;
-        let start = start.max(oldest);
-        let first_entry = match log.seek(chain, start, limit) {
+        let last_lost = log.last_lost_offset(chain).unwrap_or(last);
+        let is_short = start.has_position && start.offset < last_lost;
+        start.gap |= is_short;
+        start.offset = start.offset.max(last_lost);
+        let first_entry = match log.seek(chain, start.offset, limit) {
             SeekResult::Found(entry) => entry,
             SeekResult::Continue(offset) => {
-                let behind = SearchProgress::Behind {
-                    offset,
-                    gap,
-                    promised,
-                };
-                return Err(behind.into());
+                return Err(SearchProgress::Found(PageStart { offset, ..start }).into());
             }
         };
         let bytes = self.first_bytes(id, ask, first_entry);
-        if self.page_queue.must_wait(bytes, context.lanes) {
+        if self.page_queue.must_wait_as_large(bytes, context.lanes) {
             return Err(DeferredPage {
                 progress,
                 is_large: true,
@@ -71,26 +67,29 @@ impl Home {
         }
         context.lanes.count_page(bytes);
         if is_short {
-            self.count_short_log(id, rules);
+            self.count_gap(id, rules);
         }
-        if gap {
+        if start.gap {
             self.reports.stats.gaps += 1;
         } else if matches!(since, Since::At(_)) && !ask.is_next_page {
             self.reports.stats.resumes += 1;
         }
-        let page = self.read_page(id, ask, first_entry, start, latest, context);
-        Ok(Page { gap, ..page })
+        let page = self.read_page(id, ask, first_entry, start.offset, keeps_latest, context);
+        Ok(Page {
+            gap: start.gap,
+            ..page
+        })
     }
 
-    /// Copies the messages of a page. `first_entry` is the first message after offset `start`. `latest`: the topic's rule keeps the latest,
-    /// so its log is its retained state.
+    /// Copies the messages of a page. `first_entry` is the first message after offset `start`. `keeps_latest`: the topic's rule keeps the
+    /// latest, so its log is its retained state.
     fn read_page(
         &mut self,
         id: u32,
         ask: &Attach,
         first_entry: u32,
         start: u64,
-        latest: bool,
+        keeps_latest: bool,
         context: &mut HomeContext<'_>,
     ) -> Page {
         let (chain, last) = (
@@ -98,20 +97,20 @@ impl Home {
             self.topics.rows.get(id).last(),
         );
         let partition_index = self.topic_partition_index(id);
-        let shown = if ask.retained && !latest {
+        let retained = if ask.retained && !keeps_latest {
             self.read_retained(id, start, context.now, context.lanes)
         } else {
             None
         };
         let frames = context.lanes.frames();
         let first = frames.pages.len() as u32;
-        frames.pages.extend(shown);
+        frames.pages.extend(retained);
         let messages_max = match ask.poll {
             true => 1,
             false => self.turn_limits.page_messages.min(ask.most as usize),
         };
         let bytes_max = self.turn_limits.page_bytes;
-        let at_head = ask.poll && shown.is_some()
+        let at_head = ask.poll && retained.is_some()
             || self.logs.partitions[partition_index].log.read_from(
                 first_entry,
                 start,
@@ -120,11 +119,11 @@ impl Home {
                 frames,
             );
         let count = frames.pages.len() as u32 - first;
-        let values = match ask.retained && latest {
+        let values = match ask.retained && keeps_latest {
             true if ask.reads_values() => LatestValues::InThisPage,
             // A subscriber that gave no position gets the latest values as the messages of its first pages.
             true if ask.since != Since::Default
-                && self.logs.messages_of(self.topics.rows.get(id)) > 0 =>
+                && self.logs.message_count(self.topics.rows.get(id)) > 0 =>
             {
                 LatestValues::MustRequest
             }
@@ -146,64 +145,61 @@ impl Home {
                 .newest_time_s(chain),
             at_head,
             is_next_page: ask.is_next_page,
-            retained: u32::from(shown.is_some()),
+            retained: u32::from(retained.is_some()),
             values,
             only_retained: ask.is_next_page && ask.retained,
             ..Page::default()
         }
     }
 
-    /// Finds the offset after which the page begins, whether earlier messages are lost (`gap`), and whether later losses will cause a gap
-    /// (`promised`).
-    fn begin_page(
+    /// Finds where the page begins.
+    fn find_start(
         &self,
         id: u32,
         since: Since,
         progress: SearchProgress,
         limit: usize,
-    ) -> Result<(u64, bool, bool), SearchProgress> {
+    ) -> Result<PageStart, SearchProgress> {
         let row = self.topics.rows.get(id);
         let (chain, last) = (row.log, row.last());
         let partition = &self.logs.partitions[self.logs.partition_index_of(row)];
         let log = &partition.log;
-        let oldest = log.last_lost_offset(chain).unwrap_or(last);
-        let back = match (progress, since) {
-            (
-                SearchProgress::Behind {
-                    offset,
-                    gap,
-                    promised,
-                },
-                _,
-            ) => return Ok((offset, gap, promised)),
-            (SearchProgress::Back(offset, left), _) => {
+        let last_lost = log.last_lost_offset(chain).unwrap_or(last);
+        let start = |offset, gap, has_position| PageStart {
+            offset,
+            gap,
+            has_position,
+        };
+        let seek_back = match (progress, since) {
+            (SearchProgress::Found(start), _) => return Ok(start),
+            (SearchProgress::CountingBack { offset, left }, _) => {
                 Some(log.seek_back(chain, offset, left, limit))
             }
             (SearchProgress::Unknown, Since::Newest(count)) => log.seek_newest(chain, count, limit),
             (SearchProgress::Unknown, _) => None,
         };
-        match back {
+        match seek_back {
             Some(SeekBack::Continue(offset, left)) => {
-                return Err(SearchProgress::Back(offset, left));
+                return Err(SearchProgress::CountingBack { offset, left });
             }
-            Some(SeekBack::Found(offset)) => return Ok((offset, false, false)),
+            Some(SeekBack::Found(offset)) => return Ok(start(offset, false, false)),
             None => {}
         }
         Ok(match since {
-            Since::Default | Since::Live | Since::Newest(_) => (last, false, false),
-            Since::Oldest => (oldest, false, false),
+            Since::Default | Since::Live | Since::Newest(_) => start(last, false, false),
+            Since::Oldest => start(last_lost, false, false),
             Since::After(time_s) => {
                 let offset = log.before_time(chain, time_s).unwrap_or(last);
-                (offset.min(last), false, false)
+                start(offset.min(last), false, false)
             }
-            Since::Unknown => (oldest, true, true),
-            Since::Unreadable => (last, true, false),
+            Since::Unknown => start(last_lost, true, true),
+            Since::Unreadable => start(last, true, false),
             Since::At(Position { epoch, offset }) => {
-                let known = epoch == self.logs.epoch
+                let is_known = epoch == self.logs.epoch
                     && offset <= partition.sequence.max(partition.applied_to);
-                match known {
-                    true => (offset, false, true),
-                    false => (oldest, true, true),
+                match is_known {
+                    true => start(offset, false, true),
+                    false => start(last_lost, true, true),
                 }
             }
         })
@@ -216,7 +212,7 @@ impl Home {
             NONE => 0,
             entry => log.bytes_of(entry),
         };
-        let retained = self.logs.retained.get(&id).filter(|_| ask.retained);
+        let retained = self.logs.retained_chains.get(&id).filter(|_| ask.retained);
         first.max(retained.map_or(0, |chain| log.chain_bytes(*chain) as usize))
     }
 }
@@ -224,7 +220,7 @@ impl Home {
 impl Logs {
     /// The page for a subscriber to a topic that has no row at this home.
     pub(super) fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
-        let floor = self.floor_of(name, rules.number_for(name), rules);
+        let floor = self.forgotten_max(name, rules.number_for(name), rules);
         let lost = match ask.since {
             Since::At(seen) => seen.epoch != self.epoch || seen.offset < floor,
             Since::Unknown | Since::Unreadable => true,

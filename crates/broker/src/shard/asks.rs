@@ -256,7 +256,7 @@ impl Shard {
                 ..
             } => {
                 let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
-                match home.is_outdated(Release { key, claim }) {
+                match home.is_release_outdated(Release { key, claim }) {
                     // The record of one of several partitions had no effect.
                     true => self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE),
                     false => (self.front.subs.lanes).tell(from, Tell::Released(to, true)),
@@ -302,7 +302,7 @@ fn carry_out_at_home(
         }
         Ask::LeaveFilter(filter) => home
             .subscriptions
-            .leave_filter(from, filter.in_bytes(bytes)),
+            .remove_filter(from, filter.in_bytes(bytes)),
         &Ask::Leave {
             hash,
             topic,
@@ -312,7 +312,7 @@ fn carry_out_at_home(
             hash, name, answer, ..
         } => {
             let name = name.in_bytes(bytes);
-            let outcome = home.describe_topic(*hash, name, rules, now);
+            let outcome = home.answer_topic_info(*hash, name, rules, now);
             reply(clients, lanes, from, *answer, outcome);
         }
         Ask::CountQosSubscription { hash, name, on } => {
@@ -358,9 +358,9 @@ fn carry_out_at_home(
             home.follow(from, *to, *party, filter);
         }
         Ask::FollowOn(to, party) => {
-            home.follow_on(from, *to, *party);
+            home.continue_snapshot(from, *to, *party);
         }
-        Ask::Unfollow(to) => home.unfollow(from, *to),
+        Ask::Unfollow(to) => home.remove_follower(from, *to),
         Ask::Presence(ask, text) => {
             home.presence_ask(from, *ask, text.in_bytes(bytes), (rules, now), lanes);
         }

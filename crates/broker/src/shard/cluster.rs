@@ -258,7 +258,7 @@ impl NodeContext<'_> {
         }
         partition.notes_in_flight |= kind_bit(note);
         let sequence = self.home.logs.sequence(at);
-        self.commits.note(at, self.ctx.now, sequence, note);
+        self.commits.push_note(at, self.ctx.now, sequence, note);
     }
 
     /// Writes a mark when half of the offsets between the last record and the next batch are used. Facts without a record use these offsets,
@@ -302,7 +302,7 @@ impl NodeContext<'_> {
             offset,
             beat_s: now.s,
             beat_unix_s: header.unix_s,
-            ahead_s: i64::from(stored.written_s) - i64::from(header.unix_s),
+            ahead_s: i64::from(stored.admitted_unix_s) - i64::from(header.unix_s),
         };
         cluster.nodes.retain(|it| it.writer != header.writer);
         if cluster.nodes.len() == NODES_MAX {

@@ -20,7 +20,7 @@ use crate::client::asking::{home_context, lacks_room};
 use crate::commit::Committed;
 use crate::commit::batch::{self, HEADER_BYTES, Header, Record, StoredHeader};
 use crate::commit::queue::Next;
-use crate::commit::record::{Note, unknown};
+use crate::commit::record::{Note, may_skip_unknown};
 use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::session::record::SessionRecord;
 use crate::mail::{Ask, Fact, Outcome, Tell, WantedAnswer};
@@ -33,7 +33,7 @@ impl Shard {
     /// Queues a batch that was committed to the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
         if let Some((at, _)) = partition_at_home(&mut self.home, of.header.partition) {
-            self.commits.committed(at, of);
+            self.commits.push_committed(at, of);
         }
     }
 
@@ -50,7 +50,7 @@ impl Shard {
                 Some(home) => home.logs.accept(at, writer, number),
                 None => false,
             };
-            let Some(next) = self.commits.next(self.front.clients.ctx.now, is_valid) else {
+            let Some(next) = self.commits.take_next(self.front.clients.ctx.now, is_valid) else {
                 break;
             };
             any = true;
@@ -68,7 +68,7 @@ impl Shard {
     pub(crate) fn answer_overdue_requests(&mut self) -> bool {
         let Front { clients, subs, .. } = &mut self.front;
         let (mut any, lanes) = (false, &mut subs.lanes);
-        while self.commits.may_have_late() && (!clients.meter.work.is_spent() || !any) {
+        while self.commits.is_late_search_unfinished() && (!clients.meter.work.is_spent() || !any) {
             any = true;
             clients.meter.work.steps.add(1);
             let Some(PendingRequest { from, request, .. }) = self.commits.next_late() else {
@@ -207,7 +207,7 @@ impl Shard {
         if let (Some(cluster), Some(home)) = (&mut self.cluster, &mut self.home) {
             let offset = applied
                 .as_ref()
-                .map_or(stored.header.first, |(offset, _)| *offset);
+                .map_or(stored.header.first_offset, |(offset, _)| *offset);
             home.note_applied(at, offset, is_last);
             cluster.record_applied(at, self.front.clients.ctx.now.s);
         }
@@ -223,11 +223,11 @@ impl Shard {
         asker: Option<Client>,
     ) -> Result<(u64, Option<Outcome>), Damaged> {
         let header = &stored.header;
-        if unknown(record) == Some(true) {
-            return Ok((header.first, None));
+        if may_skip_unknown(record) == Some(true) {
+            return Ok((header.first_offset, None));
         }
         if let Some((behind, note)) = Note::decode(record)? {
-            let offset = header.first + u64::from(behind);
+            let offset = header.first_offset + u64::from(behind);
             let has_effect = self.apply_note(at, stored, &note, offset);
             return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
         }
@@ -235,7 +235,7 @@ impl Shard {
         let Front { clients, subs, .. } = &mut self.front;
         let world = &clients.ctx.world;
         if let Some((behind, session)) = SessionRecord::decode(record)? {
-            let offset = header.first + u64::from(behind);
+            let offset = header.first_offset + u64::from(behind);
             home.logs.note_record(at, offset, header.unix_s, 0);
             if world.replicates_sessions() {
                 let has_effect = self.apply_session_record(at, &session, stored, offset);
@@ -255,7 +255,7 @@ impl Shard {
         let is_void =
             world.is_replicated() && stored.is_late() && !planted::is(Fault::LateAccepted);
         Fact::decode(record, world.seed, client, |behind, fact| {
-            let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
+            let (offset, name) = (header.first_offset + u64::from(behind), fact.topic().1);
             if is_void {
                 home.logs.note_record(at, offset, header.unix_s, 0);
                 return (offset, Some(Outcome::Unknown));
@@ -300,7 +300,7 @@ impl Shard {
             true => logs.writer_set(at).last,
             false => logs.sequence(at),
         };
-        let is_contained = header.first != 0 && header.first <= known;
+        let is_contained = header.first_offset != 0 && header.first_offset <= known;
         if is_contained && !planted::is(Fault::FoldedTwice)
             || is_replicated && !logs.accept(at, header.writer, header.number)
         {
@@ -309,7 +309,7 @@ impl Shard {
         logs.note_batch_read(at, (header.writer, header.number));
         let stored = StoredHeader::new(*header, batch);
         let mut records = FieldReader(batch.get(HEADER_BYTES..).unwrap_or_default());
-        for left in (0..header.records).rev() {
+        for left in (0..header.record_count).rev() {
             self.apply_batch_record(&stored, records.field()?, left == 0, None)?;
             if let Some(home) = &mut self.home {
                 home.make_room(&self.front.clients.ctx.world.rules, now);
@@ -323,7 +323,7 @@ impl Shard {
     /// highest offset of such facts). A client with an older position is told of a gap if it may have missed a message.
     pub fn lose_unlogged(&mut self) {
         if let Some(home) = &mut self.home {
-            home.lose_unlogged(&self.front.clients.ctx.world.rules);
+            home.note_unlogged_lost(&self.front.clients.ctx.world.rules);
         }
     }
 
@@ -340,7 +340,7 @@ impl Shard {
     /// The partitions of this home, each with its last offset. Called after the last batch was read.
     pub fn last_offsets(&self) -> Vec<(PartitionId, u64)> {
         let home = self.home.iter();
-        home.flat_map(|home| home.logs.ends()).collect()
+        home.flat_map(|home| home.logs.last_offsets()).collect()
     }
 
     /// Sets the lives of the log (each start on the log begins a life), the new one included. Positions of all these lives are valid. Called

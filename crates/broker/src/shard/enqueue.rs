@@ -27,7 +27,7 @@ impl Shard {
             true => None,
             false => scope_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes),
         };
-        let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
+        let Some(place) = place.filter(|place| !self.commits.can_take_effect(*place)) else {
             return self.carry_out(from, ask, bytes);
         };
         let mut own_bytes = Vec::new();
@@ -71,7 +71,7 @@ impl Shard {
             // Another node may have taken the session long ago, as for a release.
             _ if is_of_session && is_outdated => Err(Outcome::Unknown),
             true if !appends => Err(home.apply_now(fact, &mut context)),
-            false if self.commits.is_free_unlogged(at, sequence) => {
+            false if self.commits.can_unlogged_take_effect(at, sequence) => {
                 Err(match home.admit(fact, &context) {
                     Ok(_) => home.apply(fact, None, &mut context),
                     Err(outcome) => outcome,
@@ -113,7 +113,7 @@ impl Shard {
         let encode = |out: &mut Vec<u8>, offset_delta| fact.encode(out, offset_delta);
         let len = match unlogged_bytes {
             Some(len) => self.commits.push_unlogged(at, waiting, len, now, sequence),
-            None => self.commits.write(at, waiting, now, sequence, encode),
+            None => self.commits.push_write(at, waiting, now, sequence, encode),
         };
         clients.meter.work.steps.add_bytes(len);
         weight

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
-use crate::home::Reserved;
+use crate::home::Reservation;
 use crate::mail::{Ask, WantedAnswer};
 
 pub(crate) struct PendingRequest {
@@ -47,7 +47,7 @@ pub(crate) enum Request {
         unlogged: Option<Box<[u8]>>,
         answer: WantedAnswer,
         client: Client,
-        reserved: Reserved,
+        reserved: Reservation,
         /// Whether the change is a message with MQTT QoS 2, or the will of a recorded session. Its publisher waits for the real outcome,
         /// however long that takes. Other publishers are told after some time that the outcome is unknown.
         once: bool,

@@ -50,7 +50,7 @@ impl Shard {
         let ctx = &self.front.clients.ctx;
         let (at, now) = (place_of(ctx, &name), ctx.now);
         let scope = Scope::Partition(at);
-        if record.is_none() && self.commits.is_free(scope) {
+        if record.is_none() && self.commits.can_take_effect(scope) {
             return self.carry_out(from, ask, &[]);
         }
         let owner = owner_of(&ask);
@@ -164,8 +164,8 @@ impl Shard {
         }
         let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
         let places = match at {
-            ReleaseAt::Everywhere => home.places(),
-            ReleaseAt::Known | ReleaseAt::Nowhere => home.places_of_release(key),
+            ReleaseAt::Everywhere => home.all_partition_indexes(),
+            ReleaseAt::Known | ReleaseAt::Nowhere => home.partitions_of_release(key),
         };
         if at == ReleaseAt::Nowhere {
             let is_known = !places.is_empty();
@@ -308,7 +308,7 @@ impl Shard {
             .sequence(at);
         let len = self
             .commits
-            .write(at, waiting, clients.ctx.now, sequence, encode);
+            .push_write(at, waiting, clients.ctx.now, sequence, encode);
         clients.meter.work.steps.add_bytes(len);
         len
     }

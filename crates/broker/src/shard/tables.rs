@@ -84,7 +84,7 @@ impl Shard {
         self.sessions.account(&mut accounts);
         self.front.subs.matching.account(&mut accounts);
         if let Some(home) = &self.home {
-            home.account(&mut accounts);
+            home.fill_accounts(&mut accounts);
         }
         accounts
     }

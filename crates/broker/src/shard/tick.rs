@@ -50,10 +50,10 @@ impl Shard {
     /// Continues the present sweep, or begins one in a new second.
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
-            home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
+            home.tick(self.commits.oldest_unix_s(self.front.clients.ctx.now));
         }
         move_due_clients(&mut self.drain_progress, &mut self.front, io);
-        self.commits.look_for_late(self.front.clients.ctx.now.s);
+        self.commits.begin_late_search(self.front.clients.ctx.now.s);
         if !self.sweep.is_under_way() {
             if !self.sweep.begin(self.front.clients.ctx.now.s) {
                 return;

@@ -23,11 +23,11 @@ impl Shard {
     pub(crate) fn has_waiting_work(&mut self) -> bool {
         let lanes = &mut self.front.subs.lanes;
         let home = self.home.as_ref();
-        home.is_some_and(|home| home.page_queue.may_go_on(lanes))
+        home.is_some_and(|home| home.page_queue.can_read_page(lanes))
             || self.front.queues.has_resumed()
             || self.front.subs.lanes.has_asks()
             || self.commits.may_have_due()
-            || self.commits.may_have_late()
+            || self.commits.is_late_search_unfinished()
             || self.has_unneeded()
     }
 

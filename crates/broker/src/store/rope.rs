@@ -177,7 +177,7 @@ enum QueuedPiece {
 }
 
 impl QueuedPiece {
-    /// The unsent part of the piece. `gone` own bytes are already sent.
+    /// The unsent part of the piece. Of a piece of own bytes, the first `sent_bytes` are already sent.
     fn unsent(&self, sent_bytes: usize) -> OutputPart<'_> {
         match self {
             QueuedPiece::Own(bytes) => OutputPart::Bytes(&bytes[sent_bytes..]),

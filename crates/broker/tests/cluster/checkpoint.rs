@@ -37,7 +37,7 @@ impl Nodes {
             for (bytes, sequence, unix_s) in &self.log[batches.clone()] {
                 let mut header = Header::read(bytes).expect("a batch");
                 if header.partition == partition {
-                    (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
+                    (header.first_offset, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
                     let folded = shadow.apply_batch(&header, bytes);
                     folded.expect("a batch");
                 }

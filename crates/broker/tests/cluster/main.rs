@@ -128,7 +128,7 @@ impl Nodes {
                 // The batch is void (malformed), so readers skip it.
                 continue;
             };
-            (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
+            (header.first_offset, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
             committed.push(Committed {
                 header,
                 batch: Some(batch),
@@ -507,7 +507,7 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
     let mut late = TestServer::new(&world(7), TurnLimits::default(), NOW);
     for (bytes, sequence, unix_s) in &nodes.log {
         let mut header = Header::read(bytes).expect("a batch");
-        (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
+        (header.first_offset, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
         let home = usize::from(header.partition % 2);
         let folded = late.shards[home].apply_logged_batch(&header, bytes, NOW);
         folded.expect("a node wrote it");

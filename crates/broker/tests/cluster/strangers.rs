@@ -320,7 +320,7 @@ impl Nodes {
             let Ok(mut header) = Header::read(bytes) else {
                 continue;
             };
-            (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
+            (header.first_offset, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
             let now = Now {
                 unix_s: *unix_s,
                 ..NOW

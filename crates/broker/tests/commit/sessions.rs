@@ -2,7 +2,7 @@
 
 use crore_broker::Note;
 use crore_broker::account::MemoryPart;
-use crore_broker::batch::{self, Entry};
+use crore_broker::batch::{self, LogRecord};
 use crore_broker::mail::session_record::{RecordedParts, RecordedState, SessionChange};
 use crore_wire::mqtt::{
     Ack, Connect, Disconnect, PacketId, Properties, PropertyWriter, Publish, Qos, ReasonCode,
@@ -211,8 +211,8 @@ fn session_is_recorded_whole_again_when_the_changes_since_are_as_long() {
         server.0.say(client, subscribe(&format!("sensors/{n:04}")));
         server.settle();
         for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
-            let read = batch::read(&waiting.bytes, |_, entry| {
-                if let Entry::Session(session) = entry {
+            let read = batch::for_each_record(&waiting.bytes, |_, entry| {
+                if let LogRecord::Session(session) = entry {
                     match session.change {
                         SessionChange::Parts(_) => parts += 1,
                         SessionChange::State(_) => whole += 1,
@@ -257,8 +257,8 @@ fn second_of_two_claims_that_are_on_their_way_begins_no_session() {
     }
     let mut claims = Vec::new();
     for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
-        let read = batch::read(&waiting.bytes, |_, entry| {
-            if let Entry::Session(session) = entry
+        let read = batch::for_each_record(&waiting.bytes, |_, entry| {
+            if let LogRecord::Session(session) = entry
                 && let SessionChange::Claim { clean, .. } = session.change
             {
                 claims.push(clean);
@@ -275,10 +275,10 @@ fn appended(server: &mut TestServer) -> Vec<String> {
     server.settle();
     while server.0.io.iter().any(|io| !io.batches.is_empty()) {
         for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
-            let read = batch::read(&waiting.bytes, |_, entry| {
+            let read = batch::for_each_record(&waiting.bytes, |_, entry| {
                 all.push(match entry {
-                    Entry::Fact(_) => "message".to_string(),
-                    Entry::Session(session) => match &session.change {
+                    LogRecord::Fact(_) => "message".to_string(),
+                    LogRecord::Session(session) => match &session.change {
                         SessionChange::Claim { clean, .. } => format!("claim {clean}"),
                         SessionChange::End { .. } => "end".to_string(),
                         SessionChange::State(RecordedState { terms, .. })
@@ -287,8 +287,8 @@ fn appended(server: &mut TestServer) -> Vec<String> {
                         }) => format!("{} {}", terms.expiry_s, terms.will.is_some()),
                         SessionChange::Parts(_) => "parts".to_string(),
                     },
-                    Entry::Note(Note::Release(_)) => "release".to_string(),
-                    Entry::Note(_) => return,
+                    LogRecord::Note(Note::Release(_)) => "release".to_string(),
+                    LogRecord::Note(_) => return,
                 });
             });
             assert!(read.is_ok());

@@ -104,7 +104,7 @@ impl Listener {
         self.keep_time(&header, unix_s);
         let committed = Committed {
             header: Header {
-                first: sequence << OFFSET_BITS,
+                first_offset: sequence << OFFSET_BITS,
                 unix_s,
                 ..header
             },

@@ -324,8 +324,8 @@ fn check_log_continues(
 ) -> anyhow::Result<Option<Vec<Checkpoint>>> {
     let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
     let history = LogExtent {
-        first: store.first_sequence(partition)?,
-        contained: &contained,
+        first_batch: store.first_sequence(partition)?,
+        checkpoint_ends: &contained,
     };
     let Err(hole) = history.replay_after() else {
         return Ok(None);

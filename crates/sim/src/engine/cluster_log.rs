@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crore_broker::batch::{self, Entry, Header};
+use crore_broker::batch::{self, Header, LogRecord};
 use crore_broker::{
     Backlog, Batch, Committed, ForeignBatch, Note, OFFSET_BITS, PartitionId, Placement,
 };
@@ -201,12 +201,12 @@ impl ClusterLog {
                 }
             }
             let dead = &mut log.dead;
-            let record_death = |_, entry: Entry<'_>| {
-                if let Entry::Note(Note::Dead(writer)) = entry {
+            let record_death = |_, entry: LogRecord<'_>| {
+                if let LogRecord::Note(Note::Dead(writer)) = entry {
                     coverage.deaths += u64::from(dead.insert(writer));
                 }
             };
-            batch::read(&bytes, record_death).map_err(|why| why.to_string())?;
+            batch::for_each_record(&bytes, record_death).map_err(|why| why.to_string())?;
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl ClusterLog {
                 .expect("a node wrote it");
             Committed {
                 header: Header {
-                    first: (before as u64 + 1) << OFFSET_BITS,
+                    first_offset: (before as u64 + 1) << OFFSET_BITS,
                     unix_s: *unix_s,
                     ..header
                 },

@@ -221,7 +221,7 @@ impl Simulation {
         for at in range {
             let (bytes, unix_s) = &log[at];
             let header = Header::read(bytes).map(|header| Header {
-                first: (at as u64 + 1) << OFFSET_BITS,
+                first_offset: (at as u64 + 1) << OFFSET_BITS,
                 unix_s: *unix_s,
                 ..header
             });
@@ -262,11 +262,11 @@ impl Simulation {
                 return Ok(());
             };
             let history = LogExtent {
-                first: cluster_log.first(partition),
-                contained: &contained,
+                first_batch: cluster_log.first(partition),
+                checkpoint_ends: &contained,
             };
             let wanted = 1 + rng.below(cluster_log.read_by_all(partition) + 1) as u64;
-            let before = history.removable_before(wanted, rng.chance(30));
+            let before = history.first_to_keep(wanted, rng.chance(30));
             self.coverage.purged += cluster_log.purge(partition, before);
             self.truth
                 .note(|| format!("partition {partition} is purged before batch {before}"));
@@ -287,10 +287,10 @@ impl Simulation {
         for partition in 0..self.nodes.servers[0].partitions {
             let contained: Vec<u64> = self.contained(partition).collect();
             let history = LogExtent {
-                first: cluster_log.map_or(1, |it| it.first(partition)),
-                contained: &contained,
+                first_batch: cluster_log.map_or(1, |it| it.first(partition)),
+                checkpoint_ends: &contained,
             };
-            let contained_to = history.replay_after().map_err(|Hole { until }| {
+            let contained_to = history.replay_after().map_err(|Hole { last_missing: until }| {
                 format!(
                     "batches up to {until} of partition {partition} are in no checkpoint, and gone"
                 )

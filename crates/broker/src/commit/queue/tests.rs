@@ -6,7 +6,8 @@ use super::*;
 use crate::base::ids::PartitionId;
 use crate::commit::batch::Header;
 use crate::commit::batches::{
-    BATCH_BYTES, BATCH_RECORDS, IN_FLIGHT_MAX, IN_FLIGHT_REPLICATED, OPEN_KEPT_BYTES, RESEND_S,
+    BATCH_BYTES, BATCH_RECORDS_MAX, IN_FLIGHT_MAX, IN_FLIGHT_REPLICATED_MAX,
+    OPEN_BUFFER_KEPT_BYTES, RESEND_S,
 };
 
 const PLACEMENT: Placement = Placement::new(3, 1);
@@ -29,19 +30,19 @@ fn write(commits: &mut CommitQueues<u32>, place: usize, request: u32) {
 
 fn write_bytes(commits: &mut CommitQueues<u32>, place: usize, request: u32, record: &[u8]) {
     let encode = |out: &mut Vec<u8>, _| out.extend_from_slice(record);
-    commits.write(place, request, at(0), 100, encode);
+    commits.push_write(place, request, at(0), 100, encode);
 }
 
 /// Ends a turn. Returns the batches that are appended: for each, the partition, its number and the number of its records.
 fn sent(commits: &mut CommitQueues<u32>, s: u32) -> Vec<(PartitionId, u64, u32)> {
     let mut all = Vec::new();
-    commits.send(
+    commits.append_batches(
         at(s),
         |_| 100,
         |batch| {
             let header = Header::read(&batch.bytes).expect("a batch");
             assert_eq!((header.writer, header), (WRITER, batch.header));
-            all.push((header.partition, header.number, header.records));
+            all.push((header.partition, header.number, header.record_count));
         },
     );
     all
@@ -52,9 +53,9 @@ fn committed(partition: PartitionId, number: u64) -> Committed {
         partition,
         writer: WRITER,
         number,
-        first: 1000 * number,
+        first_offset: 1000 * number,
         unix_s: 1000,
-        records: 1,
+        record_count: 1,
     };
     Committed {
         header,
@@ -68,7 +69,7 @@ fn next(commits: &mut CommitQueues<u32>) -> Option<(u32, Option<Record>)> {
 }
 
 fn next_at(commits: &mut CommitQueues<u32>, s: u32) -> Option<(u32, Option<Record>)> {
-    match commits.next(at(s), |_, _, _| false)? {
+    match commits.take_next(at(s), |_, _, _| false)? {
         Next::Request(request, record) => Some((request, record)),
         Next::Record { .. } => panic!("there is no other writer"),
     }
@@ -84,8 +85,8 @@ fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
     let mut commits = commits();
     let first = |commits: &mut CommitQueues<u32>, sequence| {
         let mut first = None;
-        let take = |batch: Batch| first = Some(batch.header.first);
-        commits.send(at(0), |_| sequence, take);
+        let take = |batch: Batch| first = Some(batch.header.first_offset);
+        commits.append_batches(at(0), |_| sequence, take);
         first
     };
     write(&mut commits, 1, 1);
@@ -93,7 +94,7 @@ fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
         commits.push_unlogged(1, request, 0, at(0), 100);
     }
     assert_eq!(first(&mut commits, 100), Some(101));
-    commits.committed(1, committed(1, 1));
+    commits.push_committed(1, committed(1, 1));
     // The first turn ends here.
     assert_eq!(next(&mut commits).map(|(request, _)| request), Some(1));
     write(&mut commits, 1, 4);
@@ -111,18 +112,21 @@ fn several_batches_of_a_partition_are_in_flight_and_commit_in_order() {
     let one = size_of::<Entry<u32>>() + 4;
     assert_eq!((commits.len(), commits.bytes), (3, 3 * one));
     assert!(due(&mut commits).is_empty());
-    commits.committed(1, committed(1, 1));
-    commits.committed(1, committed(1, 2));
+    commits.push_committed(1, committed(1, 1));
+    commits.push_committed(1, committed(1, 2));
     let (request, record) = next(&mut commits).expect("the first");
     let record = record.expect("it writes");
     assert_eq!(request, 1);
     assert_eq!(record.bytes(), 1u32.to_le_bytes());
     assert_eq!(
-        (record.stored.header.first, record.stored.header.unix_s),
+        (
+            record.stored.header.first_offset,
+            record.stored.header.unix_s
+        ),
         (1000, 1000)
     );
     assert_eq!(due(&mut commits), [2]);
-    commits.committed(1, committed(1, 3));
+    commits.push_committed(1, committed(1, 3));
     assert_eq!(due(&mut commits), [3]);
     assert_eq!((commits.len(), commits.bytes), (0, 0));
 }
@@ -136,17 +140,17 @@ fn duplicates_gaps_and_other_writers_do_not_count() {
     }
     let mut other = committed(0, 1);
     other.header.writer = 8;
-    commits.committed(0, other);
+    commits.push_committed(0, other);
     assert!(due(&mut commits).is_empty());
-    commits.committed(0, committed(0, 1));
-    commits.committed(0, committed(0, 1));
+    commits.push_committed(0, committed(0, 1));
+    commits.push_committed(0, committed(0, 1));
     assert_eq!(due(&mut commits), [1]);
     // The log has the third batch, but not the second: the second is appended again at once, with all batches after it.
-    commits.committed(0, committed(0, 3));
+    commits.push_committed(0, committed(0, 3));
     assert!(due(&mut commits).is_empty());
     assert_eq!(sent(&mut commits, 0), [(0, 2, 1), (0, 3, 1)]);
     for number in 2..=3 {
-        commits.committed(0, committed(0, number));
+        commits.push_committed(0, committed(0, number));
     }
     assert_eq!(due(&mut commits), [2, 3]);
 }
@@ -161,10 +165,10 @@ fn batches_that_are_not_committed_are_appended_again_as_they_were() {
     write(&mut commits, 0, 2);
     assert_eq!(sent(&mut commits, RESEND_S + 1), [(0, 2, 1)]);
     assert_eq!(sent(&mut commits, 2 * RESEND_S), [(0, 1, 1), (0, 2, 1)]);
-    commits.committed(0, committed(0, 1));
+    commits.push_committed(0, committed(0, 1));
     assert!(next_at(&mut commits, 3 * RESEND_S).is_some_and(|next| next.0 == 1));
     assert!(sent(&mut commits, 4 * RESEND_S - 1).is_empty());
-    commits.committed(0, committed(0, 2));
+    commits.push_committed(0, committed(0, 2));
     assert!(next_at(&mut commits, 4 * RESEND_S).is_some_and(|next| next.0 == 2));
     assert!(sent(&mut commits, 9 * RESEND_S).is_empty());
 }
@@ -174,8 +178,8 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     let mut commits = commits();
     let late = |commits: &mut CommitQueues<u32>, s| {
         let mut all = Vec::new();
-        commits.look_for_late(s);
-        while commits.may_have_late() {
+        commits.begin_late_search(s);
+        while commits.is_late_search_unfinished() {
             all.extend(commits.next_late().copied());
         }
         all
@@ -190,7 +194,7 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
     assert!(late(&mut commits, 3 * LATE_S).is_empty());
     sent(&mut commits, 0);
-    commits.committed(0, committed(0, 1));
+    commits.push_committed(0, committed(0, 1));
     assert_eq!(due(&mut commits), [1, 2, 5, 3]);
     write(&mut commits, 0, 4);
     assert_eq!(late(&mut commits, LATE_S), [4]);
@@ -199,10 +203,13 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
 #[test]
 fn a_batch_ends_at_its_limits() {
     let mut commits = commits();
-    for request in 0..=BATCH_RECORDS {
+    for request in 0..=BATCH_RECORDS_MAX {
         write(&mut commits, 0, request);
     }
-    assert_eq!(sent(&mut commits, 0), [(0, 1, BATCH_RECORDS), (0, 2, 1)]);
+    assert_eq!(
+        sent(&mut commits, 0),
+        [(0, 1, BATCH_RECORDS_MAX), (0, 2, 1)]
+    );
     let large = alloc::vec![0; BATCH_BYTES];
     for request in 0..2 {
         write_bytes(&mut commits, 1, request, &large);
@@ -217,23 +224,23 @@ fn a_batch_has_records_of_one_second() {
     let mut seconds = Vec::new();
     for s in 0..40 {
         let encode = |out: &mut Vec<u8>, _| out.push(1);
-        commits.write(0, s, at(s), 100, encode);
-        commits.write(0, s, at(s), 100, encode);
-        commits.send(at(s / 2), |_| 100, drop);
-        assert_eq!(commits.oldest_s(at(s)), 1000);
+        commits.push_write(0, s, at(s), 100, encode);
+        commits.push_write(0, s, at(s), 100, encode);
+        commits.append_batches(at(s / 2), |_| 100, drop);
+        assert_eq!(commits.oldest_unix_s(at(s)), 1000);
     }
     for number in 1..=40 {
         let mut of = committed(0, number);
         of.header.unix_s = 999 + number as u32;
-        commits.committed(0, of);
-        commits.send(at(40), |_| 100, |_| {});
+        commits.push_committed(0, of);
+        commits.append_batches(at(40), |_| 100, |_| {});
         while let Some((_, record)) = next(&mut commits) {
             seconds.push(record.expect("it writes").stored.header.unix_s);
         }
     }
     let each = (0..40).flat_map(|s| [1000 + s, 1000 + s]);
     assert_eq!(seconds, each.collect::<Vec<_>>());
-    assert_eq!(commits.oldest_s(at(77)), 1077);
+    assert_eq!(commits.oldest_unix_s(at(77)), 1077);
 }
 
 #[test]
@@ -253,13 +260,13 @@ fn buffers_of_open_batches_are_counted() {
     assert!(open(&commits) >= 3 * large.len());
     assert_eq!(commits.bytes(), commits.bytes + open(&commits));
     sent(&mut commits, 0);
-    assert!(open(&commits) <= 3 * OPEN_KEPT_BYTES);
+    assert!(open(&commits) <= 3 * OPEN_BUFFER_KEPT_BYTES);
     assert_eq!(commits.bytes(), commits.bytes + open(&commits));
 }
 
 #[test]
 fn few_batches_are_in_flight_however_long_the_engine_takes() {
-    for (is_replicated, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_REPLICATED)] {
+    for (is_replicated, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_REPLICATED_MAX)] {
         let mut commits = CommitQueues::new(PLACEMENT, 0, WRITER, is_replicated);
         for request in 0..40 {
             write(&mut commits, 0, request);
@@ -267,7 +274,7 @@ fn few_batches_are_in_flight_however_long_the_engine_takes() {
         }
         let newest = most as u64;
         for number in 1..=newest {
-            commits.committed(0, committed(0, number));
+            commits.push_committed(0, committed(0, number));
         }
         assert_eq!(due(&mut commits).len(), most);
         // The facts that waited form one batch.
@@ -283,11 +290,11 @@ fn offsets_go_on_through_all_batches_in_flight() {
     for request in 0..5 {
         write(&mut commits, 0, request);
         if request != 1 {
-            commits.send(
+            commits.append_batches(
                 at(0),
                 |_| 100,
                 |batch| {
-                    firsts.push(batch.header.first);
+                    firsts.push(batch.header.first_offset);
                 },
             );
         }
@@ -336,7 +343,7 @@ proptest! {
                         Some(at) if writes => write(&mut commits, at, n),
                         _ => {
                             let at = place.map_or(Scope::All, Scope::Partition);
-                            match commits.is_free(at) {
+                            match commits.can_take_effect(at) {
                                 true => done.push(n),
                                 false => commits.push(at, n, 0, now),
                             }
@@ -346,11 +353,11 @@ proptest! {
                 }
                 Step::Send => {
                     s += 1;
-                    commits.send(at(s), |_| 0, |batch| batches[usize::from(batch.header.partition)].push_back(batch.header.number));
+                    commits.append_batches(at(s), |_| 0, |batch| batches[usize::from(batch.header.partition)].push_back(batch.header.number));
                 }
                 Step::Commit { at: place, lost } => {
                     if let Some(number) = batches[place].pop_front() && !lost {
-                        commits.committed(place, committed(place as u16, number));
+                        commits.push_committed(place, committed(place as u16, number));
                     }
                 }
                 Step::Take(most) => {

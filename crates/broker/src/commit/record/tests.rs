@@ -145,9 +145,9 @@ fn records_of_format_1_are_these_bytes() {
     assert!(
         (1..=16)
             .chain([0x91])
-            .all(|kind| unknown(&[kind]).is_none())
+            .all(|kind| may_skip_unknown(&[kind]).is_none())
     );
-    assert!((17..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
+    assert!((17..OPTIONAL).all(|kind| may_skip_unknown(&[kind]) == Some(false)));
     assert_eq!(crate::commit::batch::FORMAT, 1);
 }
 
@@ -226,10 +226,10 @@ fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
         }
         record.push(0);
         assert_eq!(Note::decode(&record).is_ok(), note == beat);
-        assert_eq!(unknown(&record), None);
+        assert_eq!(may_skip_unknown(&record), None);
     }
     assert_eq!(
-        [unknown(&[100]), unknown(&[200])],
+        [may_skip_unknown(&[100]), may_skip_unknown(&[200])],
         [Some(false), Some(true)]
     );
 }

@@ -99,7 +99,7 @@ impl Client {
         let FollowerKey::Node(stream) = self.key else {
             panic!("a connection is told")
         };
-        let told = home.interest_order(Interest::Next(stream, filters));
+        let told = home.handle_interest_order(Interest::Next(stream, filters));
         let InterestReply::Changes(Some((news, more))) = told else {
             panic!("{told:?}")
         };
@@ -206,9 +206,9 @@ impl Fixture {
                     let which = which % self.clients.len();
                     let client = self.clients.swap_remove(which);
                     match client.key {
-                        FollowerKey::Connection(shard, to) => self.home.unfollow(shard, to),
+                        FollowerKey::Connection(shard, to) => self.home.remove_follower(shard, to),
                         FollowerKey::Node(stream) => {
-                            self.home.interest_order(Interest::End(stream));
+                            self.home.handle_interest_order(Interest::End(stream));
                         }
                     }
                 }
@@ -221,7 +221,7 @@ impl Fixture {
                 self.now.s += s;
                 self.now.unix_s += s;
                 self.home.tick(self.now.unix_s);
-                while self.home.forget(&self.rules, self.now) {}
+                while self.home.remove_expired(&self.rules, self.now) {}
             }
         }
     }
@@ -265,7 +265,7 @@ impl Fixture {
         let mut news = InterestChanges::default();
         news.push(begins, name(topic).as_bytes());
         let order = Interest::ApplyRemote(stream, news);
-        let taken = self.home.interest_order(order);
+        let taken = self.home.handle_interest_order(order);
         let InterestReply::Refused(refused) = taken else {
             panic!("{taken:?}")
         };
@@ -278,7 +278,7 @@ impl Fixture {
 
     fn forget(&mut self, stream: u8) {
         let order = Interest::DropStream(stream, [].into());
-        let forgot = self.home.interest_order(order);
+        let forgot = self.home.handle_interest_order(order);
         assert!(matches!(forgot, InterestReply::Dropped(None)), "{forgot:?}");
         for (topic, _) in self.remote.extract_if(.., |(_, of)| *of == stream) {
             // Interest at another node ends without a debounce here.
@@ -302,7 +302,7 @@ impl Fixture {
 
     fn turn(&mut self) {
         self.home.end_turn();
-        self.home.tell_followers(self.now, &mut self.lanes);
+        self.home.send_interest_news(self.now, &mut self.lanes);
         for tell in core::mem::take(&mut self.lanes.to[1].tells) {
             let Tell::Interest { to, news, part } = tell else {
                 panic!("{tell:?} to a follower")
@@ -324,7 +324,8 @@ impl Fixture {
             match client.key {
                 FollowerKey::Connection(shard, to) if !client.whole && !client.asked => {
                     client.asked = true;
-                    self.home.follow_on(shard, to, Party::of_address(NOBODY));
+                    self.home
+                        .continue_snapshot(shard, to, Party::of_address(NOBODY));
                 }
                 FollowerKey::Connection(..) => {}
                 FollowerKey::Node(_) => client.take_from(&mut self.home, None),

@@ -1,7 +1,7 @@
 //! Keeps the members of an MQTT shared subscription (a group) and their credit. A member's credit is the number of messages that the group
 //! may still send to the member. Each message goes to one member, and the members with credit take turns.
 //!
-//! Invariant: a member is in `ready` exactly while its credit is above 0, so no operation walks over all members.
+//! Invariant: a member is in `members_with_credit` exactly while its credit is above 0, so no operation walks over all members.
 //!
 //! A *party* is an address or a user, and gets a fair share of the work.
 
@@ -31,72 +31,77 @@ struct MemberAccount {
 
 #[derive(Default)]
 pub(super) struct Members {
-    all: BTreeMap<Member, MemberAccount>,
-    ready: BTreeSet<Member>,
+    accounts: BTreeMap<Member, MemberAccount>,
+    members_with_credit: BTreeSet<Member>,
     /// The member that got the last message.
-    last: Option<Member>,
+    last_served: Option<Member>,
 }
 
 impl Members {
     pub fn add(&mut self, member: Member, party: Party, credit: u32) {
-        self.all.insert(member, MemberAccount { credit, party });
+        self.accounts
+            .insert(member, MemberAccount { credit, party });
         if credit > 0 {
-            self.ready.insert(member);
+            self.members_with_credit.insert(member);
         }
     }
 
     /// Adds `count` to a member's credit. Returns false if there is no such member.
     pub fn add_credit(&mut self, member: Member, count: u32) -> bool {
-        let Some(MemberAccount { credit, .. }) = self.all.get_mut(&member) else {
+        let Some(MemberAccount { credit, .. }) = self.accounts.get_mut(&member) else {
             return false;
         };
         *credit = credit.saturating_add(count);
         if *credit > 0 {
-            self.ready.insert(member);
+            self.members_with_credit.insert(member);
         }
         true
     }
 
     pub fn remove(&mut self, member: Member) {
-        self.all.remove(&member);
-        self.ready.remove(&member);
-        if self.all.is_empty() {
+        self.accounts.remove(&member);
+        self.members_with_credit.remove(&member);
+        if self.accounts.is_empty() {
             // Each tree would keep an empty leaf, so both are replaced by new trees without leaves.
-            (self.all, self.ready) = Default::default();
+            (self.accounts, self.members_with_credit) = Default::default();
         }
     }
 
     /// Chooses the member for the next message, the next in turn with credit, and takes one credit from it.
-    pub fn next(&mut self) -> Option<Member> {
-        let member = self.first_ready()?;
-        self.last = Some(member);
-        let MemberAccount { credit, .. } = self.all.get_mut(&member)?;
+    pub fn take_credit(&mut self) -> Option<Member> {
+        let member = self.next_member()?;
+        self.last_served = Some(member);
+        let MemberAccount { credit, .. } = self.accounts.get_mut(&member)?;
         *credit -= 1;
         if *credit == 0 {
-            self.ready.remove(&member);
+            self.members_with_credit.remove(&member);
         }
         Some(member)
     }
 
     /// The party of the member that [`Members::next`] would choose.
     pub fn party_of_next(&self) -> Option<Party> {
-        let member = self.first_ready()?;
-        self.all.get(&member).map(|account| account.party)
+        let member = self.next_member()?;
+        self.accounts.get(&member).map(|account| account.party)
     }
 
-    fn first_ready(&self) -> Option<Member> {
-        let behind = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = self.ready.range((behind, Bound::Unbounded));
-        rest.next().or_else(|| self.ready.first()).copied()
+    fn next_member(&self) -> Option<Member> {
+        let after_last = self.last_served.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self
+            .members_with_credit
+            .range((after_last, Bound::Unbounded));
+        rest.next()
+            .or_else(|| self.members_with_credit.first())
+            .copied()
     }
 
     pub fn has_credit(&self) -> bool {
-        !self.ready.is_empty()
+        !self.members_with_credit.is_empty()
     }
 
     /// Heap bytes.
     pub fn bytes(&self) -> usize {
-        match self.all.len() {
+        match self.accounts.len() {
             0 => 0,
             count => LEAVES_BYTES.max(count * MEMBER_BYTES),
         }
@@ -123,7 +128,7 @@ mod tests {
         for slot in 0..3 {
             members.add(member(slot), Party::user("a", 0), slot);
         }
-        let mut next = || members.next().map(|(_, to)| to.slot);
+        let mut next = || members.take_credit().map(|(_, to)| to.slot);
         assert_eq!(
             [next(), next(), next(), next()],
             [Some(1), Some(2), Some(2), None]
@@ -131,7 +136,7 @@ mod tests {
         assert!(members.add_credit(member(0), 1) && !members.add_credit(member(9), 1));
         members.add_credit(member(2), 1);
         members.remove(member(2));
-        assert_eq!(members.next(), Some(member(0)));
+        assert_eq!(members.take_credit(), Some(member(0)));
         assert!(!members.has_credit());
         assert_eq!(members.bytes(), LEAVES_BYTES);
     }

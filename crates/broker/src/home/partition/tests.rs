@@ -173,12 +173,12 @@ fn retained_messages_go_last_in_whatever_partition_they_are() {
         fixture.publish(&name(0, n), &data, true);
         fixture.publish(&name(0, n), b"", false);
     }
-    assert_eq!(fixture.home.logs.retained.len(), 60);
+    assert_eq!(fixture.home.logs.retained_chains.len(), 60);
     for n in 0..60 {
         fixture.publish(&name(1, n), &data, false);
         assert!(fixture.home.logs.log_bytes() <= BUDGET_BYTES);
     }
-    assert_eq!(fixture.home.logs.retained.len(), 60);
+    assert_eq!(fixture.home.logs.retained_chains.len(), 60);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::store::index::chained;
 use crate::store::slab::{NONE, SlabRow};
 
 /// A member. Its text consists of the length of the user's name, the name, and the info.
-pub(super) struct Row {
+pub(super) struct MemberRow {
     pub(super) text: Box<[u8]>,
     /// The number of the member's join.
     pub(super) id: u64,
@@ -23,12 +23,12 @@ pub(super) struct Row {
     pub(super) leaves_s: u32,
 }
 
-const _: () = assert!(size_of::<Row>() == 48);
+const _: () = assert!(size_of::<MemberRow>() == 48);
 
-impl SlabRow for Row {
+impl SlabRow for MemberRow {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
-        Row {
+        MemberRow {
             text: Box::default(),
             id: 0,
             slot: 0,
@@ -45,11 +45,11 @@ impl SlabRow for Row {
     }
 }
 
-chained!(Row, |row| hash_of_member(row.topic, row.at()));
+chained!(MemberRow, |row| hash_of_member(row.topic, row.conn()));
 
-impl Row {
+impl MemberRow {
     /// The connection of the member.
-    pub(super) fn at(&self) -> MemberConn {
+    pub(super) fn conn(&self) -> MemberConn {
         MemberConn {
             shard: self.shard,
             conn: ConnId {
@@ -60,22 +60,23 @@ impl Row {
     }
 
     /// Gives the member another connection.
-    pub(super) fn move_to(&mut self, at: MemberConn) {
-        (self.shard, self.slot, self.generation) = (at.shard, at.conn.slot, at.conn.generation);
+    pub(super) fn move_to(&mut self, conn: MemberConn) {
+        (self.shard, self.slot, self.generation) =
+            (conn.shard, conn.conn.slot, conn.conn.generation);
     }
 
     /// The user's name and the info.
-    pub(super) fn texts(&self) -> (&[u8], &[u8]) {
+    pub(super) fn user_and_info(&self) -> (&[u8], &[u8]) {
         let (len, texts) = self.text.split_first().unwrap_or((&0, &[]));
         texts.split_at(usize::from(*len))
     }
 
     /// The member as a page describes it.
     pub(super) fn member(&self) -> Member<'_> {
-        let (user, info) = self.texts();
+        let (user, info) = self.user_and_info();
         Member {
             id: self.id,
-            at: self.at(),
+            at: self.conn(),
             since_s: self.since_s,
             user,
             info,
@@ -91,34 +92,34 @@ pub(super) fn hash_of_member(topic: u32, at: MemberConn) -> u32 {
 }
 
 /// A topic with members or watchers.
-pub(super) struct Topic {
+pub(super) struct PresenceTopic {
     pub(super) name: Box<[u8]>,
     /// The rows of its members, by the numbers of their joins. A double-ended queue, since members that leave are often the oldest.
-    pub(super) order: VecDeque<u32>,
+    pub(super) members_by_join: VecDeque<u32>,
     pub(super) hash: u32,
     pub(super) next: u32,
     /// The number of different users among the members.
-    pub(super) users: u32,
+    pub(super) user_count: u32,
     /// The number of connections above the rule's limit, which are only counted.
-    pub(super) unlisted: u32,
+    pub(super) unlisted_count: u32,
     /// The last change of which watchers are told.
-    pub(super) changed: u64,
+    pub(super) watched_change: u64,
     /// The last change that a reader can see. It can be a member that continues with another connection, of which watchers are not told.
-    pub(super) read_changed: u64,
+    pub(super) last_change: u64,
 }
 
-impl SlabRow for Topic {
+impl SlabRow for PresenceTopic {
     const FREES_CHUNKS: bool = true;
     fn vacant(next: u32) -> Self {
-        Topic {
+        PresenceTopic {
             name: Box::default(),
-            order: VecDeque::new(),
+            members_by_join: VecDeque::new(),
             hash: 0,
             next,
-            users: 0,
-            unlisted: 0,
-            changed: 0,
-            read_changed: 0,
+            user_count: 0,
+            unlisted_count: 0,
+            watched_change: 0,
+            last_change: 0,
         }
     }
     fn next_vacant(&self) -> u32 {
@@ -126,28 +127,28 @@ impl SlabRow for Topic {
     }
 }
 
-chained!(Topic);
+chained!(PresenceTopic);
 
-impl Topic {
+impl PresenceTopic {
     pub(super) fn counts(&self) -> PresenceCounts {
-        let listed = self.order.len() as u32;
+        let listed = self.members_by_join.len() as u32;
         PresenceCounts {
-            clients: listed + self.unlisted,
-            users: self.users,
+            clients: listed + self.unlisted_count,
+            users: self.user_count,
             listed,
         }
     }
 }
 
 /// A member that has left.
-pub(super) struct Gone {
+pub(super) struct Leave {
     /// The number of the leave.
-    pub(super) left: u64,
-    pub(super) row: Row,
+    pub(super) number: u64,
+    pub(super) row: MemberRow,
 }
 
-impl Gone {
+impl Leave {
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Gone>() + self.row.text.len()
+        size_of::<Leave>() + self.row.text.len()
     }
 }

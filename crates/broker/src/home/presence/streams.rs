@@ -7,31 +7,31 @@ use alloc::vec::Vec;
 use crore_wire::topic;
 
 use super::Presence;
-use super::rows::Row;
+use super::rows::MemberRow;
 use crate::mail::hooks::{MemberChange, NEWS_BYTES_MAX};
 
 /// A stream.
-pub(super) struct Stream {
+pub(super) struct MemberStream {
     number: u64,
     filters: Vec<Box<[u8]>>,
     /// The next row of the snapshot; behind all rows when the snapshot is complete.
     next_row: u32,
-    news: Vec<MemberChange>,
+    changes: Vec<MemberChange>,
     bytes: usize,
     /// Whether changes were dropped for lack of room.
-    is_lost: bool,
+    has_lost_changes: bool,
 }
 
-impl Stream {
+impl MemberStream {
     /// A stream that has reported nothing yet.
-    pub(super) fn new(number: u64, filters: Vec<Box<[u8]>>) -> Stream {
-        Stream {
+    pub(super) fn new(number: u64, filters: Vec<Box<[u8]>>) -> MemberStream {
+        MemberStream {
             number,
             filters,
             next_row: 0,
-            news: Vec::new(),
+            changes: Vec::new(),
             bytes: 0,
-            is_lost: false,
+            has_lost_changes: false,
         }
     }
 
@@ -40,25 +40,27 @@ impl Stream {
         self.bytes
     }
 
-    fn push(&mut self, name: &[u8], row: &Row, joins: bool, is_of_user: bool) {
-        if self.is_lost || !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
+    fn push(&mut self, name: &[u8], row: &MemberRow, joins: bool, is_of_user: bool) {
+        if self.has_lost_changes
+            || !(self.filters.iter()).any(|filter| topic::matches(filter, name))
+        {
             return;
         }
-        let (user, info) = row.texts();
+        let (user, info) = row.user_and_info();
         let change = MemberChange {
             joins,
             is_of_user,
             topic: name.into(),
             id: row.id,
-            at: row.at(),
+            at: row.conn(),
             user: user.into(),
             info: info.into(),
         };
         self.bytes += change.bytes();
-        self.news.push(change);
+        self.changes.push(change);
         if self.bytes > NEWS_BYTES_MAX {
-            self.is_lost = true;
-            (self.news, self.bytes) = (Vec::new(), 0);
+            self.has_lost_changes = true;
+            (self.changes, self.bytes) = (Vec::new(), 0);
         }
     }
 }
@@ -66,7 +68,7 @@ impl Stream {
 impl Presence {
     /// Begins a stream.
     pub fn begin_stream(&mut self, number: u64, filters: Vec<Box<[u8]>>) {
-        self.streams.push(Stream::new(number, filters));
+        self.streams.push(MemberStream::new(number, filters));
     }
 
     /// Ends a stream.
@@ -76,7 +78,7 @@ impl Presence {
 
     /// The next changes of a stream, after at most `rows_max` rows of the snapshot, and whether more of it is left. `None` if there is no such
     /// stream, or if changes were dropped.
-    pub fn next_changes(
+    pub fn take_changes(
         &mut self,
         number: u64,
         rows_max: u32,
@@ -101,14 +103,14 @@ impl Presence {
             stream.next_row = u32::MAX;
         }
         stream.bytes = 0;
-        let news = core::mem::take(&mut stream.news);
-        (!stream.is_lost).then_some((news, stream.next_row < u32::MAX))
+        let news = core::mem::take(&mut stream.changes);
+        (!stream.has_lost_changes).then_some((news, stream.next_row < u32::MAX))
     }
 
     /// Reports the join or leave of the member in this row to the streams that have passed the row.
-    pub(super) fn tell_streams(
+    pub(super) fn push_to_streams(
         &mut self,
-        (member, row): (u32, Option<&Row>),
+        (member, row): (u32, Option<&MemberRow>),
         joins: bool,
         is_of_user: bool,
     ) {

@@ -678,7 +678,7 @@ impl Told {
     /// Reads the stream to its end, or a part of it. Returns false if the stream is lost.
     fn read(&mut self, presence: &mut Presence, rows_max: u32, calls: u32) -> bool {
         for _ in 0..calls {
-            let Some((changes, more)) = presence.next_changes(1, rows_max) else {
+            let Some((changes, more)) = presence.take_changes(1, rows_max) else {
                 return false;
             };
             for change in changes {
@@ -746,14 +746,14 @@ fn stream_knows_the_members_whatever_happens_while_its_snapshot_is_read() {
 fn stream_tells_which_member_is_the_first_and_the_last_of_its_user() {
     let mut presence = begun();
     presence.begin_stream(1, [b"#"[..].into()].into());
-    presence.next_changes(1, 9);
+    presence.take_changes(1, 9);
     for slot in 1..3 {
         presence.join(TOPIC, at(slot), (b"ann", b"{}"), MAX, now(1));
     }
     for slot in 1..3 {
         presence.leave(TOPIC, at(slot), 0, now(1));
     }
-    let (changes, more) = presence.next_changes(1, 9).unwrap();
+    let (changes, more) = presence.take_changes(1, 9).unwrap();
     let flags: Vec<_> = changes.iter().map(|it| (it.joins, it.is_of_user)).collect();
     assert_eq!(
         flags,
@@ -769,14 +769,14 @@ fn stream_tells_which_member_is_the_first_and_the_last_of_its_user() {
 fn stream_that_nobody_reads_is_lost_and_keeps_nothing() {
     let mut presence = begun();
     presence.begin_stream(1, [b"#"[..].into()].into());
-    assert!(presence.next_changes(1, 9).is_some());
+    assert!(presence.take_changes(1, 9).is_some());
     for round in 0..5_000 {
         presence.join(TOPIC, at(1), (b"ann", b""), MAX, now(round));
         presence.leave(TOPIC, at(1), 0, now(round));
         assert!(presence.streams[0].bytes() <= 256 << 10);
     }
     assert_eq!(presence.streams[0].bytes(), 0);
-    assert!(presence.next_changes(1, 9).is_none());
+    assert!(presence.take_changes(1, 9).is_none());
     presence.end_stream(1);
-    assert!(presence.next_changes(1, 9).is_none() && presence.streams.is_empty());
+    assert!(presence.take_changes(1, 9).is_none() && presence.streams.is_empty());
 }

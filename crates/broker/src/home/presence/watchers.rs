@@ -5,7 +5,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::rows::Gone;
+use super::rows::Leave;
 use crate::base::ids::ShardId;
 use crate::mail::ReplyTo;
 
@@ -91,7 +91,7 @@ pub(super) struct Watched {
     lacking: BTreeSet<(u64, WatcherKey)>,
     content: BTreeSet<(u64, WatcherKey)>,
     /// The members that have left, in the order of their leaves.
-    pub(super) gone: VecDeque<Gone>,
+    pub(super) gone: VecDeque<Leave>,
     /// Members that left up to this change may be forgotten.
     pub(super) floor: u64,
     /// No watcher, present or past, knows a member that joined after this change.
@@ -189,7 +189,7 @@ impl Watched {
     pub(super) fn tell<T>(
         &mut self,
         now_ns: u64,
-        mut page: impl FnMut(&mut Watcher, (&VecDeque<Gone>, u64)) -> Option<T>,
+        mut page: impl FnMut(&mut Watcher, (&VecDeque<Leave>, u64)) -> Option<T>,
     ) -> Option<(ShardId, ReplyTo, T)> {
         let (_, key) = self.lacking.pop_first()?;
         let watcher = self.watchers.get_mut(&key)?;
@@ -223,7 +223,7 @@ impl Watched {
     }
 
     /// Remembers a member that has left, if a watcher may know it. Returns the bytes that are added, and the bytes that are forgotten.
-    pub(super) fn remember(&mut self, gone: Gone, members: usize) -> (usize, usize) {
+    pub(super) fn remember(&mut self, gone: Leave, members: usize) -> (usize, usize) {
         if gone.row.id > self.known {
             return (0, 0);
         }
@@ -233,7 +233,7 @@ impl Watched {
             && let Some(oldest) = self.gone.pop_front()
         {
             less += oldest.bytes();
-            self.floor = oldest.left;
+            self.floor = oldest.number;
         }
         (more, less)
     }

@@ -9,7 +9,7 @@ use crate::base::settings::{RetentionMode, Rule, Settings};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
-use crate::home::{GroupJoin, Home, HomeContext, Reserved};
+use crate::home::{GroupJoin, Home, HomeContext, Reservation};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{DedupKey, Headers, Publish};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
@@ -88,7 +88,7 @@ impl Fixture {
         act(&mut self.home, &mut context)
     }
 
-    fn reserve(&mut self, fact: &Fact<'_>) -> Result<Reserved, Outcome> {
+    fn reserve(&mut self, fact: &Fact<'_>) -> Result<Reservation, Outcome> {
         self.with(|home, context| home.reserve(fact, context))
     }
 

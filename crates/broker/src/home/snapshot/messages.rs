@@ -163,7 +163,7 @@ impl Home {
             // topic would count as lost without this note.
             log.note_newest_removed(row.log);
         }
-        self.log_grew(at, rules, now, usize::MAX);
+        self.count_growth(at, rules, now, usize::MAX);
         Ok(())
     }
 }

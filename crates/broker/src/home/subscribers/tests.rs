@@ -155,7 +155,7 @@ proptest! {
             (0..count).for_each(|_| fixture.leave(place));
         }
         let mut accounts = crate::budget::stats::Accounts::default();
-        fixture.home.account(&mut accounts);
+        fixture.home.fill_accounts(&mut accounts);
         prop_assert_eq!(accounts.home_sets, 0);
     }
 }
@@ -173,7 +173,7 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
         }
         let needs_set = count > u32::from(u16::MAX);
         assert_eq!(
-            fixture.home.topics.carriers.sets(),
+            fixture.home.topics.carriers.set_count(),
             u32::from(needs_set),
             "{count}"
         );

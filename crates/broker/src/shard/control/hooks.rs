@@ -61,7 +61,7 @@ fn next(
 fn end(home: Option<&mut Home>, clients: &mut Clients, number: u64) {
     clients.end_event_stream(number);
     if let Some(home) = home {
-        home.end_news(number);
+        home.end_news_stream(number);
         home.end_member_stream(number);
     }
 }

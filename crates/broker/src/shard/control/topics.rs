@@ -58,7 +58,7 @@ pub(super) fn carry_out_interest_order(home: Option<&mut Home>, order: Interest)
     let Some(home) = home else {
         return InterestReply::Done;
     };
-    home.interest_order(order)
+    home.handle_interest_order(order)
 }
 
 /// Sends an order that changes a topic to the topic's home, which answers the order.

@@ -51,7 +51,12 @@ type FullPartitions = BTreeMap<PartitionId, Instant>;
 pub const HOLE_REMEDY: &str = "First see that all servers of NATS run and are current (`crore cluster status`), and start this node again: nothing may be lost. If this message comes again, restore the streams and the object store from a backup, or begin anew without these messages: remove the streams and the buckets of this cluster, and start again";
 
 /// Says which batches are missing.
-pub fn describe_hole(Hole { until }: Hole, partition: PartitionId) -> String {
+pub fn describe_hole(
+    Hole {
+        last_missing: until,
+    }: Hole,
+    partition: PartitionId,
+) -> String {
     format!(
         "partition {partition} lacks batches up to {until}: its stream begins behind them, and no checkpoint that counts contains them."
     )
@@ -284,7 +289,7 @@ impl CheckpointMaker {
             if let Ok(mut header) = Header::read(&stored.bytes)
                 && header.partition == partition
             {
-                header.first = stored.sequence << OFFSET_BITS;
+                header.first_offset = stored.sequence << OFFSET_BITS;
                 header.unix_s = stored.unix_s;
                 let folded = shadow.apply_batch(&header, &stored.bytes);
                 folded.map_err(|why| format!("batch {}: {why}", stored.sequence))?;
@@ -355,8 +360,8 @@ impl CheckpointMaker {
             }
         }
         let history = LogExtent {
-            first,
-            contained: &[],
+            first_batch: first,
+            checkpoint_ends: &[],
         };
         if let Err(hole) = history.replay_after() {
             let why = describe_hole(hole, partition);
@@ -441,8 +446,8 @@ impl CheckpointMaker {
         let usable = usable(store, all, partition).map_err(|why| format!("{why:#}"))?;
         let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
         let history = LogExtent {
-            first: store.first_sequence(partition)?,
-            contained: &contained,
+            first_batch: store.first_sequence(partition)?,
+            checkpoint_ends: &contained,
         };
         let by_bytes = most.map(|most| store.first_sequence_within_bytes(partition, most));
         let by_age = match self.context.settings.history_age_s {
@@ -451,8 +456,8 @@ impl CheckpointMaker {
         };
         let by_age = by_age.map(|before_s| store.first_sequence_since(partition, before_s));
         let wanted = by_bytes.transpose()?.max(by_age.transpose()?).unwrap_or(0);
-        let mut before = history.removable_before(wanted, of.is_full);
-        if before <= history.first {
+        let mut before = history.first_to_keep(wanted, of.is_full);
+        if before <= history.first_batch {
             return Ok(());
         }
         if before > contained.get(KEPT - 1).copied().unwrap_or(0) {
@@ -460,7 +465,7 @@ impl CheckpointMaker {
             let (_, whole, _) = self.load_shadow(&(self.context.world)(), partition)?;
             before = before.min(whole);
         }
-        if before > history.first {
+        if before > history.first_batch {
             store.purge(partition, before)?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crore_broker::Note;
-use crore_broker::batch::{self, Entry, Header};
+use crore_broker::batch::{self, Header, LogRecord};
 use crore_broker::mail::session_record::SessionChange;
 use crore_broker::mail::{Change, Fact};
 use crore_disk::{BatchPlace, ScanEvent};
@@ -43,7 +43,7 @@ pub fn dump(
             if partition.is_some_and(|partition| partition != header.partition) {
                 return Ok(());
             }
-            let each = |offset, entry: Entry<'_>| {
+            let each = |offset, entry: LogRecord<'_>| {
                 if written.is_ok() && is_wanted(&entry, filter) {
                     let row = row(&place, &header, offset, &entry);
                     let line = if as_json {
@@ -54,7 +54,7 @@ pub fn dump(
                     written = writeln!(out, "{line}");
                 }
             };
-            batch::read(bytes, each).map(|_| ())
+            batch::for_each_record(bytes, each).map(|_| ())
         });
         if let Err(why) = read {
             damage(format!(
@@ -80,16 +80,21 @@ pub fn dump(
     Ok(is_good)
 }
 
-fn is_wanted(entry: &Entry<'_>, filter: Option<&str>) -> bool {
+fn is_wanted(entry: &LogRecord<'_>, filter: Option<&str>) -> bool {
     match (filter, entry) {
         (None, _) => true,
-        (Some(filter), Entry::Fact(fact)) => topic::matches(filter.as_bytes(), fact.topic().1),
-        (Some(_), Entry::Note(_) | Entry::Session(_)) => false,
+        (Some(filter), LogRecord::Fact(fact)) => topic::matches(filter.as_bytes(), fact.topic().1),
+        (Some(_), LogRecord::Note(_) | LogRecord::Session(_)) => false,
     }
 }
 
 /// The fields of a record, by name.
-fn row(place: &BatchPlace, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<String, Value> {
+fn row(
+    place: &BatchPlace,
+    header: &Header,
+    offset: u64,
+    entry: &LogRecord<'_>,
+) -> Map<String, Value> {
     let mut row = Map::new();
     let mut put = |name: &str, value: Value| _ = row.insert(name.to_string(), value);
     put("segment", json!(place.segment));
@@ -100,7 +105,7 @@ fn row(place: &BatchPlace, header: &Header, offset: u64, entry: &Entry<'_>) -> M
     put("writer", json!(hex(header.writer)));
     put("kind", json!(entry.kind().name()));
     let fact = match entry {
-        Entry::Note(note) => {
+        LogRecord::Note(note) => {
             match note {
                 Note::Mark(until) => put("until", json!(until)),
                 Note::Heartbeat(_) | Note::Start => {}
@@ -117,7 +122,7 @@ fn row(place: &BatchPlace, header: &Header, offset: u64, entry: &Entry<'_>) -> M
             }
             return row;
         }
-        Entry::Session(session) => {
+        LogRecord::Session(session) => {
             put_bytes(&mut put, "session", session.name);
             match &session.change {
                 SessionChange::Claim {
@@ -142,7 +147,7 @@ fn row(place: &BatchPlace, header: &Header, offset: u64, entry: &Entry<'_>) -> M
             }
             return row;
         }
-        Entry::Fact(fact) => fact,
+        LogRecord::Fact(fact) => fact,
     };
     put_bytes(&mut put, "topic", fact.topic().1);
     match fact {

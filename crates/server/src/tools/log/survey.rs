@@ -215,10 +215,11 @@ impl Survey {
         let mut offsets = Vec::new();
         let placement = partitions.map(|partitions| Placement::new(partitions, 1));
         // The same check as when a server starts.
-        let read = batch::read(bytes, |offset, _| offsets.push(offset)).and_then(|header| {
-            let checked = placement.map(|placement| batch::check(bytes, placement, false));
-            checked.unwrap_or(Ok(header))
-        });
+        let read =
+            batch::for_each_record(bytes, |offset, _| offsets.push(offset)).and_then(|header| {
+                let checked = placement.map(|placement| batch::check(bytes, placement, false));
+                checked.unwrap_or(Ok(header))
+            });
         let here = Some((place.segment, place.batch_offset));
         let which = format!(
             "a batch in segment {} at byte {}",
@@ -237,17 +238,17 @@ impl Survey {
             ascends
         });
         if entry.batches == 0 {
-            entry.first_offset = header.first;
+            entry.first_offset = header.first_offset;
         }
         entry.batches += 1;
-        entry.records += u64::from(header.records);
+        entry.records += u64::from(header.record_count);
         entry.writers.insert(hex(header.writer));
         let before = entry.last_offset;
         entry.last_offset = before.max(last);
         if !ascends {
             let what = format!(
                 "{which} has offset {} of partition {}, which had come to {before}",
-                header.first, header.partition
+                header.first_offset, header.partition
             );
             self.fault(here, what);
         }
