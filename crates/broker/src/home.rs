@@ -44,7 +44,7 @@ mod page_queue;
 mod partition;
 mod planned_rules;
 mod presence;
-mod present;
+mod presence_requests;
 mod publish;
 pub(crate) mod qos_retention;
 mod qos_subscriptions;
@@ -220,7 +220,7 @@ impl Home {
     pub fn is_large(&self, local_filters: &Matching) -> bool {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
-            + self.subscriptions.qos.filters();
+            + self.subscriptions.qos.filter_count();
         rows as usize + local_filters.len() >= self.turn_limits.prefetch_from_rows
     }
 
@@ -249,7 +249,7 @@ impl Home {
         log::prefetch::for_appends(found.map(|id| {
             (
                 &self.logs.partitions[self.topic_partition_index(*id)].log,
-                self.topics.rows.get(*id).log,
+                self.topics.rows.get(*id).chain,
             )
         }));
         let names = topics.iter().map(|(_, name)| *name);

@@ -166,7 +166,7 @@ impl Shard {
             "shards, placement, epoch and seed must stay the same"
         );
         if let Some(home) = &mut self.home {
-            home.change(
+            home.change_settings(
                 &world,
                 &self.front.clients.ctx.world.rules,
                 self.front.clients.ctx.now,
@@ -351,7 +351,7 @@ impl Shard {
         loop {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
             more_news = home.is_some_and(|home| {
-                home.tell_watchers(lanes);
+                home.send_watch_news(lanes);
                 home.send_interest_news(now, lanes)
             });
             if let Some((tells, frames)) = lanes.take_own_tells() {

@@ -57,7 +57,8 @@ impl<P: Protocols> Front<P> {
         }
         // In small tables two steps are two complete walks: the first finds the heaviest party, the second its connections and
         // sessions.
-        let walks = if self.clients.conns.end() + sessions.end() <= census::ROWS_PER_TURN / 2 {
+        let walks = if self.clients.conns.end() + sessions.row_count() <= census::ROWS_PER_TURN / 2
+        {
             2
         } else {
             1
@@ -180,7 +181,7 @@ fn count_holders<P: ProtocolTypes>(
     sessions: &SessionsAtHome,
 ) {
     let first = clients.conns.end();
-    let end = first + sessions.end();
+    let end = first + sessions.row_count();
     let rows = census.next_rows(end);
     let filter_bytes = average_filter_bytes(matching, &clients.ctx);
     for slot in rows.start..rows.end.min(first) {
@@ -198,7 +199,7 @@ fn count_holders<P: ProtocolTypes>(
     }
     let admission = &clients.ctx.world.admission;
     let absent = rows.start.max(first) - first..rows.end.max(first) - first;
-    sessions.each_absent(absent, admission, |it| {
+    sessions.for_each_absent(absent, admission, |it| {
         census.count(it.party, Holder::Session(it.id), it.bytes);
     });
     let little_bytes = clients.ctx.world.settings.limits.little_bytes();

@@ -176,11 +176,11 @@ impl Home {
         client: Client,
         now: Now,
     ) -> Result<Option<u32>, Reason> {
-        let found = self.topics.find(hash, name);
-        if found.is_none() && !self.topics.reservations.makes(hash) {
+        let topic_id = self.topics.find(hash, name);
+        if topic_id.is_none() && !self.topics.reservations.has_room_for(hash) {
             self.make_room_for_topic(client, now)?;
         }
-        Ok(found)
+        Ok(topic_id)
     }
 
     /// Makes room for a new topic of this client.
@@ -190,10 +190,10 @@ impl Home {
     pub(super) fn make_room_for_topic(&mut self, client: Client, now: Now) -> Result<(), Reason> {
         // The rate is checked before any eviction, since a client that exceeds its rate must not evict topics of others.
         self.topics.admission.count_new_topic(client, now.unix_s)?;
-        let topics = self.topics.rows.len() as usize + self.topics.reservations.to_make();
+        let topics = self.topics.rows.len() as usize + self.topics.reservations.topics_to_create();
         let has_share = self
             .topics
-            .makers
+            .creators
             .may_take(client, topics, self.topics.topics_max);
         // A client that has its full share may evict another client's topic, but not a topic that became idle just now. If the table is full, any
         // idle topic may be evicted.
@@ -247,14 +247,14 @@ impl Home {
         row.name = self.topics.names.insert(name);
         row.rule = rules.number_for(name);
         self.steps.add(usize::from(row.rule) / FILTERS_PER_STEP);
-        row.touched_s = now.unix_s;
-        row.set_last(self.logs.forgotten_max(name, row.rule, rules));
+        row.last_used_s = now.unix_s;
+        row.set_last_offset(self.logs.forgotten_max(name, row.rule, rules));
         let id = self.topics.rows.insert(row);
         self.topics.index.insert(&mut self.topics.rows, id);
         self.topics.reservations.release_created(hash);
         let topic_count = self.topics.rows.len() as usize;
         self.topics
-            .makers
+            .creators
             .record_row(id, client, topic_count, self.topics.topics_max);
         if let Some(planned_rules) = &mut self.topics.planned_rules {
             planned_rules.add_topic(id, name);

@@ -100,9 +100,12 @@ impl Home {
             let log = &self.logs.partitions[partition_index].log;
             let retained_chain = self.logs.retained_chains.get(&id).copied().unwrap_or(NONE);
             let last = log
-                .last_offset(row.log)
+                .last_offset(row.chain)
                 .max(log.last_offset(retained_chain));
-            self.topics.rows.get_mut(id).set_last(last.max(until));
+            self.topics
+                .rows
+                .get_mut(id)
+                .set_last_offset(last.max(until));
         }
     }
 
@@ -266,7 +269,7 @@ impl Home {
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
         rows.fold(self.digest_of_cluster(), |digest, row| {
             let name = xxh3_64_with_seed(self.topics.names.get(row.name), self.topics.seed);
-            digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
+            digest ^ xxh3_64_with_seed(&row.last_offset().to_le_bytes(), name)
         })
     }
 
@@ -294,7 +297,7 @@ impl Home {
         let row = self.topics.rows.get_mut(id);
         let existed = row.has(CREATED) && !row.has(DELETED);
         row.flags = (row.flags | CREATED) & !DELETED;
-        row.touched_s = now.unix_s;
+        row.last_used_s = now.unix_s;
         self.queue_if_idle(id, now);
         let info = self.topic_info(id, now);
         match existed {
@@ -313,14 +316,14 @@ impl Home {
         );
         partition.sequence = offset;
         let log = &mut partition.log;
-        let lost = log.last_lost_offset(row.log).unwrap_or(row.last());
+        let lost = log.last_lost_offset(row.chain).unwrap_or(row.last_offset());
         log.losses.forget_topic(id, lost);
-        row.set_last(offset);
+        row.set_last_offset(offset);
         row.flags = (row.flags | DELETED) & !CREATED;
-        row.touched_s = now.unix_s;
-        log.clear(core::mem::replace(&mut row.log, NONE));
-        self.unretain(id);
-        self.topics.each_carrier(id, |carrier| {
+        row.last_used_s = now.unix_s;
+        log.clear(core::mem::replace(&mut row.chain, NONE));
+        self.remove_retained(id);
+        self.topics.for_each_carrier(id, |carrier| {
             lanes.tell(
                 carrier.shard,
                 Tell::Gone {
@@ -343,13 +346,13 @@ impl Home {
             &mut self.logs.partitions[partition_index].log,
         );
         let purged;
-        (row.log, purged) = log.drop_until(row.log, until, messages_max, now.unix_s);
+        (row.chain, purged) = log.drop_until(row.chain, until, messages_max, now.unix_s);
         let mut has_removed = purged > 0;
         if let Some(chain) = self.logs.retained_chains.get(&id).copied() {
             let (chain_left, dropped) = log.drop_until(chain, until, 1, now.unix_s);
             if dropped > 0 {
                 self.logs.retained_chains.insert(id, chain_left);
-                self.unretain(id);
+                self.remove_retained(id);
                 has_removed = true;
             }
         }

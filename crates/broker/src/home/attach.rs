@@ -61,7 +61,7 @@ impl Home {
             );
         }
         if ask.read_only && self.topics.find(ask.hash, name).is_none() {
-            let page = self.logs.nothing_kept(ask, name, rules);
+            let page = self.logs.empty_page(ask, name, rules);
             return tell_page(from, ask, page, context.lanes);
         }
         let id = match self.row_for_subscriber(ask, name, context) {
@@ -83,7 +83,7 @@ impl Home {
             );
         }
         let progress = progress.unwrap_or(SearchProgress::Unknown);
-        match self.page(id, ask, progress, context) {
+        match self.try_read_page(id, ask, progress, context) {
             Ok(mut page) => {
                 // A long-poll that gets its message at once does not wait, so it does not count as a subscriber.
                 let is_answered = ask.poll && page.count > 0;
@@ -114,7 +114,7 @@ impl Home {
         progress: SearchProgress,
         context: &mut HomeContext<'_>,
     ) {
-        match self.page(id, ask, progress, context) {
+        match self.try_read_page(id, ask, progress, context) {
             Ok(mut page) => {
                 page.counted = true;
                 tell_page(from, ask, page, context.lanes);
@@ -131,7 +131,7 @@ impl Home {
         name: &[u8],
         context: &mut HomeContext<'_>,
     ) {
-        self.leave_topic(from, ask.hash, ask.topic, ask.serial, context.now);
+        self.remove_subscriber(from, ask.hash, ask.topic, ask.serial, context.now);
         self.send_refusal(from, ask, name, AttachOutcome::Gone, context.lanes);
     }
 
@@ -143,8 +143,8 @@ impl Home {
         outcome: AttachOutcome,
         lanes: &mut Lanes,
     ) {
-        let found = self.topics.find(ask.hash, name);
-        let last = found.map_or(0, |id| self.topics.rows.get(id).last());
+        let topic_id = self.topics.find(ask.hash, name);
+        let last = topic_id.map_or(0, |id| self.topics.rows.get(id).last_offset());
         let page = Page {
             attached: outcome,
             head: last,
@@ -183,16 +183,16 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Result<u32, AttachOutcome> {
         let (rules, now) = (context.rules, context.now);
-        let found = self.topics.find(ask.hash, name);
-        let rule = match found {
+        let topic_id = self.topics.find(ask.hash, name);
+        let rule = match topic_id {
             Some(id) => rules.get(self.topics.rows.get(id).rule),
             None => rules.get(rules.number_for(name)),
         };
-        let created = found.is_some_and(|id| self.topics.rows.get(id).has(CREATED));
+        let created = topic_id.is_some_and(|id| self.topics.rows.get(id).has(CREATED));
         if rule.publisher_creates && !created {
             return Err(AttachOutcome::Forbidden);
         }
-        let id = match found {
+        let id = match topic_id {
             Some(id) => id,
             None => {
                 self.admit_topic(ask.hash, name, ask.client, now)
@@ -201,7 +201,7 @@ impl Home {
             }
         };
         let row = self.topics.rows.get_mut(id);
-        let deletion = Since::At(Position::new(self.logs.epoch, row.last()));
+        let deletion = Since::At(Position::new(self.logs.epoch, row.last_offset()));
         if ask.read_only && row.has(DELETED) {
             // After the deletion there is nothing yet. Reading does not make the topic again.
             return match ask.since == deletion {
@@ -209,7 +209,7 @@ impl Home {
                 false => Err(AttachOutcome::Gone),
             };
         }
-        row.touched_s = now.unix_s;
+        row.last_used_s = now.unix_s;
         row.flags |= REQUESTED;
         if row.has(DELETED) {
             match ask.since {
@@ -226,12 +226,14 @@ impl Home {
         if ask.is_next_page {
             return Ok(id);
         }
-        if ask.poll && rule.concurrency != Concurrency::Broadcast && self.topics.subscribers(id) > 0
+        if ask.poll
+            && rule.concurrency != Concurrency::Broadcast
+            && self.topics.subscriber_count(id) > 0
         {
             if rule.concurrency == Concurrency::First {
                 return Err(AttachOutcome::Conflict);
             }
-            self.topics.each_carrier(id, |carrier| {
+            self.topics.for_each_carrier(id, |carrier| {
                 let tell = Tell::Displaced {
                     topic: carrier.carrier_row,
                     serial: carrier.serial,

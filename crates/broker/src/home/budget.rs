@@ -301,7 +301,7 @@ fn trim_topic(logs: &mut Logs, topics: &TopicTable, rules: &Rules, last_step: u6
     let Some(row) = topics.rows.try_get(untrimmed.topic) else {
         return false;
     };
-    let (partition_index, rule_number, chain) = (logs.partition_index_of(row), row.rule, row.log);
+    let (partition_index, rule_number, chain) = (logs.partition_index_of(row), row.rule, row.chain);
     let log = &mut logs.partitions[partition_index].log;
     let must_go_on = log.trim(
         chain,

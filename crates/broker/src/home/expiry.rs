@@ -30,8 +30,8 @@ impl Home {
         if self.is_unused(id) && !self.topics.rows.get(id).has(IN_IDLE_QUEUE) {
             let row = self.topics.rows.get_mut(id);
             row.flags |= IN_IDLE_QUEUE;
-            row.touched_s = now.unix_s;
-            let client = self.topics.makers.holder(id);
+            row.last_used_s = now.unix_s;
+            let client = self.topics.creators.holder(id);
             self.topics
                 .idle_topics
                 .queue(row.rule, client, id, now.unix_s);
@@ -40,14 +40,20 @@ impl Home {
 
     /// Begins the idle time of a topic whose last message was removed. The topic's position is forgotten after `position_age_s`.
     pub(super) fn begin_idle_time(&mut self, id: u32, now: Now) {
-        self.topics.rows.get_mut(id).touched_s = now.unix_s;
+        self.topics.rows.get_mut(id).last_used_s = now.unix_s;
         self.queue_if_idle(id, now);
     }
 
     /// Forgets the topics of a rule that have been idle for long enough. Examines at most `limit` topics; returns how many it has examined.
-    fn forget_idle(&mut self, rule_number: u8, rules: &Rules, now: Now, limit: usize) -> usize {
+    fn forget_idle(
+        &mut self,
+        rule_number: u8,
+        rules: &Rules,
+        now: Now,
+        topics_max: usize,
+    ) -> usize {
         let age_s = rules.get(rule_number).position_age_s;
-        for examined in 0..limit {
+        for examined in 0..topics_max {
             let Some(idle_since_s) = now.unix_s.checked_sub(age_s) else {
                 return examined;
             };
@@ -66,22 +72,22 @@ impl Home {
             }
             let row = self.topics.rows.get_mut(id);
             let since_s = match self.interest.followers.has_lingering_interest(id) {
-                false if row.touched_s.saturating_add(age_s) <= now.unix_s => {
+                false if row.last_used_s.saturating_add(age_s) <= now.unix_s => {
                     self.forget_topic(id);
                     continue;
                 }
-                false => row.touched_s,
+                false => row.last_used_s,
                 // The topic still has interest (followers were not told that its last subscriber has left), so it is examined again in the
                 // next second.
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= IN_IDLE_QUEUE;
-            let client = self.topics.makers.holder(id);
+            let client = self.topics.creators.holder(id);
             self.topics
                 .idle_topics
                 .queue(rule_number, client, id, since_s);
         }
-        limit
+        topics_max
     }
 
     /// Evicts an idle topic to make room for a new one: preferably a topic of this client, otherwise a topic of any client that has been idle since
@@ -114,17 +120,17 @@ impl Home {
         }
         self.topics.index.remove(&mut self.topics.rows, id);
         let row = self.topics.rows.remove(id);
-        self.topics.makers.forget_row(id);
+        self.topics.creators.forget_row(id);
         let partition_index = self.logs.partition_index_of(&row);
         let Partition { log, forgotten, .. } = &mut self.logs.partitions[partition_index];
-        let last_lost = log.last_lost_offset(row.log).unwrap_or(row.last());
+        let last_lost = log.last_lost_offset(row.chain).unwrap_or(row.last_offset());
         if let Some(number) = log.losses.forget_topic(id, last_lost) {
             forgotten.add(row.rule, last_lost, number, self.topics.names.get(row.name));
         }
-        log.clear(row.log);
+        log.clear(row.chain);
         let floor = &mut self.logs.forgotten_max_by_slot[usize::from(row.slot())];
         if !planted::is(Fault::NoFloor) {
-            *floor = (*floor).max(row.last());
+            *floor = (*floor).max(row.last_offset());
         }
         self.topics.names.remove(row.name);
     }
@@ -140,9 +146,9 @@ impl Home {
     ) {
         if rule_number == rules.retained() {
             self.logs.retained_chains.insert(id, empty_chain);
-            self.unretain(id);
+            self.remove_retained(id);
         } else {
-            self.topics.rows.get_mut(id).log = empty_chain;
+            self.topics.rows.get_mut(id).chain = empty_chain;
         }
         self.begin_idle_time(id, now);
     }
@@ -179,7 +185,7 @@ impl Home {
     /// Makes [`remove_expired`](Home::remove_expired) look for expired state again. Called at least once a second. No record in flight is older than
     /// `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
-        self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
+        self.retries.oldest_s = self.logs.log_time_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);
         for (partition_index, partition) in self.logs.partitions.iter().enumerate() {
             let claims = &mut self.retries.newest_claims;

@@ -153,7 +153,7 @@ impl Home {
                 let is_lost = |lost| offset <= lost;
                 let is_readable = rule != rules.retained()
                     || offset <= reader.snapshot_end
-                    || log.last_lost_offset(row.log).is_none_or(is_lost);
+                    || log.last_lost_offset(row.chain).is_none_or(is_lost);
                 if !is_readable || is_expired || !draft.matches(name) {
                     return ItemResult::Passed;
                 }

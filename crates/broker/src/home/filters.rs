@@ -37,7 +37,7 @@ impl Subscriptions {
 
 impl Home {
     /// Answers an attach by filter with pages of past messages, and registers the shard for live messages. `names` are the filters, separated by
-    /// [`SEPARATOR`](super::SEPARATOR). `each` contains the position at which to begin in each partition of the home. Without `each`, the position in
+    /// [`SEPARATOR`](super::SEPARATOR). `positions` contains the position at which to begin in each partition of the home. Without `positions`, the position in
     /// `ask` holds for all partitions.
     pub(crate) fn attach_filters(
         &mut self,

@@ -102,7 +102,7 @@ impl Home {
     /// Tells the follower the next topic of another node. If the topic also has interest here, the follower was told when the cursor passed the
     /// topic's row. Returns the cursor after that topic.
     fn push_next_name(&self, follower: &mut Follower, last: &[u8]) -> SnapshotCursor {
-        let Some(name) = self.interest.remote.behind(last) else {
+        let Some(name) = self.interest.remote.next_after(last) else {
             return SnapshotCursor::Complete;
         };
         if !self.has_local_interest(name) {
@@ -231,8 +231,8 @@ impl Home {
                 true => self
                     .interest
                     .remote
-                    .begin(stream, name, self.topics.topics_max),
-                false => Some(self.interest.remote.end(stream, name)),
+                    .add(stream, name, self.topics.topics_max),
+                false => Some(self.interest.remote.remove(stream, name)),
             };
             match has_changed {
                 Some(true) => self.push_remote_change(name, begins),
@@ -249,12 +249,12 @@ impl Home {
         }
     }
 
-    /// Removes a stream from some topics after `from`. Returns the last topic examined; `None` if there are no further topics.
+    /// Removes a stream from some topics after `last_name`. Returns the last topic examined; `None` if there are no further topics.
     fn drop_remote_stream(&mut self, stream: u8, mut last_name: Box<[u8]>) -> Option<Box<[u8]>> {
         for _ in 0..NAMES_PER_ORDER {
             self.steps.add(1);
-            last_name = self.interest.remote.behind(&last_name)?.into();
-            if self.interest.remote.end(stream, &last_name) {
+            last_name = self.interest.remote.next_after(&last_name)?.into();
+            if self.interest.remote.remove(stream, &last_name) {
                 self.push_remote_change(&last_name, false);
             }
         }

@@ -32,11 +32,11 @@ impl Home {
         let rule = rules.get(row.rule);
         let partition = &self.logs.partitions[self.logs.partition_index_of(row)];
         let log = &partition.log;
-        let last_lost = log.last_lost_offset(row.log).unwrap_or(row.last());
+        let last_lost = log.last_lost_offset(row.chain).unwrap_or(row.last_offset());
         if !self.logs.is_replicated() && last_lost <= partition.applied_to {
             return String::from("damage of the log on disk (`crore log verify` shows it), topic ");
         }
-        let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
+        let (count, bytes) = (log.count(row.chain), log.chain_bytes(row.chain) as usize);
         // A limit counts as reached if one more message would exceed it.
         let average_bytes = bytes / count.max(1) as usize;
         let rule_text = format!("(match = \"{}\"), topic ", rule.filter);

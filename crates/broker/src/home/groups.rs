@@ -253,9 +253,9 @@ impl Groups {
     /// Changes a group by `add`. Counts the bytes by which the group has grown, plus the bytes that `add` returns.
     fn change_and_count(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
         if let Some(group) = self.groups.get_mut(&id) {
-            let before = group.own_bytes();
+            let old_bytes = group.own_bytes();
             self.bytes += add(group);
-            self.bytes += group.own_bytes() - before;
+            self.bytes += group.own_bytes() - old_bytes;
         }
     }
 
@@ -338,10 +338,10 @@ impl Groups {
             party,
             is_new,
         } = *join;
-        let found = self.id_of(filter, name);
+        let existing = self.id_of(filter, name);
         // The group may have ended since the session subscribed. Then the session counts as new.
-        let is_new_subscriber = is_new || found.is_none();
-        let id = found.or_else(|| self.create(filter, name, party.number(), offsets));
+        let is_new_subscriber = is_new || existing.is_none();
+        let id = existing.or_else(|| self.create(filter, name, party.number(), offsets));
         if let Some(id) = id {
             self.change_and_count(id, |group| {
                 group.sessions += u32::from(is_new_subscriber);
@@ -355,10 +355,10 @@ impl Groups {
     /// Counts another session without a connection that subscribes to this group. A new group continues after its recorded positions or, in a
     /// partition without one, after the partition's last offset (`ends`).
     pub fn add_session(&mut self, filter: &[u8], name: &[u8], last_offsets: &[u64]) {
-        let found = self.id_of(filter, name);
-        let is_new = found.is_none();
+        let existing = self.id_of(filter, name);
+        let is_new = existing.is_none();
         let id =
-            found.or_else(|| self.create(filter, name, RESTORED, last_offsets.iter().copied()));
+            existing.or_else(|| self.create(filter, name, RESTORED, last_offsets.iter().copied()));
         let key: GroupKey = (filter.into(), name.into());
         let recorded = self.recorded_positions.get(&key);
         let Some(group) = id.and_then(|id| self.groups.get_mut(&id)) else {
@@ -478,11 +478,11 @@ impl Groups {
         let Some(group) = self.groups.get_mut(&id) else {
             return false;
         };
-        let before = group.own_bytes();
+        let old_bytes = group.own_bytes();
         group.members.remove((from, to));
         // Messages that the member does not give back stay with its session.
         group.in_flight.retain(|_, member| *member != (from, to));
-        self.bytes -= before - group.own_bytes();
+        self.bytes -= old_bytes - group.own_bytes();
         group.sessions -= u32::from(ends);
         if group.sessions == 0 {
             self.remove(id);
@@ -663,9 +663,10 @@ impl Groups {
     /// messages. The restored group has no members, and is marked as behind in its partitions.
     pub fn restore(&mut self, saved: SavedGroup<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
         let SavedGroup { filter, name, .. } = saved;
-        let found = self.id_of(filter, name);
+        let existing = self.id_of(filter, name);
         let zero_offsets = core::iter::repeat_n(0, self.partition_count);
-        let Some(id) = found.or_else(|| self.create(filter, name, RESTORED, zero_offsets)) else {
+        let Some(id) = existing.or_else(|| self.create(filter, name, RESTORED, zero_offsets))
+        else {
             return;
         };
         self.change_and_count(id, |group| {

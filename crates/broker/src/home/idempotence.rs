@@ -205,7 +205,7 @@ impl Home {
         placement.place_at_home(placement.of_slot(slot))
     }
 
-    /// Notes the claim of a message that partition `at` has applied. From now on, records of older claims of the session are void.
+    /// Notes the claim of a message that this partition has applied. From now on, records of older claims of the session are void.
     pub(super) fn note_claim(&mut self, message: &Publish<'_>, partition_index: usize) {
         if let Some((key, claim)) = message.dedup.and_then(|dedup| dedup.session_key()) {
             let time_s = self.logs.partitions[partition_index].newest_time_s;
@@ -216,7 +216,7 @@ impl Home {
         }
     }
 
-    /// Applies a release from the log of partition `at`. Returns false if the release is void, because its claim is outdated.
+    /// Applies a release from the log of this partition. Returns false if the release is void, because its claim is outdated.
     pub(crate) fn apply_release(&mut self, release: Release, partition_index: usize) -> bool {
         let Release { key, claim } = release;
         if key.packet_id != 0 {

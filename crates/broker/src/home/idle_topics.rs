@@ -54,7 +54,7 @@ impl IdleTopics {
         self.take_first(client, rule)
     }
 
-    /// Takes the longest idle topic of this rule, if it is idle since `idle_since_s` or earlier.
+    /// Takes the topic of this rule that has been idle for the longest time, if it is idle since `idle_since_s` or earlier.
     pub fn take_of_rule(&mut self, rule: u8, idle_since_s: u32) -> Option<u32> {
         let mut firsts = self
             .queue_heads

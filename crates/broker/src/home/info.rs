@@ -1,4 +1,4 @@
-//! Describes the state of a topic to clients.
+//! Describes the state of a topic to clients. A client that asks for it also gets expired messages removed, so that they are not counted.
 
 use super::Home;
 use super::topic_row::{DELETED, HAS_QOS_SUBSCRIPTION, REQUESTED};
@@ -19,15 +19,15 @@ impl Home {
             messages: self.logs.message_count(row),
             requested_s: row
                 .has(REQUESTED)
-                .then(|| now.unix_s.saturating_sub(row.touched_s)),
-            subscribers: self.topics.subscribers(id),
+                .then(|| now.unix_s.saturating_sub(row.last_used_s)),
+            subscribers: self.topics.subscriber_count(id),
             needs_log: row.has(HAS_QOS_SUBSCRIPTION),
-            offset: row.last(),
-            epoch: self.logs.lives.epoch_of(row.last()),
+            offset: row.last_offset(),
+            epoch: self.logs.lives.epoch_of(row.last_offset()),
         }
     }
 
-    /// Describes a topic; `Missing` if there is none.
+    /// Answers a client that asks for the state of a topic; `Missing` if there is none.
     pub(crate) fn answer_topic_info(
         &mut self,
         hash: u32,
@@ -47,15 +47,15 @@ impl Home {
             self.topics.rows.get_mut(id),
             &mut self.logs.partitions[partition_index].log,
         );
-        if log.count(row.log) > 0 {
-            // The other expired messages are dropped later, a few in each turn of the shard's loop.
-            (row.log, _) = log.remove_expired(
-                row.log,
+        if log.count(row.chain) > 0 {
+            // If more messages have expired than this call may remove, later turns of the shard's loop remove them.
+            (row.chain, _) = log.remove_expired(
+                row.chain,
                 rules.get(row.rule).log_age_s,
                 now.unix_s,
                 self.turn_limits.removals_per_turn,
             );
-            if log.count(row.log) == 0 {
+            if log.count(row.chain) == 0 {
                 self.begin_idle_time(id, now);
             }
         }

@@ -193,6 +193,6 @@ impl Logs {
     pub(super) fn message_count(&self, row: &TopicRow) -> u32 {
         self.partitions[self.partition_index_of(row)]
             .log
-            .count(row.log)
+            .count(row.chain)
     }
 }

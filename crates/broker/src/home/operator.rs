@@ -1,4 +1,4 @@
-//! Answers the operator's questions about topics and their logs.
+//! Answers the operator's orders about topics and their logs: a page of the list of topics, one topic, or a page of a topic's log.
 //!
 //! A *page* is a bounded part of a list.
 
@@ -16,20 +16,21 @@ use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
 use crate::store::blobs::Blob;
 
 /// The maximum number of rows that one order examines. This takes some hundred microseconds if few rows match.
-const ROWS_PER_TURN: u32 = 4_096;
+const ROWS_PER_ORDER: u32 = 4_096;
 /// The maximum bytes of messages that one order reads. A single message may be larger.
-const LOG_BYTES_PER_TURN: usize = 256 << 10;
+const LOG_BYTES_PER_ORDER: usize = 256 << 10;
 
 impl Home {
+    /// A page of the list of topics, from a row on.
     pub(crate) fn list_topics(&self, page: &TopicsPage, now: Now) -> Page<Topic> {
         let end = self.topics.rows.end();
-        let scan_end = end.min(page.from.saturating_add(ROWS_PER_TURN));
+        let scan_end = end.min(page.from.saturating_add(ROWS_PER_ORDER));
         let mut topics = Vec::new();
         let mut id = page.from;
         while id < scan_end && topics.len() < page.most as usize {
             let row = self.topics.rows.get(id);
-            let is_there = row.name != Blob::NONE && !row.has(DELETED);
-            if is_there && topic::matches(&page.filter, self.topics.names.get(row.name)) {
+            let exists = row.name != Blob::NONE && !row.has(DELETED);
+            if exists && topic::matches(&page.filter, self.topics.names.get(row.name)) {
                 topics.push(self.describe_topic(id, now));
             }
             id += 1;
@@ -53,7 +54,7 @@ impl Home {
             info: self.topic_info(id, now),
             bytes: self.logs.partitions[self.logs.partition_index_of(row)]
                 .log
-                .chain_bytes(row.log),
+                .chain_bytes(row.chain),
             rule: row.rule,
         }
     }
@@ -67,7 +68,7 @@ impl Home {
         if row.has(DELETED) {
             return None;
         }
-        let (chain, last) = (row.log, row.last());
+        let (chain, last) = (row.chain, row.last_offset());
         let partition_index = self.logs.partition_index_of(row);
         let mut frames = Frames::default();
         let messages_max = page.most as usize;
@@ -77,8 +78,8 @@ impl Home {
             Some(SeekBack::Found(before)) => before.max(page.after),
             _ => page.after,
         };
-        let reached_end = log.read(chain, after, messages_max, LOG_BYTES_PER_TURN, &mut frames);
-        // The newest offset that cannot be read any more. If the topic keeps no messages, that is the offset of its last message.
+        let reached_end = log.read(chain, after, messages_max, LOG_BYTES_PER_ORDER, &mut frames);
+        // The newest offset that cannot be read any more. If the topic keeps no messages, its last message cannot be read either.
         let last_lost = log.last_lost_offset(chain).unwrap_or(last);
         let is_position_of_log = |epoch| {
             let seen = Since::At(Position::new(epoch, page.after));

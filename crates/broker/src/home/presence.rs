@@ -5,9 +5,9 @@
 //! connection.
 //!
 //! The changes of a table are numbered in order. A member is identified by the number of its join. A watcher has two numbers: of the members that
-//! joined up to change `joined`, it knows exactly those that had not left up to change `left`. A page first contains the members that have left since
-//! then. If these are all told, it also contains the members that joined later. So a slow watcher needs no queue, and a page contains at most one
-//! change of each member.
+//! joined up to change `joins_until`, it knows exactly those that had not left up to change `leaves_until`. A page first contains the members that
+//! have left since then. If the page has room for all of these, it also contains the members that joined later. So a slow watcher needs no queue, and
+//! a page contains at most one change of each member.
 //!
 //! Members that have left are remembered for topics that are watched, or were watched a short time ago, and only a limited number of them. A watcher
 //! that has missed a forgotten leave gets a new snapshot.
@@ -38,12 +38,12 @@ use crate::store::slab::{NONE, Slab, SlabRow};
 use pages::PageSource;
 use rows::{Leave, MemberRow, PresenceTopic, hash_of_member};
 use streams::MemberStream;
-use watchers::{WATCHER_BYTES, Watched, Watcher, key_of};
+use watchers::{WATCHER_BYTES, WatchedTopic, Watcher, key_of};
 
 /// After its last watcher, a topic's members that have left are remembered for this many seconds.
-const RESUME_S: u32 = 60;
+const LEAVES_KEPT_S: u32 = 60;
 /// The maximum number of watchers that one call examines, for each page that it may send.
-const LOOKS_PER_PAGE: usize = 8;
+const EXAMINED_PER_PAGE: usize = 8;
 
 /// Identifies a user in a topic: the topic, and a hash of the user's name.
 type UserKey = (u32, [u32; 2]);
@@ -54,27 +54,27 @@ pub(crate) struct Presence {
     topic_index: Index,
     members: Slab<MemberRow>,
     member_index: Index,
-    users: BTreeMap<UserKey, u32>,
+    members_by_user: BTreeMap<UserKey, u32>,
     /// Members whose connections have ended, by the second in which they leave.
     leaving: BTreeSet<(u32, u32)>,
     leaving_users: BTreeSet<(UserKey, u32)>,
     /// The same members, by topic and second.
     leaving_topics: BTreeSet<(u32, u32, u32)>,
-    watched: BTreeMap<u32, Watched>,
+    watched_topics: BTreeMap<u32, WatchedTopic>,
     /// Watched topics with unsent news, by the time from which it may be sent.
-    due: BTreeSet<(u64, u32)>,
-    watchers: usize,
+    due_topics: BTreeSet<(u64, u32)>,
+    watcher_count: usize,
     /// For the operator's webhooks.
     streams: Vec<MemberStream>,
     /// Topics without watchers, by the second in which the members that have left them are forgotten.
-    unwatched: BTreeSet<(u32, u32)>,
+    unwatched_topics: BTreeSet<(u32, u32)>,
     /// The number of the last change.
-    changed: u64,
-    table: u32,
+    last_change: u64,
+    table_number: u32,
     seed: u64,
     text_bytes: usize,
-    order_bytes: usize,
-    gone_bytes: usize,
+    member_list_bytes: usize,
+    leave_bytes: usize,
     /// The result of the next [`Presence::take_moved_bytes`].
     moved_bytes: usize,
 }
@@ -87,21 +87,21 @@ impl Presence {
             topic_index: Index::default(),
             members: Slab::default(),
             member_index: Index::default(),
-            users: BTreeMap::new(),
+            members_by_user: BTreeMap::new(),
             leaving: BTreeSet::new(),
             leaving_users: BTreeSet::new(),
             leaving_topics: BTreeSet::new(),
-            watched: BTreeMap::new(),
-            due: BTreeSet::new(),
-            watchers: 0,
+            watched_topics: BTreeMap::new(),
+            due_topics: BTreeSet::new(),
+            watcher_count: 0,
             streams: Vec::new(),
-            unwatched: BTreeSet::new(),
-            changed: 0,
-            table: xxh3_64_with_seed(&now.unix_s.to_le_bytes(), seed) as u32,
+            unwatched_topics: BTreeSet::new(),
+            last_change: 0,
+            table_number: xxh3_64_with_seed(&now.unix_s.to_le_bytes(), seed) as u32,
             seed,
             text_bytes: 0,
-            order_bytes: 0,
-            gone_bytes: 0,
+            member_list_bytes: 0,
+            leave_bytes: 0,
             moved_bytes: 0,
         }
     }
@@ -114,20 +114,20 @@ impl Presence {
             (size_of::<(u32, u32)>() + size_of::<(UserKey, u32)>() + size_of::<(u32, u32, u32)>())
                 * 3
                 / 2;
-        // Includes the entry in `due` or in `unwatched`.
+        // Includes the entry in `due_topics` or in `unwatched_topics`.
         const WATCHED_BYTES: usize =
-            (size_of::<(u32, Watched)>() + size_of::<(u64, u32)>()) * 3 / 2;
+            (size_of::<(u32, WatchedTopic)>() + size_of::<(u64, u32)>()) * 3 / 2;
         self.topics.bytes()
             + self.topic_index.bytes()
             + self.members.bytes()
             + self.member_index.bytes()
-            + self.users.len() * USER_BYTES
+            + self.members_by_user.len() * USER_BYTES
             + self.leaving.len() * LEAVING_BYTES
             + self.text_bytes
-            + self.order_bytes
-            + self.gone_bytes
-            + self.watched.len() * WATCHED_BYTES
-            + self.watchers * WATCHER_BYTES
+            + self.member_list_bytes
+            + self.leave_bytes
+            + self.watched_topics.len() * WATCHED_BYTES
+            + self.watcher_count * WATCHER_BYTES
             + self.streams.iter().map(MemberStream::bytes).sum::<usize>()
     }
 
@@ -138,12 +138,14 @@ impl Presence {
 
     /// Whether news may be sent to a watcher now.
     pub fn has_due(&self, now_ns: u64) -> bool {
-        self.due.first().is_some_and(|(at_ns, _)| *at_ns <= now_ns)
+        self.due_topics
+            .first()
+            .is_some_and(|(at_ns, _)| *at_ns <= now_ns)
     }
 
     /// The time from which the next watcher with unsent news may get it.
     pub fn next_news_ns(&self) -> Option<u64> {
-        self.due.first().map(|(at_ns, _)| *at_ns)
+        self.due_topics.first().map(|(at_ns, _)| *at_ns)
     }
 
     /// The bytes that lists of members have moved since the last call. A member that has left counts as a step more.
@@ -151,7 +153,7 @@ impl Presence {
         core::mem::take(&mut self.moved_bytes)
     }
 
-    fn hash(&self, name: &[u8]) -> u32 {
+    fn hash_of(&self, name: &[u8]) -> u32 {
         xxh3_64_with_seed(name, self.seed) as u32
     }
 
@@ -161,68 +163,69 @@ impl Presence {
     }
 
     fn find(&self, name: &[u8]) -> Option<u32> {
-        let is = |topic: &PresenceTopic| *topic.name == *name;
-        self.topic_index.find(&self.topics, self.hash(name), is)
+        let is_wanted = |topic: &PresenceTopic| *topic.name == *name;
+        self.topic_index
+            .find(&self.topics, self.hash_of(name), is_wanted)
     }
 
-    fn open(&mut self, name: &[u8]) -> u32 {
+    fn find_or_create_topic(&mut self, name: &[u8]) -> u32 {
         if let Some(id) = self.find(name) {
             return id;
         }
         self.text_bytes += name.len();
         let id = self.topics.insert(PresenceTopic {
             name: name.into(),
-            hash: self.hash(name),
+            hash: self.hash_of(name),
             ..PresenceTopic::vacant(NONE)
         });
         self.topic_index.insert(&mut self.topics, id);
         id
     }
 
-    fn close_if_unused(&mut self, id: u32) {
+    fn remove_topic_if_unused(&mut self, id: u32) {
         let topic = self.topics.get(id);
-        if topic.counts().clients > 0 || self.watched.contains_key(&id) {
+        if topic.counts().clients > 0 || self.watched_topics.contains_key(&id) {
             return;
         }
         self.topic_index.remove(&mut self.topics, id);
         let topic = self.topics.remove(id);
         self.text_bytes -= topic.name.len();
-        self.order_bytes -= topic.members_by_join.capacity() * size_of::<u32>();
+        self.member_list_bytes -= topic.members_by_join.capacity() * size_of::<u32>();
     }
 
-    fn find_member(&self, topic: u32, at: MemberConn) -> Option<u32> {
-        let is = |row: &MemberRow| row.topic == topic && row.conn() == at;
+    fn find_member(&self, topic: u32, conn: MemberConn) -> Option<u32> {
+        let is_wanted = |row: &MemberRow| row.topic == topic && row.conn() == conn;
         self.member_index
-            .find(&self.members, hash_of_member(topic, at), is)
+            .find(&self.members, hash_of_member(topic, conn), is_wanted)
     }
 
     /// Notes a change of a topic, and returns the number of the change.
-    fn change(&mut self, topic: u32) -> u64 {
-        self.changed += 1;
+    fn note_change(&mut self, topic: u32) -> u64 {
+        self.last_change += 1;
         let row = self.topics.get_mut(topic);
-        (row.watched_change, row.last_change) = (self.changed, self.changed);
-        if let Some(watched) = self.watched.get_mut(&topic) {
-            watched.has_changed();
-            self.plan(topic);
+        (row.watched_change, row.last_change) = (self.last_change, self.last_change);
+        if let Some(watched) = self.watched_topics.get_mut(&topic) {
+            watched.note_change();
+            self.update_due_time(topic);
         }
-        self.changed
+        self.last_change
     }
 
-    /// Updates the entry of a topic in `due`.
-    fn plan(&mut self, topic: u32) {
-        let Some(watched) = self.watched.get_mut(&topic) else {
+    /// Updates the entry of a topic in `due_topics`.
+    fn update_due_time(&mut self, topic: u32) {
+        let Some(watched) = self.watched_topics.get_mut(&topic) else {
             return;
         };
         let next_ns = watched.next_ns();
-        let former = core::mem::replace(&mut watched.due_ns, next_ns);
-        if former == next_ns {
+        let old_due_ns = core::mem::replace(&mut watched.due_ns, next_ns);
+        if old_due_ns == next_ns {
             return;
         }
-        if let Some(at_ns) = former {
-            self.due.remove(&(at_ns, topic));
+        if let Some(at_ns) = old_due_ns {
+            self.due_topics.remove(&(at_ns, topic));
         }
         if let Some(at_ns) = next_ns {
-            self.due.insert((at_ns, topic));
+            self.due_topics.insert((at_ns, topic));
         }
     }
 
@@ -230,28 +233,30 @@ impl Presence {
     pub fn join(
         &mut self,
         name: &[u8],
-        at: MemberConn,
+        conn: MemberConn,
         (user, info): (&[u8], &[u8]),
         members_max: u32,
         now: Now,
     ) {
-        let topic = self.open(name);
-        if self.returns(topic, at, (user, info)) || self.find_member(topic, at).is_some() {
+        let topic = self.find_or_create_topic(name);
+        if self.continue_member(topic, conn, (user, info))
+            || self.find_member(topic, conn).is_some()
+        {
             return;
         }
-        let most = members_max as usize;
-        if self.topics.get(topic).members_by_join.len() == most {
+        let listed_max = members_max as usize;
+        if self.topics.get(topic).members_by_join.len() == listed_max {
             // A member whose connection has ended makes room. Above the limit, it would give way to nobody.
-            let mut away = self
+            let mut leaving = self
                 .leaving_topics
                 .range((topic, 0, 0)..=(topic, u32::MAX, u32::MAX));
-            if let Some((_, _, first)) = away.next().copied() {
-                self.take_out(first);
+            if let Some((_, _, first)) = leaving.next().copied() {
+                self.unlist_member(first);
             }
         }
-        let id = self.change(topic);
+        let id = self.note_change(topic);
         let row = self.topics.get_mut(topic);
-        if row.members_by_join.len() >= most {
+        if row.members_by_join.len() >= listed_max {
             row.unlisted_count += 1;
             return;
         }
@@ -266,17 +271,18 @@ impl Presence {
             since_s: now.unix_s,
             ..MemberRow::vacant(NONE)
         });
-        self.members.get_mut(member).move_to(at);
+        self.members.get_mut(member).move_to(conn);
         self.member_index.insert(&mut self.members, member);
         let row = self.topics.get_mut(topic);
-        let before = row.members_by_join.capacity();
-        if before == 0 {
+        let capacity_before = row.members_by_join.capacity();
+        if capacity_before == 0 {
             row.members_by_join.reserve_exact(1);
         }
         row.members_by_join.push_back(member);
-        self.order_bytes += (row.members_by_join.capacity() - before) * size_of::<u32>();
+        self.member_list_bytes +=
+            (row.members_by_join.capacity() - capacity_before) * size_of::<u32>();
         let key = self.user_key(topic, user);
-        let count = self.users.entry(key).or_default();
+        let count = self.members_by_user.entry(key).or_default();
         *count += 1;
         let is_first = *count == 1;
         self.topics.get_mut(topic).user_count += u32::from(is_first);
@@ -284,35 +290,36 @@ impl Presence {
     }
 
     /// Lets a member of this user whose connection has ended continue with this connection. Returns whether there was such a member.
-    fn returns(&mut self, topic: u32, at: MemberConn, texts: (&[u8], &[u8])) -> bool {
+    fn continue_member(&mut self, topic: u32, conn: MemberConn, texts: (&[u8], &[u8])) -> bool {
         let (user, _) = texts;
         if user.is_empty() || self.leaving_users.is_empty() {
             return false;
         }
         let key = self.user_key(topic, user);
-        let mut away = self.leaving_users.range((key, 0)..=(key, u32::MAX));
-        let Some((_, member)) = away.find(|(_, id)| self.members.get(*id).user_and_info() == texts)
+        let mut leaving = self.leaving_users.range((key, 0)..=(key, u32::MAX));
+        let Some((_, member)) =
+            leaving.find(|(_, id)| self.members.get(*id).user_and_info() == texts)
         else {
             return false;
         };
         let member = *member;
-        if (self.watched.get(&topic)).is_some_and(Watched::tells_connections) {
+        if (self.watched_topics.get(&topic)).is_some_and(WatchedTopic::tells_connections) {
             // For such a watcher the new connection must be another member, and so it is for all.
-            self.take_out(member);
+            self.unlist_member(member);
             return false;
         }
-        self.stays(member);
+        self.cancel_leave(member);
         self.member_index.remove(&mut self.members, member);
-        self.members.get_mut(member).move_to(at);
+        self.members.get_mut(member).move_to(conn);
         self.member_index.insert(&mut self.members, member);
         // Readers see the new connection. Watchers get no news.
-        self.changed += 1;
-        self.topics.get_mut(topic).last_change = self.changed;
+        self.last_change += 1;
+        self.topics.get_mut(topic).last_change = self.last_change;
         true
     }
 
     /// Cancels the leave of a member.
-    fn stays(&mut self, member: u32) {
+    fn cancel_leave(&mut self, member: u32) {
         let row = self.members.get_mut(member);
         let leaves_s = core::mem::take(&mut row.leaves_s);
         if leaves_s > 0 {
@@ -326,15 +333,15 @@ impl Presence {
 
     /// Lets the member of a connection leave after `linger_s`, or at once if `linger_s` is 0. A member without a user name leaves at once, since it
     /// could not be recognised when it returns.
-    pub fn leave(&mut self, name: &[u8], at: MemberConn, linger_s: u32, now: Now) {
+    pub fn leave(&mut self, name: &[u8], conn: MemberConn, linger_s: u32, now: Now) {
         let Some(topic) = self.find(name) else {
             return;
         };
-        match self.find_member(topic, at) {
+        match self.find_member(topic, conn) {
             Some(member)
                 if linger_s > 0 && !self.members.get(member).user_and_info().0.is_empty() =>
             {
-                self.stays(member);
+                self.cancel_leave(member);
                 let row = self.members.get_mut(member);
                 // One second more, since the present second has begun already.
                 row.leaves_s = now.s.saturating_add(linger_s).saturating_add(1);
@@ -347,61 +354,71 @@ impl Presence {
                 self.leaving_users.insert((key, member));
                 self.leaving_topics.insert((topic, leaves_s, member));
             }
-            Some(member) => self.remove(member),
+            Some(member) => self.remove_member(member),
             None if self.topics.get(topic).unlisted_count > 0 => {
                 self.topics.get_mut(topic).unlisted_count -= 1;
-                self.change(topic);
-                self.close_if_unused(topic);
+                self.note_change(topic);
+                self.remove_topic_if_unused(topic);
             }
             None => {}
         }
     }
 
-    fn remove(&mut self, member: u32) {
-        let topic = self.take_out(member);
-        self.close_if_unused(topic);
+    fn remove_member(&mut self, member: u32) {
+        let topic = self.unlist_member(member);
+        self.remove_topic_if_unused(topic);
     }
 
     /// Removes a member, but keeps the topic's row. Returns the topic.
-    fn take_out(&mut self, member: u32) -> u32 {
-        self.stays(member);
+    fn unlist_member(&mut self, member: u32) -> u32 {
+        self.cancel_leave(member);
         self.member_index.remove(&mut self.members, member);
         let row = self.members.remove(member);
         let topic = row.topic;
-        let left = self.change(topic);
+        let leave_number = self.note_change(topic);
         let key = self.user_key(topic, row.user_and_info().0);
-        let count = self.users.get_mut(&key).map_or(0, |count| {
+        let count = self.members_by_user.get_mut(&key).map_or(0, |count| {
             *count -= 1;
             *count
         });
         if count == 0 {
-            self.users.remove(&key);
+            self.members_by_user.remove(&key);
         }
         let members = &self.members;
-        let of = self.topics.get_mut(topic);
-        of.user_count -= u32::from(count == 0);
+        let presence_topic = self.topics.get_mut(topic);
+        presence_topic.user_count -= u32::from(count == 0);
         // The row of the removed member is free already.
         let is_before = |other: &u32| *other != member && members.get(*other).id < row.id;
-        let at = of.members_by_join.partition_point(is_before);
-        self.moved_bytes += STEP_BYTES + at.min(of.members_by_join.len() - at) * size_of::<u32>();
-        of.members_by_join.remove(at);
-        let before = of.members_by_join.capacity();
-        if before >= 64 && of.members_by_join.len() < before / 4 {
-            of.members_by_join.shrink_to(before / 2);
+        let index = presence_topic.members_by_join.partition_point(is_before);
+        self.moved_bytes +=
+            STEP_BYTES + index.min(presence_topic.members_by_join.len() - index) * size_of::<u32>();
+        presence_topic.members_by_join.remove(index);
+        let capacity_before = presence_topic.members_by_join.capacity();
+        if capacity_before >= 64 && presence_topic.members_by_join.len() < capacity_before / 4 {
+            presence_topic
+                .members_by_join
+                .shrink_to(capacity_before / 2);
         }
-        self.order_bytes -= (before - of.members_by_join.capacity()) * size_of::<u32>();
+        self.member_list_bytes -=
+            (capacity_before - presence_topic.members_by_join.capacity()) * size_of::<u32>();
         self.text_bytes -= row.text.len();
-        let members = of.members_by_join.len();
+        let members = presence_topic.members_by_join.len();
         self.push_to_streams((member, Some(&row)), false, count == 0);
-        if let Some(watched) = self.watched.get_mut(&topic) {
-            let (more, less) = watched.remember(Leave { number: left, row }, members);
-            self.gone_bytes = self.gone_bytes + more - less;
+        if let Some(watched) = self.watched_topics.get_mut(&topic) {
+            let (added_bytes, forgotten_bytes) = watched.remember_leave(
+                Leave {
+                    number: leave_number,
+                    row,
+                },
+                members,
+            );
+            self.leave_bytes = self.leave_bytes + added_bytes - forgotten_bytes;
         }
         topic
     }
 
     /// Removes members whose connections ended long enough ago, for about `steps_max` steps. Returns whether more are due.
-    pub fn end_absent(&mut self, now: Now, steps_max: usize) -> bool {
+    pub fn remove_absent(&mut self, now: Now, steps_max: usize) -> bool {
         let is_due = |first: Option<&(u32, u32)>| match first.copied() {
             Some((leaves_s, member)) if leaves_s <= now.s => Some(member),
             _ => None,
@@ -411,37 +428,37 @@ impl Presence {
             if self.moved_bytes - moved_before >= steps_max * STEP_BYTES {
                 return true;
             }
-            self.remove(member);
+            self.remove_member(member);
         }
         false
     }
 
-    /// Forgets the leaves of topics that nobody has watched for some time, in at most `most` topics. Returns whether more are due.
-    pub fn end_unwatched(&mut self, now: Now, most: usize) -> bool {
-        for _ in 0..most {
-            match self.unwatched.first().copied() {
+    /// Forgets the leaves of topics that nobody has watched for some time, in at most `topics_max` topics. Returns whether more are due.
+    pub fn forget_unwatched(&mut self, now: Now, topics_max: usize) -> bool {
+        for _ in 0..topics_max {
+            match self.unwatched_topics.first().copied() {
                 Some((ends_s, topic)) if ends_s <= now.s => {
-                    self.unwatched.remove(&(ends_s, topic));
-                    self.forget(topic);
+                    self.unwatched_topics.remove(&(ends_s, topic));
+                    self.forget_leaves(topic);
                 }
                 _ => return false,
             }
         }
-        (self.unwatched.first()).is_some_and(|(ends_s, _)| *ends_s <= now.s)
+        (self.unwatched_topics.first()).is_some_and(|(ends_s, _)| *ends_s <= now.s)
     }
 
     /// Forgets what is remembered for the watchers of a topic, which has none any more.
-    fn forget(&mut self, topic: u32) {
-        let watched = self.watched.remove(&topic).unwrap_or_default();
-        self.gone_bytes -= watched.gone.iter().map(Leave::bytes).sum::<usize>();
-        self.close_if_unused(topic);
+    fn forget_leaves(&mut self, topic: u32) {
+        let watched = self.watched_topics.remove(&topic).unwrap_or_default();
+        self.leave_bytes -= watched.leaves.iter().map(Leave::bytes).sum::<usize>();
+        self.remove_topic_if_unused(topic);
     }
 
-    /// Reads the members of a topic that joined after change `after`, at most `most`.
-    pub fn read(&self, name: &[u8], after: u64, most: usize) -> PresencePage {
+    /// Reads the members of a topic that joined after change `after`, at most `members_max`.
+    pub fn read(&self, name: &[u8], after: u64, members_max: usize) -> PresencePage {
         let mut page = PresencePage {
             position: PresencePosition {
-                table: self.table,
+                table: self.table_number,
                 change: 0,
             },
             ..PresencePage::default()
@@ -453,16 +470,16 @@ impl Presence {
             let source = PageSource {
                 topic,
                 members: &self.members,
-                table: self.table,
-                last_change: self.changed,
+                table: self.table_number,
+                last_change: self.last_change,
             };
-            source.push_members(after, most, &mut page);
+            source.push_members(after, members_max, &mut page);
         }
         page
     }
 
     /// Adds a watcher of a topic. If it resumes from a position that is still known, it gets what it has missed, otherwise a snapshot.
-    pub fn watch(
+    pub fn add_watcher(
         &mut self,
         name: &[u8],
         (shard, to): (ShardId, ReplyTo),
@@ -470,99 +487,105 @@ impl Presence {
         now_ns: u64,
     ) {
         let (topic, changed) = self.open_watched(name);
-        let (table, watched) = (self.table, self.watched.get_mut(&topic));
+        let (table, watched) = (self.table_number, self.watched_topics.get_mut(&topic));
         let watched = watched.expect("it was opened");
-        let known = |it: &PresencePosition| {
-            it.table == table && it.change >= watched.floor && it.change <= changed
+        let is_known = |it: &PresencePosition| {
+            it.table == table && it.change >= watched.forgotten_until && it.change <= changed
         };
-        let from = from.filter(known).map(|it| it.change);
-        watched.add(shard, Watcher::new(to, from, changed), now_ns);
-        self.watchers += 1;
-        self.plan(topic);
+        let known_change = from.filter(is_known).map(|it| it.change);
+        watched.add(shard, Watcher::new(to, known_change, changed), now_ns);
+        self.watcher_count += 1;
+        self.update_due_time(topic);
     }
 
     /// Adds a watcher that gets no snapshot, only changes from now on, and is told of each connection.
-    pub fn watch_changes(&mut self, name: &[u8], (shard, to): (ShardId, ReplyTo), now_ns: u64) {
+    pub fn add_change_watcher(
+        &mut self,
+        name: &[u8],
+        (shard, to): (ShardId, ReplyTo),
+        now_ns: u64,
+    ) {
         let (topic, changed) = self.open_watched(name);
-        let watched = self.watched.get_mut(&topic).expect("it was opened");
+        let watched = self.watched_topics.get_mut(&topic).expect("it was opened");
         watched.add(shard, Watcher::of_changes(to, changed), now_ns);
-        self.watchers += 1;
-        self.plan(topic);
+        self.watcher_count += 1;
+        self.update_due_time(topic);
     }
 
     /// Makes a topic watched. Returns the topic's row and the number of the last change.
     fn open_watched(&mut self, name: &[u8]) -> (u32, u64) {
-        let topic = self.open(name);
-        let changed = self.changed;
-        let watched = (self.watched.entry(topic)).or_insert_with(|| Watched::new(changed));
+        let topic = self.find_or_create_topic(name);
+        let changed = self.last_change;
+        let watched =
+            (self.watched_topics.entry(topic)).or_insert_with(|| WatchedTopic::new(changed));
         if watched.is_unwatched() {
-            self.unwatched.remove(&(watched.ends_s, topic));
+            self.unwatched_topics.remove(&(watched.ends_s, topic));
         }
         (topic, changed)
     }
 
     /// Notes that a watcher can take another page.
-    pub fn is_ready(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now_ns: u64) {
+    pub fn note_ready(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now_ns: u64) {
         let Some(topic) = self.find(name) else { return };
         let changed = self.topics.get(topic).watched_change;
-        if let Some(watched) = self.watched.get_mut(&topic) {
-            watched.is_ready(key_of(shard, to), (changed, now_ns));
-            self.plan(topic);
+        if let Some(watched) = self.watched_topics.get_mut(&topic) {
+            watched.note_ready(key_of(shard, to), (changed, now_ns));
+            self.update_due_time(topic);
         }
     }
 
     /// Removes a watcher.
-    pub fn unwatch(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now: Now) {
+    pub fn remove_watcher(&mut self, name: &[u8], shard: ShardId, to: ReplyTo, now: Now) {
         let Some(topic) = self.find(name) else { return };
-        let Some(watched) = self.watched.get_mut(&topic) else {
+        let Some(watched) = self.watched_topics.get_mut(&topic) else {
             return;
         };
         if !watched.remove(key_of(shard, to)) {
             return;
         }
-        self.watchers -= 1;
+        self.watcher_count -= 1;
         if watched.is_unwatched() {
-            watched.ends_s = now.s.saturating_add(RESUME_S);
-            let (ends_s, has_gone) = (watched.ends_s, !watched.gone.is_empty());
-            self.plan(topic);
+            watched.ends_s = now.s.saturating_add(LEAVES_KEPT_S);
+            let (ends_s, has_gone) = (watched.ends_s, !watched.leaves.is_empty());
+            self.update_due_time(topic);
             // Without members and leaves, there is nothing to remember for a watcher that resumes.
             match has_gone || self.topics.get(topic).counts().clients > 0 {
-                true => drop(self.unwatched.insert((ends_s, topic))),
-                false => self.forget(topic),
+                true => drop(self.unwatched_topics.insert((ends_s, topic))),
+                false => self.forget_leaves(topic),
             }
             return;
         }
-        self.plan(topic);
+        self.update_due_time(topic);
     }
 
-    /// Sends watchers their news, at most `most` pages. Returns how many watchers were examined.
-    pub fn tell(
+    /// Sends watchers their news, at most `pages_max` pages. Returns how many watchers were examined.
+    pub fn send_news(
         &mut self,
         now_ns: u64,
-        most: usize,
+        pages_max: usize,
         mut tell: impl FnMut(ShardId, ReplyTo, PresencePage),
     ) -> usize {
-        let (mut told, mut looks) = (0, 0);
-        while told < most
-            && looks < most * LOOKS_PER_PAGE
-            && let Some((at_ns, topic)) = self.due.first().copied()
+        let (mut sent_pages, mut examined) = (0, 0);
+        while sent_pages < pages_max
+            && examined < pages_max * EXAMINED_PER_PAGE
+            && let Some((at_ns, topic)) = self.due_topics.first().copied()
             && at_ns <= now_ns
-            && let Some(watched) = self.watched.get_mut(&topic)
+            && let Some(watched) = self.watched_topics.get_mut(&topic)
         {
             let source = PageSource {
                 topic: self.topics.get(topic),
                 members: &self.members,
-                table: self.table,
-                last_change: self.changed,
+                table: self.table_number,
+                last_change: self.last_change,
             };
             let next = |watcher: &mut Watcher, gone: (&_, u64)| source.next_page(watcher, gone);
-            if let Some((shard, to, page)) = watched.tell(now_ns, next) {
+            if let Some((shard, to, page)) = watched.make_page(now_ns, next) {
                 tell(shard, to, page);
-                told += 1;
+                sent_pages += 1;
             }
-            looks += 1;
-            self.plan(topic);
+            examined += 1;
+            self.update_due_time(topic);
         }
-        looks
+        examined
     }
 }

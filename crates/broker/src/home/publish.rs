@@ -22,13 +22,13 @@ use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Appends a message and sends it to its subscribers. `existing_row` is the topic's row if it has one, `partition_index` the index of its
+    /// Appends a message and sends it to its subscribers. `topic_id` is the topic's row if it has one, `partition_index` the index of its
     /// partition.
     #[inline]
     pub(super) fn publish(
         &mut self,
         message: &Publish<'_>,
-        existing_row: Option<u32>,
+        topic_id: Option<u32>,
         partition_index: usize,
         offset: u64,
         context: &mut HomeContext<'_>,
@@ -36,16 +36,16 @@ impl Home {
         // One step for the message, and one for an older message that it may replace.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
         let (rules, now) = (context.rules, context.now);
-        let id = existing_row.unwrap_or_else(|| {
+        let id = topic_id.unwrap_or_else(|| {
             self.insert_topic(message.hash, message.name, message.client, rules, now)
         });
         self.logs.partitions[partition_index].sequence = offset;
         let row = self.topics.rows.get_mut(id);
-        let previous = row.last();
-        row.set_last(offset);
+        let previous = row.last_offset();
+        row.set_last_offset(offset);
         row.flags = (row.flags | CREATED) & !DELETED;
         let rule = rules.get(row.rule);
-        let new = NewMessage {
+        let new_message = NewMessage {
             topic: id,
             offset,
             previous,
@@ -64,29 +64,29 @@ impl Home {
                 .max(context.settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
-        let keep = messages_max > 0;
-        if !keep {
+        let is_kept = messages_max > 0;
+        if !is_kept {
             // An earlier subscription may have left a log. This message will be missing in that log, so the log is dropped.
-            let chain = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
+            let chain = core::mem::replace(&mut self.topics.rows.get_mut(id).chain, NONE);
             let log = &mut self.logs.partitions[partition_index].log;
-            let before = match chain {
+            let last_before = match chain {
                 NONE => previous,
                 chain => log.discard(chain, now.unix_s).unwrap_or(previous),
             };
-            log.losses.add(id, before, offset);
+            log.losses.add(id, last_before, offset);
         }
-        if keep || message.headers.retain || !recipients.is_empty() {
-            self.store_and_deliver(message, &new, messages_max, &recipients, context);
+        if is_kept || message.headers.retain || !recipients.is_empty() {
+            self.store_and_deliver(message, &new_message, messages_max, &recipients, context);
         }
-        if keep || message.headers.retain {
+        if is_kept || message.headers.retain {
             let steps_max = steps_for_making_room(&self.turn_limits);
             self.count_growth(partition_index, rules, now, steps_max);
         }
-        if !keep || message.headers.retain {
+        if !is_kept || message.headers.retain {
             self.queue_if_idle(id, now);
         }
         let mut info = self.topic_info(id, now);
-        info.subscribers += recipients.shards + u32::from(recipients.groups);
+        info.subscribers += recipients.matching_shards + u32::from(recipients.has_groups);
         info.needs_log = recipients.needs_log;
         info
     }
@@ -96,7 +96,7 @@ impl Home {
     fn store_and_deliver(
         &mut self,
         message: &Publish<'_>,
-        new: &NewMessage<'_>,
+        new_message: &NewMessage<'_>,
         messages_max: u32,
         recipients: &Recipients,
         context: &mut HomeContext<'_>,
@@ -107,22 +107,23 @@ impl Home {
             ref mut lanes,
             ..
         } = *context;
-        let id = new.topic;
+        let id = new_message.topic;
         let read_at = lanes.read_at;
         let frames = lanes.frames();
         let opcode = opcode_of(message.headers.binary);
         let (header, header_len) = frame::header(opcode, false, message.data.len());
         let header = &header[..header_len];
-        let large = header_len + message.data.len() >= SHARED_MIN;
-        let whole = large.then(|| encode_shared(new, [header, message.data], &self.admission));
-        let span = match &whole {
+        let is_large = header_len + message.data.len() >= SHARED_MIN;
+        let shared_frame =
+            is_large.then(|| encode_shared(new_message, [header, message.data], &self.admission));
+        let frame_range = match &shared_frame {
             Some(frame) => frames.push_shared(frame.clone()),
             None => frames.push_frame(header, message.data),
         };
         let stored = NewMessage {
-            frame: frames.frame_at(span),
-            whole,
-            ..*new
+            frame: frames.frame_at(frame_range),
+            whole: shared_frame,
+            ..*new_message
         };
         if messages_max > 0 {
             let partition_index = self.topic_partition_index(id);
@@ -131,8 +132,8 @@ impl Home {
             let log = &mut self.logs.partitions[partition_index].log;
             let steps_max = steps_for_making_room(&self.turn_limits);
             let (chain, must_trim) =
-                log.append(row.log, row.rule, rule, messages_max, steps_max, &stored);
-            row.log = chain;
+                log.append(row.chain, row.rule, rule, messages_max, steps_max, &stored);
+            row.chain = chain;
             if must_trim {
                 self.logs.budget.untrimmed = Some(UntrimmedTopic {
                     topic: id,
@@ -145,15 +146,20 @@ impl Home {
         if message.headers.retain {
             self.set_retained(id, &stored, message.data.is_empty(), rules);
         }
-        let visits = 1 + self.topics.subscribers(id) + recipients.shards;
+        let visits = 1 + self.topics.subscriber_count(id) + recipients.matching_shards;
         let publisher = Party::of_address(message.client);
         frames.visits_by_group.add(publisher, visits);
         if !recipients.is_empty() {
             frames.read_at(read_at);
-            let record = self
-                .compressor
-                .push_record(&self.topics, id, frames, span, new, settings);
-            self.tell_subscribers(id, message.name, record, recipients, lanes);
+            let record = self.compressor.push_record(
+                &self.topics,
+                id,
+                frames,
+                frame_range,
+                new_message,
+                settings,
+            );
+            self.send_to_subscribers(id, message.name, record, recipients, lanes);
         }
     }
 }

@@ -19,15 +19,21 @@ const ROWS_PER_PIECE: u32 = 64;
 const MESSAGES_PER_PIECE: u32 = 256;
 
 /// The filter of all topics.
-pub(crate) const EVERYTHING: &[u8] = b"#";
+pub(crate) const ALL_TOPICS: &[u8] = b"#";
 
 impl Home {
-    /// Adds (`on`) or removes a subscription for which the messages of a topic, or of all topics that match a filter, must be kept. Each shard with
+    /// Adds (`is_added`) or removes a subscription for which the messages of a topic, or of all topics that match a filter, must be kept. Each shard with
     /// subscribers removes exactly the subscriptions that it added, even if the home refused the subscription itself.
-    pub(crate) fn count_qos_subscription(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
+    pub(crate) fn count_qos_subscription(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        is_added: bool,
+        now: Now,
+    ) {
         let is_filter = topic::has_wildcard(name);
         let found = (!is_filter).then(|| self.topics.find(hash, name)).flatten();
-        match (found, on) {
+        match (found, is_added) {
             (Some(id), true) => {
                 self.subscriptions.qos.add_topic(id, 1);
                 self.topics.rows.get_mut(id).flags |= HAS_QOS_SUBSCRIPTION;
@@ -59,46 +65,46 @@ impl Home {
     /// Removes the messages that neither a rule nor a subscription keeps. Called after a log was read: until then the subscriptions are unknown, and
     /// each topic keeps as many messages as a subscription may need.
     pub(crate) fn drop_unneeded(&mut self, rules: &Rules, now: Now) {
-        let mut from = Some(0);
-        while let Some(row) = from {
-            from = self.drop_some_unneeded(row, rules, now);
+        let mut next_row = Some(0);
+        while let Some(row) = next_row {
+            next_row = self.drop_some_unneeded(row, rules, now);
         }
     }
 
     /// A piece of [`drop_unneeded`](Self::drop_unneeded), from this row of the topics on. Returns the row to continue with, if any are left.
     pub(crate) fn drop_some_unneeded(&mut self, from: u32, rules: &Rules, now: Now) -> Option<u32> {
         let end = self.topics.rows.end();
-        let until = end.min(from.saturating_add(ROWS_PER_PIECE));
-        let mut left = MESSAGES_PER_PIECE;
-        for id in from..until {
+        let piece_end = end.min(from.saturating_add(ROWS_PER_PIECE));
+        let mut removals_left = MESSAGES_PER_PIECE;
+        for id in from..piece_end {
             self.steps.add(1);
             let row = self.topics.rows.get(id);
-            let (chain, most) = (row.log, rules.get(row.rule).messages_max());
+            let (chain, messages_max) = (row.chain, rules.get(row.rule).messages_max());
             if chain == NONE || self.is_needed(id) {
                 continue;
             }
             let partition_index = self.topic_partition_index(id);
             let log = &mut self.logs.partitions[partition_index].log;
             let count = log.count(chain);
-            let limit = match (count.saturating_sub(most), most) {
+            let limit = match (count.saturating_sub(messages_max), messages_max) {
                 (0, _) => continue,
-                (excess, 0) if excess <= left => u32::MAX,
-                (excess, _) => excess.min(left),
+                (excess, 0) if excess <= removals_left => u32::MAX,
+                (excess, _) => excess.min(removals_left),
             };
             let (chain, dropped) = log.drop_until(chain, u64::MAX, limit, now.unix_s);
             let is_empty = log.count(chain) == 0;
             // An empty chain stays if its newest messages have expired, since it stores the last lost offset.
-            self.topics.rows.get_mut(id).log = chain;
+            self.topics.rows.get_mut(id).chain = chain;
             if is_empty {
                 self.begin_idle_time(id, now);
             }
             self.steps.add(dropped as usize);
-            left -= dropped.min(left);
-            if left == 0 {
+            removals_left -= dropped.min(removals_left);
+            if removals_left == 0 {
                 // More messages of this topic may be left.
                 return Some(id);
             }
         }
-        (until < end).then_some(until)
+        (piece_end < end).then_some(piece_end)
     }
 }

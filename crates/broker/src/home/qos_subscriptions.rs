@@ -4,7 +4,7 @@
 //! The table cannot refuse a subscription, since the client is not told of this count. If the trie of filters has no room for another shape (the set
 //! of levels that are `+`, see `crate::filters`), the messages for a wider filter are kept instead.
 //!
-//! Invariant: a topic or filter is listed exactly while it has such a subscription. A filter is either in `filters` or in `others`.
+//! Invariant: a topic or filter is listed exactly while it has such a subscription. A filter is either in `filters` or in `overflow_filters`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,10 +16,10 @@ use crate::filters::{FREE_WILDCARDS, Filters, LEVELS_MAX, NO_PARTY};
 
 /// Bytes of a tree entry of a topic.
 const TOPIC_BYTES: usize = 16;
-/// Bytes of a tree entry of `others`; nodes may be half full.
-const OTHER_BYTES: usize = 2 * size_of::<(Box<[u8]>, u32)>();
-/// In a snapshot, `others` are numbered after the rows of `filters`.
-const OTHERS: u64 = 1 << 32;
+/// Bytes of a tree entry of `overflow_filters`; nodes may be half full.
+const OVERFLOW_ENTRY_BYTES: usize = 2 * size_of::<(Box<[u8]>, u32)>();
+/// In a snapshot, `overflow_filters` are numbered after the rows of `filters`.
+const OVERFLOW_START: u64 = 1 << 32;
 
 /// The counts of one home (the part of a shard that keeps topics).
 pub(super) struct QosSubscriptions {
@@ -28,34 +28,34 @@ pub(super) struct QosSubscriptions {
     /// Filters with their counts. The value of a filter is its count minus 1; a filter that was just added has the value `NONE`.
     filters: Filters,
     /// Filters for which `filters` has no room, with their counts.
-    others: BTreeMap<Box<[u8]>, u32>,
-    /// Bytes of the texts of `others`.
-    other_bytes: usize,
-    /// The wider filters that replace those in `others`. The value is the number of `others` that a filter replaces, minus 1.
-    wider: Filters,
+    overflow_filters: BTreeMap<Box<[u8]>, u32>,
+    /// Bytes of the texts of `overflow_filters`.
+    overflow_text_bytes: usize,
+    /// The wider filters that replace those in `overflow_filters`. The value of a wider filter is the number of filters that it replaces, minus 1.
+    wider_filters: Filters,
     /// The sum of all counts.
-    subscriptions: u32,
+    subscription_count: u32,
 }
 
 /// Bytes that a filter takes if there is no other subscription with the same filter.
 pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     let levels = filter.split(|b| *b == b'/');
     let other = match levels.filter(|level| *level == b"+").count() {
-        count if count > FREE_WILDCARDS as usize => OTHER_BYTES + filter.len(),
+        count if count > FREE_WILDCARDS as usize => OVERFLOW_ENTRY_BYTES + filter.len(),
         _ => 0,
     };
     Filters::bytes_alone(filter) + other
 }
 
 /// A wider filter than `filter`, which has so few levels and so few `+` that the trie always has room for it.
-fn widened(filter: &[u8]) -> Vec<u8> {
-    let mut wild = 0;
+fn widen(filter: &[u8]) -> Vec<u8> {
+    let mut plus_count = 0;
     let levels = filter.split(|b| *b == b'/').take(LEVELS_MAX - 1);
-    let taken = levels.take_while(|level| {
-        wild += u32::from(*level == b"+");
-        wild <= FREE_WILDCARDS
+    let kept_levels = levels.take_while(|level| {
+        plus_count += u32::from(*level == b"+");
+        plus_count <= FREE_WILDCARDS
     });
-    let mut levels: Vec<&[u8]> = taken.collect();
+    let mut levels: Vec<&[u8]> = kept_levels.collect();
     levels.push(b"#");
     levels.join(&b'/')
 }
@@ -65,46 +65,46 @@ impl QosSubscriptions {
         QosSubscriptions {
             topics: BTreeMap::new(),
             filters: Filters::new(seed, steps),
-            others: BTreeMap::new(),
-            other_bytes: 0,
-            wider: Filters::new(seed, steps),
-            subscriptions: 0,
+            overflow_filters: BTreeMap::new(),
+            overflow_text_bytes: 0,
+            wider_filters: Filters::new(seed, steps),
+            subscription_count: 0,
         }
     }
 
     pub fn len(&self) -> u32 {
-        self.subscriptions
+        self.subscription_count
     }
 
     pub fn bytes(&self) -> usize {
-        let others = self.others.len() * OTHER_BYTES + self.other_bytes;
-        self.topics.len() * TOPIC_BYTES + self.filters.bytes() + others + self.wider.bytes()
+        let others = self.overflow_filters.len() * OVERFLOW_ENTRY_BYTES + self.overflow_text_bytes;
+        self.topics.len() * TOPIC_BYTES + self.filters.bytes() + others + self.wider_filters.bytes()
     }
 
-    pub fn filters(&self) -> u32 {
-        self.filters.len() + self.others.len() as u32
+    pub fn filter_count(&self) -> u32 {
+        self.filters.len() + self.overflow_filters.len() as u32
     }
 
     /// Whether the messages of this topic are kept for a filter that matches it.
     pub fn has_match(&self, name: &[u8]) -> bool {
-        self.filters.has_match(name) || self.wider.has_match(name)
+        self.filters.has_match(name) || self.wider_filters.has_match(name)
     }
 
     /// See [`Filters::prefetch`].
     pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]> + Clone) {
         self.filters.prefetch(topics.clone());
-        self.wider.prefetch(topics);
+        self.wider_filters.prefetch(topics);
     }
 
     /// The number of subscriptions to a topic.
-    pub fn of_topic(&self, topic: u32) -> u32 {
+    pub fn count_of_topic(&self, topic: u32) -> u32 {
         self.topics.get(&topic).copied().unwrap_or(0)
     }
 
     /// Adds `count` subscriptions to a topic.
     pub fn add_topic(&mut self, topic: u32, count: u32) {
         *self.topics.entry(topic).or_default() += count;
-        self.subscriptions += count;
+        self.subscription_count += count;
     }
 
     /// Removes a subscription to a topic; returns whether it was the last.
@@ -113,7 +113,7 @@ impl QosSubscriptions {
             return false;
         };
         *count -= 1;
-        self.subscriptions -= 1;
+        self.subscription_count -= 1;
         if *count > 0 {
             return false;
         }
@@ -122,37 +122,37 @@ impl QosSubscriptions {
     }
 
     /// The count of a filter.
-    fn of_filter(&self, filter: &[u8]) -> u32 {
+    fn count_of_filter(&self, filter: &[u8]) -> u32 {
         let row = self.filters.find(filter);
         let count = row.map(|row| self.filters.value(row).wrapping_add(1));
-        let other = || self.others.get(filter).copied();
+        let other = || self.overflow_filters.get(filter).copied();
         count.or_else(other).unwrap_or(0)
     }
 
-    /// Changes the count of a filter from `before` to `count`, which is at least 1.
-    fn set_filter(&mut self, filter: &[u8], before: u32, count: u32) {
-        self.subscriptions = self.subscriptions + count - before;
-        if let Some(before) = self.others.get_mut(filter) {
+    /// Changes the count of a filter from `old_count` to `count`, which is at least 1.
+    fn set_count(&mut self, filter: &[u8], old_count: u32, count: u32) {
+        self.subscription_count = self.subscription_count + count - old_count;
+        if let Some(before) = self.overflow_filters.get_mut(filter) {
             *before = count;
         } else if let Ok(row) = self.filters.open(filter, NO_PARTY) {
             self.filters.set_value(row, count - 1);
         } else {
-            self.others.insert(filter.into(), count);
-            self.other_bytes += filter.len();
-            let wider = self.wider.open(&widened(filter), NO_PARTY);
+            self.overflow_filters.insert(filter.into(), count);
+            self.overflow_text_bytes += filter.len();
+            let wider = self.wider_filters.open(&widen(filter), NO_PARTY);
             let row = wider.expect("it has few levels and few wildcards");
-            let others = self.wider.value(row).wrapping_add(1);
-            self.wider.set_value(row, others);
+            let others = self.wider_filters.value(row).wrapping_add(1);
+            self.wider_filters.set_value(row, others);
         }
     }
 
     /// Removes a filter that has no subscriptions left.
-    fn end_filter(&mut self, filter: &[u8]) {
-        let (filters, filter) = match self.others.remove(filter) {
+    fn drop_filter(&mut self, filter: &[u8]) {
+        let (filters, filter) = match self.overflow_filters.remove(filter) {
             None => (&mut self.filters, filter.into()),
             Some(_) => {
-                self.other_bytes -= filter.len();
-                (&mut self.wider, widened(filter))
+                self.overflow_text_bytes -= filter.len();
+                (&mut self.wider_filters, widen(filter))
             }
         };
         let Some(row) = filters.find(&filter) else {
@@ -166,40 +166,45 @@ impl QosSubscriptions {
 
     /// Adds a subscription to a filter.
     pub fn add_filter(&mut self, filter: &[u8]) {
-        let before = self.of_filter(filter);
-        self.set_filter(filter, before, before + 1);
+        let old_count = self.count_of_filter(filter);
+        self.set_count(filter, old_count, old_count + 1);
     }
 
     /// Restores a filter's count. Each home of the snapshot has the same count, so counts are not added up.
     pub fn restore_filter(&mut self, filter: &[u8], count: u32) {
-        let before = self.of_filter(filter);
-        self.set_filter(filter, before, before.max(count).max(1));
+        let old_count = self.count_of_filter(filter);
+        self.set_count(filter, old_count, old_count.max(count).max(1));
     }
 
     /// Removes a subscription to a filter; returns whether there was one.
     pub fn remove_filter(&mut self, filter: &[u8]) -> bool {
-        match self.of_filter(filter) {
+        match self.count_of_filter(filter) {
             0 => return false,
             1 => {
-                self.subscriptions -= 1;
-                self.end_filter(filter);
+                self.subscription_count -= 1;
+                self.drop_filter(filter);
             }
-            count => self.set_filter(filter, count, count - 1),
+            count => self.set_count(filter, count, count - 1),
         }
         true
     }
 
     /// Writes the filters from the cursor `from` on; returns where to continue, if any are left.
     pub fn save_filters(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
-        if from < OTHERS
+        if from < OVERFLOW_START
             && let Some(row) = self.save_rows(from as u32, block)
         {
             return Some(u64::from(row));
         }
-        let done = from.saturating_sub(OTHERS);
-        for (n, (filter, count)) in self.others.iter().enumerate().skip(done as usize) {
+        let saved_count = from.saturating_sub(OVERFLOW_START);
+        for (n, (filter, count)) in self
+            .overflow_filters
+            .iter()
+            .enumerate()
+            .skip(saved_count as usize)
+        {
             if block.is_full() {
-                return Some(OTHERS + n as u64);
+                return Some(OVERFLOW_START + n as u64);
             }
             let mut out = block.record(kind::FILTER);
             out.number(u64::from(*count));
@@ -233,7 +238,7 @@ mod tests {
         qos.add_topic(3, 2);
         qos.add_filter(b"a/+");
         qos.add_filter(b"a/+");
-        assert_eq!((qos.len(), qos.of_topic(3)), (4, 2));
+        assert_eq!((qos.len(), qos.count_of_topic(3)), (4, 2));
         assert!(!qos.remove_topic(3) && qos.remove_topic(3));
         assert!(!qos.remove_topic(3));
         assert!(qos.remove_filter(b"a/+"));

@@ -36,27 +36,28 @@ impl Home {
     /// Ends the turn: the next turn has a new budget for pages.
     pub fn end_turn(&mut self) {
         self.page_queue.end_turn(self.steps.count());
-        self.end_turn_of_watchers();
+        self.reset_watch_limits();
     }
 
     /// Reads the next page; returns false if none may be read now.
-    pub(crate) fn read_next(&mut self, context: &mut HomeContext<'_>) -> bool {
-        let Some(reading) = self.page_queue.pop(context.lanes) else {
+    pub(crate) fn read_queued_page(&mut self, context: &mut HomeContext<'_>) -> bool {
+        let Some(page) = self.page_queue.pop(context.lanes) else {
             return false;
         };
-        let before = self.steps.count();
-        let large = context.lanes.frames().large_page_bytes;
+        let steps_before = self.steps.count();
+        let large_bytes_before = context.lanes.frames().large_page_bytes;
         self.steps.add(1);
-        self.read(reading, context);
-        let did = self.steps.count() - before;
+        self.read_pending(page, context);
+        let steps_done = self.steps.count() - steps_before;
         // A large message is not copied here. But the page's party is charged for its delivery, which is work for the subscriber's shard.
-        let large = context.lanes.frames().large_page_bytes - large;
-        self.page_queue.charge(did + (large / STEP_BYTES) as u64);
+        let large_bytes = context.lanes.frames().large_page_bytes - large_bytes_before;
+        self.page_queue
+            .charge(steps_done + (large_bytes / STEP_BYTES) as u64);
         true
     }
 
-    fn read(&mut self, reading: PendingPage, context: &mut HomeContext<'_>) {
-        match reading {
+    fn read_pending(&mut self, page: PendingPage, context: &mut HomeContext<'_>) {
+        match page {
             PendingPage::Topic {
                 from,
                 ask,
@@ -93,7 +94,7 @@ impl Home {
                 }
             }
             PendingPage::Group(id, _) => self.deliver_to_group(id, context),
-            PendingPage::LateGroups => self.wake_late(),
+            PendingPage::LateGroups => self.wake_late_groups(),
             PendingPage::Interest(shard, to, _) => self.read_next_page(shard, to),
         }
     }
@@ -111,18 +112,18 @@ impl PageQueue {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        later: DeferredPage,
+        deferred: DeferredPage,
         counted: bool,
     ) {
         self.queued_count += 1;
-        let reading = PendingPage::Topic {
+        let page = PendingPage::Topic {
             from,
             ask: *ask,
             name: name.into(),
-            progress: later.progress,
+            progress: deferred.progress,
             is_counted: counted,
         };
-        self.queue(reading, later.is_large);
+        self.queue(page, deferred.is_large);
     }
 
     pub(super) fn queue_filters(
@@ -134,19 +135,19 @@ impl PageQueue {
         is_large: bool,
     ) {
         self.queued_count += 1;
-        let reading = PendingPage::Filters {
+        let page = PendingPage::Filters {
             from,
             ask: *ask,
             names,
             reader,
         };
-        self.queue(reading, is_large);
+        self.queue(page, is_large);
     }
 
-    fn queue(&mut self, reading: PendingPage, is_large: bool) {
+    fn queue(&mut self, page: PendingPage, is_large: bool) {
         match is_large {
-            true => self.push_large(reading),
-            false => self.push(reading),
+            true => self.push_large(page),
+            false => self.push(page),
         }
     }
 

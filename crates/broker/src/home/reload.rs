@@ -24,23 +24,23 @@ use crate::store::blobs::Blob;
 impl TopicTable {
     /// Matches some more rows with the planned rules of `world`. Returns whether more are left.
     pub(crate) fn prepare_rules(&mut self, world: &Arc<World>) -> bool {
-        let known = self
+        let prepared = self
             .planned_rules
             .take()
             .filter(|known| known.is_for(world));
-        let mut planned_rules = known.unwrap_or_else(|| PlannedRules::new(world));
+        let mut planned_rules = prepared.unwrap_or_else(|| PlannedRules::new(world));
         let name_of = |id| match self.rows.get(id).name {
             Blob::NONE => None,
             name => Some(self.names.get(name)),
         };
-        let more = planned_rules.match_rows(self.rows.end(), name_of);
+        let has_more = planned_rules.match_rows(self.rows.end(), name_of);
         self.planned_rules = Some(planned_rules);
-        more
+        has_more
     }
 }
 
 impl Home {
-    fn change_rules(&mut self, former: &Rules, rules: &Rules) {
+    fn change_rules(&mut self, old_rules: &Rules, rules: &Rules) {
         let planned_rules = self
             .topics
             .planned_rules
@@ -55,13 +55,13 @@ impl Home {
         let rule_of = |topic| rows.get(topic).rule;
         for Partition { log, forgotten, .. } in &mut self.logs.partitions {
             log.change_rules(rules, rule_of);
-            forgotten.change_rules(former, rules);
+            forgotten.change_rules(old_rules, rules);
         }
         self.topics.idle_topics.change_rules(rules.count(), rule_of);
     }
 
-    /// Replaces settings and rules by those of `world`; `former` are the present rules.
-    pub fn change(&mut self, world: &Arc<World>, former: &Rules, now: Now) {
+    /// Replaces settings and rules by those of `world`; `old_rules` are the present rules.
+    pub fn change_settings(&mut self, world: &Arc<World>, old_rules: &Rules, now: Now) {
         let (settings, rules): (&Settings, &Rules) = (&world.settings, &world.rules);
         let homes = usize::from(self.logs.placement.homes());
         self.topics.topics_max = settings.limits.topics_per_home(homes);
@@ -70,14 +70,14 @@ impl Home {
         if let Some(answers) = &mut self.retries.answers {
             answers.window_s = settings.publish.idempotency_window_s;
         }
-        if former.govern_alike(rules) {
+        if old_rules.govern_alike(rules) {
             for partition in &mut self.logs.partitions {
                 partition.log.change_times(rules);
             }
         } else {
             // Matches the rows that are left.
             while self.topics.prepare_rules(world) {}
-            self.change_rules(former, rules);
+            self.change_rules(old_rules, rules);
         }
         self.topics.planned_rules = None;
         // The budget may be smaller now. If this call leaves messages beyond it, later turns remove them before the next publish.
@@ -136,8 +136,8 @@ mod tests {
         ) {
             let now = Now { s: 0, unix_s: 0 };
             let worlds = FILTERS.map(world);
-            let mut here = worlds[0].clone();
-            let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, Placement::new(1, 1), 0, 42);
+            let current_world = worlds[0].clone();
+            let mut home = Home::new(&current_world.settings, &current_world.rules, current_world.admission.clone(), 7, Placement::new(1, 1), 0, 42);
             home.turn_limits.removals_per_turn = 1;
             // The steps are like an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
             for (step, next) in steps {
@@ -148,7 +148,7 @@ mod tests {
                         if home.topics.find(hash, name.as_bytes()).is_none() {
                             let room = home.make_room_for_topic(Client::NOBODY, now);
                             prop_assert!(room.is_ok());
-                            home.insert_topic(hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
+                            home.insert_topic(hash, name.as_bytes(), Client::NOBODY, &current_world.rules, now);
                         }
                     }
                     ReloadStep::Forget(any) if home.topics.rows.end() > 0 => {
@@ -166,18 +166,18 @@ mod tests {
                             }
                         }
                         home.tick(now.unix_s);
-                        home.remove_expired(&here.rules, now);
+                        home.remove_expired(&current_world.rules, now);
                     }
                     ReloadStep::PrepareRules => drop(home.topics.prepare_rules(&worlds[next])),
                     ReloadStep::Change(to) => {
-                        home.change(&worlds[to], &here.rules, now);
-                        here = worlds[to].clone();
+                        home.change_settings(&worlds[to], &current_world.rules, now);
+                        current_world = worlds[to].clone();
                     }
                 }
                 for id in 0..home.topics.rows.end() {
                     let row = home.topics.rows.get(id);
                     if row.name != Blob::NONE {
-                        let number = here.rules.number_for(home.topics.names.get(row.name));
+                        let number = current_world.rules.number_for(home.topics.names.get(row.name));
                         prop_assert_eq!(row.rule, number);
                     }
                 }

@@ -36,25 +36,25 @@ impl Home {
         }
     }
 
-    /// Notes that a record of this partition was applied. `ends`: the record is the last one of its batch.
-    pub(crate) fn note_applied(&mut self, partition_index: usize, offset: u64, ends: bool) {
+    /// Notes that a record of this partition was applied. `is_batch_end`: the record is the last one of its batch.
+    pub(crate) fn note_applied(&mut self, partition_index: usize, offset: u64, is_batch_end: bool) {
         let Some(future_pages) = &mut self.logs.future_pages else {
             return;
         };
-        if !ends {
+        if !is_batch_end {
             return;
         }
         let applied_to = offset | (OFFSETS_PER_BATCH - 1);
         self.logs.partitions[partition_index].applied_to = applied_to;
-        while let Some(due) = future_pages.first_key_until(partition_index, applied_to) {
-            if let Some(reading) = future_pages.take(&due) {
-                self.page_queue.push(reading);
+        while let Some(key) = future_pages.first_key_until(partition_index, applied_to) {
+            if let Some(page) = future_pages.take(&key) {
+                self.page_queue.push(page);
             }
         }
     }
 
     /// The number of the newest page (a run of past messages for a subscriber) that waits for the log of this partition, if any waits.
-    pub(crate) fn waits_for_log(&self, partition_index: usize) -> Option<u64> {
+    pub(crate) fn newest_future_page(&self, partition_index: usize) -> Option<u64> {
         self.logs.future_pages.as_ref()?.newest_of(partition_index)
     }
 
@@ -64,14 +64,14 @@ impl Home {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
         };
-        let due = future_pages.keys_up_to(partition_index, number, GIVEN_UP_MAX);
-        self.steps.add(due.len());
-        for due in due {
+        let keys = future_pages.keys_up_to(partition_index, number, GIVEN_UP_MAX);
+        self.steps.add(keys.len());
+        for key in keys {
             let future_pages = self.logs.future_pages.as_mut();
-            let Some(mut reading) = future_pages.and_then(|it| it.take(&due)) else {
+            let Some(mut page) = future_pages.and_then(|it| it.take(&key)) else {
                 return;
             };
-            match &mut reading {
+            match &mut page {
                 PendingPage::Topic { ask, .. } => ask.since = Since::Unknown,
                 PendingPage::Filters { ask, reader, .. } => {
                     ask.since = Since::Unknown;
@@ -79,27 +79,22 @@ impl Home {
                 }
                 PendingPage::Group(..) | PendingPage::LateGroups | PendingPage::Interest(..) => {}
             }
-            self.page_queue.push(reading);
+            self.page_queue.push(page);
         }
     }
 
     /// Forgets an idle topic if there are too many topics, since other processes create topics without a check of this process's limits.
-    pub(crate) fn make_room_for_others(&mut self) {
+    pub(crate) fn evict_excess_topic(&mut self) {
         if self.topics.rows.len() as usize > self.topics.topics_max {
             self.evict_idle_topic(Client::NOBODY, u32::MAX);
         }
     }
 
     /// Queues a page once the log of this partition has reached this offset.
-    pub(super) fn wait_for_log(
-        &mut self,
-        reading: PendingPage,
-        partition_index: usize,
-        offset: u64,
-    ) {
+    pub(super) fn wait_for_log(&mut self, page: PendingPage, partition_index: usize, offset: u64) {
         self.page_queue.queued_count += 1;
         if let Some(future_pages) = &mut self.logs.future_pages {
-            future_pages.push(reading, partition_index, offset);
+            future_pages.push(page, partition_index, offset);
         }
     }
 }
@@ -131,7 +126,7 @@ impl Logs {
     }
 
     /// The time of the log's clock; no later record is older. `None` if the log is not replicated.
-    pub(super) fn oldest_of_log_s(&self) -> Option<u32> {
+    pub(super) fn log_time_s(&self) -> Option<u32> {
         self.future_pages.as_ref()?;
         self.partitions.iter().map(|it| it.newest_time_s).min()
     }

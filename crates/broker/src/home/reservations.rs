@@ -23,21 +23,21 @@ pub(crate) struct Reservation {
 struct RecordsOfTopic {
     count: u32,
     /// Whether room for the topic is reserved, because it does not exist yet.
-    makes: bool,
+    creates_topic: bool,
 }
 
 /// The topics of records in flight.
 #[derive(Default)]
 pub(super) struct Reservations {
     topics: BTreeMap<u32, RecordsOfTopic>,
-    to_make: usize,
+    topics_to_create: usize,
 }
 
 impl Reservations {
     /// The number of topics for which room is reserved.
     #[inline]
-    pub fn to_make(&self) -> usize {
-        self.to_make
+    pub fn topics_to_create(&self) -> usize {
+        self.topics_to_create
     }
 
     #[inline]
@@ -52,24 +52,28 @@ impl Reservations {
     }
 
     /// Whether room is reserved for the topic.
-    pub fn makes(&self, hash: u32) -> bool {
-        self.to_make > 0 && self.topics.get(&hash).is_some_and(|records| records.makes)
+    pub fn has_room_for(&self, hash: u32) -> bool {
+        self.topics_to_create > 0
+            && self
+                .topics
+                .get(&hash)
+                .is_some_and(|records| records.creates_topic)
     }
 
-    /// Adds a record. `makes`: the record will create the topic.
-    pub fn add(&mut self, hash: u32, makes: bool) {
+    /// Adds a record. `creates_topic`: the record will create the topic.
+    pub fn add(&mut self, hash: u32, creates_topic: bool) {
         let records = self.topics.entry(hash).or_default();
         records.count += 1;
-        self.to_make += usize::from(makes && !records.makes);
-        records.makes |= makes;
+        self.topics_to_create += usize::from(creates_topic && !records.creates_topic);
+        records.creates_topic |= creates_topic;
     }
 
     /// Releases the room that was reserved for a topic, because the topic was created.
     pub fn release_created(&mut self, hash: u32) {
-        if self.to_make > 0
+        if self.topics_to_create > 0
             && let Some(records) = self.topics.get_mut(&hash)
         {
-            self.to_make -= usize::from(core::mem::take(&mut records.makes));
+            self.topics_to_create -= usize::from(core::mem::take(&mut records.creates_topic));
         }
     }
 
@@ -81,7 +85,7 @@ impl Reservations {
         records.count -= 1;
         let is_last = records.count == 0;
         if is_last {
-            self.to_make -= usize::from(records.makes);
+            self.topics_to_create -= usize::from(records.creates_topic);
             self.topics.remove(&hash);
         }
         is_last
@@ -96,20 +100,32 @@ mod tests {
     fn room_is_reserved_once_for_each_topic_until_its_last_record() {
         let mut reservations = Reservations::default();
         reservations.add(1, false);
-        assert!(reservations.has(1) && !reservations.makes(1) && !reservations.has(2));
-        assert_eq!(reservations.to_make(), 0);
+        assert!(reservations.has(1) && !reservations.has_room_for(1) && !reservations.has(2));
+        assert_eq!(reservations.topics_to_create(), 0);
         reservations.add(1, true);
         reservations.add(1, true);
         reservations.add(2, true);
-        assert!(reservations.makes(1) && reservations.makes(2));
-        assert_eq!(reservations.to_make(), 2);
+        assert!(reservations.has_room_for(1) && reservations.has_room_for(2));
+        assert_eq!(reservations.topics_to_create(), 2);
         assert!(!reservations.remove(1) && !reservations.remove(1));
-        assert_eq!((reservations.to_make(), reservations.makes(1)), (2, true));
+        assert_eq!(
+            (
+                reservations.topics_to_create(),
+                reservations.has_room_for(1)
+            ),
+            (2, true)
+        );
         reservations.release_created(3);
         reservations.release_created(1);
-        assert_eq!((reservations.to_make(), reservations.makes(1)), (1, false));
+        assert_eq!(
+            (
+                reservations.topics_to_create(),
+                reservations.has_room_for(1)
+            ),
+            (1, false)
+        );
         assert!(reservations.has(1) && reservations.remove(1) && !reservations.has(1));
         assert!(reservations.remove(2) && !reservations.remove(2));
-        assert_eq!(reservations.to_make(), 0);
+        assert_eq!(reservations.topics_to_create(), 0);
     }
 }

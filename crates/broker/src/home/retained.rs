@@ -19,28 +19,35 @@ impl Home {
     pub(super) fn set_retained(
         &mut self,
         id: u32,
-        new: &NewMessage<'_>,
+        message: &NewMessage<'_>,
         is_empty: bool,
         rules: &Rules,
     ) {
         let partition_index = self.topic_partition_index(id);
-        if new.latest {
+        if message.latest {
             // The topic's log is the retained state.
             if is_empty {
                 self.logs.partitions[partition_index]
                     .log
-                    .remove_key(self.topics.rows.get(id).log, new.headers.key);
+                    .remove_key(self.topics.rows.get(id).chain, message.headers.key);
             }
             return;
         }
         if is_empty {
-            return self.unretain(id);
+            return self.remove_retained(id);
         }
-        let number = rules.retained();
+        let rule_number = rules.retained();
         let chain = self.logs.retained_chains.get(&id).copied().unwrap_or(NONE);
         let log = &mut self.logs.partitions[partition_index].log;
         let chain = log
-            .append(chain, number, rules.get(number), 1, usize::MAX, new)
+            .append(
+                chain,
+                rule_number,
+                rules.get(rule_number),
+                1,
+                usize::MAX,
+                message,
+            )
             .0;
         self.logs.retained_chains.insert(id, chain);
         self.topics.rows.get_mut(id).flags |= HAS_RETAINED;
@@ -52,12 +59,12 @@ impl Home {
         let partition_index = self.logs.partition_index_of(row);
         self.logs.partitions[partition_index]
             .log
-            .remove_key(row.log, b"");
+            .remove_key(row.chain, b"");
         self.queue_if_idle(id, now);
     }
 
     /// Removes the retained message.
-    pub(super) fn unretain(&mut self, id: u32) {
+    pub(super) fn remove_retained(&mut self, id: u32) {
         if let Some(chain) = self.logs.retained_chains.remove(&id) {
             let partition_index = self.topic_partition_index(id);
             self.logs.partitions[partition_index].log.clear(chain);
@@ -80,7 +87,7 @@ impl Home {
         // The chain has one message.
         let (chain, _) = log.remove_expired(chain, u32::MAX, now.unix_s, usize::MAX);
         if log.count(chain) == 0 {
-            self.unretain(id);
+            self.remove_retained(id);
             self.queue_if_idle(id, now);
             return None;
         }

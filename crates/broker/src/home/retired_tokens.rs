@@ -19,12 +19,12 @@ use crate::budget::admission::{Client, Counts, Party};
 use crate::mail::session::Will;
 
 /// The steward releases a token this many seconds after the end.
-const STEWARD_S: u32 = 60;
+const STEWARD_RELEASE_S: u32 = 60;
 /// The other nodes release it this many seconds after the end.
-const OTHERS_S: u32 = 90;
+const OTHERS_RELEASE_S: u32 = 90;
 /// A process that releases no keys, because it reads the log or makes a checkpoint, forgets a token after this many seconds of the log. A node that
 /// serves forgets a token when it releases the keys. That may be late, since all nodes may have been cut off for minutes.
-const FORGOTTEN_S: u32 = 120;
+const FORGET_S: u32 = 120;
 
 /// A will that is due is published again and again for this many seconds while a limit refuses it.
 pub(crate) const WILL_KEPT_S: u32 = 600;
@@ -32,7 +32,7 @@ pub(crate) const WILL_KEPT_S: u32 = 600;
 pub(crate) const WILL_RETRY_S: u32 = 5;
 
 /// A session or a will that has ended.
-struct Retired {
+struct RetiredToken {
     /// The second of the log in which the session or the will ended.
     end_s: u32,
     token: u64,
@@ -66,7 +66,7 @@ pub(crate) enum DueToken {
     Release(u64),
 }
 
-impl Retired {
+impl RetiredToken {
     fn will_bytes(&self) -> usize {
         self.will.as_ref().map_or(0, |will| will.bytes())
     }
@@ -75,32 +75,32 @@ impl Retired {
 /// The tokens in the order in which their sessions and wills ended.
 #[derive(Default)]
 pub(crate) struct RetiredTokens {
-    all: VecDeque<Retired>,
+    tokens: VecDeque<RetiredToken>,
     /// The number of tokens that were here before.
-    popped: u64,
+    removed_count: u64,
     /// All tokens stay so many seconds longer.
-    extra_s: u32,
+    kept_longer_s: u32,
     /// As the steward, this node has examined this many tokens, the first ones.
-    examined: usize,
+    examined_count: usize,
     /// The second in which it examines all of them again, since some wills were refused; `None` if none was.
-    again_s: Option<u32>,
+    retry_s: Option<u32>,
     /// Whether this process releases keys.
-    pub releases: bool,
+    pub releases_keys: bool,
     will_bytes: usize,
 }
 
 impl RetiredTokens {
     /// A table for tokens with wills.
-    pub fn of_wills() -> RetiredTokens {
+    pub fn for_wills() -> RetiredTokens {
         RetiredTokens {
-            extra_s: WILL_KEPT_S,
+            kept_longer_s: WILL_KEPT_S,
             ..RetiredTokens::default()
         }
     }
 
     /// Heap bytes.
     pub fn bytes(&self) -> usize {
-        self.all.capacity() * size_of::<Retired>() + self.will_bytes
+        self.tokens.capacity() * size_of::<RetiredToken>() + self.will_bytes
     }
 
     /// Adds the token of a session or a will (0: none) that ended in second `end_s` of the log. The `payer` is charged for the will and for this many
@@ -112,13 +112,13 @@ impl RetiredTokens {
         payer: Option<(Party, usize)>,
         counts: &Counts,
     ) {
-        let forgotten_s = FORGOTTEN_S + self.extra_s;
-        let is_old = |it: &Retired| it.end_s.saturating_add(forgotten_s) <= end_s;
-        while !self.releases && self.all.front().is_some_and(is_old) {
+        let forgotten_s = FORGET_S + self.kept_longer_s;
+        let is_old = |it: &RetiredToken| it.end_s.saturating_add(forgotten_s) <= end_s;
+        while !self.releases_keys && self.tokens.front().is_some_and(is_old) {
             self.pop(counts);
         }
         if token != 0 || will.is_some() {
-            let mut retired = Retired {
+            let mut retired = RetiredToken {
                 end_s,
                 token,
                 will,
@@ -131,48 +131,52 @@ impl RetiredTokens {
             if let Some((party, bytes)) = retired.charged {
                 counts.change_absent(party, 0, bytes);
             }
-            self.all.push_back(retired);
+            self.tokens.push_back(retired);
         }
     }
 
-    fn pop(&mut self, counts: &Counts) -> Option<Retired> {
-        let first = self.all.pop_front()?;
+    fn pop(&mut self, counts: &Counts) -> Option<RetiredToken> {
+        let first = self.tokens.pop_front()?;
         self.will_bytes -= first.will_bytes();
         if let Some((party, bytes)) = first.charged {
             counts.change_absent(party, bytes, 0);
         }
-        self.popped += 1;
-        self.examined = self.examined.saturating_sub(1);
-        if self.all.is_empty() {
-            self.all = VecDeque::new();
+        self.removed_count += 1;
+        self.examined_count = self.examined_count.saturating_sub(1);
+        if self.tokens.is_empty() {
+            self.tokens = VecDeque::new();
         }
         Some(first)
     }
 
     /// Makes a new steward publish all wills, since the last steward may not have published them.
     pub fn publish_all_again(&mut self) {
-        self.examined = 0;
-        self.all.iter_mut().for_each(|it| it.is_published = false);
+        self.examined_count = 0;
+        self.tokens
+            .iter_mut()
+            .for_each(|it| it.is_published = false);
     }
 
     /// A limit has refused the will with this number.
-    pub fn refused(&mut self, number: u64, now_s: u32) {
-        let index = number.checked_sub(self.popped).map(|index| index as usize);
-        if let Some(refused) = index.and_then(|index| self.all.get_mut(index)) {
+    pub fn note_refused(&mut self, number: u64, now_s: u32) {
+        let index = number
+            .checked_sub(self.removed_count)
+            .map(|index| index as usize);
+        if let Some(refused) = index.and_then(|index| self.tokens.get_mut(index)) {
             refused.is_published = false;
-            self.again_s
+            self.retry_s
                 .get_or_insert(now_s.saturating_add(WILL_RETRY_S));
         }
     }
 
     /// The first second in which this node has something to do.
     pub fn next_due_s(&self, is_steward: bool) -> u32 {
-        let Some(first) = self.all.front() else {
+        let Some(first) = self.tokens.front() else {
             return u32::MAX;
         };
         let release_s = first.end_s.saturating_add(self.release_s(is_steward));
-        match self.again_s {
-            _ if is_steward && self.examined < self.all.len() => 0,
+        match self.retry_s {
+            _ if is_steward && self.examined_count < self.tokens.len() => 0,
             Some(again_s) if is_steward => release_s.min(again_s),
             _ => release_s,
         }
@@ -185,7 +189,7 @@ impl RetiredTokens {
         now_s: u32,
         counts: &Counts,
     ) -> Option<Option<DueToken>> {
-        let first = self.all.front()?;
+        let first = self.tokens.front()?;
         if first.end_s.saturating_add(self.release_s(is_steward)) <= now_s {
             let first = self.pop(counts);
             return Some(first.map(|first| DueToken::Release(first.token)));
@@ -193,14 +197,17 @@ impl RetiredTokens {
         if !is_steward {
             return None;
         }
-        if self.again_s.is_some_and(|again_s| again_s <= now_s) {
-            (self.again_s, self.examined) = (None, 0);
+        if self.retry_s.is_some_and(|again_s| again_s <= now_s) {
+            (self.retry_s, self.examined_count) = (None, 0);
         }
-        let number = self.popped + self.examined as u64;
-        let next = self.all.get_mut(self.examined)?;
-        self.examined += 1;
+        let number = self.removed_count + self.examined_count as u64;
+        let next = self.tokens.get_mut(self.examined_count)?;
+        self.examined_count += 1;
         // A copy of the message can come a minute after it, and its key must be there then.
-        let is_late = next.end_s.saturating_add(self.extra_s.max(STEWARD_S)) <= now_s;
+        let is_late = next
+            .end_s
+            .saturating_add(self.kept_longer_s.max(STEWARD_RELEASE_S))
+            <= now_s;
         if core::mem::replace(&mut next.is_published, true) || is_late {
             return Some(None);
         }
@@ -210,15 +217,15 @@ impl RetiredTokens {
 
     /// The number of tokens.
     pub fn len(&self) -> usize {
-        self.all.len()
+        self.tokens.len()
     }
 
     fn release_s(&self, is_steward: bool) -> u32 {
         let release_s = match is_steward {
-            true => STEWARD_S,
-            false => OTHERS_S,
+            true => STEWARD_RELEASE_S,
+            false => OTHERS_RELEASE_S,
         };
-        release_s + self.extra_s
+        release_s + self.kept_longer_s
     }
 
     /// Writes the tokens from index `from` on. Returns the index to continue with, if any are left.
@@ -228,7 +235,7 @@ impl RetiredTokens {
         from: usize,
         block: &mut Block<'_>,
     ) -> Option<usize> {
-        for (n, retired) in self.all.iter().enumerate().skip(from) {
+        for (n, retired) in self.tokens.iter().enumerate().skip(from) {
             if block.is_full() {
                 return Some(n);
             }

@@ -18,15 +18,15 @@ pub(crate) struct Replicas {
     pub stewardship: u32,
     /// Sessions whose will or end this node has begun to record as the steward: the number of the stewardship, and the row. A record of an earlier
     /// stewardship may have been lost.
-    pub begun: BTreeSet<(u32, u32)>,
+    pub begun_work: BTreeSet<(u32, u32)>,
     /// Dead nodes, until all rows were visited for them.
-    pub dead: Vec<DeadHolder>,
+    pub dead_holders: Vec<DeadHolder>,
     /// The sessions, by row.
-    pub rows: BTreeMap<u32, Replica>,
+    pub by_row: BTreeMap<u32, Replica>,
     /// The number of sessions that a connection holds, at any node.
-    pub held: u32,
+    pub held_count: u32,
     /// Sessions whose will a limit has refused, by row, and the second in which the steward publishes it again.
-    pub refused: VecDeque<(u32, u32)>,
+    pub refused_wills: VecDeque<(u32, u32)>,
     /// Sessions and published wills that have ended a short time ago.
     pub retired: RetiredTokens,
     /// Wills that became due a short time ago when their session was claimed or ended.
@@ -38,20 +38,20 @@ impl Default for Replicas {
         Replicas {
             is_steward: false,
             stewardship: 0,
-            begun: BTreeSet::new(),
-            dead: Vec::new(),
-            rows: BTreeMap::new(),
-            held: 0,
-            refused: VecDeque::new(),
+            begun_work: BTreeSet::new(),
+            dead_holders: Vec::new(),
+            by_row: BTreeMap::new(),
+            held_count: 0,
+            refused_wills: VecDeque::new(),
             retired: RetiredTokens::default(),
-            claimed_wills: RetiredTokens::of_wills(),
+            claimed_wills: RetiredTokens::for_wills(),
         }
     }
 }
 
 impl Replicas {
     /// The table for a token that has a will to publish, or has none.
-    pub fn retired_with(&mut self, will: bool) -> &mut RetiredTokens {
+    pub fn tokens_for(&mut self, will: bool) -> &mut RetiredTokens {
         match will {
             true => &mut self.claimed_wills,
             false => &mut self.retired,
@@ -60,7 +60,7 @@ impl Replicas {
 
     /// Heap bytes of the retired tokens, and of the list of refused wills.
     pub fn retired_bytes(&self) -> usize {
-        let refused = self.refused.capacity() * size_of::<(u32, u32)>();
+        let refused = self.refused_wills.capacity() * size_of::<(u32, u32)>();
         self.retired.bytes() + self.claimed_wills.bytes() + refused
     }
 
@@ -68,7 +68,7 @@ impl Replicas {
     pub fn next_due_s(&self) -> u32 {
         let (retired, wills) = (&self.retired, &self.claimed_wills);
         let retired = [retired, wills].map(|it| it.next_due_s(self.is_steward));
-        let refused = self.refused.front().filter(|_| self.is_steward);
+        let refused = self.refused_wills.front().filter(|_| self.is_steward);
         let refused = refused.map_or(u32::MAX, |(again_s, _)| *again_s);
         retired[0].min(retired[1]).min(refused)
     }
@@ -81,7 +81,7 @@ pub(crate) struct DeadHolder {
     /// The second of the log in which the node died. The delays of its sessions' wills and ends begin then.
     pub since_s: u32,
     /// The next row to visit.
-    pub row: u32,
+    pub next_row: u32,
 }
 
 /// The state of a session that all nodes of a cluster know.
@@ -89,14 +89,14 @@ pub(crate) struct Replica {
     /// The offset of the last claim.
     pub claim: u64,
     /// The holder of the session; `None` while the client is away.
-    pub held: Option<Held>,
+    pub holder_terms: Option<HolderTerms>,
     /// The connection of this node that holds the session.
-    pub holder: Option<(ShardId, ConnId)>,
+    pub local_holder: Option<(ShardId, ConnId)>,
 }
 
 /// The node and the terms of the connection that holds a session.
 #[derive(Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct HolderTerms {
     /// The writer of the claim.
     pub writer: u64,
     /// The seconds for which the session outlives the connection.
@@ -122,11 +122,11 @@ pub struct Consequences {
     /// Whether a connection has taken over the session from another connection, both at any node.
     pub is_takeover: bool,
     /// The connection of this node that has lost the session.
-    pub fenced: Option<(ShardId, ConnId)>,
+    pub fenced_holder: Option<(ShardId, ConnId)>,
     /// The stored form of a session for which homes must keep messages from now on.
-    pub needs: Option<Box<[u8]>>,
+    pub newly_needed: Option<Box<[u8]>>,
     /// The stored form of a session for which homes need not keep messages any longer.
-    pub needed: Option<Box<[u8]>>,
+    pub no_longer_needed: Option<Box<[u8]>>,
 }
 
 impl Consequences {
@@ -151,24 +151,24 @@ pub(crate) enum DueInLog {
 }
 
 /// A will that is published at the end of its delay, unless the client connects again before.
-pub(crate) struct Delayed {
+pub(crate) struct DelayedWill {
     pub will: Box<Will>,
     pub due_s: u32,
 }
 
-impl Delayed {
-    pub fn new(will: Box<Will>, now: Now) -> Box<Delayed> {
-        let due_s = end_s(now, will.delay_s);
-        Box::new(Delayed { will, due_s })
+impl DelayedWill {
+    pub fn new(will: Box<Will>, now: Now) -> Box<DelayedWill> {
+        let due_s = second_after(now, will.delay_s);
+        Box::new(DelayedWill { will, due_s })
     }
 
     /// Bytes on the heap.
     pub fn bytes(&self) -> usize {
-        size_of::<Delayed>() + self.will.bytes()
+        size_of::<DelayedWill>() + self.will.bytes()
     }
 }
 
 /// The first second in which `seconds` have passed for sure: one more, because the current second has already begun.
-pub(crate) fn end_s(now: Now, seconds: u32) -> u32 {
+pub(crate) fn second_after(now: Now, seconds: u32) -> u32 {
     now.unix_s.saturating_add(seconds).saturating_add(1)
 }

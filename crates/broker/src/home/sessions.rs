@@ -21,8 +21,8 @@ mod recorded;
 mod replicated;
 mod snapshot;
 
-use super::session_terms::{Delayed, Replicas, end_s};
-use absent::{AbsentStates, Away, Evicted};
+use super::session_terms::{DelayedWill, Replicas, second_after};
+use absent::{AbsentStates, AwaySession, Evicted};
 use recorded::Unapplied;
 
 pub use absent::AbsentView;
@@ -47,7 +47,7 @@ use crate::store::slab::{NONE, Slab, SlabRow};
 pub const FOREVER_S: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Hold {
+enum HoldState {
     /// A connection holds the session.
     Connected,
     /// No connection holds the session. In a cluster all rows say this, see [`Replica`](super::session_terms::Replica).
@@ -56,7 +56,7 @@ enum Hold {
     Claimed,
 }
 
-struct Row {
+struct SessionRow {
     /// The keyed hash of the client id.
     hash: u32,
     /// The next row with the same bucket of the index.
@@ -70,16 +70,16 @@ struct Row {
     shard: ShardId,
     /// Changes with each holder and with each use of the row, and wraps.
     serial: u16,
-    held: Hold,
+    hold_state: HoldState,
     /// Changes with each session that uses the row, and wraps.
     life: u8,
 }
 
-const _: () = assert!(size_of::<Row>() == 24);
+const _: () = assert!(size_of::<SessionRow>() == 24);
 
-impl SlabRow for Row {
+impl SlabRow for SessionRow {
     fn vacant(next: u32) -> Self {
-        Row {
+        SessionRow {
             hash: 0,
             next,
             client: Blob::NONE,
@@ -87,7 +87,7 @@ impl SlabRow for Row {
             generation: 0,
             shard: 0,
             serial: 0,
-            held: Hold::Away,
+            hold_state: HoldState::Away,
             life: 0,
         }
     }
@@ -100,13 +100,13 @@ impl SlabRow for Row {
     }
 }
 
-impl BlobOwner for Row {
+impl BlobOwner for SessionRow {
     fn blob_mut(&mut self) -> Option<&mut Blob> {
         Some(&mut self.client)
     }
 }
 
-chained!(Row);
+chained!(SessionRow);
 
 /// A connection's claim to a session. Another connection may hold the session.
 pub struct Claim {
@@ -125,12 +125,12 @@ pub struct Claim {
 }
 
 /// Counts another session with this name for this client. Returns false if a limit of sessions is reached.
-fn room_for_session(owner: Client, name: &[u8], counts: &Admission) -> bool {
+fn try_count_session(owner: Client, name: &[u8], counts: &Admission) -> bool {
     counts.has_room_for_session() && counts.enter_session(owner, name).is_ok()
 }
 
 /// The outcome of a claim.
-pub enum Opening {
+pub enum OpenOutcome {
     /// The claimant holds a session now. The caller releases the logs of the session that has ended, answers the claimant, and publishes the will.
     Opened {
         /// The session and its new holder.
@@ -160,18 +160,18 @@ pub enum Opening {
 pub struct Sessions {
     partition: PartitionId,
     /// The number of homes of the server.
-    homes: usize,
-    rows: Slab<Row>,
+    home_count: usize,
+    rows: Slab<SessionRow>,
     index: Index,
     clients: Names,
     states: AbsentStates,
     /// Sessions that are away, with the second in which their will or their end is due.
-    due: BTreeSet<(u32, u32)>,
+    due_rows: BTreeSet<(u32, u32)>,
     evicted: Evicted,
-    claims: BTreeMap<u32, Claim>,
+    waiting_claims: BTreeMap<u32, Claim>,
     /// While a log is read: by row, the sessions that a connection held when the log was written, with the seconds for which each of them outlives
     /// its connection.
-    held: BTreeMap<u32, u32>,
+    held_in_log: BTreeMap<u32, u32>,
     /// Connections of the process before held sessions until this start, and the log does not say yet that this process has begun.
     is_start_unrecorded: bool,
     /// While a log is read: records that are not applied yet.
@@ -185,16 +185,16 @@ impl Sessions {
     pub fn new(partition: PartitionId, homes: usize, is_replicated: bool) -> Sessions {
         Sessions {
             partition,
-            homes,
+            home_count: homes,
             replicas: is_replicated.then(Box::default),
             rows: Slab::default(),
             index: Index::default(),
             clients: Names::default(),
             states: AbsentStates::default(),
-            due: BTreeSet::new(),
+            due_rows: BTreeSet::new(),
             evicted: Evicted::default(),
-            claims: BTreeMap::new(),
-            held: BTreeMap::new(),
+            waiting_claims: BTreeMap::new(),
+            held_in_log: BTreeMap::new(),
             is_start_unrecorded: false,
             unapplied: Unapplied::default(),
         }
@@ -209,7 +209,7 @@ impl Sessions {
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.sessions += self.rows.len();
         accounts.away_sessions += match &self.replicas {
-            Some(replicas) => self.rows.len() - replicas.held,
+            Some(replicas) => self.rows.len() - replicas.held_count,
             None => self.states.rows.len(),
         };
         accounts.session_bytes += self.states.state_bytes;
@@ -223,21 +223,21 @@ impl Sessions {
     }
 
     fn find(&self, hash: u32, client: &[u8]) -> Option<u32> {
-        let is = |row: &Row| self.clients.get(row.client) == client;
-        self.index.find(&self.rows, hash, is)
+        let is_wanted = |row: &SessionRow| self.clients.get(row.client) == client;
+        self.index.find(&self.rows, hash, is_wanted)
     }
 
     /// The client id of this holder's session; `None` if this holder does not hold it any more.
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
         let row = self.rows.try_get(id.row)?;
-        let is_held = row.held != Hold::Away || self.has_holder_here(id.row);
+        let is_held = row.hold_state != HoldState::Away || self.has_holder_here(id.row);
         let holds = is_held && (row.serial, row.life) == (id.serial, id.life);
         holds.then(|| self.clients.get(row.client))
     }
 
     /// The connection that waits for the session of this holder.
-    pub fn claim_to(&self, id: SessionId) -> Option<&Claim> {
-        self.claims.get(&id.row)
+    pub fn waiting_claim(&self, id: SessionId) -> Option<&Claim> {
+        self.waiting_claims.get(&id.row)
     }
 
     /// Whether this client id has a session.
@@ -246,21 +246,21 @@ impl Sessions {
     }
 
     /// Whether a claim of this client id would continue a session. An expired session does not continue, even if it has not ended yet.
-    pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
+    pub fn would_continue(&self, hash: u32, client: &[u8], now: Now) -> bool {
         let found = self.find(hash, client);
         found.is_some_and(|id| !self.has_expired(id, now))
     }
 
     /// Whether the session in this row is away and has expired.
     fn has_expired(&self, id: u32, now: Now) -> bool {
-        let away = self.away(id);
+        let away = self.away_row(id);
         away.is_some_and(|row| self.states.rows.get(row.holder).expires_s <= now.unix_s)
     }
 
     /// Whether a connection holds the session of this client id. Not for a cluster: see [`has_holder`](Self::has_holder).
     pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
         let found = self.find(hash, client);
-        found.is_some_and(|id| self.rows.get(id).held != Hold::Away)
+        found.is_some_and(|id| self.rows.get(id).hold_state != HoldState::Away)
     }
 
     /// Whether a connection holds the session of this client id, at any node of a cluster.
@@ -269,8 +269,8 @@ impl Sessions {
             return false;
         };
         match self.replica(id) {
-            Some(replica) => replica.held.is_some(),
-            None => self.rows.get(id).held != Hold::Away,
+            Some(replica) => replica.holder_terms.is_some(),
+            None => self.rows.get(id).hold_state != HoldState::Away,
         }
     }
 
@@ -281,12 +281,12 @@ impl Sessions {
         claim: Claim,
         counts: &Admission,
         now: Now,
-    ) -> Opening {
+    ) -> OpenOutcome {
         let Some(id) = self.find(hash, client) else {
-            if !room_for_session(claim.owner, client, counts) {
-                return Opening::Full;
+            if !try_count_session(claim.owner, client, counts) {
+                return OpenOutcome::Full;
             }
-            let mut row = Row::vacant(NONE);
+            let mut row = SessionRow::vacant(NONE);
             row.hash = hash;
             self.clients.compact(&mut self.rows);
             row.client = self.clients.insert(client);
@@ -296,27 +296,27 @@ impl Sessions {
         };
         let has_expired = self.has_expired(id, now);
         let row = self.rows.get_mut(id);
-        if row.held == Hold::Away {
+        if row.hold_state == HoldState::Away {
             let claim = Claim {
                 clean: claim.clean || has_expired,
                 ..claim
             };
-            let (kept, will, owner) = self.take_away(id, counts, now);
+            let (kept, will, owner) = self.take_stored(id, counts, now);
             counts.move_session(owner, claim.owner);
             return self.hand_over(id, &claim, Some(kept), will);
         }
         if planted::is(Fault::HastyTakeover) {
             return self.hand_over(id, &claim, None, None);
         }
-        let told = row.held == Hold::Claimed;
-        row.held = Hold::Claimed;
+        let was_told = row.hold_state == HoldState::Claimed;
+        row.hold_state = HoldState::Claimed;
         let holder = ConnId {
             slot: row.holder,
             generation: row.generation,
         };
-        let holder = (!told).then_some((row.shard, holder));
-        let superseded = self.claims.insert(id, claim);
-        Opening::Claimed { holder, superseded }
+        let holder = (!was_told).then_some((row.shard, holder));
+        let superseded = self.waiting_claims.insert(id, claim);
+        OpenOutcome::Claimed { holder, superseded }
     }
 
     /// Gives the session to the claimant. A will with a delay is due only if the former session ends now: it has no state, or the claimant asks for
@@ -327,9 +327,9 @@ impl Sessions {
         claim: &Claim,
         kept: Option<SavedSession>,
         will: Option<Box<Will>>,
-    ) -> Opening {
+    ) -> OpenOutcome {
         let row = self.rows.get_mut(id);
-        row.held = Hold::Connected;
+        row.hold_state = HoldState::Connected;
         (row.shard, row.holder, row.generation) = (claim.shard, claim.to.slot, claim.to.generation);
         row.serial = row.serial.wrapping_add(1);
         let id = SessionId {
@@ -338,9 +338,9 @@ impl Sessions {
             life: row.life,
             partition: self.partition as u8,
         };
-        let ends = claim.clean || kept.is_none();
-        let (will, dropped) = match will {
-            Some(will) if !ends && will.delay_s > 0 => (None, Some(will)),
+        let has_ended = claim.clean || kept.is_none();
+        let (will, dropped_will) = match will {
+            Some(will) if !has_ended && will.delay_s > 0 => (None, Some(will)),
             will => (will, None),
         };
         let (kept, ended) = if claim.clean {
@@ -348,17 +348,17 @@ impl Sessions {
         } else {
             (kept, None)
         };
-        Opening::Opened {
+        OpenOutcome::Opened {
             id,
             kept,
             ended,
             will,
-            dropped_will: dropped.map_or(0, |will| will.token),
+            dropped_will: dropped_will.map_or(0, |will| will.token),
         }
     }
 
     /// Takes the session back from its holder.
-    pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> Closing {
+    pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> CloseOutcome {
         let ClosingSession {
             id,
             owner,
@@ -366,52 +366,52 @@ impl Sessions {
             will,
             ..
         } = session;
-        let holds = |row: &Row| row.serial == id.serial && row.held != Hold::Away;
+        let holds = |row: &SessionRow| row.serial == id.serial && row.hold_state != HoldState::Away;
         if !self.rows.try_get(id.row).is_some_and(holds) {
-            return Closing::Stale;
+            return CloseOutcome::Stale;
         }
         let row = self.rows.get_mut(id.row);
-        if row.held == Hold::Claimed
-            && let Some(claim) = self.claims.remove(&id.row)
+        if row.hold_state == HoldState::Claimed
+            && let Some(claim) = self.waiting_claims.remove(&id.row)
         {
             counts.move_session(owner, claim.owner);
             let opening = self.hand_over(id.row, &claim, kept, will);
-            return Closing::Next(claim, opening);
+            return CloseOutcome::Next(claim, opening);
         }
         let Some(kept) = kept else {
-            self.leave(id.row, owner, counts);
-            return Closing::Done(will);
+            self.remove_session(id.row, owner, counts);
+            return CloseOutcome::Done(will);
         };
-        let (due, will) = match will {
+        let (due_will, will) = match will {
             Some(will) if will.delay_s == 0 => (Some(will), None),
             will => (None, will),
         };
         let expires_s = if kept.expiry_s == FOREVER_S {
             FOREVER_S
         } else {
-            end_s(now, kept.expiry_s)
+            second_after(now, kept.expiry_s)
         };
-        let away = Away {
+        let away = AwaySession {
             state_bytes: kept.state.bytes.len() as u32,
             state: self.insert_state(kept.state.bytes, counts),
-            will: will.map(|will| Delayed::new(will, now)),
+            will: will.map(|will| DelayedWill::new(will, now)),
             expires_s,
             owner,
         };
-        self.insert_away(id.row, away, kept.state.payloads);
-        let (party, bytes) = self.charged(id.row, counts);
+        self.store_away(id.row, away, kept.state.payloads);
+        let (party, bytes) = self.party_and_bytes(id.row, counts);
         counts.change_absent(party, 0, bytes);
-        Closing::Done(due)
+        CloseOutcome::Done(due_will)
     }
 
     /// Removes a session that has ended, and its count for `owner` and for its user.
-    fn leave(&mut self, id: u32, owner: Client, counts: &Admission) {
+    fn remove_session(&mut self, id: u32, owner: Client, counts: &Admission) {
         let name = self.clients.get(self.rows.get(id).client);
         counts.leave_session(owner, name);
-        self.forget(id);
+        self.remove_row(id);
     }
 
-    fn forget(&mut self, id: u32) {
+    fn remove_row(&mut self, id: u32) {
         self.index.remove(&mut self.rows, id);
         let row = self.rows.remove(id);
         self.clients.remove(row.client);
@@ -419,11 +419,11 @@ impl Sessions {
 }
 
 /// The outcome of giving a session back.
-pub enum Closing {
+pub enum CloseOutcome {
     /// The session is away or has ended. The will is due, if there is one.
     Done(Option<Box<Will>>),
     /// A claimant has waited for the session, and holds it now.
-    Next(Claim, Opening),
+    Next(Claim, OpenOutcome),
     /// The connection does not hold the session, which is a bug. Nothing has changed.
     Stale,
 }

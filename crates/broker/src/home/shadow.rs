@@ -16,7 +16,7 @@ use crate::base::time::Now;
 use crate::store::blobs::Blob;
 
 /// The maximum number of expired messages that are dropped in one step.
-const EXPIRED_AT_ONCE: usize = 4096;
+const EXPIRED_PER_CALL: usize = 4096;
 
 impl Home {
     /// The *floors* of these topics: the last offset that a topic's log has lost, or `None` if there is no such topic. The result is `None`
@@ -33,7 +33,7 @@ impl Home {
                 let id = self.topics.find(self.topics.hash_of(name), name)?;
                 let row = self.topics.rows.get(id);
                 let log = &self.logs.partitions[self.logs.partition_index_of(row)].log;
-                Some(log.last_lost_offset(row.log).unwrap_or(row.last()))
+                Some(log.last_lost_offset(row.chain).unwrap_or(row.last_offset()))
             };
             names.iter().map(|name| floor(name)).collect()
         })
@@ -42,7 +42,7 @@ impl Home {
     /// Removes a topic's messages up to its [floor](Self::floors_of). Removes the topic if it has no floor.
     pub(crate) fn drop_below_floor(&mut self, id: u32, floor: Option<u64>, now: Now) {
         let Some(floor) = floor else {
-            self.unretain(id);
+            self.remove_retained(id);
             return self.forget_topic(id);
         };
         let partition_index = self.topic_partition_index(id);
@@ -50,9 +50,9 @@ impl Home {
             self.topics.rows.get_mut(id),
             &mut self.logs.partitions[partition_index].log,
         );
-        (row.log, _) = log.drop_until(row.log, floor, u32::MAX, now.unix_s);
+        (row.chain, _) = log.drop_until(row.chain, floor, u32::MAX, now.unix_s);
         if planted::is(Fault::DroppedLive) {
-            (row.log, _) = log.drop_until(row.log, row.last(), 1, now.unix_s);
+            (row.chain, _) = log.drop_until(row.chain, row.last_offset(), 1, now.unix_s);
         }
     }
 
@@ -60,14 +60,14 @@ impl Home {
     pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
         for partition_index in 0..self.logs.partitions.len() {
             for number in 0..rules.count() as u8 {
-                while self.expire_rule(partition_index, number, rules, now, EXPIRED_AT_ONCE)
-                    == EXPIRED_AT_ONCE
+                while self.expire_rule(partition_index, number, rules, now, EXPIRED_PER_CALL)
+                    == EXPIRED_PER_CALL
                 {}
             }
             while self.logs.partitions[partition_index]
                 .log
-                .clear_orphans(EXPIRED_AT_ONCE)
-                == EXPIRED_AT_ONCE
+                .clear_orphans(EXPIRED_PER_CALL)
+                == EXPIRED_PER_CALL
             {}
         }
         // Also drops expired messages that come after messages which have not expired. A serving home drops them only when it reads the topic or must
@@ -75,16 +75,16 @@ impl Home {
         for id in 0..self.topics.rows.end() {
             self.expire_topic(id, rules, now);
         }
-        let kept = |home: &Home| {
+        let answer_count = |home: &Home| {
             home.retries
                 .answers
                 .as_ref()
                 .map_or(0, |answers| answers.len())
         };
         loop {
-            let before = kept(self);
+            let old_count = answer_count(self);
             self.retries.expire_answers(answers_s);
-            if kept(self) == before {
+            if answer_count(self) == old_count {
                 return;
             }
         }
@@ -96,13 +96,13 @@ impl Home {
         if row.name == Blob::NONE {
             return;
         }
-        let (chain, age_s) = (row.log, rules.get(row.rule).log_age_s);
+        let (chain, age_s) = (row.chain, rules.get(row.rule).log_age_s);
         let partition_index = self.logs.partition_index_of(row);
         let log = &mut self.logs.partitions[partition_index].log;
         if log.count(chain) > 0 {
-            let (left, _) = log.remove_expired(chain, age_s, now.unix_s, usize::MAX);
-            let is_empty = log.count(left) == 0;
-            self.topics.rows.get_mut(id).log = left;
+            let (rest_of_chain, _) = log.remove_expired(chain, age_s, now.unix_s, usize::MAX);
+            let is_empty = log.count(rest_of_chain) == 0;
+            self.topics.rows.get_mut(id).chain = rest_of_chain;
             if is_empty {
                 self.begin_idle_time(id, now);
             }
@@ -111,7 +111,7 @@ impl Home {
         if let Some(chain) = self.logs.retained_chains.get_mut(&id) {
             (*chain, _) = log.remove_expired(*chain, u32::MAX, now.unix_s, usize::MAX);
             if log.count(*chain) == 0 {
-                self.unretain(id);
+                self.remove_retained(id);
             }
         }
     }
@@ -119,16 +119,16 @@ impl Home {
 
 impl TopicTable {
     /// At most `limit` topics from row `from` on, with their rows, and the row to continue with.
-    pub(crate) fn names(&self, from: u32, limit: usize) -> (Vec<(u32, &[u8])>, u32) {
-        let mut found = Vec::new();
+    pub(crate) fn topics_from(&self, from: u32, limit: usize) -> (Vec<(u32, &[u8])>, u32) {
+        let mut topics = Vec::new();
         let mut id = from;
-        while id < self.rows.end() && found.len() < limit {
+        while id < self.rows.end() && topics.len() < limit {
             let row = self.rows.get(id);
             if row.name != Blob::NONE {
-                found.push((id, self.names.get(row.name)));
+                topics.push((id, self.names.get(row.name)));
             }
             id += 1;
         }
-        (found, id)
+        (topics, id)
     }
 }

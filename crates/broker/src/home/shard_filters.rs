@@ -14,7 +14,7 @@ use crate::filters::matching::Matching;
 use crate::store::slab::{NONE, SideTable};
 
 /// If a filter's value has this bit, it is the number of a set of shards, otherwise the number of a shard.
-const SET: u32 = 1 << 31;
+const IS_SET: u32 = 1 << 31;
 /// Separates the filters of an attach. It is a control character, which no filter contains.
 pub const SEPARATOR: u8 = b'\n';
 
@@ -23,7 +23,7 @@ pub(super) struct ShardFilters {
     filters: Filters,
     sets: SideTable<Vec<ShardId>>,
     /// The shards that get the message being published.
-    due: Vec<ShardId>,
+    due_shards: Vec<ShardId>,
 }
 
 impl ShardFilters {
@@ -31,7 +31,7 @@ impl ShardFilters {
         ShardFilters {
             filters: Filters::new(seed, steps),
             sets: SideTable::default(),
-            due: Vec::new(),
+            due_shards: Vec::new(),
         }
     }
 
@@ -54,18 +54,18 @@ impl ShardFilters {
     }
 
     /// Finds the shards that get a message, and returns their number.
-    pub fn find(&mut self, name: &[u8]) -> u32 {
-        self.due.clear();
+    pub fn find_due(&mut self, name: &[u8]) -> u32 {
+        self.due_shards.clear();
         if self.filters.is_empty() {
             return 0;
         }
-        let (sets, due) = (&self.sets, &mut self.due);
+        let (sets, due) = (&self.sets, &mut self.due_shards);
         self.filters.matches(name, |id| {
             let value = self.filters.value(id);
-            if value & SET == 0 {
+            if value & IS_SET == 0 {
                 due.push(value as ShardId);
             } else {
-                due.extend_from_slice(sets.get(value & !SET));
+                due.extend_from_slice(sets.get(value & !IS_SET));
             }
         });
         self.filters.count(due.len());
@@ -74,22 +74,27 @@ impl ShardFilters {
         due.len() as u32
     }
 
-    /// The shards that [`ShardFilters::find_with`] has found last; the caller must [put them back](ShardFilters::put_due).
+    /// The shards that [`ShardFilters::find_due_with_local`] has found last; the caller must [put them back](ShardFilters::put_due).
     pub fn take_due(&mut self) -> Vec<ShardId> {
-        core::mem::take(&mut self.due)
+        core::mem::take(&mut self.due_shards)
     }
 
     pub fn put_due(&mut self, due: Vec<ShardId>) {
-        self.due = due;
+        self.due_shards = due;
     }
 
     /// Finds the shards that get a message, including the home's own shard, and returns their number.
-    pub fn find_with(&mut self, name: &[u8], local_filters: &Matching, me: ShardId) -> u32 {
-        let others = self.find(name);
+    pub fn find_due_with_local(
+        &mut self,
+        name: &[u8],
+        local_filters: &Matching,
+        me: ShardId,
+    ) -> u32 {
+        let others = self.find_due(name);
         if !local_filters.has_match(name) {
             return others;
         }
-        self.due.push(me);
+        self.due_shards.push(me);
         others + 1
     }
 
@@ -99,14 +104,14 @@ impl ShardFilters {
         let value = self.filters.value(id);
         if value == NONE {
             self.filters.set_value(id, u32::from(shard));
-        } else if value & SET != 0 {
-            let set = self.sets.get_mut(value & !SET);
+        } else if value & IS_SET != 0 {
+            let set = self.sets.get_mut(value & !IS_SET);
             if !set.contains(&shard) {
                 set.push(shard);
             }
         } else if value != u32::from(shard) {
             let set = self.sets.insert(alloc::vec![value as ShardId, shard]);
-            self.filters.set_value(id, SET | set);
+            self.filters.set_value(id, IS_SET | set);
         }
         Ok(())
     }
@@ -117,13 +122,13 @@ impl ShardFilters {
             return;
         };
         let value = self.filters.value(id);
-        if value & SET != 0 {
-            let set = self.sets.get_mut(value & !SET);
+        if value & IS_SET != 0 {
+            let set = self.sets.get_mut(value & !IS_SET);
             set.retain(|other| *other != shard);
             if !set.is_empty() {
                 return;
             }
-            self.sets.remove(value & !SET);
+            self.sets.remove(value & !IS_SET);
         } else if value != u32::from(shard) {
             return;
         }

@@ -31,12 +31,12 @@ use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
 
 impl Subscriptions {
     /// The filter and the name of a group.
-    pub(crate) fn share_of(&self, group: u64) -> Option<(&[u8], &[u8])> {
+    pub(crate) fn group_filter_and_name(&self, group: u64) -> Option<(&[u8], &[u8])> {
         self.groups.filter_and_name_of(group)
     }
 
     /// Removes a session without a connection that has unsubscribed or ended.
-    pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
+    pub(crate) fn remove_group_session(&mut self, filter: &[u8], name: &[u8]) {
         self.groups.remove_session(filter, name);
     }
 
@@ -48,7 +48,7 @@ impl Subscriptions {
 
 impl Home {
     /// Adds a member to a group, and tells the member the group's number.
-    pub(crate) fn group_join(&mut self, join: &GroupJoin<'_>, lanes: &mut Lanes) {
+    pub(crate) fn join_group(&mut self, join: &GroupJoin<'_>, lanes: &mut Lanes) {
         let (from, to) = join.member;
         let offsets = self
             .logs
@@ -71,7 +71,7 @@ impl Home {
     }
 
     /// Adds 1 to a member's credit, since the delivery of the message with this offset of the partition is complete.
-    pub(crate) fn group_credit(
+    pub(crate) fn return_group_credit(
         &mut self,
         from: ShardId,
         id: u64,
@@ -91,14 +91,14 @@ impl Home {
     }
 
     /// Removes a member, and takes back its unacknowledged messages.
-    pub(crate) fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
+    pub(crate) fn leave_group(&mut self, from: ShardId, leave: &LeaveGroup) {
         if self.subscriptions.groups.remove_member(from, leave) {
             self.queue_group_if_ready(leave.group);
         }
     }
 
     /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found: at once, or later when the group reads the log.
-    pub(super) fn tell_groups(
+    pub(super) fn give_to_groups(
         &mut self,
         partition_index: usize,
         name: &[u8],
@@ -125,7 +125,7 @@ impl Home {
     }
 
     /// Queues some of the late groups (groups that get a message in a later turn). If others are left, they come after all pages that wait now.
-    pub(super) fn wake_late(&mut self) {
+    pub(super) fn wake_late_groups(&mut self) {
         for id in self.subscriptions.groups.mark_late_behind() {
             self.queue_group_if_ready(id);
         }
@@ -148,7 +148,7 @@ impl Home {
         from: &mut FieldReader<'_>,
         origin: &Origin,
     ) -> Result<(), Damaged> {
-        let former = origin.placement.of_home(origin.home);
+        let old_partitions = origin.placement.of_home(origin.home);
         let count = origin.placement.count_at(origin.home);
         let mut saved = Groups::read(from, count)?;
         let (placement, me) = (self.logs.placement, self.logs.me);
@@ -159,10 +159,12 @@ impl Home {
         }
         (saved.returned).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
         let offsets = saved.offsets.clone();
-        let cursors = former.zip(offsets).filter_map(|(partition, offset)| {
-            let is_here = placement.home_of(partition) == me;
-            is_here.then(|| (placement.place_at_home(partition), offset))
-        });
+        let cursors = old_partitions
+            .zip(offsets)
+            .filter_map(|(partition, offset)| {
+                let is_here = placement.home_of(partition) == me;
+                is_here.then(|| (placement.place_at_home(partition), offset))
+            });
         self.subscriptions.groups.restore(saved, cursors);
         Ok(())
     }
@@ -170,8 +172,10 @@ impl Home {
     /// Adds a session that was restored from the log to this group. The group continues after its recorded positions.
     pub(crate) fn restore_group_member(&mut self, filter: &[u8], name: &[u8]) {
         let partitions = self.logs.partitions.iter();
-        let ends: Vec<u64> = partitions.map(|partition| partition.sequence).collect();
-        self.subscriptions.groups.add_session(filter, name, &ends);
+        let last_offsets: Vec<u64> = partitions.map(|partition| partition.sequence).collect();
+        self.subscriptions
+            .groups
+            .add_session(filter, name, &last_offsets);
     }
 
     /// Gives a group's waiting messages to members, as far as credit and the limits of a page (a bounded run of messages) allow. Then
@@ -182,11 +186,11 @@ impl Home {
         };
         let mut messages_left = self.turn_limits.page_messages;
         // Looking up a returned message takes steps, even if the message is no longer in the log.
-        let until = self.steps.count() + self.turn_limits.page_entries as u64;
+        let last_step = self.steps.count() + self.turn_limits.page_entries as u64;
         while group.has_credit()
             && context.lanes.may_tell_group_members()
             && messages_left > 0
-            && self.steps.count() < until
+            && self.steps.count() < last_step
         {
             let Some(Unacked { topic, offset }) =
                 self.subscriptions.groups.next_returned(&mut group)
@@ -201,7 +205,7 @@ impl Home {
                 && let Some(partition_index) = self.logs.partition_index_here(partition)
             {
                 let records = self.subscriptions.groups.records();
-                give(
+                give_to_next_member(
                     &mut group,
                     (id, partition_index, records),
                     &topic,
@@ -213,7 +217,7 @@ impl Home {
         let mut visits = self.turn_limits.page_entries;
         if !group.has_returned() {
             for partition_index in group.next_behind_partitions() {
-                self.read_on(
+                self.give_from_log(
                     id,
                     &mut group,
                     partition_index,
@@ -228,7 +232,7 @@ impl Home {
     }
 
     /// Gives at most `messages_left` messages of this partition to members. Examines at most `visits` entries of the log.
-    fn read_on(
+    fn give_from_log(
         &mut self,
         id: u64,
         group: &mut Group,
@@ -239,9 +243,9 @@ impl Home {
     ) {
         let (rules, now) = (context.rules, context.now);
         let Partition { log, sequence, .. } = &self.logs.partitions[partition_index];
-        let seen = group.cursors[partition_index].offset;
-        let lists = (0..rules.retained()).map(|number| (number, seen));
-        let mut arrivals = log.arrivals(lists, seen);
+        let start = group.cursors[partition_index].offset;
+        let lists = (0..rules.retained()).map(|number| (number, start));
+        let mut arrivals = log.arrivals(lists, start);
         while *visits > 0 {
             *visits -= 1;
             self.steps.add(1 + ROWS_PER_MESSAGE);
@@ -280,7 +284,7 @@ impl Home {
                         self.steps.add(STEPS_PER_VISIT);
                         *messages_left -= 1;
                         let records = self.subscriptions.groups.records();
-                        give(
+                        give_to_next_member(
                             group,
                             (id, partition_index, records),
                             name,
@@ -300,7 +304,7 @@ impl Home {
         let hash = self.topics.hash_of(name);
         let id = self.topics.find(hash, name)?;
         let log = &self.logs.partitions[self.topic_partition_index(id)].log;
-        let entry = log.entry_at(self.topics.rows.get(id).log, offset)?;
+        let entry = log.entry_at(self.topics.rows.get(id).chain, offset)?;
         Some(log.copy(entry, lanes.frames()))
     }
 }
@@ -355,15 +359,15 @@ impl Home {
         Ok(())
     }
 
-    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `moved` also some positions that have moved.
-    pub(crate) fn take_due_positions(&mut self, moved: bool) -> Vec<DuePosition> {
+    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `examines_all` also some positions of other groups that have changed.
+    pub(crate) fn take_due_positions(&mut self, examines_all: bool) -> Vec<DuePosition> {
         let logs = &self.logs;
         let partition_index_of = |topic: &[u8]| {
             let partition = logs.placement.partition_of(topic);
             logs.placement.place_at_home(partition)
         };
         let groups = &mut self.subscriptions.groups;
-        let due = groups.take_due_positions(moved, partition_index_of);
+        let due = groups.take_due_positions(examines_all, partition_index_of);
         self.steps.add(due.len());
         due
     }
@@ -371,7 +375,7 @@ impl Home {
 
 impl Subscriptions {
     /// Drops the recorded positions of groups that do not exist.
-    pub(crate) fn forget_group_positions(&mut self) {
+    pub(crate) fn drop_positions_of_ended_groups(&mut self) {
         let mut positions = core::mem::take(&mut self.groups.recorded_positions);
         positions.retain(|(filter, name)| self.groups.has(filter, name));
         self.groups.recorded_positions = positions;
@@ -379,7 +383,7 @@ impl Subscriptions {
 }
 
 /// Gives a message of this partition to the next member of the group with this number. `records`: positions of groups are recorded in the log.
-fn give(
+fn give_to_next_member(
     group: &mut Group,
     (id, partition_index, records): (u64, usize, bool),
     name: &[u8],

@@ -27,7 +27,7 @@ use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, SlabRow as _};
 
 /// The flags of a topic's row that a snapshot keeps.
-const LASTING: u8 = CREATED | DELETED | REQUESTED;
+const SAVED_FLAGS: u8 = CREATED | DELETED | REQUESTED;
 /// Flags of a topic's record. `LOST`: the topic has no messages, and some were lost. `HAS_MESSAGES`: it has messages. `NEWEST_REMOVED`: its
 /// newest messages were removed without a loss.
 const LOST: u8 = 1;
@@ -38,7 +38,7 @@ const TOPIC_BYTES: usize = 48;
 
 impl Home {
     /// Removes the oldest messages until the snapshot has about `bytes_max` bytes at most.
-    pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
+    pub(crate) fn shrink_for_snapshot(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
         let other_bytes = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
         let budget = &mut self.logs.budget.bytes_max;
         *budget = (*budget).min(bytes_max.saturating_sub(other_bytes));
@@ -52,12 +52,12 @@ impl Home {
             let partition_index = self.logs.partition_index_of(row);
             self.logs.partitions[partition_index]
                 .log
-                .note_newest_removed(row.log);
+                .note_newest_removed(row.chain);
         }
         for id in 0..self.topics.rows.end() {
-            let touched_s = self.topics.rows.get(id).touched_s;
+            let touched_s = self.topics.rows.get(id).last_used_s;
             self.queue_if_idle(id, now);
-            self.topics.rows.get_mut(id).touched_s = touched_s;
+            self.topics.rows.get_mut(id).last_used_s = touched_s;
         }
         self.enforce_budget(rules, now, usize::MAX);
         debug_assert!((0..self.topics.rows.end()).all(|id| {
@@ -99,10 +99,10 @@ impl Home {
             if row.name == Blob::NONE {
                 continue;
             }
-            let past = self.logs.partitions[self.logs.partition_index_of(row)]
+            let chain_state = self.logs.partitions[self.logs.partition_index_of(row)]
                 .log
-                .chain_state(row.log);
-            let (form, lost) = match past {
+                .chain_state(row.chain);
+            let (chain_flags, lost) = match chain_state {
                 ChainState::None => (0, 0),
                 ChainState::Empty {
                     lost,
@@ -115,12 +115,12 @@ impl Home {
             };
             let mut out = block.record(kind::TOPIC);
             out.number(u64::from(id));
-            out.byte(row.flags & LASTING);
-            out.byte(form);
-            out.number(row.last());
+            out.byte(row.flags & SAVED_FLAGS);
+            out.byte(chain_flags);
+            out.number(row.last_offset());
             out.number(lost);
-            out.number(u64::from(row.touched_s));
-            out.number(u64::from(self.subscriptions.qos.of_topic(id)));
+            out.number(u64::from(row.last_used_s));
+            out.number(u64::from(self.subscriptions.qos.count_of_topic(id)));
             out.field(self.topics.names.get(row.name));
         }
         None
@@ -134,9 +134,9 @@ impl Home {
         origin: &Origin,
         rules: &Rules,
     ) -> Result<(u32, u32, bool), Damaged> {
-        let former = from.number32()?;
-        let flags = from.byte()? & LASTING;
-        let form = from.byte()?;
+        let old_row = from.number32()?;
+        let flags = from.byte()? & SAVED_FLAGS;
+        let chain_flags = from.byte()?;
         let last = from.number()?;
         let lost = from.number()?;
         let touched_s = from.number32()?;
@@ -149,38 +149,40 @@ impl Home {
         let rule = rules.number_for(name);
         let is_kept = origin.local || rules.get(rule).durable;
         if !origin.is_for(name, self.logs.placement, self.logs.me)? || !is_kept {
-            return Ok((former, NONE, false));
+            return Ok((old_row, NONE, false));
         }
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
         let partition_index = self.logs.partition_index_of(&row);
-        if last > self.logs.partitions[partition_index].sequence || form & LOST != 0 && lost > last
+        if last > self.logs.partitions[partition_index].sequence
+            || chain_flags & LOST != 0 && lost > last
         {
             return Err(Damaged("a topic is ahead of its partition"));
         }
         row.hash = self.topics.hash_of(name);
         row.name = self.topics.names.insert(name);
         row.rule = rule;
-        row.touched_s = touched_s;
+        row.last_used_s = touched_s;
         row.flags = flags
             | if qos_count > 0 {
                 HAS_QOS_SUBSCRIPTION
             } else {
                 0
             };
-        row.set_last(last);
-        let number = row.rule;
+        row.set_last_offset(last);
+        let rule_number = row.rule;
         let id = self.topics.rows.insert(row);
         self.topics.index.insert(&mut self.topics.rows, id);
         if qos_count > 0 {
             self.subscriptions.qos.add_topic(id, qos_count);
         }
-        if form & LOST != 0 {
-            let latest = rules.get(number).keep == RetentionMode::Latest;
+        if chain_flags & LOST != 0 {
+            let keeps_latest = rules.get(rule_number).keep == RetentionMode::Latest;
             let log = &mut self.logs.partitions[partition_index].log;
-            self.topics.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
+            self.topics.rows.get_mut(id).chain =
+                log.empty_chain(id, rule_number, keeps_latest, lost);
         }
-        Ok((former, id, form & NEWEST_REMOVED != 0))
+        Ok((old_row, id, chain_flags & NEWEST_REMOVED != 0))
     }
 
     pub(crate) fn restore_loss(
@@ -189,7 +191,7 @@ impl Home {
         rows: &[(u32, u32)],
     ) -> Result<(), Damaged> {
         let offset = from.number()?;
-        let topic = topic_of(from.number32()?, rows)?;
+        let topic = present_row_of(from.number32()?, rows)?;
         let number = from.number()?;
         if topic == NONE {
             return Ok(());
@@ -242,8 +244,8 @@ impl Logs {
         origin: &Origin,
     ) -> Result<u32, Damaged> {
         let rows = from.number32()?;
-        let former = origin.placement;
-        for partition in former.of_home(origin.home) {
+        let old_placement = origin.placement;
+        for partition in old_placement.of_home(origin.home) {
             let (sequence, mark) = (from.number()?, from.number()?);
             let batch = (from.word()?, from.number()?);
             if sequence.max(mark) > Slotted::OFFSET_MAX {
@@ -256,15 +258,17 @@ impl Logs {
             }
         }
         for slot in 0..=u8::MAX {
-            let is_its = former.home_of(former.of_slot(slot)) == origin.home;
-            let floor = if is_its { from.number()? } else { 0 };
-            if is_its && let Some(partition_index) = self.partition_index_here(former.of_slot(slot))
+            let is_of_origin = old_placement.home_of(old_placement.of_slot(slot)) == origin.home;
+            let floor = if is_of_origin { from.number()? } else { 0 };
+            if is_of_origin
+                && let Some(partition_index) =
+                    self.partition_index_here(old_placement.of_slot(slot))
             {
-                self.check_given(partition_index, floor)?;
+                self.check_offset(partition_index, floor)?;
                 self.forgotten_max_by_slot[usize::from(slot)] = floor;
             }
         }
-        for partition in former.of_home(origin.home) {
+        for partition in old_placement.of_home(origin.home) {
             let counted = read_counted(from)?;
             if let (Some(partition_index), Some(counted)) =
                 (self.partition_index_here(partition), counted)
@@ -288,7 +292,7 @@ impl Logs {
     ///
     /// # Errors
     /// The partition has not given the offset.
-    fn check_given(&self, partition_index: usize, offset: u64) -> Result<(), Damaged> {
+    fn check_offset(&self, partition_index: usize, offset: u64) -> Result<(), Damaged> {
         let Partition { sequence, mark, .. } = self.partitions[partition_index];
         match offset <= sequence.max(mark) {
             true => Ok(()),
@@ -348,7 +352,7 @@ impl Logs {
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
         let partition_index = self.partition_index_of(&row);
-        self.check_given(partition_index, lost)?;
+        self.check_offset(partition_index, lost)?;
         let forgotten = &mut self.partitions[partition_index].forgotten;
         forgotten.add(rules.number_for(name), lost, number, name);
         Ok(())
@@ -363,7 +367,7 @@ impl Logs {
         if partition < self.placement.partitions()
             && let Some(partition_index) = self.partition_index_here(partition)
         {
-            self.check_given(partition_index, lost)?;
+            self.check_offset(partition_index, lost)?;
             self.partitions[partition_index]
                 .forgotten
                 .note_for_filter(filter, lost, rules);
@@ -387,7 +391,7 @@ fn read_counted(from: &mut FieldReader<'_>) -> Result<Option<u64>, Damaged> {
 }
 
 /// The present row of a topic, by its former row; [`NONE`] if the topic belongs to another home now.
-fn topic_of(former: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
-    let found = topics.binary_search_by_key(&former, |(former, _)| *former);
+fn present_row_of(old_row: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
+    let found = topics.binary_search_by_key(&old_row, |(former, _)| *former);
     found.map(|index| topics[index].1).map_err(|_| NO_TOPIC)
 }

@@ -17,36 +17,36 @@ use crate::store::slab::NONE;
 /// The recipients of a message.
 pub(super) struct Recipients {
     /// Whether carriers have subscribers of the message's topic.
-    carriers: bool,
+    has_carriers: bool,
     /// The number of shards with a matching filter.
-    pub shards: u32,
+    pub matching_shards: u32,
     /// Whether groups with a matching filter exist.
-    pub groups: bool,
+    pub has_groups: bool,
     /// Whether a session or group needs the message kept, whatever the topic's rule says.
     pub needs_log: bool,
 }
 
 impl Recipients {
     pub fn is_empty(&self) -> bool {
-        !self.carriers && self.shards == 0 && !self.groups
+        !self.has_carriers && self.matching_shards == 0 && !self.has_groups
     }
 }
 
 impl Home {
     /// Counts a subscriber at a carrier.
-    pub(super) fn add_subscriber(&mut self, id: u32, new: Carrier) {
+    pub(super) fn add_subscriber(&mut self, id: u32, carrier: Carrier) {
         self.topics.carriers.attaches += 1;
         let is_first = self
             .topics
             .carriers
-            .add_subscriber(self.topics.rows.get_mut(id), new);
+            .add_subscriber(self.topics.rows.get_mut(id), carrier);
         if is_first && !self.interest.followers.is_empty() {
             self.begin_interest(id);
         }
     }
 
     /// Removes a subscriber at a carrier.
-    pub(crate) fn leave_topic(
+    pub(crate) fn remove_subscriber(
         &mut self,
         from: ShardId,
         hash: u32,
@@ -63,7 +63,7 @@ impl Home {
             })
             .expect("who leaves was counted in");
         let row = self.topics.rows.get_mut(id);
-        row.touched_s = now.unix_s;
+        row.last_used_s = now.unix_s;
         self.topics.carriers.detaches += 1;
         self.topics
             .carriers
@@ -75,14 +75,19 @@ impl Home {
     }
 
     /// Whether a topic has a subscriber: by name, by filter, or as a member of a group.
-    pub(crate) fn is_watched(&mut self, hash: u32, name: &[u8], local_filters: &Matching) -> bool {
-        let exact = self
+    pub(crate) fn has_any_subscriber(
+        &mut self,
+        hash: u32,
+        name: &[u8],
+        local_filters: &Matching,
+    ) -> bool {
+        let has_subscriber = self
             .topics
             .find(hash, name)
             .is_some_and(|id| self.topics.rows.get(id).carrier != NONE);
-        exact
+        has_subscriber
             || local_filters.has_match(name)
-            || self.subscriptions.filters.find(name) > 0
+            || self.subscriptions.filters.find_due(name) > 0
             || self.subscriptions.groups.find_due(name)
     }
 
@@ -96,21 +101,21 @@ impl Home {
         let shards = self
             .subscriptions
             .filters
-            .find_with(name, local_filters, me);
+            .find_due_with_local(name, local_filters, me);
         let groups =
             !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find_due(name);
         let row = self.topics.rows.get(id);
         Recipients {
-            carriers: row.carrier != NONE,
-            shards,
-            groups,
+            has_carriers: row.carrier != NONE,
+            matching_shards: shards,
+            has_groups: groups,
             needs_log: row.has(HAS_QOS_SUBSCRIPTION)
                 || groups
                 || self.subscriptions.qos.has_match(name),
         }
     }
 
-    pub(super) fn tell_subscribers(
+    pub(super) fn send_to_subscribers(
         &mut self,
         id: u32,
         name: &[u8],
@@ -118,13 +123,13 @@ impl Home {
         recipients: &Recipients,
         lanes: &mut Lanes,
     ) {
-        if recipients.groups {
-            self.tell_groups(self.topic_partition_index(id), name, record, lanes);
+        if recipients.has_groups {
+            self.give_to_groups(self.topic_partition_index(id), name, record, lanes);
         }
-        if recipients.shards > 0 {
-            return self.tell_matched(id, name, record, lanes);
+        if recipients.matching_shards > 0 {
+            return self.send_to_matching_shards(id, name, record, lanes);
         }
-        self.topics.each_carrier(id, |carrier| {
+        self.topics.for_each_carrier(id, |carrier| {
             let tell = Tell::Live {
                 topic: carrier.carrier_row,
                 serial: carrier.serial,
@@ -135,16 +140,16 @@ impl Home {
     }
 
     /// Sends the message to each shard with subscribers of the topic or of a matching filter.
-    fn tell_matched(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
-        let mut due = self.subscriptions.filters.take_due();
+    fn send_to_matching_shards(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
+        let mut shards_left = self.subscriptions.filters.take_due();
         let partition = self.logs.placement.of_slot(self.topics.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
-        self.topics.each_carrier(id, |carrier: &Carrier| {
+        self.topics.for_each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.carrier_row, carrier.serial);
             // One mail entry for both kinds: the shard itself finds its subscribers of the topic and of the filters.
-            let tell = match due.iter().position(|shard| *shard == carrier.shard) {
-                Some(at) => {
-                    due.swap_remove(at);
+            let tell = match shards_left.iter().position(|shard| *shard == carrier.shard) {
+                Some(index) => {
+                    shards_left.swap_remove(index);
                     Tell::Match {
                         topic,
                         serial,
@@ -161,7 +166,7 @@ impl Home {
             };
             lanes.tell(carrier.shard, tell);
         });
-        for shard in due.drain(..) {
+        for shard in shards_left.drain(..) {
             let tell = Tell::Match {
                 topic: NONE,
                 serial: 0,
@@ -171,16 +176,16 @@ impl Home {
             };
             lanes.tell(shard, tell);
         }
-        self.subscriptions.filters.put_due(due);
+        self.subscriptions.filters.put_due(shards_left);
     }
 }
 
 impl TopicTable {
-    pub(super) fn each_carrier(&self, id: u32, f: impl FnMut(&Carrier)) {
-        self.carriers.for_each(self.rows.get(id), f);
+    pub(super) fn for_each_carrier(&self, id: u32, visit: impl FnMut(&Carrier)) {
+        self.carriers.for_each(self.rows.get(id), visit);
     }
 
-    pub(super) fn subscribers(&self, id: u32) -> u32 {
+    pub(super) fn subscriber_count(&self, id: u32) -> u32 {
         self.carriers.subscribers(self.rows.get(id))
     }
 }

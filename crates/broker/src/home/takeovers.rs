@@ -15,23 +15,23 @@ const SESSIONS_MAX: usize = 1024;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
 const ENTRY_BYTES: usize = 28;
 /// The amount that a takeover adds to the level of a session.
-const TAKEOVER: u32 = 60;
+const LEVEL_PER_TAKEOVER: u32 = 60;
 
 /// Whether this takeover is the first that is refused since the session's entry was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IsFirst(pub bool);
 
 /// The takeovers of a session.
-struct Recent {
+struct RecentTakeovers {
     /// The count after the last takeover, in sixtieths of a takeover.
     level: u32,
     /// The second of the last takeover.
     last_s: u32,
     /// Whether a takeover was refused.
-    is_named: bool,
+    was_refused: bool,
 }
 
-impl Recent {
+impl RecentTakeovers {
     /// The level in this second.
     fn level_at(&self, now_s: u32, per_minute: u32) -> u32 {
         let passed_s = now_s.saturating_sub(self.last_s);
@@ -43,7 +43,7 @@ impl Recent {
 /// The sessions that were taken over a short time ago, by the keyed hash of their names. Sessions with the same hash are counted together.
 #[derive(Default)]
 pub(crate) struct Takeovers {
-    sessions: BTreeMap<u32, Recent>,
+    sessions: BTreeMap<u32, RecentTakeovers>,
 }
 
 impl Takeovers {
@@ -58,25 +58,27 @@ impl Takeovers {
         if per_minute == 0 || !is_known && self.sessions.len() >= SESSIONS_MAX {
             return;
         }
-        let recent = self.sessions.entry(session).or_insert(Recent {
+        let recent = self.sessions.entry(session).or_insert(RecentTakeovers {
             level: 0,
             last_s: now_s,
-            is_named: false,
+            was_refused: false,
         });
-        let full = per_minute.saturating_mul(TAKEOVER);
-        let level = recent.level_at(now_s, per_minute).saturating_add(TAKEOVER);
+        let limit_level = per_minute.saturating_mul(LEVEL_PER_TAKEOVER);
+        let level = recent
+            .level_at(now_s, per_minute)
+            .saturating_add(LEVEL_PER_TAKEOVER);
         // The level is limited to one takeover more than the limit. Otherwise the session would stay contested long after the last takeover.
-        recent.level = level.min(full.saturating_add(TAKEOVER));
+        recent.level = level.min(limit_level.saturating_add(LEVEL_PER_TAKEOVER));
         recent.last_s = now_s;
     }
 
     /// Whether a takeover of this session must be refused now.
-    pub fn refuses(&mut self, session: u32, now_s: u32, per_minute: u32) -> Option<IsFirst> {
+    pub fn check_refusal(&mut self, session: u32, now_s: u32, per_minute: u32) -> Option<IsFirst> {
         let recent = self.sessions.get_mut(&session)?;
-        let is_full = recent.level >= per_minute.saturating_mul(TAKEOVER);
+        let is_full = recent.level >= per_minute.saturating_mul(LEVEL_PER_TAKEOVER);
         let is_recent = now_s <= recent.last_s.saturating_add(1);
-        let refuses = per_minute > 0 && is_full && is_recent;
-        refuses.then(|| IsFirst(!core::mem::replace(&mut recent.is_named, true)))
+        let is_refused = per_minute > 0 && is_full && is_recent;
+        is_refused.then(|| IsFirst(!core::mem::replace(&mut recent.was_refused, true)))
     }
 
     /// Forgets sessions whose count has fallen to 0. Called once a second.
@@ -99,7 +101,7 @@ mod tests {
         let mut done = 0;
         for now_s in seconds {
             for _ in 0..100 {
-                if table.refuses(session, now_s, PER_MINUTE).is_none() {
+                if table.check_refusal(session, now_s, PER_MINUTE).is_none() {
                     table.note(session, now_s, PER_MINUTE);
                     done += 1;
                 }
@@ -112,10 +114,10 @@ mod tests {
     fn fight_is_slowed_down_to_a_takeover_in_two_seconds_and_another_session_is_not() {
         let mut table = Takeovers::default();
         assert_eq!(fight(&mut table, 1, 100..101), PER_MINUTE);
-        assert!(table.refuses(1, 101, PER_MINUTE).is_some());
-        assert_eq!(table.refuses(2, 101, PER_MINUTE), None);
+        assert!(table.check_refusal(1, 101, PER_MINUTE).is_some());
+        assert_eq!(table.check_refusal(2, 101, PER_MINUTE), None);
         assert_eq!(
-            table.refuses(1, 102, PER_MINUTE),
+            table.check_refusal(1, 102, PER_MINUTE),
             None,
             "a second has passed"
         );
@@ -127,11 +129,11 @@ mod tests {
     fn takeovers_that_are_rare_enough_are_never_refused() {
         let mut table = Takeovers::default();
         for now_s in (0..6_000).step_by(10) {
-            assert_eq!(table.refuses(1, now_s, PER_MINUTE), None);
+            assert_eq!(table.check_refusal(1, now_s, PER_MINUTE), None);
             table.note(1, now_s, PER_MINUTE);
         }
         table.note(1, 6_000, 0);
-        assert_eq!(table.refuses(1, 6_000, 0), None, "0 is no limit");
+        assert_eq!(table.check_refusal(1, 6_000, 0), None, "0 is no limit");
     }
 
     #[test]
@@ -139,7 +141,7 @@ mod tests {
         let mut table = Takeovers::default();
         fight(&mut table, 1, 100..101);
         let named = (101..131).filter_map(|now_s| {
-            let refused = table.refuses(1, now_s, PER_MINUTE);
+            let refused = table.check_refusal(1, now_s, PER_MINUTE);
             table.note(1, now_s, PER_MINUTE);
             refused
         });
@@ -153,7 +155,10 @@ mod tests {
         table.forget_old(131 + 71, PER_MINUTE);
         assert_eq!(table.bytes(), 0);
         fight(&mut table, 1, 300..301);
-        assert_eq!(table.refuses(1, 301, PER_MINUTE), Some(IsFirst(false)));
+        assert_eq!(
+            table.check_refusal(1, 301, PER_MINUTE),
+            Some(IsFirst(false))
+        );
     }
 
     #[test]

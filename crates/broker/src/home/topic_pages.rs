@@ -20,7 +20,7 @@ use crate::store::slab::NONE;
 
 impl Home {
     /// Reads the page of a topic. If the page cannot be read yet, returns the progress of the search.
-    pub(super) fn page(
+    pub(super) fn try_read_page(
         &mut self,
         id: u32,
         ask: &Attach,
@@ -34,8 +34,8 @@ impl Home {
         let rule = rules.get(row.rule);
         let log = &mut self.logs.partitions[partition_index].log;
         let (chain, are_all_removed) =
-            log.remove_expired(row.log, rule.log_age_s, now.unix_s, limit);
-        row.log = chain;
+            log.remove_expired(row.chain, rule.log_age_s, now.unix_s, limit);
+        row.chain = chain;
         if !are_all_removed {
             return Err(progress.into());
         }
@@ -46,7 +46,7 @@ impl Home {
             // The subscriber wants latest values, so a value that was replaced by a newer one is no loss.
             (start.gap, start.has_position) = (false, false);
         }
-        let last = self.topics.rows.get(id).last();
+        let last = self.topics.rows.get(id).last_offset();
         let log = &mut self.logs.partitions[partition_index].log;
         let last_lost = log.last_lost_offset(chain).unwrap_or(last);
         let is_short = start.has_position && start.offset < last_lost;
@@ -58,7 +58,7 @@ impl Home {
                 return Err(SearchProgress::Found(PageStart { offset, ..start }).into());
             }
         };
-        let bytes = self.first_bytes(id, ask, first_entry);
+        let bytes = self.first_message_bytes(id, ask, first_entry);
         if self.page_queue.must_wait_as_large(bytes, context.lanes) {
             return Err(DeferredPage {
                 progress,
@@ -93,8 +93,8 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Page {
         let (chain, last) = (
-            self.topics.rows.get(id).log,
-            self.topics.rows.get(id).last(),
+            self.topics.rows.get(id).chain,
+            self.topics.rows.get(id).last_offset(),
         );
         let partition_index = self.topic_partition_index(id);
         let retained = if ask.retained && !keeps_latest {
@@ -161,7 +161,7 @@ impl Home {
         limit: usize,
     ) -> Result<PageStart, SearchProgress> {
         let row = self.topics.rows.get(id);
-        let (chain, last) = (row.log, row.last());
+        let (chain, last) = (row.chain, row.last_offset());
         let partition = &self.logs.partitions[self.logs.partition_index_of(row)];
         let log = &partition.log;
         let last_lost = log.last_lost_offset(chain).unwrap_or(last);
@@ -206,7 +206,7 @@ impl Home {
     }
 
     /// Bytes of the larger of the page's first message and the topic's retained message.
-    fn first_bytes(&self, id: u32, ask: &Attach, first_entry: u32) -> usize {
+    fn first_message_bytes(&self, id: u32, ask: &Attach, first_entry: u32) -> usize {
         let log = &self.logs.partitions[self.topic_partition_index(id)].log;
         let first = match first_entry {
             NONE => 0,
@@ -219,18 +219,18 @@ impl Home {
 
 impl Logs {
     /// The page for a subscriber to a topic that has no row at this home.
-    pub(super) fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
-        let floor = self.forgotten_max(name, rules.number_for(name), rules);
-        let lost = match ask.since {
-            Since::At(seen) => seen.epoch != self.epoch || seen.offset < floor,
+    pub(super) fn empty_page(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
+        let forgotten_max = self.forgotten_max(name, rules.number_for(name), rules);
+        let has_loss = match ask.since {
+            Since::At(seen) => seen.epoch != self.epoch || seen.offset < forgotten_max,
             Since::Unknown | Since::Unreadable => true,
             _ => false,
         };
         Page {
-            head: floor,
+            head: forgotten_max,
             epoch: self.epoch,
             at_head: true,
-            gap: lost,
+            gap: has_loss,
             is_next_page: true,
             ..Page::default()
         }

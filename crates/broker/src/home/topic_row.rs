@@ -29,10 +29,10 @@ pub(super) struct TopicRow {
     next: u32,
     pub name: Blob,
     last: Slotted,
-    pub log: u32,
+    pub chain: u32,
     /// The carrier's row for the topic, or the number of a set of carriers ([`HAS_CARRIER_SET`]).
     pub carrier: u32,
-    pub touched_s: u32,
+    pub last_used_s: u32,
     pub shard: ShardId,
     pub serial: u16,
     pub subscribers: u16,
@@ -49,9 +49,9 @@ impl SlabRow for TopicRow {
             next,
             name: Blob::NONE,
             last: Slotted::default(),
-            log: NONE,
+            chain: NONE,
             carrier: NONE,
-            touched_s: 0,
+            last_used_s: 0,
             shard: 0,
             serial: 0,
             subscribers: 0,
@@ -74,17 +74,17 @@ chained!(TopicRow);
 
 impl TopicRow {
     /// The offset of the topic's last message or deletion; before the first message, the floor of its slot.
-    pub fn last(&self) -> u64 {
+    pub fn last_offset(&self) -> u64 {
         self.last.offset()
     }
-    pub fn set_last(&mut self, offset: u64) {
+    pub fn set_last_offset(&mut self, offset: u64) {
         self.last = Slotted::new(self.slot(), offset);
     }
     pub fn slot(&self) -> u8 {
         self.last.slot()
     }
     pub fn set_slot(&mut self, slot: u8) {
-        self.last = Slotted::new(slot, self.last());
+        self.last = Slotted::new(slot, self.last_offset());
     }
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0

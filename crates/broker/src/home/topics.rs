@@ -28,7 +28,7 @@ pub(crate) struct TopicTable {
     /// The maximum number of topics of this home.
     pub(super) topics_max: usize,
     /// By row: the client that created the topic, if the table was more than half full at that time.
-    pub(super) makers: Holders,
+    pub(super) creators: Holders,
     /// The topics of records in flight.
     pub(super) reservations: Reservations,
     pub(super) admission: Admission,
@@ -52,7 +52,7 @@ impl TopicTable {
             idle_topics: IdleTopics::new(rules),
             planned_rules: None,
             topics_max,
-            makers: Holders::default(),
+            creators: Holders::default(),
             reservations: Reservations::default(),
             admission,
             seed,

@@ -52,15 +52,15 @@ impl Unreleased {
 
     /// The slots of the messages that a release of `key` releases. With the packet id 0, these are all messages of the session.
     pub fn slots_of(&self, key: SessionKey) -> Vec<u8> {
-        let all = self.keys.range(released_by(key));
+        let all = self.keys.range(keys_of_release(key));
         all.map(|(_, slot)| *slot).collect()
     }
 
     /// Applies a release from the partition whose slots satisfy `is_here`.
     pub fn release(&mut self, key: SessionKey, is_here: impl Fn(u8) -> bool) {
-        let all = self.keys.range(released_by(key));
-        let here = all.filter(|(_, slot)| is_here(*slot));
-        for key in here.copied().collect::<Vec<_>>() {
+        let all = self.keys.range(keys_of_release(key));
+        let released = all.filter(|(_, slot)| is_here(*slot));
+        for key in released.copied().collect::<Vec<_>>() {
             self.keys.remove(&key);
         }
     }
@@ -74,9 +74,9 @@ impl Unreleased {
         })
     }
 
-    /// Drops the keys of all sessions for which `keeps` returns false.
-    pub fn retain(&mut self, keeps: impl Fn(Party) -> bool) {
-        self.keys.retain(|(key, _)| keeps(key.session));
+    /// Drops the keys of all sessions for which `is_kept` returns false.
+    pub fn retain(&mut self, is_kept: impl Fn(Party) -> bool) {
+        self.keys.retain(|(key, _)| is_kept(key.session));
     }
 
     /// Writes the keys after this one (`None`: all). Returns where to continue, if any are left.
@@ -85,25 +85,25 @@ impl Unreleased {
         after: Option<KeyInSlot>,
         block: &mut Block<'_>,
     ) -> Option<Option<KeyInSlot>> {
-        let mut last = after;
-        let is_left = |placed: &KeyInSlot| after.is_none_or(|after| *placed > after);
-        for placed in self.keys.iter().filter(|it| is_left(it)) {
-            let (key, slot) = placed;
+        let mut last_saved = after;
+        let is_unsaved = |placed: &KeyInSlot| after.is_none_or(|after| *placed > after);
+        for entry in self.keys.iter().filter(|it| is_unsaved(it)) {
+            let (key, slot) = entry;
             if block.is_full() {
-                return Some(last);
+                return Some(last_saved);
             }
             let mut out = block.record(kind::UNRELEASED);
             out.word(key.session.number());
             out.number(key.packet_id.into());
             out.byte(*slot);
-            last = Some(*placed);
+            last_saved = Some(*entry);
         }
         None
     }
 }
 
 /// The keys that a release of `key` releases.
-fn released_by(key: SessionKey) -> core::ops::RangeInclusive<KeyInSlot> {
+fn keys_of_release(key: SessionKey) -> core::ops::RangeInclusive<KeyInSlot> {
     let last = match key.packet_id {
         0 => SessionKey {
             packet_id: u16::MAX,

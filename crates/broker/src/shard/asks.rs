@@ -200,7 +200,7 @@ impl Shard {
                 begins,
             } => {
                 if begins.is_some() {
-                    self.sessions.claim_committed(&client);
+                    self.sessions.note_claim_committed(&client);
                 }
                 let claim = Claim {
                     shard: from,
@@ -307,7 +307,7 @@ fn carry_out_at_home(
             hash,
             topic,
             serial,
-        } => home.leave_topic(from, hash, topic, serial, now),
+        } => home.remove_subscriber(from, hash, topic, serial, now),
         Ask::Topic {
             hash, name, answer, ..
         } => {
@@ -334,16 +334,16 @@ fn carry_out_at_home(
                 party: *party,
                 is_new: *is_new_subscriber,
             };
-            home.group_join(&join, lanes);
+            home.join_group(&join, lanes);
         }
         &Ask::GroupCredit {
             group,
             to,
             partition,
             offset,
-        } => home.group_credit(from, group, to, (partition, offset)),
-        Ask::LeaveGroup(leave) => home.group_leave(from, leave),
-        Ask::ReleaseGroup { name, filter } => home.subscriptions.group_release(filter, name),
+        } => home.return_group_credit(from, group, to, (partition, offset)),
+        Ask::LeaveGroup(leave) => home.leave_group(from, leave),
+        Ask::ReleaseGroup { name, filter } => home.subscriptions.remove_group_session(filter, name),
         Ask::Publish { .. }
         | Ask::SessionOpen { .. }
         | Ask::SessionClose(_)
@@ -362,7 +362,7 @@ fn carry_out_at_home(
         }
         Ask::Unfollow(to) => home.remove_follower(from, *to),
         Ask::Presence(ask, text) => {
-            home.presence_ask(from, *ask, text.in_bytes(bytes), (rules, now), lanes);
+            home.handle_presence_ask(from, *ask, text.in_bytes(bytes), (rules, now), lanes);
         }
     }
 }

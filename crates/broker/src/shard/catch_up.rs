@@ -12,7 +12,7 @@
 
 use crate::budget::admission::HEARTBEAT_GAP_S;
 use crate::commit::record::Note;
-use crate::home::qos_retention::EVERYTHING;
+use crate::home::qos_retention::ALL_TOPICS;
 use crate::shard::Shard;
 use crate::shard::cluster::NodeContext;
 use crate::shard::cluster_view::{ReadTo, kind_bit};
@@ -65,12 +65,12 @@ impl NodeContext<'_> {
             if !cluster.keeps_everything {
                 (cluster.keeps_everything, cluster.unneeded_from) = (true, None);
                 self.home
-                    .count_qos_subscription(0, EVERYTHING, true, ctx.now);
+                    .count_qos_subscription(0, ALL_TOPICS, true, ctx.now);
             }
         } else if cluster.keeps_everything && interruptions.is_over(newest, ctx.world.homes) {
             (cluster.keeps_everything, cluster.unneeded_from) = (false, Some(0));
             self.home
-                .count_qos_subscription(0, EVERYTHING, false, ctx.now);
+                .count_qos_subscription(0, ALL_TOPICS, false, ctx.now);
         }
     }
 

@@ -240,7 +240,7 @@ impl NodeContext<'_> {
     /// Writes a mark if subscriptions wait for positions that this node has not reached. All records that other nodes have read come before
     /// the mark. So when this node reads the mark, it has reached every position that exists, and the other subscriptions get a gap.
     fn write_mark_for_pages(&mut self, at: usize) {
-        let Some(waits) = self.home.waits_for_log(at) else {
+        let Some(waits) = self.home.newest_future_page(at) else {
             return;
         };
         let partition = &mut self.cluster.partitions[at];

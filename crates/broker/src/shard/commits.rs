@@ -184,7 +184,7 @@ impl Shard {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
-        home.make_room_for_others();
+        home.evict_excess_topic();
         if is_own
             && let Ok(Some((_, note))) = Note::decode(bytes)
             && let Some(mut node) = self.node_context()

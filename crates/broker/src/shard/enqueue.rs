@@ -159,7 +159,7 @@ fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> 
         }
         Ask::LeaveGroup(leave) => {
             let subscriptions = &home?.subscriptions;
-            let (filter, _) = subscriptions.share_of(leave.group)?;
+            let (filter, _) = subscriptions.group_filter_and_name(leave.group)?;
             scope_of_filter(ctx, filter)
         }
         Ask::Attach(_, name) | Ask::Topic { name, .. } => {

@@ -17,7 +17,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::world::World;
 use crate::home::Home;
-use crate::home::qos_retention::EVERYTHING;
+use crate::home::qos_retention::ALL_TOPICS;
 use crate::home::sessions::SessionsAtHome;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::shard::Shard;
@@ -93,7 +93,7 @@ impl Restored {
         self.local_state = false;
         if self.world.recovers_sessions() {
             self.home
-                .count_qos_subscription(0, EVERYTHING, true, self.now);
+                .count_qos_subscription(0, ALL_TOPICS, true, self.now);
         }
         self
     }
@@ -222,7 +222,7 @@ impl Restored {
             }
             kind::SESSION => (self.sessions).restore(from, origin, world, now, reader.age_s),
             kind::RETIRED_TOKEN => (self.sessions).restore_retired(from, origin, world),
-            kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reader.partition),
+            kind::NO_SESSION => (self.sessions).restore_empty_row(from, origin, reader.partition),
             kind::END => {
                 reader.is_complete = true;
                 match from.number()? == reader.records {
@@ -251,7 +251,7 @@ impl Restored {
     /// The last snapshot is not complete.
     pub fn finish(mut self) -> Result<Restored, Damaged> {
         self.end_snapshot()?;
-        self.sessions.close_gaps();
+        self.sessions.free_empty_rows();
         self.home
             .finish_restore(&self.newest_removed, &self.world.rules, self.now);
         self.newest_removed = Vec::new();
@@ -266,7 +266,7 @@ impl Shard {
         if let Some(home) = &mut self.home
             && ctx.world.recovers_sessions()
         {
-            home.count_qos_subscription(0, EVERYTHING, true, ctx.now);
+            home.count_qos_subscription(0, ALL_TOPICS, true, ctx.now);
         }
     }
 
@@ -275,7 +275,7 @@ impl Shard {
     pub(super) fn release_sessions_at_start(&mut self, at: usize, unix_s: u32) {
         let ctx = &self.front.clients.ctx;
         let (world, now) = (ctx.world.clone(), Now { unix_s, ..ctx.now });
-        let invalid = self.sessions.release_held_at(at, &world, now);
+        let invalid = self.sessions.release_held_of_partition(at, &world, now);
         self.front.clients.meter.stats.closed[Closed::Broken as usize] += u64::from(invalid);
     }
 
@@ -290,7 +290,7 @@ impl Shard {
     /// Adds the needs of the restored sessions. Called after the last batch.
     pub fn add_session_needs(&mut self, needs: &mut SessionNeeds) {
         self.apply_rest_of_sessions();
-        for session in self.sessions.stored() {
+        for session in self.sessions.stored_states() {
             let needed = subscriptions(session).filter(StoredSubscription::needs_log);
             needs
                 .filters
@@ -346,8 +346,8 @@ impl Shard {
                 }
             }
         }
-        home.subscriptions.forget_group_positions();
-        home.count_qos_subscription(0, EVERYTHING, false, now);
+        home.subscriptions.drop_positions_of_ended_groups();
+        home.count_qos_subscription(0, ALL_TOPICS, false, now);
         home.drop_unneeded(&world.rules, now);
     }
 

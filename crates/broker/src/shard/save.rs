@@ -22,7 +22,7 @@ impl Shard {
         let home = home.expect("only homes have something");
         let saving = self.snapshot_writer.get_or_insert_with(|| {
             let session_bytes = self.sessions.saved_bytes();
-            home.shrink(bytes_max.saturating_sub(session_bytes), rules, now);
+            home.shrink_for_snapshot(bytes_max.saturating_sub(session_bytes), rules, now);
             Box::new(SnapshotWriter::new(head))
         });
         let block = saving.next(home, &self.sessions, rules);

@@ -145,7 +145,7 @@ impl Shard {
             && self.sessions.claims_in_flight(client) > 1
         {
             // The other claims in flight are newer, and would take effect before a new record of this one.
-            self.sessions.claim_committed(client);
+            self.sessions.note_claim_committed(client);
             let lanes = &mut self.front.subs.lanes;
             return refuse_session(lanes, from, *to, ReasonCode::SERVER_BUSY);
         }
@@ -219,7 +219,10 @@ impl Shard {
             // The record of the claim replaces the will. If the claim begins a new session, it is recorded again.
             return self.release_tokens(tokens);
         }
-        let change = match (self.sessions.recorded((hash, name), ctx.now), session) {
+        let change = match (
+            self.sessions.record_of_terms((hash, name), ctx.now),
+            session,
+        ) {
             (Some((patch, terms)), _) => ChangeAtHome::Terms(patch, terms),
             (None, Some(session)) if !self.sessions.has(hash, name) => {
                 ChangeAtHome::End(session.token)
@@ -264,7 +267,7 @@ impl Shard {
 
     /// Records that this process has begun, where connections of the process before held sessions. Called once a second.
     pub(super) fn record_starts(&mut self) {
-        for at in self.sessions.with_unrecorded_start() {
+        for at in self.sessions.partitions_with_unrecorded_start() {
             self.record_start(at);
         }
     }

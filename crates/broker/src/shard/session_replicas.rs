@@ -179,7 +179,8 @@ impl Shard {
     ) {
         let holder = to.connection();
         let lanes = &mut self.front.subs.lanes;
-        let Some((id, session, claim)) = self.sessions.hold(client, (from, holder)) else {
+        let Some((id, session, claim)) = self.sessions.give_to_holder(client, (from, holder))
+        else {
             return refuse_session(lanes, from, to, ReasonCode::SERVER_UNAVAILABLE);
         };
         let is_new = token_of(&session.state.bytes) == token;
@@ -218,7 +219,7 @@ impl Shard {
             let (hash, _) = ctx.hash_and_home_of(record.name);
             let per_minute = world.settings.mqtt.takeovers_per_minute;
             self.sessions.note_takeover(hash, ctx.now, per_minute);
-            self.front.clients.meter.stats.takeovers += u64::from(after.fenced.is_some());
+            self.front.clients.meter.stats.takeovers += u64::from(after.fenced_holder.is_some());
         }
         count_held_bytes(&mut self.front.clients, &self.sessions);
         let is_void = after.is_void;
@@ -255,13 +256,13 @@ impl Shard {
         }
         let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
         let (work, ctx) = (&clients.meter.work, &clients.ctx);
-        if let Some((shard, conn)) = after.fenced {
+        if let Some((shard, conn)) = after.fenced_holder {
             lanes.tell(shard, Tell::SessionTaken(conn));
         }
-        if let Some(state) = &after.needs {
+        if let Some(state) = &after.newly_needed {
             count_stored_needs(lanes, work, ctx, state);
         }
-        if let Some(state) = &after.needed {
+        if let Some(state) = &after.no_longer_needed {
             release_needs(lanes, work, ctx, state);
         }
     }
@@ -272,7 +273,7 @@ impl Shard {
         let now = self.front.clients.ctx.now;
         let world = self.front.clients.ctx.world.clone();
         while self.has_session_due()
-            && let Some(at) = self.sessions.due_at(now)
+            && let Some(at) = self.sessions.due_partition(now)
         {
             self.front.clients.meter.work.steps.add(1);
             match self.sessions.next_due_in_log(at, now, &world.admission) {

@@ -12,7 +12,7 @@ use crate::budget::account::MemoryPart;
 use crate::budget::admission::{Client, Party};
 use crate::client::asking::publish;
 use crate::client::relief::has_memory_for_absent;
-use crate::home::sessions::{Claim, Closing, Opening, SessionsAtHome};
+use crate::home::sessions::{Claim, CloseOutcome, OpenOutcome, SessionsAtHome};
 use crate::home::takeovers::IsFirst;
 use crate::mail::message::{DedupKey, Publish};
 use crate::mail::session::Will;
@@ -39,15 +39,15 @@ impl Shard {
                 let admission = &clients.ctx.world.admission;
                 sessions.open(client, claim, admission, clients.ctx.now)
             }
-            false => Opening::Full,
+            false => OpenOutcome::Full,
         };
-        if matches!(opening, Opening::Claimed { .. }) {
+        if matches!(opening, OpenOutcome::Claimed { .. }) {
             let (now, mqtt) = (clients.ctx.now, &clients.ctx.world.settings.mqtt);
             sessions.note_takeover(client.0, now, mqtt.takeovers_per_minute);
             clients.meter.stats.takeovers += 1;
         }
         count_sessions(clients, sessions, before);
-        let is_refused = matches!(opening, Opening::Full);
+        let is_refused = matches!(opening, OpenOutcome::Full);
         let will = answer_claim(clients, &mut front.subs, (shard, to), owner, opening);
         self.publish_will_once(client.1.into(), None, will);
         if let Some(token) = token.filter(|_| is_refused) {
@@ -99,9 +99,9 @@ impl Shard {
         let closing = sessions.close(session, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
         match closing {
-            Closing::Done(will) => self.publish_will_once(name, recorded, will),
-            Closing::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
-            Closing::Next(claim, opening) => {
+            CloseOutcome::Done(will) => self.publish_will_once(name, recorded, will),
+            CloseOutcome::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
+            CloseOutcome::Next(claim, opening) => {
                 let to = (claim.shard, claim.to);
                 let will = answer_claim(clients, subs, to, claim.owner, opening);
                 self.publish_will_once(name, None, will);
@@ -114,7 +114,7 @@ impl Shard {
         if self.front.clients.ctx.world.replicates_sessions() {
             return self.end_replicated_sessions();
         }
-        while let Some(at) = self.sessions.due_at(self.front.clients.ctx.now) {
+        while let Some(at) = self.sessions.due_partition(self.front.clients.ctx.now) {
             let Front { clients, subs, .. } = &mut self.front;
             clients.meter.work.steps.add(1);
             let recorded: Option<Box<[u8]>> = match clients.ctx.world.records_sessions() {
@@ -190,10 +190,10 @@ fn answer_claim(
     subs: &mut Subscriptions,
     (shard, to): (ShardId, ReplyTo),
     owner: Client,
-    opening: Opening,
+    opening: OpenOutcome,
 ) -> Option<Box<Will>> {
     match opening {
-        Opening::Opened {
+        OpenOutcome::Opened {
             id,
             kept,
             ended,
@@ -214,7 +214,7 @@ fn answer_claim(
             subs.lanes.tell(shard, Tell::Session(to, given));
             will
         }
-        Opening::Claimed { holder, superseded } => {
+        OpenOutcome::Claimed { holder, superseded } => {
             if let Some((shard, holder)) = holder {
                 subs.lanes.tell(shard, Tell::SessionTaken(holder));
             }
@@ -223,7 +223,7 @@ fn answer_claim(
             }
             None
         }
-        Opening::Full => {
+        OpenOutcome::Full => {
             refuse_session(&mut subs.lanes, shard, to, ReasonCode::QUOTA_EXCEEDED);
             None
         }
@@ -244,7 +244,7 @@ fn end_due_session(
 ) -> (Option<Box<Will>>, LeftSession) {
     let before = sessions.len();
     let admission = &clients.ctx.world.admission;
-    let Some((will, ended)) = sessions.end_due(at, admission, clients.ctx.now) else {
+    let Some((will, ended)) = sessions.take_due(at, admission, clients.ctx.now) else {
         let (token, has_ended) = (0, false);
         return (None, LeftSession { token, has_ended });
     };

@@ -116,7 +116,7 @@ impl Shadow {
     pub fn ask(&mut self, limit: usize) -> Option<Control> {
         let asked = self.next_topic_row;
         let home = self.home();
-        let (found, next) = home.topics.names(asked, limit);
+        let (found, next) = home.topics.topics_from(asked, limit);
         let names: Vec<Box<[u8]>> = found.iter().map(|(_, name)| (*name).into()).collect();
         let rows = found.iter().map(|(id, _)| *id).collect();
         let sequence = home.logs.sequence(0);

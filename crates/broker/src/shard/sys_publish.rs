@@ -52,7 +52,7 @@ fn publish_if_watched(
     if home_shard != clients.ctx.own_shard {
         return;
     }
-    let is_watched = home.is_watched(hash, name.as_bytes(), &subs.matching);
+    let is_watched = home.has_any_subscriber(hash, name.as_bytes(), &subs.matching);
     let was_watched = sys.replace_watched(topic_index, is_watched);
     if is_watched && (is_due || !was_watched) {
         let totals = &clients.ctx.world.admission.totals;

@@ -108,7 +108,7 @@ impl Shard {
                     (WillOutcome::Published, _) => false,
                     // If it is unknown, the log has stored the message too late, so the message is void at all nodes.
                     (_, Some(retired)) => {
-                        self.sessions.retired_will_refused(retired, now);
+                        self.sessions.note_retired_will_refused(retired, now);
                         true
                     }
                     (_, None) => (self.sessions).keep_refused_will(session, published.will, now),
@@ -135,7 +135,7 @@ impl Shard {
             }
         }
         if begins_again {
-            self.sessions.begin_again();
+            self.sessions.restart_steward_work();
         }
     }
 }

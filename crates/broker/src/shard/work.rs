@@ -48,7 +48,8 @@ impl Shard {
             more |= self.drop_some_unneeded();
             if let Some(home) = &mut self.home {
                 let front = &mut self.front;
-                more |= home.read_next(&mut home_context(&mut front.subs, &front.clients.ctx));
+                more |=
+                    home.read_queued_page(&mut home_context(&mut front.subs, &front.clients.ctx));
             }
             more |= self.front.resume_next_connection(&mut self.home, io);
             if !more || self.front.clients.meter.work.is_half_spent() {

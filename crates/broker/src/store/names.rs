@@ -129,8 +129,11 @@ mod tests {
             assert_eq!(names.get(rows.get(*id).name), text);
         }
         // Nothing was inserted after the last removals, so the arena is not compacted yet, and this much more may be reserved.
-        let most = 2 * (names.bytes() + Blobs::SPARE_BYTES) + MANY * 256;
+        let reserved_max = 2 * (names.bytes() + Blobs::SPARE_BYTES) + MANY * 256;
         let reserved = names.reserved_bytes();
-        assert!(reserved <= most, "{reserved} bytes, and not {most}");
+        assert!(
+            reserved <= reserved_max,
+            "{reserved} bytes, and not {reserved_max}"
+        );
     }
 }

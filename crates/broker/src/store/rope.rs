@@ -112,34 +112,36 @@ impl Rope {
     }
 
     fn for_each_part<'a>(&'a self, mut visit: impl FnMut(OutputPart<'a>)) {
-        let mut at = 0;
+        let mut position = 0;
         for (slice_start, slice) in &self.shared_slices {
-            if *slice_start > at {
-                visit(OutputPart::Bytes(&self.own[at..*slice_start]));
+            if *slice_start > position {
+                visit(OutputPart::Bytes(&self.own[position..*slice_start]));
             }
             visit(OutputPart::Shared(slice));
-            at = *slice_start;
+            position = *slice_start;
         }
-        if self.own.len() > at {
-            visit(OutputPart::Bytes(&self.own[at..]));
+        if self.own.len() > position {
+            visit(OutputPart::Bytes(&self.own[position..]));
         }
     }
 
     /// Calls `visit` with the parts of the bytes `from..to`.
     fn for_each_part_of(&self, from: usize, to: usize, mut visit: impl FnMut(RopePart<'_>)) {
-        let mut at = 0;
+        let mut position = 0;
         self.for_each_part(|part| {
             let len = part.as_ref().len();
-            let (start, end) = (from.max(at), to.min(at + len));
+            let (start, end) = (from.max(position), to.min(position + len));
             if start < end {
                 visit(match part {
-                    OutputPart::Bytes(bytes) => RopePart::Own(&bytes[start - at..end - at]),
-                    OutputPart::Shared(slice) => {
-                        RopePart::Shared(slice.first(end - at).without_first(start - at))
+                    OutputPart::Bytes(bytes) => {
+                        RopePart::Own(&bytes[start - position..end - position])
                     }
+                    OutputPart::Shared(slice) => RopePart::Shared(
+                        slice.first(end - position).without_first(start - position),
+                    ),
                 });
             }
-            at += len;
+            position += len;
         });
     }
 

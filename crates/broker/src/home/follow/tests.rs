@@ -178,7 +178,7 @@ impl Fixture {
                     let (topic, shard) = self.subscribers.swap_remove(which);
                     let hash = self.home.topics.hash_of(name(topic).as_bytes());
                     self.home
-                        .leave_topic(shard, hash, topic as u32, 1, self.now);
+                        .remove_subscriber(shard, hash, topic as u32, 1, self.now);
                     if !self.subscribers.iter().any(|(other, _)| *other == topic) {
                         self.left_s.insert(name(topic), self.now.s);
                     }

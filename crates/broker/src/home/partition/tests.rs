@@ -199,7 +199,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
         party: Party::of_address(Client::NOBODY),
         is_new: true,
     };
-    home.group_join(&join, lanes);
+    home.join_group(&join, lanes);
     let mut published = BTreeSet::new();
     // Publishes the first message of each partition, while no member has credit.
     for partition in (0..PARTITIONS).rev() {
@@ -212,9 +212,9 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     let mut given = BTreeSet::new();
     for credit in [5, 5, 50] {
         for _ in 0..credit {
-            fixture.home.group_credit(0, 1, to, (0, 0));
+            fixture.home.return_group_credit(0, 1, to, (0, 0));
         }
-        while fixture.with(Home::read_next) {}
+        while fixture.with(Home::read_queued_page) {}
     }
     let (tells, frames) = fixture.lanes.take_own_tells().expect("messages");
     for tell in &tells {

@@ -52,37 +52,37 @@ impl PageSource<'_> {
         watcher: &mut Watcher,
         (leaves, forgotten_until): (&VecDeque<Leave>, u64),
     ) -> Option<PresencePage> {
-        if watcher.left < forgotten_until {
-            (watcher.joined, watcher.left) = (0, self.last_change);
+        if watcher.leaves_until < forgotten_until {
+            (watcher.joins_until, watcher.leaves_until) = (0, self.last_change);
         }
         let mut page = PresencePage {
             counts: self.topic.counts(),
-            resets: core::mem::take(&mut watcher.begins),
+            resets: core::mem::take(&mut watcher.begins_snapshot),
             ..PresencePage::default()
         };
         let is_due = core::mem::take(&mut watcher.is_due);
-        let first = leaves.partition_point(|gone| gone.number <= watcher.left);
+        let first = leaves.partition_point(|gone| gone.number <= watcher.leaves_until);
         for (count, gone) in leaves.range(first..).enumerate() {
             if count >= LEAVES_PER_PAGE || page.changes.len() >= BYTES_PER_PAGE {
                 page.more = true;
                 break;
             }
-            watcher.left = gone.number;
-            if gone.row.id <= watcher.joined {
+            watcher.leaves_until = gone.number;
+            if gone.row.id <= watcher.joins_until {
                 page.changes.push(&PresenceChange::Leave(gone.row.member()));
             }
         }
         if !page.more {
-            watcher.left = self.last_change;
-            watcher.joined = self.push_members(watcher.joined, JOINS_PER_PAGE, &mut page);
+            watcher.leaves_until = self.last_change;
+            watcher.joins_until = self.push_members(watcher.joins_until, JOINS_PER_PAGE, &mut page);
         }
         if !page.more {
-            watcher.joined = self.last_change;
-            page.completes = !core::mem::replace(&mut watcher.is_whole, true);
+            watcher.joins_until = self.last_change;
+            page.completes = !core::mem::replace(&mut watcher.has_whole_snapshot, true);
         }
         page.position = PresencePosition {
             table: self.table,
-            change: watcher.left,
+            change: watcher.leaves_until,
         };
         let is_news = !page.changes.is_empty()
             || page.resets

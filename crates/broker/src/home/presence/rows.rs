@@ -85,8 +85,8 @@ impl MemberRow {
 }
 
 /// The hash needs no key, since clients do not choose the row numbers of a server.
-pub(super) fn hash_of_member(topic: u32, at: MemberConn) -> u32 {
-    let conn = at.conn.token() ^ u64::from(at.shard) << 48;
+pub(super) fn hash_of_member(topic: u32, conn: MemberConn) -> u32 {
+    let conn = conn.conn.token() ^ u64::from(conn.shard) << 48;
     let mixed = (conn ^ u64::from(topic) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 32) as u32 ^ topic.wrapping_mul(0x85EB_CA6B)
 }

@@ -83,7 +83,7 @@ impl Known {
 /// Sends each watcher at most one page.
 fn tell(presence: &mut Presence, known: &mut BTreeMap<u32, Known>) -> usize {
     let mut pages = Vec::new();
-    while presence.tell(0, 3, |_, to, page| pages.push((to, page))) > 0 {}
+    while presence.send_news(0, 3, |_, to, page| pages.push((to, page))) > 0 {}
     for (to, page) in &pages {
         known.entry(to.slot).or_default().take(page);
     }
@@ -95,14 +95,14 @@ fn counts(presence: &Presence) -> PresenceCounts {
 }
 
 fn watch(presence: &mut Presence, slot: u32, from: Option<PresencePosition>) {
-    presence.watch(TOPIC, (0, to(slot)), from, 0);
+    presence.add_watcher(TOPIC, (0, to(slot)), from, 0);
 }
 
 /// The number of changes in the watcher's next page; `None` if it gets no page.
 fn next_changes(presence: &mut Presence, slot: u32) -> Option<usize> {
-    presence.is_ready(TOPIC, 0, to(slot), 0);
+    presence.note_ready(TOPIC, 0, to(slot), 0);
     let mut changes = None;
-    presence.tell(0, 99, |_, _, page| {
+    presence.send_news(0, 99, |_, _, page| {
         changes = Some(page.changes.iter().count())
     });
     changes
@@ -176,16 +176,16 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                 }
                 9 => {
                     s += random(4) as u32;
-                    while presence.end_absent(now(s), 1 + random(3) as usize) {}
+                    while presence.remove_absent(now(s), 1 + random(3) as usize) {}
                     away.retain(|_, (_, end)| *end > s);
-                    while presence.end_unwatched(now(s), 1) {}
+                    while presence.forget_unwatched(now(s), 1) {}
                 }
                 10 => {
                     let slot = 900_000 + random(4) as u32;
                     match known.contains_key(&slot) {
                         true => {
                             // It comes back, with its position or without one.
-                            presence.unwatch(TOPIC, 0, to(slot), now(s));
+                            presence.remove_watcher(TOPIC, 0, to(slot), now(s));
                             let known = known.get_mut(&slot).unwrap();
                             let from = (known.is_whole && random(4) > 0).then_some(known.position);
                             watch(&mut presence, slot, from);
@@ -196,7 +196,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                 }
                 _ => {
                     let some = known.keys().copied().filter(|_| random(2) == 0);
-                    some.for_each(|slot| presence.is_ready(TOPIC, 0, to(slot), 0));
+                    some.for_each(|slot| presence.note_ready(TOPIC, 0, to(slot), 0));
                     tell(&mut presence, &mut known);
                 }
             }
@@ -218,7 +218,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
             let slots: Vec<u32> = known.keys().copied().collect();
             slots
                 .iter()
-                .for_each(|slot| presence.is_ready(TOPIC, 0, to(*slot), 0));
+                .for_each(|slot| presence.note_ready(TOPIC, 0, to(*slot), 0));
             if tell(&mut presence, &mut known) == 0 {
                 break;
             }
@@ -228,33 +228,33 @@ fn watchers_end_at_the_true_members_whatever_happens() {
             users.sort();
             assert_eq!(users, all, "seed {seed}, watcher {slot}");
             assert!(known.is_whole && known.counts == counts, "seed {seed}");
-            presence.unwatch(TOPIC, 0, to(*slot), now(s));
+            presence.remove_watcher(TOPIC, 0, to(*slot), now(s));
         }
         for slot in open.into_keys().chain(unlisted) {
             presence.leave(TOPIC, at(slot), 0, now(s));
         }
-        while presence.end_absent(now(s + 99), 9) {}
-        while presence.end_unwatched(now(s + 99), 1) {}
+        while presence.remove_absent(now(s + 99), 9) {}
+        while presence.forget_unwatched(now(s + 99), 1) {}
         let Presence {
             topics,
             members,
-            users,
+            members_by_user: users,
             leaving,
             leaving_users,
             leaving_topics,
-            watched,
-            due,
-            unwatched,
+            watched_topics: watched,
+            due_topics: due,
+            unwatched_topics: unwatched,
             ..
         } = &presence;
         assert_eq!((topics.len(), members.len(), watched.len()), (0, 0, 0));
         assert!(users.is_empty() && leaving.is_empty() && leaving_users.is_empty());
         assert!(leaving_topics.is_empty() && due.is_empty() && unwatched.is_empty());
-        assert_eq!(presence.watchers, 0);
+        assert_eq!(presence.watcher_count, 0);
         let bytes = (
             presence.text_bytes,
-            presence.order_bytes,
-            presence.gone_bytes,
+            presence.member_list_bytes,
+            presence.leave_bytes,
         );
         assert_eq!(bytes, (0, 0, 0), "seed {seed}");
     }
@@ -269,7 +269,7 @@ fn reload_shows_no_leave_and_no_join() {
     assert_eq!(next_changes(&mut presence, 9), Some(1));
     presence.leave(TOPIC, at(1), 15, now(2));
     presence.join(TOPIC, at(2), ann, MAX, now(10));
-    assert!(!presence.end_absent(now(100), 9));
+    assert!(!presence.remove_absent(now(100), 9));
     assert_eq!(next_changes(&mut presence, 9), None);
     assert_eq!(counts(&presence).clients, 1);
     // The new connection is the member now.
@@ -286,9 +286,9 @@ fn another_user_or_info_is_another_member() {
         presence.leave(TOPIC, at(1), 15, now(2));
         presence.join(TOPIC, at(2), other, MAX, now(3));
         assert_eq!(counts(&presence).clients, 2);
-        assert!(!presence.end_absent(now(17), 9));
+        assert!(!presence.remove_absent(now(17), 9));
         assert_eq!(counts(&presence).clients, 2, "15 s are not over");
-        presence.end_absent(now(18), 9);
+        presence.remove_absent(now(18), 9);
         assert_eq!(counts(&presence).clients, 1);
     }
 }
@@ -305,7 +305,7 @@ fn position_of_another_table_or_of_forgotten_changes_gets_a_snapshot() {
         let mut known = BTreeMap::new();
         watch(presence, 10, Some(from));
         tell(presence, &mut known);
-        presence.unwatch(TOPIC, 0, to(10), now(1));
+        presence.remove_watcher(TOPIC, 0, to(10), now(1));
         known[&10].snapshots
     };
     assert_eq!(snapshots(&mut presence, position), 0);
@@ -322,16 +322,16 @@ fn position_of_another_table_or_of_forgotten_changes_gets_a_snapshot() {
     watch(&mut presence, 11, None);
     let mut others = BTreeMap::new();
     while tell(&mut presence, &mut others) > 0 {
-        presence.is_ready(TOPIC, 0, to(11), 0);
+        presence.note_ready(TOPIC, 0, to(11), 0);
     }
     for slot in 2..2_000 {
         presence.leave(TOPIC, at(slot), 0, now(1));
     }
     assert_eq!(snapshots(&mut presence, position), 1, "forgotten");
     // The slow watcher gets a new snapshot too, since not all its missed changes are remembered.
-    presence.is_ready(TOPIC, 0, to(9), 0);
+    presence.note_ready(TOPIC, 0, to(9), 0);
     let known = known.get_mut(&9).unwrap();
-    presence.tell(0, 9, |_, to, page| {
+    presence.send_news(0, 9, |_, to, page| {
         if to.slot == 9 {
             known.take(&page);
         }
@@ -345,7 +345,7 @@ fn changes_within_the_interval_come_together() {
     let mut known = Known::default();
     watch(&mut presence, 9, None);
     let ms = 1_000_000;
-    presence.tell(5_000 * ms, 9, |_, _, page| known.take(&page));
+    presence.send_news(5_000 * ms, 9, |_, _, page| known.take(&page));
     let mut slot = 0;
     for at_ms in 5_000..6_000 {
         slot += 1;
@@ -353,12 +353,12 @@ fn changes_within_the_interval_come_together() {
         if slot % 2 == 0 {
             presence.leave(TOPIC, at(slot), 0, now(5));
         }
-        presence.is_ready(TOPIC, 0, to(9), at_ms * ms);
-        presence.tell(at_ms * ms, 9, |_, _, page| known.take(&page));
+        presence.note_ready(TOPIC, 0, to(9), at_ms * ms);
+        presence.send_news(at_ms * ms, 9, |_, _, page| known.take(&page));
         assert!(known.members.len() == slot as usize / 2 + 1 || presence.next_news_ns().is_some());
     }
     assert_eq!(known.pages, 10, "one each 100 ms");
-    presence.tell(6_200 * ms, 9, |_, _, page| known.take(&page));
+    presence.send_news(6_200 * ms, 9, |_, _, page| known.take(&page));
     assert_eq!(known.members.len(), 500);
     assert_eq!(
         known.changes, 500,
@@ -390,12 +390,12 @@ const MS: u64 = 1_000_000;
 fn tell_at(presence: &mut Presence, at_ms: u64, known: &mut BTreeMap<u32, Known>) {
     for _ in 0..9 {
         let mut slots = Vec::new();
-        presence.tell(at_ms * MS, 999, |_, to, page| {
+        presence.send_news(at_ms * MS, 999, |_, to, page| {
             known.entry(to.slot).or_default().take(&page);
             slots.push(to.slot);
         });
         for slot in slots {
-            presence.is_ready(TOPIC, 0, to(slot), at_ms * MS);
+            presence.note_ready(TOPIC, 0, to(slot), at_ms * MS);
         }
     }
 }
@@ -415,9 +415,9 @@ fn watcher_that_lacks_more_than_a_page_is_told_the_rest_though_nothing_changes()
     join_all(&mut presence, 100..1_000);
     tell_at(&mut presence, 1_101, &mut known);
     assert_eq!(known[&9].members.len(), 900);
-    assert_eq!(known[&9].position.change, presence.changed);
+    assert_eq!(known[&9].position.change, presence.last_change);
     // A watcher that comes back after as many leaves is told of all of them.
-    presence.unwatch(TOPIC, 0, to(9), now(1));
+    presence.remove_watcher(TOPIC, 0, to(9), now(1));
     join_all(&mut presence, 1_000..2_000);
     watch(&mut presence, 9, Some(known[&9].position));
     tell_at(&mut presence, 1_102, &mut known);
@@ -432,15 +432,15 @@ fn watchers_that_wait_for_their_interval_are_not_looked_at() {
         watch(&mut presence, slot, None);
     }
     tell_at(&mut presence, 1_000, &mut known);
-    let mut look = |at_ms: u64| presence.tell(at_ms * MS, 2_000, |_, _, _| {});
+    let mut look = |at_ms: u64| presence.send_news(at_ms * MS, 2_000, |_, _, _| {});
     assert_eq!(look(1_001), 0);
     for slot in 5_000..5_050 {
         presence.join(TOPIC, at(slot), (b"u", b""), MAX, now(1));
-        assert_eq!(presence.tell(1_050 * MS, 2_000, |_, _, _| {}), 0);
+        assert_eq!(presence.send_news(1_050 * MS, 2_000, |_, _, _| {}), 0);
         assert!(!presence.has_due(1_050 * MS) && presence.next_news_ns().is_some());
     }
-    assert_eq!(presence.tell(1_101 * MS, 600, |_, _, _| {}), 600);
-    assert_eq!(presence.tell(1_101 * MS, 600, |_, _, _| {}), 400);
+    assert_eq!(presence.send_news(1_101 * MS, 600, |_, _, _| {}), 600);
+    assert_eq!(presence.send_news(1_101 * MS, 600, |_, _, _| {}), 400);
     assert!(presence.next_news_ns().is_none());
 }
 
@@ -448,10 +448,10 @@ fn watchers_that_wait_for_their_interval_are_not_looked_at() {
 fn watcher_that_waits_longest_is_told_first_whatever_its_topic() {
     let mut presence = begun();
     for (at_ms, name) in [(5, b"b"), (3, b"c"), (4, b"a")] {
-        presence.watch(name, (0, to(at_ms as u32)), None, at_ms * MS);
+        presence.add_watcher(name, (0, to(at_ms as u32)), None, at_ms * MS);
     }
     let mut told = Vec::new();
-    while presence.tell(9 * MS, 1, |_, to, _| told.push(to.slot)) > 0 {}
+    while presence.send_news(9 * MS, 1, |_, to, _| told.push(to.slot)) > 0 {}
     assert_eq!(told, [3, 4, 5]);
 }
 
@@ -466,7 +466,7 @@ fn those_who_come_and_go_between_two_pages_cost_no_watcher_its_position() {
         join_all(&mut presence, slot..slot + 1);
         presence.leave(TOPIC, at(slot), 0, now(1));
     }
-    assert_eq!(presence.gone_bytes, 0, "nobody knew them");
+    assert_eq!(presence.leave_bytes, 0, "nobody knew them");
     presence.leave(TOPIC, at(7), 0, now(1));
     tell_at(&mut presence, 2_000, &mut known);
     let known = &known[&9];
@@ -505,19 +505,19 @@ fn watcher_gets_at_most_one_new_snapshot_in_a_second() {
         watch(&mut presence, 100 + round, None);
         let at_ms = 10_000 + u64::from(round) * 100;
         let mut pages = 0;
-        while presence.tell(at_ms * MS, 9, |_, to, page| match to.slot {
+        while presence.send_news(at_ms * MS, 9, |_, to, page| match to.slot {
             9 => known.get_mut(&9).unwrap().take(&page),
             _ => pages += 1,
         }) > 0
         {
-            presence.is_ready(TOPIC, 0, to(100 + round), at_ms * MS);
+            presence.note_ready(TOPIC, 0, to(100 + round), at_ms * MS);
         }
         assert!(pages > 9);
         for slot in slot..slot + 3_000 {
             presence.leave(TOPIC, at(slot), 0, now(1));
         }
-        presence.unwatch(TOPIC, 0, to(100 + round), now(1));
-        presence.is_ready(TOPIC, 0, to(9), at_ms * MS);
+        presence.remove_watcher(TOPIC, 0, to(100 + round), now(1));
+        presence.note_ready(TOPIC, 0, to(9), at_ms * MS);
         slot += 3_000;
     }
     let snapshots = known[&9].snapshots;
@@ -577,25 +577,25 @@ fn topic_where_nobody_was_is_forgotten_with_its_last_watcher_and_others_in_time(
     let mut presence = begun();
     for slot in 0..5_000 {
         let name = alloc::format!("new/{slot}");
-        presence.watch(name.as_bytes(), (0, to(slot)), None, 0);
-        presence.unwatch(name.as_bytes(), 0, to(slot), now(1));
+        presence.add_watcher(name.as_bytes(), (0, to(slot)), None, 0);
+        presence.remove_watcher(name.as_bytes(), 0, to(slot), now(1));
     }
     assert!(presence.is_empty(), "{}", presence.topics.len());
     for slot in 0..5_000 {
         let name = alloc::format!("new/{slot}");
         let name = name.as_bytes();
-        presence.watch(name, (0, to(slot)), None, 0);
-        presence.tell(0, 9, |_, _, _| {});
+        presence.add_watcher(name, (0, to(slot)), None, 0);
+        presence.send_news(0, 9, |_, _, _| {});
         presence.join(name, at(slot), (b"u", b""), MAX, now(1));
-        presence.is_ready(name, 0, to(slot), 0);
-        presence.tell(0, 9, |_, _, _| {});
+        presence.note_ready(name, 0, to(slot), 0);
+        presence.send_news(0, 9, |_, _, _| {});
         presence.leave(name, at(slot), 0, now(1));
-        presence.unwatch(name, 0, to(slot), now(1));
+        presence.remove_watcher(name, 0, to(slot), now(1));
     }
     assert_eq!(presence.topics.len(), 5_000);
-    assert!(!presence.end_unwatched(now(60), 9_999));
-    assert!(presence.end_unwatched(now(61), 4_000), "more are due");
-    assert!(!presence.end_unwatched(now(61), 4_000));
+    assert!(!presence.forget_unwatched(now(60), 9_999));
+    assert!(presence.forget_unwatched(now(61), 4_000), "more are due");
+    assert!(!presence.forget_unwatched(now(61), 4_000));
     assert!(presence.is_empty());
 }
 
@@ -614,21 +614,21 @@ fn reader_is_told_that_a_member_has_another_connection() {
 fn watcher_of_changes_is_told_each_connection_from_then_on() {
     let mut presence = begun();
     presence.join(TOPIC, at(1), (b"ann", b""), MAX, now(1));
-    presence.watch_changes(TOPIC, (0, to(9)), MS);
+    presence.add_change_watcher(TOPIC, (0, to(9)), MS);
     assert!(
         presence.next_news_ns().is_none(),
         "who was there before is not told"
     );
     let told = |presence: &mut Presence| {
         let mut changes = Vec::new();
-        presence.tell(0, 9, |_, _, page| {
+        presence.send_news(0, 9, |_, _, page| {
             assert!(!page.resets && !page.more);
             changes.extend(page.changes.iter().map(|change| match change {
                 PresenceChange::Join(member) => (true, member.at.conn.slot),
                 PresenceChange::Leave(member) => (false, member.at.conn.slot),
             }));
         });
-        presence.is_ready(TOPIC, 0, to(9), 0);
+        presence.note_ready(TOPIC, 0, to(9), 0);
         changes
     };
     presence.join(TOPIC, at(2), (b"bob", b""), MAX, now(1));
@@ -637,7 +637,7 @@ fn watcher_of_changes_is_told_each_connection_from_then_on() {
     assert_eq!(told(&mut presence), []);
     presence.join(TOPIC, at(3), (b"ann", b""), MAX, now(3));
     assert_eq!(told(&mut presence), [(false, 1), (true, 3)]);
-    presence.unwatch(TOPIC, 0, to(9), now(4));
+    presence.remove_watcher(TOPIC, 0, to(9), now(4));
     // Without such a watcher, a member continues with its new connection.
     let before = counts(&presence);
     let changed = presence.read(TOPIC, 0, 9).changes.iter().count();
@@ -661,7 +661,7 @@ fn many_members_leave_in_bounded_steps() {
         presence.leave(TOPIC, at(49_999 - slot), 5, now(2 + slot / 25_000));
     }
     let mut calls = 0;
-    while presence.end_absent(now(99), 512) {
+    while presence.remove_absent(now(99), 512) {
         let moved = presence.take_moved_bytes();
         assert!(moved <= (128 << 10) + 200_000, "{moved} bytes in one step");
         calls += 1;

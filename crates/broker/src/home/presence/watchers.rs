@@ -1,6 +1,6 @@
 //! The watchers of one topic, and the members that have left it and are remembered for them.
 //!
-//! A watcher that can take a page is in one of two sets: `lacking` if it has unsent news, otherwise `content`. Both are ordered by the time from
+//! A watcher that can take a page is in one of two sets: `with_news` if it has unsent news, otherwise `without_news`. Both are ordered by the time from
 //! which the watcher may get a page. So no call examines watchers that must wait, and the watcher that has waited longest comes first.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,7 +10,7 @@ use crate::base::ids::ShardId;
 use crate::mail::ReplyTo;
 
 /// At most this many leaves of a topic are remembered. If the topic has more members, as many leaves as members, since a snapshot is longer.
-const GONE_MIN: usize = 1_024;
+const LEAVES_KEPT_MIN: usize = 1_024;
 /// The minimum time between two pages for a watcher that knows everything, so that changes are sent together.
 const PAGE_INTERVAL_NS: u64 = 100_000_000;
 /// The minimum time between two snapshots for a watcher.
@@ -27,18 +27,18 @@ pub(super) fn key_of(shard: ShardId, to: ReplyTo) -> WatcherKey {
 /// A watcher of one topic.
 pub(super) struct Watcher {
     pub(super) to: ReplyTo,
-    /// The watcher knows exactly the members that joined up to this change and had not left by change `left`.
-    pub(super) joined: u64,
+    /// The watcher knows exactly the members that joined up to this change and had not left by change `leaves_until`.
+    pub(super) joins_until: u64,
     /// The watcher knows of all leaves up to this change.
-    pub(super) left: u64,
+    pub(super) leaves_until: u64,
     /// Whether its next page begins a snapshot.
-    pub(super) begins: bool,
+    pub(super) begins_snapshot: bool,
     /// Whether it has got a whole snapshot.
-    pub(super) is_whole: bool,
+    pub(super) has_whole_snapshot: bool,
     /// Whether it gets its next page even if nothing has changed.
     pub(super) is_due: bool,
     /// Whether it is told of each connection. Then no member of the topic continues with another connection.
-    by_connection: bool,
+    wants_connections: bool,
     /// Whether it can take a page. Then it is in one of the two sets.
     is_ready: bool,
     /// The number of unlisted connections in its last page.
@@ -54,12 +54,12 @@ impl Watcher {
     pub(super) fn new(to: ReplyTo, from: Option<u64>, changed: u64) -> Watcher {
         Watcher {
             to,
-            joined: from.unwrap_or(0),
-            left: from.unwrap_or(changed),
-            begins: from.is_none(),
-            is_whole: from.is_some(),
+            joins_until: from.unwrap_or(0),
+            leaves_until: from.unwrap_or(changed),
+            begins_snapshot: from.is_none(),
+            has_whole_snapshot: from.is_some(),
             is_due: true,
-            by_connection: false,
+            wants_connections: false,
             is_ready: false,
             unlisted: 0,
             next_ns: 0,
@@ -70,32 +70,35 @@ impl Watcher {
     /// A watcher that gets only what changes after change `changed`, and is told of each connection.
     pub(super) fn of_changes(to: ReplyTo, changed: u64) -> Watcher {
         Watcher {
-            by_connection: true,
+            wants_connections: true,
             is_due: false,
             ..Watcher::new(to, Some(changed), changed)
         }
     }
 
     /// Whether the watcher does not know the topic as of this change, or must get a page anyway.
-    fn lacks(&self, changed: u64) -> bool {
-        self.is_due || !self.is_whole || self.left < changed || self.joined < self.left
+    fn has_news(&self, changed: u64) -> bool {
+        self.is_due
+            || !self.has_whole_snapshot
+            || self.leaves_until < changed
+            || self.joins_until < self.leaves_until
     }
 }
 
 /// The state of a topic that is watched, or was watched a short time ago.
 #[derive(Default)]
-pub(super) struct Watched {
+pub(super) struct WatchedTopic {
     watchers: BTreeMap<WatcherKey, Watcher>,
     /// The number of watchers that are told of each connection.
-    by_connection: usize,
-    lacking: BTreeSet<(u64, WatcherKey)>,
-    content: BTreeSet<(u64, WatcherKey)>,
+    connection_watchers: usize,
+    with_news: BTreeSet<(u64, WatcherKey)>,
+    without_news: BTreeSet<(u64, WatcherKey)>,
     /// The members that have left, in the order of their leaves.
-    pub(super) gone: VecDeque<Leave>,
+    pub(super) leaves: VecDeque<Leave>,
     /// Members that left up to this change may be forgotten.
-    pub(super) floor: u64,
+    pub(super) forgotten_until: u64,
     /// No watcher, present or past, knows a member that joined after this change.
-    known: u64,
+    known_joins_until: u64,
     /// Without a watcher: the second in which this state is forgotten.
     pub(super) ends_s: u32,
     /// The time at which the next watcher may get a page: the topic's key in [`Presence::due`](super::Presence::due).
@@ -106,13 +109,13 @@ pub(super) struct Watched {
 pub(super) const WATCHER_BYTES: usize =
     (size_of::<(WatcherKey, Watcher)>() + size_of::<(u64, WatcherKey)>()) * 3 / 2;
 
-impl Watched {
+impl WatchedTopic {
     /// A topic that is watched from this change on.
-    pub(super) fn new(changed: u64) -> Watched {
-        Watched {
-            floor: changed,
-            known: changed,
-            ..Watched::default()
+    pub(super) fn new(changed: u64) -> WatchedTopic {
+        WatchedTopic {
+            forgotten_until: changed,
+            known_joins_until: changed,
+            ..WatchedTopic::default()
         }
     }
 
@@ -123,23 +126,23 @@ impl Watched {
 
     /// Whether a watcher is told of each connection.
     pub(super) fn tells_connections(&self) -> bool {
-        self.by_connection > 0
+        self.connection_watchers > 0
     }
 
     /// The time from which the next watcher with unsent news may get a page.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.lacking.first().map(|(at_ns, _)| *at_ns)
+        self.with_news.first().map(|(at_ns, _)| *at_ns)
     }
 
     /// Adds a watcher that can take a page.
     pub(super) fn add(&mut self, shard: ShardId, watcher: Watcher, now_ns: u64) {
-        self.by_connection += usize::from(watcher.by_connection);
-        let changed = watcher.left;
+        self.connection_watchers += usize::from(watcher.wants_connections);
+        let changed = watcher.leaves_until;
         let key = key_of(shard, watcher.to);
-        self.known = self.known.max(watcher.joined);
+        self.known_joins_until = self.known_joins_until.max(watcher.joins_until);
         let former = self.watchers.insert(key, watcher);
         debug_assert!(former.is_none(), "a connection watches once");
-        self.is_ready(key, (changed, now_ns));
+        self.note_ready(key, (changed, now_ns));
     }
 
     /// Removes a watcher. Returns whether it was there.
@@ -147,16 +150,16 @@ impl Watched {
         let Some(watcher) = self.watchers.remove(&key) else {
             return false;
         };
-        self.by_connection -= usize::from(watcher.by_connection);
+        self.connection_watchers -= usize::from(watcher.wants_connections);
         if watcher.is_ready {
             let entry = (watcher.next_ns, key);
-            let _ = self.lacking.remove(&entry) || self.content.remove(&entry);
+            let _ = self.with_news.remove(&entry) || self.without_news.remove(&entry);
         }
         true
     }
 
     /// Notes that a watcher can take another page.
-    pub(super) fn is_ready(&mut self, key: WatcherKey, (changed, now_ns): (u64, u64)) {
+    pub(super) fn note_ready(&mut self, key: WatcherKey, (changed, now_ns): (u64, u64)) {
         let Some(watcher) = self.watchers.get_mut(&key) else {
             return;
         };
@@ -164,49 +167,52 @@ impl Watched {
             return;
         }
         watcher.is_ready = true;
-        let is_behind = watcher.is_due || !watcher.is_whole || watcher.joined < watcher.left;
+        let is_behind = watcher.is_due
+            || !watcher.has_whole_snapshot
+            || watcher.joins_until < watcher.leaves_until;
         if is_behind {
             watcher.next_ns = now_ns;
         }
-        let lacks = watcher.lacks(changed);
-        let set = match lacks {
-            true => &mut self.lacking,
-            false => &mut self.content,
+        let has_news = watcher.has_news(changed);
+        let set = match has_news {
+            true => &mut self.with_news,
+            false => &mut self.without_news,
         };
         set.insert((watcher.next_ns, key));
     }
 
-    /// Moves all watchers to `lacking`, because the topic has changed.
-    pub(super) fn has_changed(&mut self) {
+    /// Moves all watchers to `with_news`, because the topic has changed.
+    pub(super) fn note_change(&mut self) {
         // The smaller set is moved into the larger one, so each watcher is moved seldom.
-        if self.content.len() > self.lacking.len() {
-            core::mem::swap(&mut self.content, &mut self.lacking);
+        if self.without_news.len() > self.with_news.len() {
+            core::mem::swap(&mut self.without_news, &mut self.with_news);
         }
-        self.lacking.extend(core::mem::take(&mut self.content));
+        self.with_news
+            .extend(core::mem::take(&mut self.without_news));
     }
 
     /// Makes the next page of the watcher that has waited longest. `page` makes it, or returns `None` if the watcher has no news.
-    pub(super) fn tell<T>(
+    pub(super) fn make_page<T>(
         &mut self,
         now_ns: u64,
         mut page: impl FnMut(&mut Watcher, (&VecDeque<Leave>, u64)) -> Option<T>,
     ) -> Option<(ShardId, ReplyTo, T)> {
-        let (_, key) = self.lacking.pop_first()?;
+        let (_, key) = self.with_news.pop_first()?;
         let watcher = self.watchers.get_mut(&key)?;
-        if watcher.left < self.floor {
+        if watcher.leaves_until < self.forgotten_until {
             let may_ns = watcher.reset_ns.saturating_add(SNAPSHOT_INTERVAL_NS);
             if watcher.reset_ns > 0 && now_ns < may_ns {
                 watcher.next_ns = may_ns;
-                self.lacking.insert((may_ns, key));
+                self.with_news.insert((may_ns, key));
                 return None;
             }
-            (watcher.begins, watcher.is_whole) = (true, false);
+            (watcher.begins_snapshot, watcher.has_whole_snapshot) = (true, false);
         }
-        if watcher.begins {
+        if watcher.begins_snapshot {
             watcher.reset_ns = now_ns;
         }
-        let made = page(watcher, (&self.gone, self.floor));
-        self.known = self.known.max(watcher.joined);
+        let made = page(watcher, (&self.leaves, self.forgotten_until));
+        self.known_joins_until = self.known_joins_until.max(watcher.joins_until);
         if now_ns > 0 {
             watcher.next_ns = now_ns + PAGE_INTERVAL_NS;
         }
@@ -216,25 +222,25 @@ impl Watched {
                 Some((key.0, watcher.to, made))
             }
             None => {
-                self.content.insert((watcher.next_ns, key));
+                self.without_news.insert((watcher.next_ns, key));
                 None
             }
         }
     }
 
     /// Remembers a member that has left, if a watcher may know it. Returns the bytes that are added, and the bytes that are forgotten.
-    pub(super) fn remember(&mut self, gone: Leave, members: usize) -> (usize, usize) {
-        if gone.row.id > self.known {
+    pub(super) fn remember_leave(&mut self, leave: Leave, members: usize) -> (usize, usize) {
+        if leave.row.id > self.known_joins_until {
             return (0, 0);
         }
-        let (more, mut less) = (gone.bytes(), 0);
-        self.gone.push_back(gone);
-        while self.gone.len() > members.max(GONE_MIN)
-            && let Some(oldest) = self.gone.pop_front()
+        let (added_bytes, mut forgotten_bytes) = (leave.bytes(), 0);
+        self.leaves.push_back(leave);
+        while self.leaves.len() > members.max(LEAVES_KEPT_MIN)
+            && let Some(oldest) = self.leaves.pop_front()
         {
-            less += oldest.bytes();
-            self.floor = oldest.number;
+            forgotten_bytes += oldest.bytes();
+            self.forgotten_until = oldest.number;
         }
-        (more, less)
+        (added_bytes, forgotten_bytes)
     }
 }

@@ -183,7 +183,7 @@ fn messages_that_a_session_or_group_needs_are_kept() {
         party: Party::of_address(Client::NOBODY),
         is_new: true,
     };
-    fixture.home.group_join(&join, &mut fixture.lanes);
+    fixture.home.join_group(&join, &mut fixture.lanes);
     assert!(!fixture.is_taken("plain/a", &LARGE, false));
     assert!(fixture.is_taken("other", &LARGE, false));
 }

@@ -13,11 +13,11 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::split_shared;
 use crore_wire::topic;
 
-use super::{FOREVER_S, Hold, Row, Sessions};
+use super::{FOREVER_S, HoldState, SessionRow, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::home;
-use crate::home::session_terms::Delayed;
+use crate::home::session_terms::DelayedWill;
 use crate::home::unreleased::ENTRY_BYTES;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, unreleased};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
@@ -26,16 +26,16 @@ use crate::store::shared::{SHARED_OVERHEAD_BYTES, Shared, Slice};
 use crate::store::slab::{SideRow, SideTable};
 
 /// States of at least this length have their own allocation, so that their memory is freed when the session ends.
-const OWN_MIN: usize = 512;
+const OWN_ALLOCATION_MIN: usize = 512;
 /// Bytes of a session's row and of its bucket in the index.
-pub(super) const ROW_BYTES: usize = size_of::<Row>() + 4;
+pub(super) const ROW_BYTES: usize = size_of::<SessionRow>() + 4;
 /// Bytes of each session that is away, besides its client id and state: its row, its [`Away`], and its entry in [`Sessions::due`], a tree whose leaves
 /// may be half full.
-const ROWS_BYTES: usize = ROW_BYTES + size_of::<SideRow<Away>>() + 16;
+const AWAY_BYTES: usize = ROW_BYTES + size_of::<SideRow<AwaySession>>() + 16;
 /// Bytes of a list of payloads, without the payloads.
 const PAYLOADS_BYTES: usize = 128;
 /// Empty tables are freed only if they are larger than this. Otherwise a few sessions that come and go would allocate them each time.
-const EMPTY_MAX: usize = 1 << 20;
+const EMPTY_TABLE_BYTES_MAX: usize = 1 << 20;
 /// The second in which an evicted session ends: in the past of every clock.
 pub(super) const EVICTED_S: u32 = 0;
 
@@ -44,7 +44,7 @@ pub(super) const EVICTED_S: u32 = 0;
 const KEPT_TOPIC_BYTES: usize = 96;
 
 /// A session that is away.
-pub struct Absent {
+pub struct AbsentSession {
     /// The party that is charged for the session.
     pub party: Party,
     /// Identifies the session for [`Sessions::evict`].
@@ -67,18 +67,18 @@ pub struct AbsentView<'s> {
 
 /// A session that is away.
 #[derive(Default)]
-pub(super) struct Away {
+pub(super) struct AwaySession {
     pub state: Blob,
     pub state_bytes: u32,
-    pub will: Option<Box<Delayed>>,
+    pub will: Option<Box<DelayedWill>>,
     pub expires_s: u32,
     /// The client for which the session counts.
     pub owner: Client,
 }
 
-const _: () = assert!(size_of::<Away>() == 24);
+const _: () = assert!(size_of::<AwaySession>() == 24);
 
-impl Away {
+impl AwaySession {
     pub fn will_bytes(&self) -> usize {
         let will = self.will.as_ref();
         will.map_or(0, |delayed| delayed.bytes())
@@ -91,7 +91,7 @@ impl Away {
     }
 }
 
-impl BlobOwner for SideRow<Away> {
+impl BlobOwner for SideRow<AwaySession> {
     fn blob_mut(&mut self) -> Option<&mut Blob> {
         match self {
             SideRow::InUse(away) => Some(&mut away.state),
@@ -103,7 +103,7 @@ impl BlobOwner for SideRow<Away> {
 /// All sessions that are away.
 #[derive(Default)]
 pub(super) struct AbsentStates {
-    pub rows: SideTable<Away>,
+    pub rows: SideTable<AwaySession>,
     pub blobs: Blobs,
     /// Payloads of large messages that the clients have not acknowledged, by the row in `rows`.
     pub payloads: BTreeMap<u32, Vec<Slice>>,
@@ -131,69 +131,69 @@ impl Evicted {
 impl Sessions {
     pub(super) fn insert_state(&mut self, state: Box<[u8]>, counts: &Admission) -> Blob {
         self.states.blobs.compact(self.states.rows.slab_mut());
-        match state.len() < OWN_MIN || self.states.blobs.is_full() {
+        match state.len() < OWN_ALLOCATION_MIN || self.states.blobs.is_full() {
             true => self.states.blobs.insert(&[&state], counts),
             false => self.states.blobs.insert_shared(Shared::new(state, counts)),
         }
     }
 
     /// Stores the session of this row as away.
-    pub(super) fn insert_away(&mut self, row: u32, away: Away, payloads: Vec<Slice>) {
+    pub(super) fn store_away(&mut self, row: u32, away: AwaySession, payloads: Vec<Slice>) {
         self.states.state_bytes += away.state_bytes as usize;
         self.states.will_bytes += away.will_bytes();
         let due_s = away.due_s();
         if due_s != FOREVER_S {
-            self.due.insert((due_s, row));
+            self.due_rows.insert((due_s, row));
         }
         let id = self.states.rows.insert(away);
         if !payloads.is_empty() {
             self.states.payloads.insert(id, payloads);
         }
-        let left = self.rows.get_mut(row);
-        (left.held, left.holder) = (Hold::Away, id);
-        self.states.name_bytes += self.clients.get(left.client).len();
+        let session_row = self.rows.get_mut(row);
+        (session_row.hold_state, session_row.holder) = (HoldState::Away, id);
+        self.states.name_bytes += self.clients.get(session_row.client).len();
     }
 
     /// Replaces the stored form of the session in this row, which is away.
     pub(super) fn replace_state(&mut self, id: u32, session: EncodedSession, counts: &Admission) {
-        let (party, before) = self.charged(id, counts);
+        let (party, before) = self.party_and_bytes(id, counts);
         let holder = self.rows.get(id).holder;
         let len = session.bytes.len() as u32;
         let state = self.insert_state(session.bytes, counts);
         let away = self.states.rows.get_mut(holder);
-        let former = core::mem::replace(&mut away.state, state);
-        let former_len = core::mem::replace(&mut away.state_bytes, len);
-        self.states.blobs.remove(former);
+        let old_state = core::mem::replace(&mut away.state, state);
+        let old_len = core::mem::replace(&mut away.state_bytes, len);
+        self.states.blobs.remove(old_state);
         self.states.state_bytes += len as usize;
-        self.states.state_bytes -= former_len as usize;
+        self.states.state_bytes -= old_len as usize;
         match session.payloads.is_empty() {
             true => self.states.payloads.remove(&holder),
             false => self.states.payloads.insert(holder, session.payloads),
         };
-        let (_, after) = self.charged(id, counts);
+        let (_, after) = self.party_and_bytes(id, counts);
         counts.change_absent(party, before, after);
     }
 
     /// Removes what is stored for the session of this row, which is away. Returns its state, will and owner.
-    pub(super) fn take_away(
+    pub(super) fn take_stored(
         &mut self,
         id: u32,
         counts: &Admission,
         now: Now,
     ) -> (SavedSession, Option<Box<Will>>, Client) {
-        let (party, bytes) = self.charged(id, counts);
+        let (party, bytes) = self.party_and_bytes(id, counts);
         counts.change_absent(party, bytes, 0);
         let row = self.rows.get(id);
         let holder = row.holder;
         self.states.name_bytes -= self.clients.get(row.client).len();
         if let Some(bytes) = self.evicted.sessions.remove(&id) {
             self.evicted.bytes -= bytes;
-            self.due.remove(&(EVICTED_S, id));
+            self.due_rows.remove(&(EVICTED_S, id));
         }
         let away = self.states.rows.remove(holder);
-        self.due.remove(&(away.due_s(), id));
+        self.due_rows.remove(&(away.due_s(), id));
         if let Some(replicas) = &mut self.replicas {
-            replicas.begun.remove(&(replicas.stewardship, id));
+            replicas.begun_work.remove(&(replicas.stewardship, id));
         }
         let len = away.state_bytes as usize;
         self.states.state_bytes -= len;
@@ -203,8 +203,8 @@ impl Sessions {
             payloads: self.states.payloads.remove(&holder).unwrap_or_default(),
         };
         self.states.blobs.remove(away.state);
-        self.give_back();
-        let expiry_s = left_s(away.expires_s, now);
+        self.free_empty_tables();
+        let expiry_s = remaining_s(away.expires_s, now);
         let will = away.will.map(|delayed| delayed.will);
         (SavedSession { expiry_s, state }, will, away.owner)
     }
@@ -215,39 +215,39 @@ impl Sessions {
             + self.states.blobs.shared_count() as usize * SHARED_OVERHEAD_BYTES
             + self.states.will_bytes
             + self.states.name_bytes
-            + self.states.rows.len() as usize * ROWS_BYTES
+            + self.states.rows.len() as usize * AWAY_BYTES
             + self.states.payloads.len() * PAYLOADS_BYTES
             + self.replicas.as_ref().map_or(0, |it| it.retired_bytes())
     }
 
     /// Bytes of a session that is away, without those of its large messages.
-    fn bytes_of(&self, row: &Row) -> usize {
+    fn bytes_of(&self, row: &SessionRow) -> usize {
         let away = self.states.rows.get(row.holder);
         let name = self.clients.get(row.client).len();
-        ROWS_BYTES + name + occupied_blob_bytes(away.state_bytes as usize) + away.will_bytes()
+        AWAY_BYTES + name + occupied_blob_bytes(away.state_bytes as usize) + away.will_bytes()
     }
 
     /// The party that is charged for the session in this row, which is away, and the bytes.
-    pub(super) fn charged(&self, id: u32, counts: &Admission) -> (Party, usize) {
+    pub(super) fn party_and_bytes(&self, id: u32, counts: &Admission) -> (Party, usize) {
         let row = self.rows.get(id);
         let away = self.states.rows.get(row.holder);
         let party = counts.party_of_session(self.clients.get(row.client), away.owner);
         let state = &self.states.blobs.get(away.state)[..away.state_bytes as usize];
         (
             party,
-            self.bytes_of(row) + retention_bytes(state, self.homes),
+            self.bytes_of(row) + retention_bytes(state, self.home_count),
         )
     }
 
     /// One past the highest row that was ever used.
-    pub fn end(&self) -> u32 {
+    pub fn row_end(&self) -> u32 {
         self.rows.end()
     }
 
     /// The row, if it has a session that is away.
-    pub(super) fn away(&self, id: u32) -> Option<&Row> {
+    pub(super) fn away_row(&self, id: u32) -> Option<&SessionRow> {
         let row = self.rows.get(id);
-        (row.client != Blob::NONE && row.held == Hold::Away).then_some(row)
+        (row.client != Blob::NONE && row.hold_state == HoldState::Away).then_some(row)
     }
 
     /// The stored form of the session in this row, without the payloads of large messages.
@@ -266,8 +266,8 @@ impl Sessions {
     }
 
     /// The session in this row as an operator sees it, if its client is away.
-    pub(super) fn view(&self, id: u32) -> Option<AbsentView<'_>> {
-        let row = self.away(id).filter(|_| !self.is_held_somewhere(id))?;
+    pub(super) fn absent_view(&self, id: u32) -> Option<AbsentView<'_>> {
+        let row = self.away_row(id).filter(|_| !self.is_held_somewhere(id))?;
         let away = self.states.rows.get(row.holder);
         Some(AbsentView {
             name: self.clients.get(row.client),
@@ -279,23 +279,23 @@ impl Sessions {
 
     /// The session with this name, if its client is away.
     pub(super) fn find_absent(&self, hash: u32, client: &[u8]) -> Option<AbsentView<'_>> {
-        self.view(self.find(hash, client)?)
+        self.absent_view(self.find(hash, client)?)
     }
 
     /// Evicts the session with this name, see [`evict`](Self::evict).
     pub(super) fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
         let found = self.find(hash, client);
-        let absent = found.and_then(|id| self.absent(id, counts));
+        let absent = found.and_then(|id| self.evictable(id, counts));
         absent.is_some_and(|absent| self.evict(absent.id, counts))
     }
 
     /// The session in this row, if it is away and this process may end it.
-    pub fn absent(&self, id: u32, counts: &Admission) -> Option<Absent> {
-        let row = self.away(id).filter(|_| self.may_end(id))?;
+    pub fn evictable(&self, id: u32, counts: &Admission) -> Option<AbsentSession> {
+        let row = self.away_row(id).filter(|_| self.may_end(id))?;
         let owner = self.states.rows.get(row.holder).owner;
         let payloads = self.states.payloads.get(&row.holder);
         let payloads = payloads.into_iter().flatten().map(Slice::weight);
-        Some(Absent {
+        Some(AbsentSession {
             party: counts.party_of_session(self.clients.get(row.client), owner),
             id: SessionId {
                 row: id,
@@ -309,12 +309,12 @@ impl Sessions {
 
     /// Makes this session due to end now, as if it had expired. Returns false if it is not away any more, or was evicted before.
     pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
-        let is = |row: &&Row| (row.serial, row.life) == (id.serial, id.life);
-        let there = self.rows.try_get(id.row).filter(is);
-        let Some(holder) = there.map(|row| row.holder) else {
+        let is_same_session = |row: &&SessionRow| (row.serial, row.life) == (id.serial, id.life);
+        let session_row = self.rows.try_get(id.row).filter(is_same_session);
+        let Some(holder) = session_row.map(|row| row.holder) else {
             return false;
         };
-        let Some(Absent { bytes, .. }) = self.absent(id.row, counts) else {
+        let Some(AbsentSession { bytes, .. }) = self.evictable(id.row, counts) else {
             return false;
         };
         if self.evicted.sessions.contains_key(&id.row) {
@@ -323,11 +323,11 @@ impl Sessions {
         self.evicted.sessions.insert(id.row, bytes);
         self.evicted.bytes += bytes;
         let away = self.states.rows.get_mut(holder);
-        self.due.remove(&(away.due_s(), id.row));
+        self.due_rows.remove(&(away.due_s(), id.row));
         if self.replicas.is_none() {
             away.expires_s = EVICTED_S;
         }
-        self.due.insert((EVICTED_S, id.row));
+        self.due_rows.insert((EVICTED_S, id.row));
         true
     }
 
@@ -339,15 +339,15 @@ impl Sessions {
     /// The first second in which this process has something to do for sessions, [`FOREVER_S`] if there is nothing. In a cluster only the steward
     /// publishes wills and ends sessions.
     pub fn next_due_s(&self) -> u32 {
-        let first = self.due.first().map_or(FOREVER_S, |(due_s, _)| *due_s);
+        let first = self.due_rows.first().map_or(FOREVER_S, |(due_s, _)| *due_s);
         let Some(replicas) = &self.replicas else {
             return first;
         };
-        if !replicas.dead.is_empty() {
+        if !replicas.dead_holders.is_empty() {
             return 0;
         }
         let retired = replicas.next_due_s();
-        let begun = replicas.begun.first();
+        let begun = replicas.begun_work.first();
         match replicas.is_steward {
             true if begun.is_some_and(|(earlier, _)| *earlier < replicas.stewardship) => 0,
             true => first.min(retired),
@@ -357,7 +357,7 @@ impl Sessions {
 
     /// The name of the session whose will or end is due first.
     pub fn next_due_name(&self) -> Option<&[u8]> {
-        let (_, id) = self.due.first()?;
+        let (_, id) = self.due_rows.first()?;
         Some(self.clients.get(self.rows.get(*id).client))
     }
 
@@ -371,51 +371,51 @@ impl Sessions {
         now: Now,
     ) -> Option<Box<Will>> {
         let id = self.find(hash, client)?;
-        let row = self.away(id).filter(|_| !self.evicted.has(id))?;
+        let row = self.away_row(id).filter(|_| !self.evicted.has(id))?;
         let away = self.states.rows.get(row.holder);
         let will = &away.will.as_ref()?.will;
         let is_due = clean || will.delay_s == 0 || away.expires_s <= now.unix_s;
         if !is_due || will.token == 0 {
             return None;
         }
-        let (party, before) = self.charged(id, counts);
+        let (party, before) = self.party_and_bytes(id, counts);
         let mut will = None;
         self.reschedule(id, |away| will = away.will.take());
-        let (_, after) = self.charged(id, counts);
+        let (_, after) = self.party_and_bytes(id, counts);
         counts.change_absent(party, before, after);
         will.map(|delayed| delayed.will)
     }
 
     /// Takes what is due first, which must be due now: the will of a session, and the state of the session if it has expired.
-    pub fn next_due(
+    pub fn take_due(
         &mut self,
         counts: &Admission,
         now: Now,
     ) -> Option<(Option<Box<Will>>, Option<SavedSession>)> {
-        let (_, id) = self.due.pop_first()?;
+        let (_, id) = self.due_rows.pop_first()?;
         let holder = self.rows.get(id).holder;
-        let (party, before) = self.charged(id, counts);
+        let (party, before) = self.party_and_bytes(id, counts);
         let away = self.states.rows.get_mut(holder);
         self.states.will_bytes -= away.will_bytes();
         let will = away.will.take().map(|delayed| delayed.will);
-        let (_, after) = self.charged(id, counts);
+        let (_, after) = self.party_and_bytes(id, counts);
         counts.change_absent(party, before, after);
         let away = self.states.rows.get_mut(holder);
         if away.expires_s > now.unix_s {
             if away.expires_s != FOREVER_S {
-                self.due.insert((away.expires_s, id));
+                self.due_rows.insert((away.expires_s, id));
             }
             return Some((will, None));
         }
-        let (kept, _, owner) = self.take_away(id, counts, now);
-        self.leave(id, owner, counts);
+        let (kept, _, owner) = self.take_stored(id, counts, now);
+        self.remove_session(id, owner, counts);
         Some((will, Some(kept)))
     }
 
     /// Frees large tables when no session is away any more.
-    fn give_back(&mut self) {
+    fn free_empty_tables(&mut self) {
         if self.states.rows.len() == 0
-            && self.states.blobs.reserved_bytes() + self.states.rows.bytes() > EMPTY_MAX
+            && self.states.blobs.reserved_bytes() + self.states.rows.bytes() > EMPTY_TABLE_BYTES_MAX
         {
             (self.states.blobs, self.states.rows) = (Blobs::default(), SideTable::default());
         }
@@ -423,7 +423,7 @@ impl Sessions {
 }
 
 /// The remaining seconds of a session that expires in second `expires_s`. 0 only if it has expired, since 0 in the log ends the session.
-pub(super) fn left_s(expires_s: u32, now: Now) -> u32 {
+pub(super) fn remaining_s(expires_s: u32, now: Now) -> u32 {
     match expires_s {
         FOREVER_S => FOREVER_S,
         expires_s if expires_s <= now.unix_s => 0,
@@ -434,7 +434,7 @@ pub(super) fn left_s(expires_s: u32, now: Now) -> u32 {
 /// Bytes that `homes` homes need for a stored session: for its subscriptions, as if no other session shared them, and for its QoS 2 messages that are
 /// not released.
 fn retention_bytes(state: &[u8], homes: usize) -> usize {
-    let of = |subscription: StoredSubscription<'_>| {
+    let bytes_of_subscription = |subscription: StoredSubscription<'_>| {
         let filter = &*subscription.filter;
         match split_shared(filter) {
             Some((name, filter)) => home::group_bytes_alone(name, filter) * homes,
@@ -443,7 +443,10 @@ fn retention_bytes(state: &[u8], homes: usize) -> usize {
         }
     };
     let all = subscriptions(state);
-    let all: usize = all.filter(StoredSubscription::needs_log).map(of).sum();
+    let all: usize = all
+        .filter(StoredSubscription::needs_log)
+        .map(bytes_of_subscription)
+        .sum();
     all + key_bytes(state)
 }
 

@@ -8,8 +8,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::absent::{Absent, AbsentView};
-use super::{Claim, Closing, FOREVER_S, Opening, Sessions};
+use super::absent::{AbsentSession, AbsentView};
+use super::{Claim, CloseOutcome, FOREVER_S, OpenOutcome, Sessions};
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
@@ -57,13 +57,13 @@ impl SessionsAtHome {
         }
     }
 
-    fn sum<N: core::iter::Sum>(&self, of: impl Fn(&Sessions) -> N) -> N {
-        self.partitions.iter().map(of).sum()
+    fn sum_of<N: core::iter::Sum>(&self, value_of: impl Fn(&Sessions) -> N) -> N {
+        self.partitions.iter().map(value_of).sum()
     }
 
     /// The number of sessions, held or away.
     pub fn len(&self) -> u32 {
-        self.sum(Sessions::len)
+        self.sum_of(Sessions::len)
     }
 
     /// Adds the counts and bytes of the sessions.
@@ -90,11 +90,11 @@ impl SessionsAtHome {
         now: Now,
         per_minute: u32,
     ) -> Option<IsFirst> {
-        let is_first = self.takeovers.refuses(hash, now.s, per_minute)?;
-        let at = self.place_here(client)?;
-        self.partitions[at]
+        let refusal = self.takeovers.check_refusal(hash, now.s, per_minute)?;
+        let partition_index = self.partition_index_here(client)?;
+        self.partitions[partition_index]
             .has_holder(hash, client)
-            .then_some(is_first)
+            .then_some(refusal)
     }
 
     /// Forgets takeovers that are long ago. Called once a second.
@@ -102,33 +102,37 @@ impl SessionsAtHome {
         self.takeovers.forget_old(now.s, per_minute);
     }
 
-    /// Calls `with` for the sessions of a partition, and updates `due_s` and `held_bytes`.
-    fn change<T>(&mut self, at: usize, with: impl FnOnce(&mut Sessions) -> T) -> T {
-        let sessions = &mut self.partitions[at];
-        let before = sessions.held_bytes();
-        let done = with(sessions);
-        self.held_bytes = self.held_bytes - before + sessions.held_bytes();
-        self.look_at_due();
-        done
+    /// Calls `change` for the sessions of a partition, and updates `due_s` and `held_bytes`.
+    fn change_sessions<T>(
+        &mut self,
+        partition_index: usize,
+        change: impl FnOnce(&mut Sessions) -> T,
+    ) -> T {
+        let sessions = &mut self.partitions[partition_index];
+        let old_bytes = sessions.held_bytes();
+        let returned = change(sessions);
+        self.held_bytes = self.held_bytes - old_bytes + sessions.held_bytes();
+        self.update_due();
+        returned
     }
 
-    fn look_at_due(&mut self) {
+    fn update_due(&mut self) {
         let due_s = self.partitions.iter().map(Sessions::next_due_s);
         self.due_s = due_s.min().unwrap_or(FOREVER_S);
     }
 
     /// Bytes of the rows and their indexes.
     pub fn bytes(&self) -> usize {
-        self.sum(Sessions::bytes)
+        self.sum_of(Sessions::bytes)
     }
 
     /// The maximum number of bytes that the sessions take in a snapshot, without wills.
     pub(crate) fn saved_bytes(&self) -> usize {
-        self.sum(Sessions::saved_bytes)
+        self.sum_of(Sessions::saved_bytes)
     }
 
     /// The index of this session's partition, if the partition belongs to this home.
-    fn place_of(&self, id: SessionId) -> Option<usize> {
+    fn partition_index_of(&self, id: SessionId) -> Option<usize> {
         let partition = id.partition.into();
         let is_here = self.placement.home_of(partition) == self.me;
         is_here.then(|| self.placement.place_at_home(partition))
@@ -136,12 +140,16 @@ impl SessionsAtHome {
 
     /// See [`Sessions::name_of`].
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
-        self.partitions.get(self.place_of(id)?)?.name_of(id)
+        self.partitions
+            .get(self.partition_index_of(id)?)?
+            .name_of(id)
     }
 
     /// The connection that waits for the session of this holder.
     pub fn claim_to(&self, id: SessionId) -> Option<&Claim> {
-        self.partitions.get(self.place_of(id)?)?.claim_to(id)
+        self.partitions
+            .get(self.partition_index_of(id)?)?
+            .waiting_claim(id)
     }
 
     /// Counts a claim to the session with this name, whose record is in flight to the log.
@@ -150,7 +158,7 @@ impl SessionsAtHome {
     }
 
     /// A claim that was counted by [`note_claim`](Self::note_claim) is in the log.
-    pub fn claim_committed(&mut self, name: &[u8]) {
+    pub fn note_claim_committed(&mut self, name: &[u8]) {
         if let Some(count) = self.claims_in_flight.get_mut(name) {
             *count -= 1;
             if *count == 0 {
@@ -167,7 +175,7 @@ impl SessionsAtHome {
 
     /// See [`Sessions::is_held`].
     pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
-        self.partitions[self.place_of_client(client)].is_held(hash, client)
+        self.partitions[self.partition_index_of_client(client)].is_held(hash, client)
     }
 
     /// See [`Sessions::fold`].
@@ -178,58 +186,66 @@ impl SessionsAtHome {
         world: &World,
         now: Now,
     ) -> bool {
-        let Some(at) = self.place_here(record.name) else {
+        let Some(partition_index) = self.partition_index_here(record.name) else {
             return true;
         };
-        let before = self.len();
-        let is_valid = self.change(at, |it| it.fold(record, bytes, world, now));
-        world.admission.count_sessions(before, self.len());
+        let old_count = self.len();
+        let is_valid =
+            self.change_sessions(partition_index, |it| it.fold(record, bytes, world, now));
+        world.admission.count_sessions(old_count, self.len());
         is_valid
     }
 
     /// See [`Sessions::apply_rest`].
     pub(crate) fn apply_rest(&mut self, world: &World, now: Now) -> u32 {
-        let before = self.len();
+        let old_count = self.len();
         let all = 0..self.partitions.len();
         let invalid = all
-            .map(|at| self.change(at, |it| it.apply_rest(world, now)))
+            .map(|at| self.change_sessions(at, |it| it.apply_rest(world, now)))
             .sum();
-        world.admission.count_sessions(before, self.len());
+        world.admission.count_sessions(old_count, self.len());
         invalid
     }
 
     /// Called after the log was read: from `now` on, no connection holds any session.
     pub(crate) fn release_held(&mut self, now: Now) {
-        for at in 0..self.partitions.len() {
-            let has_released = self.change(at, |it| it.release_held(now));
+        for partition_index in 0..self.partitions.len() {
+            let has_released =
+                self.change_sessions(partition_index, |it| it.release_held_in_log(now));
             self.unrecorded_starts += usize::from(has_released);
         }
     }
 
-    /// Called while the log of partition `at` is read: from `now` on, no connection holds any of its sessions. Returns the number of sessions with an
+    /// Called while the log of this partition is read: from `now` on, no connection holds any of its sessions. Returns the number of sessions with an
     /// invalid record.
-    pub(crate) fn release_held_at(&mut self, at: usize, world: &World, now: Now) -> u32 {
-        let before = self.len();
-        let invalid = self.change(at, |it| {
+    pub(crate) fn release_held_of_partition(
+        &mut self,
+        partition_index: usize,
+        world: &World,
+        now: Now,
+    ) -> u32 {
+        let old_count = self.len();
+        let invalid = self.change_sessions(partition_index, |it| {
             let invalid = it.apply_rest(world, now);
-            it.release_held(now);
+            it.release_held_in_log(now);
             it.note_start_recorded();
             invalid
         });
-        world.admission.count_sessions(before, self.len());
+        world.admission.count_sessions(old_count, self.len());
         invalid
     }
 
-    /// Whether the log of partition `at` lacks the record of this start. From now on it has the record.
-    pub(crate) fn take_unrecorded_start(&mut self, at: usize) -> bool {
+    /// Whether the log of this partition lacks the record of this start. From now on it has the record.
+    pub(crate) fn take_unrecorded_start(&mut self, partition_index: usize) -> bool {
         // Almost always there is none.
-        let is_unrecorded = self.unrecorded_starts > 0 && self.partitions[at].note_start_recorded();
+        let is_unrecorded =
+            self.unrecorded_starts > 0 && self.partitions[partition_index].note_start_recorded();
         self.unrecorded_starts -= usize::from(is_unrecorded);
         is_unrecorded
     }
 
     /// The indexes of the partitions whose logs may lack the record of this start.
-    pub(crate) fn with_unrecorded_start(&self) -> Range<usize> {
+    pub(crate) fn partitions_with_unrecorded_start(&self) -> Range<usize> {
         match self.unrecorded_starts {
             0 => 0..0,
             _ => 0..self.partitions.len(),
@@ -238,20 +254,20 @@ impl SessionsAtHome {
 
     /// Ends all sessions without their wills, because the log that was read does not describe their present state. Returns their number.
     pub(crate) fn end_all(&mut self, world: &World, now: Now) -> u32 {
-        let before = self.len();
-        for at in 0..self.partitions.len() {
-            self.change(at, |it| it.end_all(world, now));
+        let old_count = self.len();
+        for partition_index in 0..self.partitions.len() {
+            self.change_sessions(partition_index, |it| it.end_all(world, now));
         }
-        world.admission.count_sessions(before, self.len());
-        before
+        world.admission.count_sessions(old_count, self.len());
+        old_count
     }
 
     /// The stored forms of the sessions that are away.
-    pub(crate) fn stored(&self) -> impl Iterator<Item = &[u8]> {
-        let of_partition = |sessions: &'_ Sessions| 0..sessions.end();
+    pub(crate) fn stored_states(&self) -> impl Iterator<Item = &[u8]> {
+        let of_partition = |sessions: &'_ Sessions| 0..sessions.row_end();
         let rows = self.partitions.iter().map(move |it| (it, of_partition(it)));
         rows.flat_map(|(sessions, rows)| {
-            let away = rows.filter(|row| sessions.away(*row).is_some());
+            let away = rows.filter(|row| sessions.away_row(*row).is_some());
             away.map(|row| sessions.state_of(row))
         })
     }
@@ -263,39 +279,50 @@ impl SessionsAtHome {
         world: &World,
         place: LogPlace,
     ) -> (Option<Consequences>, Consequences) {
-        let Some(at) = self.place_here(record.name) else {
+        let Some(partition_index) = self.partition_index_here(record.name) else {
             return (None, Consequences::default());
         };
-        let before = self.len();
-        let after = self.change(at, |it| it.apply(record, world, place));
-        world.admission.count_sessions(before, self.len());
-        after
+        let old_count = self.len();
+        let consequences =
+            self.change_sessions(partition_index, |it| it.apply(record, world, place));
+        world.admission.count_sessions(old_count, self.len());
+        consequences
     }
 
-    /// Called if a record of partition `at` says that a node of the cluster is dead: its connections hold no sessions any more. The effects come
+    /// Called if a record of this partition says that a node of the cluster is dead: its connections hold no sessions any more. The effects come
     /// later in several pieces ([`DueInLog::Released`]), or in this call if `at_once` is set.
-    pub(crate) fn release_writer(&mut self, at: usize, writer: u64, now: Now, at_once: bool) {
-        self.change(at, |it| it.release_writer(writer, now, at_once));
+    pub(crate) fn release_writer(
+        &mut self,
+        partition_index: usize,
+        writer: u64,
+        now: Now,
+        at_once: bool,
+    ) {
+        self.change_sessions(partition_index, |it| {
+            it.release_writer(writer, now, at_once)
+        });
     }
 
     /// See [`Sessions::hold`].
-    pub(crate) fn hold(
+    pub(crate) fn give_to_holder(
         &mut self,
         (hash, name): (u32, &[u8]),
         holder: (ShardId, ConnId),
     ) -> Option<(SessionId, SavedSession, u64)> {
-        let at = self.place_here(name)?;
-        self.partitions[at].hold((hash, name), holder)
+        let partition_index = self.partition_index_here(name)?;
+        self.partitions[partition_index].give_to_holder((hash, name), holder)
     }
 
     /// See [`Sessions::fence_of`].
     pub(crate) fn fence_of(&self, id: SessionId, by: ChangedBy) -> Option<Fence> {
-        self.partitions.get(self.place_of(id)?)?.fence_of(id, by)
+        self.partitions
+            .get(self.partition_index_of(id)?)?
+            .fence_of(id, by)
     }
 
-    /// Sets whether this node is the steward of partition `at`.
-    pub(crate) fn set_steward(&mut self, at: usize, is_steward: bool) {
-        self.change(at, |it| it.set_steward(is_steward));
+    /// Sets whether this node is the steward of this partition.
+    pub(crate) fn set_steward(&mut self, partition_index: usize, is_steward: bool) {
+        self.change_sessions(partition_index, |it| it.set_steward(is_steward));
     }
 
     /// From now on this process releases the keys of retired tokens. Called after the node has read the log of its cluster.
@@ -306,20 +333,20 @@ impl SessionsAtHome {
 
     /// Called if a will that this node has published as the steward is not in the log. The steward begins all its work again. Wills that are in the
     /// log are not published twice, since their keys are known.
-    pub(crate) fn begin_again(&mut self) {
-        for at in 0..self.partitions.len() {
-            self.change(at, Sessions::begin_again);
+    pub(crate) fn restart_steward_work(&mut self) {
+        for partition_index in 0..self.partitions.len() {
+            self.change_sessions(partition_index, Sessions::restart_steward_work);
         }
     }
 
-    /// The next work that is due in partition `at`.
+    /// The next work that is due in this partition.
     pub(crate) fn next_due_in_log(
         &mut self,
-        at: usize,
+        partition_index: usize,
         now: Now,
         counts: &Counts,
     ) -> Option<DueInLog> {
-        self.change(at, |it| it.next_due_in_log(now, counts))
+        self.change_sessions(partition_index, |it| it.next_due_in_log(now, counts))
     }
 
     /// See [`Sessions::keep_refused_will`].
@@ -329,13 +356,21 @@ impl SessionsAtHome {
         will: u64,
         now: Now,
     ) -> bool {
-        let at = self.place_here(name);
-        at.is_some_and(|at| self.change(at, |it| it.keep_refused_will((hash, name), will, now)))
+        let partition_index = self.partition_index_here(name);
+        partition_index.is_some_and(|at| {
+            self.change_sessions(at, |it| it.keep_refused_will((hash, name), will, now))
+        })
     }
 
-    /// See [`Sessions::retired_will_refused`]; the will is of partition `at`.
-    pub(crate) fn retired_will_refused(&mut self, (at, number): (usize, u64), now: Now) {
-        self.change(at, |it| it.retired_will_refused(number, now));
+    /// See [`Sessions::note_retired_will_refused`]; the will is of this partition.
+    pub(crate) fn note_retired_will_refused(
+        &mut self,
+        (partition_index, number): (usize, u64),
+        now: Now,
+    ) {
+        self.change_sessions(partition_index, |it| {
+            it.note_retired_will_refused(number, now)
+        });
     }
 
     /// See [`Sessions::change_by_steward`].
@@ -345,8 +380,8 @@ impl SessionsAtHome {
         will: u64,
         now: Now,
     ) -> Option<(ChangeAtHome, Fence)> {
-        let at = self.place_here(name)?;
-        self.partitions[at].change_by_steward((hash, name), will, now)
+        let partition_index = self.partition_index_here(name)?;
+        self.partitions[partition_index].change_by_steward((hash, name), will, now)
     }
 
     /// See [`Sessions::change_by_operator`].
@@ -354,8 +389,8 @@ impl SessionsAtHome {
         &self,
         (hash, name): (u32, &[u8]),
     ) -> Option<(ChangeAtHome, Fence)> {
-        let at = self.place_here(name)?;
-        self.partitions[at].change_by_operator((hash, name))
+        let partition_index = self.partition_index_here(name)?;
+        self.partitions[partition_index].change_by_operator((hash, name))
     }
 
     /// A digest of the state that is the same at all nodes of a cluster.
@@ -369,19 +404,19 @@ impl SessionsAtHome {
         self.partitions.iter().flat_map(Sessions::will_tokens)
     }
 
-    fn place_of_client(&self, client: &[u8]) -> usize {
+    fn partition_index_of_client(&self, client: &[u8]) -> usize {
         let partition = self.placement.partition_of(client);
         self.placement.place_at_home(partition)
     }
 
     /// Whether this client id has a session.
     pub fn has(&self, hash: u32, client: &[u8]) -> bool {
-        self.partitions[self.place_of_client(client)].has(hash, client)
+        self.partitions[self.partition_index_of_client(client)].has(hash, client)
     }
 
     /// See [`Sessions::goes_on`].
     pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
-        self.partitions[self.place_of_client(client)].goes_on(hash, client, now)
+        self.partitions[self.partition_index_of_client(client)].would_continue(hash, client, now)
     }
 
     /// See [`Sessions::take_will`].
@@ -392,8 +427,10 @@ impl SessionsAtHome {
         counts: &Admission,
         now: Now,
     ) -> Option<Box<Will>> {
-        let at = self.place_here(client.1)?;
-        self.change(at, |it| it.take_will(client, clean, counts, now))
+        let partition_index = self.partition_index_here(client.1)?;
+        self.change_sessions(partition_index, |it| {
+            it.take_will(client, clean, counts, now)
+        })
     }
 
     /// See [`Sessions::open`].
@@ -403,70 +440,79 @@ impl SessionsAtHome {
         claim: Claim,
         counts: &Admission,
         now: Now,
-    ) -> Opening {
-        let at = self.place_of_client(client.1);
-        self.change(at, |it| it.open(client, claim, counts, now))
+    ) -> OpenOutcome {
+        let partition_index = self.partition_index_of_client(client.1);
+        self.change_sessions(partition_index, |it| it.open(client, claim, counts, now))
     }
 
     /// See [`Sessions::close`].
-    pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> Closing {
-        match self.place_of(session.id) {
-            Some(at) => self.change(at, |it| it.close(session, counts, now)),
-            None => Closing::Stale,
+    pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> CloseOutcome {
+        match self.partition_index_of(session.id) {
+            Some(at) => self.change_sessions(at, |it| it.close(session, counts, now)),
+            None => CloseOutcome::Stale,
         }
     }
 
     /// The number of rows of all partitions.
-    pub fn end(&self) -> u32 {
-        self.sum(Sessions::end)
+    pub fn row_count(&self) -> u32 {
+        self.sum_of(Sessions::row_end)
     }
 
-    /// Calls `each` with the sessions in these rows that are away and that this process may end. Rows are numbered over all partitions.
-    pub fn each_absent(&self, rows: Range<u32>, counts: &Admission, mut each: impl FnMut(Absent)) {
-        self.each_row(rows, |sessions, row| {
-            sessions.absent(row, counts).into_iter().for_each(&mut each);
+    /// Calls `visit` with the sessions in these rows that are away and that this process may end. Rows are numbered over all partitions.
+    pub fn for_each_absent(
+        &self,
+        rows: Range<u32>,
+        counts: &Admission,
+        mut visit: impl FnMut(AbsentSession),
+    ) {
+        self.for_each_row(rows, |sessions, row| {
+            sessions
+                .evictable(row, counts)
+                .into_iter()
+                .for_each(&mut visit);
         });
     }
 
-    /// Calls `each` with the sessions in these rows that are away, as an operator sees them.
-    pub fn each_absent_view(&self, rows: Range<u32>, mut each: impl FnMut(AbsentView<'_>)) {
-        self.each_row(rows, |sessions, row| {
-            sessions.view(row).into_iter().for_each(&mut each);
+    /// Calls `visit` with the sessions in these rows that are away, as an operator sees them.
+    pub fn for_each_absent_view(&self, rows: Range<u32>, mut visit: impl FnMut(AbsentView<'_>)) {
+        self.for_each_row(rows, |sessions, row| {
+            sessions.absent_view(row).into_iter().for_each(&mut visit);
         });
     }
 
-    fn each_row(&self, mut rows: Range<u32>, mut each: impl FnMut(&Sessions, u32)) {
-        let mut before = 0;
+    fn for_each_row(&self, mut rows: Range<u32>, mut visit: impl FnMut(&Sessions, u32)) {
+        let mut first_row = 0;
         for sessions in &self.partitions {
-            let end = before + sessions.end();
+            let end = first_row + sessions.row_end();
             while rows.start < end.min(rows.end) {
-                each(sessions, rows.start - before);
+                visit(sessions, rows.start - first_row);
                 rows.start += 1;
             }
-            before = end;
+            first_row = end;
         }
     }
 
     /// See [`Sessions::evict`].
     pub fn evict(&mut self, id: SessionId, counts: &Admission) -> bool {
-        let at = self.place_of(id);
-        at.is_some_and(|at| self.change(at, |it| it.evict(id, counts)))
+        let partition_index = self.partition_index_of(id);
+        partition_index.is_some_and(|at| self.change_sessions(at, |it| it.evict(id, counts)))
     }
 
     /// The session with this name, if it belongs to this home and its client is away.
     pub fn find_absent(&self, hash: u32, client: &[u8]) -> Option<AbsentView<'_>> {
-        let at = self.place_here(client)?;
-        self.partitions[at].find_absent(hash, client)
+        let partition_index = self.partition_index_here(client)?;
+        self.partitions[partition_index].find_absent(hash, client)
     }
 
     /// See [`Sessions::evict_named`].
     pub fn evict_named(&mut self, hash: u32, client: &[u8], counts: &Admission) -> bool {
-        let at = self.place_here(client);
-        at.is_some_and(|at| self.change(at, |it| it.evict_named(hash, client, counts)))
+        let partition_index = self.partition_index_here(client);
+        partition_index
+            .is_some_and(|at| self.change_sessions(at, |it| it.evict_named(hash, client, counts)))
     }
 
     /// The index of this client's partition, if the partition belongs to this home.
-    fn place_here(&self, client: &[u8]) -> Option<usize> {
+    fn partition_index_here(&self, client: &[u8]) -> Option<usize> {
         let partition = self.placement.partition_of(client);
         let is_here = self.placement.home_of(partition) == self.me;
         is_here.then(|| self.placement.place_at_home(partition))
@@ -474,7 +520,7 @@ impl SessionsAtHome {
 
     /// Bytes of evicted sessions that have not ended yet.
     pub fn evicted_bytes(&self) -> usize {
-        self.sum(Sessions::evicted_bytes)
+        self.sum_of(Sessions::evicted_bytes)
     }
 
     /// Whether a session has something due.
@@ -483,7 +529,7 @@ impl SessionsAtHome {
     }
 
     /// The index of the partition that has something due first, if it is due now.
-    pub fn due_at(&self, now: Now) -> Option<usize> {
+    pub fn due_partition(&self, now: Now) -> Option<usize> {
         if !self.is_due(now) {
             return None;
         }
@@ -492,29 +538,31 @@ impl SessionsAtHome {
     }
 
     /// See [`Sessions::next_due_name`].
-    pub fn next_due_name(&self, at: usize) -> Option<&[u8]> {
-        self.partitions[at].next_due_name()
+    pub fn next_due_name(&self, partition_index: usize) -> Option<&[u8]> {
+        self.partitions[partition_index].next_due_name()
     }
 
     /// See [`Sessions::recorded`].
-    pub(crate) fn recorded(
+    pub(crate) fn record_of_terms(
         &self,
         (hash, name): (u32, &[u8]),
         now: Now,
     ) -> Option<(SessionPatch, Terms)> {
-        let at = self.place_here(name)?;
-        self.partitions[at].recorded((hash, name), now)
+        let partition_index = self.partition_index_here(name)?;
+        self.partitions[partition_index].record_of_terms((hash, name), now)
     }
 
     /// Takes the next thing that is due now in a partition: the will of a session, and the state of the session if it has expired.
-    pub fn end_due(
+    pub fn take_due(
         &mut self,
-        at: usize,
+        partition_index: usize,
         counts: &Admission,
         now: Now,
     ) -> Option<(Option<Box<Will>>, Option<SavedSession>)> {
-        let is_due = self.partitions[at].next_due_s() <= now.unix_s;
-        is_due.then(|| self.change(at, |sessions| sessions.next_due(counts, now)))?
+        let is_due = self.partitions[partition_index].next_due_s() <= now.unix_s;
+        is_due.then(|| {
+            self.change_sessions(partition_index, |sessions| sessions.take_due(counts, now))
+        })?
     }
 
     /// Counts the sessions that were read, each for its client and its party.
@@ -534,13 +582,15 @@ impl SessionsAtHome {
         block: &mut Block<'_>,
     ) -> Option<(usize, u64)> {
         let partitions = self.placement.of_home(self.me);
-        for (at, partition) in partitions.enumerate().skip(first) {
+        for (partition_index, partition) in partitions.enumerate().skip(first) {
             if row == 0 {
                 block.record(kind::SESSIONS).number(u64::from(partition));
             }
-            if let Some(next) = self.partitions[at].save(core::mem::take(&mut row), head_s, block) {
+            if let Some(next) =
+                self.partitions[partition_index].save(core::mem::take(&mut row), head_s, block)
+            {
                 // If the block was full before the first row, the next block begins with the partition again.
-                return Some((at, next));
+                return Some((partition_index, next));
             }
         }
         None
@@ -552,9 +602,9 @@ impl SessionsAtHome {
         (first, mut from): (usize, usize),
         block: &mut Block<'_>,
     ) -> Option<(usize, usize)> {
-        for (at, sessions) in self.partitions.iter().enumerate().skip(first) {
+        for (partition_index, sessions) in self.partitions.iter().enumerate().skip(first) {
             if let Some(next) = sessions.save_retired(core::mem::take(&mut from), block) {
-                return Some((at, next));
+                return Some((partition_index, next));
             }
         }
         None
@@ -573,8 +623,8 @@ impl SessionsAtHome {
             return Err(Damaged("a token belongs elsewhere"));
         }
         if self.placement.home_of(partition) == self.me {
-            let at = self.placement.place_at_home(partition);
-            self.change(at, |it| it.restore_retired(saved, world));
+            let partition_index = self.placement.place_at_home(partition);
+            self.change_sessions(partition_index, |it| it.restore_retired(saved, world));
         }
         Ok(())
     }
@@ -592,15 +642,17 @@ impl SessionsAtHome {
         let is_restored = origin.local || world.recovers_sessions();
         if origin.is_for(saved.client, self.placement, self.me)? && is_restored {
             let partition = self.placement.partition_of(saved.client);
-            let at = self.placement.place_at_home(partition);
+            let partition_index = self.placement.place_at_home(partition);
             let life = (origin.epoch, world.epoch);
-            self.change(at, |it| it.restore(saved, world, life, now, snapshot_age_s))?;
+            self.change_sessions(partition_index, |it| {
+                it.restore(saved, world, life, now, snapshot_age_s)
+            })?;
         }
         Ok(())
     }
 
     /// Restores a row without a session in this partition.
-    pub(crate) fn restore_gap(
+    pub(crate) fn restore_empty_row(
         &mut self,
         from: &mut FieldReader<'_>,
         origin: &Origin,
@@ -608,14 +660,16 @@ impl SessionsAtHome {
     ) -> Result<(), Damaged> {
         let (serial, life) = (from.number16()?, from.byte()?);
         if self.placement.home_of(partition) == self.me && origin.local {
-            let at = self.placement.place_at_home(partition);
-            self.partitions[at].restore_gap(serial, life);
+            let partition_index = self.placement.place_at_home(partition);
+            self.partitions[partition_index].restore_empty_row(serial, life);
         }
         Ok(())
     }
 
     /// Called after all records were read: frees the rows without a session.
-    pub(crate) fn close_gaps(&mut self) {
-        self.partitions.iter_mut().for_each(Sessions::close_gaps);
+    pub(crate) fn free_empty_rows(&mut self) {
+        self.partitions
+            .iter_mut()
+            .for_each(Sessions::free_empty_rows);
     }
 }

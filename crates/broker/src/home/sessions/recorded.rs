@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::snapshot::{checked_session, patched_session};
-use super::{Away, Delayed, FOREVER_S, Row, Sessions, absent, end_s};
+use super::{AwaySession, DelayedWill, FOREVER_S, SessionRow, Sessions, absent, second_after};
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::world::World;
@@ -28,12 +28,12 @@ const UNAPPLIED_BYTES_MAX: usize = 4 << 20;
 pub(super) const ENDED_S: u32 = 0;
 
 /// The second of a record, and its bytes.
-type Waiting = (u32, Box<[u8]>);
+type UnappliedRecord = (u32, Box<[u8]>);
 
 /// By row: records that are not applied yet.
 #[derive(Default)]
 pub(super) struct Unapplied {
-    rows: BTreeMap<u32, Vec<Waiting>>,
+    rows: BTreeMap<u32, Vec<UnappliedRecord>>,
     bytes: usize,
 }
 
@@ -43,13 +43,13 @@ impl Unapplied {
             .entry(id)
             .or_default()
             .push((unix_s, record.into()));
-        self.bytes += size_of::<Waiting>() + record.len();
+        self.bytes += size_of::<UnappliedRecord>() + record.len();
     }
 
-    fn take(&mut self, id: u32) -> Vec<Waiting> {
+    fn take(&mut self, id: u32) -> Vec<UnappliedRecord> {
         let all = self.rows.remove(&id).unwrap_or_default();
         for (_, record) in &all {
-            self.bytes -= size_of::<Waiting>() + record.len();
+            self.bytes -= size_of::<UnappliedRecord>() + record.len();
         }
         all
     }
@@ -70,12 +70,12 @@ impl Sessions {
     ) -> bool {
         let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
         let found = self.find(hash, record.name);
-        let waits = match &record.change {
+        let waiting_row = match &record.change {
             SessionChange::Claim { clean: false, .. } => found.filter(|id| !self.has_ended(*id)),
-            SessionChange::Parts(parts) => found.filter(|id| self.token(*id) == parts.token),
+            SessionChange::Parts(parts) => found.filter(|id| self.token_of_row(*id) == parts.token),
             _ => None,
         };
-        let Some(id) = waits else {
+        let Some(id) = waiting_row else {
             return self.fold_now(record, world, now);
         };
         self.unapplied.push(id, now.unix_s, bytes);
@@ -111,10 +111,10 @@ impl Sessions {
             } => {
                 match found {
                     Some(id) if !clean && !self.has_ended(id) => {
-                        if token != 0 && self.token(id) == 0 {
+                        if token != 0 && self.token_of_row(id) == 0 {
                             self.set_token(id, token, &world.admission);
                         }
-                        self.set_held(id, expiry_s, will.clone(), &world.admission);
+                        self.note_held(id, expiry_s, will.clone(), &world.admission);
                         return true;
                     }
                     Some(id) => self.end_recorded(id, world, now),
@@ -134,11 +134,12 @@ impl Sessions {
                     expiry_s,
                     will: will.clone(),
                 };
-                let begun = RecordedState::new(&session, terms);
-                self.insert_recorded(record.name, &begun, world, now)
+                let new_state = RecordedState::new(&session, terms);
+                self.insert_recorded(record.name, &new_state, world, now)
             }
             SessionChange::End { token } => {
-                if let Some(id) = found.filter(|id| *token == 0 || self.token(*id) == *token) {
+                if let Some(id) = found.filter(|id| *token == 0 || self.token_of_row(*id) == *token)
+                {
                     self.end_recorded(id, world, now);
                 }
                 true
@@ -150,7 +151,7 @@ impl Sessions {
                 self.insert_recorded(record.name, state, world, now)
             }
             SessionChange::Parts(parts) => {
-                let Some(id) = found.filter(|id| self.token(*id) == parts.token) else {
+                let Some(id) = found.filter(|id| self.token_of_row(*id) == parts.token) else {
                     // The session has ended, or a later claim has begun another one.
                     return true;
                 };
@@ -174,13 +175,13 @@ impl Sessions {
     }
 
     /// The contents of a record, written `now`, that only changes the terms of a session that is away: a patch that changes nothing, and the terms.
-    pub(super) fn recorded(
+    pub(super) fn record_of_terms(
         &self,
         (hash, name): (u32, &[u8]),
         now: Now,
     ) -> Option<(SessionPatch, Terms)> {
         let id = self.find(hash, name)?;
-        let row = self.away(id)?;
+        let row = self.away_row(id)?;
         let away = self.states.rows.get(row.holder);
         let left_s = |end_s: u32| end_s.saturating_sub(now.unix_s + 1);
         let will = away.will.as_ref().map(|delayed| {
@@ -192,7 +193,7 @@ impl Sessions {
         let terms = Terms {
             owner: away.owner,
             is_held: false,
-            expiry_s: absent::left_s(away.expires_s, now),
+            expiry_s: absent::remaining_s(away.expires_s, now),
             will,
         };
         Some((SessionPatch::nothing(&self.copy_of_state(id))?, terms))
@@ -205,14 +206,14 @@ impl Sessions {
     }
 
     /// The token of the session in this row, which is away; 0 if it has none.
-    fn token(&self, id: u32) -> u64 {
+    fn token_of_row(&self, id: u32) -> u64 {
         let away = self.states.rows.get(self.rows.get(id).holder);
         token_of(self.states.blobs.get(away.state))
     }
 
     /// The tokens of the wills of sessions that are away.
     pub(super) fn will_tokens(&self) -> impl Iterator<Item = u64> {
-        let away = (0..self.rows.end()).filter_map(|id| self.away(id));
+        let away = (0..self.rows.end()).filter_map(|id| self.away_row(id));
         let away = away.map(|row| self.states.rows.get(row.holder));
         away.filter_map(|away| Some(away.will.as_ref()?.will.token))
     }
@@ -234,13 +235,13 @@ impl Sessions {
             (false, expiry_s) => expires_s(now, expiry_s),
         };
         let will = terms.will.clone().map(|will| match terms.is_held {
-            true => Box::new(Delayed {
+            true => Box::new(DelayedWill {
                 will,
                 due_s: FOREVER_S,
             }),
-            false => Delayed::new(will, now),
+            false => DelayedWill::new(will, now),
         });
-        let away = Away {
+        let away = AwaySession {
             state: self.insert_state(session.bytes, &world.admission),
             state_bytes: state.bytes.len() as u32,
             will,
@@ -249,10 +250,10 @@ impl Sessions {
         };
         let id = self.insert_row(name, away, session.payloads, world);
         if terms.is_held {
-            self.held.insert(id, terms.expiry_s);
+            self.held_in_log.insert(id, terms.expiry_s);
         }
         world.admission.begin_session(terms.owner, name);
-        let (party, bytes) = self.charged(id, &world.admission);
+        let (party, bytes) = self.party_and_bytes(id, &world.admission);
         world.admission.change_absent(party, 0, bytes);
         true
     }
@@ -261,34 +262,34 @@ impl Sessions {
     pub(super) fn insert_row(
         &mut self,
         name: &[u8],
-        away: Away,
+        away: AwaySession,
         payloads: Vec<Slice>,
         world: &World,
     ) -> u32 {
-        let id = self.rows.insert(Row {
+        let id = self.rows.insert(SessionRow {
             hash: xxh3_64_with_seed(name, world.seed) as u32,
             client: self.clients.insert(name),
-            ..Row::vacant(NONE)
+            ..SessionRow::vacant(NONE)
         });
         self.index.insert(&mut self.rows, id);
-        self.insert_away(id, away, payloads);
+        self.store_away(id, away, payloads);
         id
     }
 
     /// Ends all sessions without their wills. Called after the log was read.
     pub(super) fn end_all(&mut self, world: &World, now: Now) {
-        for id in 0..self.end() {
-            if self.away(id).is_some() {
+        for id in 0..self.row_end() {
+            if self.away_row(id).is_some() {
                 self.end_recorded(id, world, now);
             }
         }
     }
 
     fn end_recorded(&mut self, id: u32, world: &World, now: Now) {
-        self.held.remove(&id);
+        self.held_in_log.remove(&id);
         self.unapplied.take(id);
-        let (_, _, owner) = self.take_away(id, &world.admission, now);
-        self.leave(id, owner, &world.admission);
+        let (_, _, owner) = self.take_stored(id, &world.admission, now);
+        self.remove_session(id, owner, &world.admission);
     }
 
     /// Gives a token to the session in this row, which has none. It began before sessions were recorded.
@@ -302,31 +303,31 @@ impl Sessions {
     }
 
     /// Notes that a connection with this will holds the session in this row: the session does not expire, and the will is not due.
-    fn set_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>, counts: &Admission) {
-        let (party, before) = self.charged(id, counts);
+    fn note_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>, counts: &Admission) {
+        let (party, before) = self.party_and_bytes(id, counts);
         self.reschedule(id, |away| {
             away.expires_s = FOREVER_S;
             away.will = will.map(|will| {
-                Box::new(Delayed {
+                Box::new(DelayedWill {
                     will,
                     due_s: FOREVER_S,
                 })
             });
         });
-        let (_, after) = self.charged(id, counts);
+        let (_, after) = self.party_and_bytes(id, counts);
         counts.change_absent(party, before, after);
-        self.held.insert(id, expiry_s);
+        self.held_in_log.insert(id, expiry_s);
     }
 
     /// From `now` on, no connection holds any session. Called after the log was read, and at each record of a start in the log. Returns whether there
     /// were any, so that this start must be recorded: otherwise their expiry would begin anew after another crash.
-    pub(super) fn release_held(&mut self, now: Now) -> bool {
-        self.is_start_unrecorded |= !self.held.is_empty();
-        for (id, expiry_s) in core::mem::take(&mut self.held) {
+    pub(super) fn release_held_in_log(&mut self, now: Now) -> bool {
+        self.is_start_unrecorded |= !self.held_in_log.is_empty();
+        for (id, expiry_s) in core::mem::take(&mut self.held_in_log) {
             self.reschedule(id, |away| {
                 away.expires_s = expires_s(now, expiry_s);
                 if let Some(delayed) = &mut away.will {
-                    delayed.due_s = end_s(now, delayed.will.delay_s);
+                    delayed.due_s = second_after(now, delayed.will.delay_s);
                 }
             });
         }
@@ -339,15 +340,15 @@ impl Sessions {
     }
 
     /// Changes when the will or the end of the session in this row, which is away, is due.
-    pub(super) fn reschedule(&mut self, id: u32, change: impl FnOnce(&mut Away)) {
+    pub(super) fn reschedule(&mut self, id: u32, change: impl FnOnce(&mut AwaySession)) {
         let away = self.states.rows.get_mut(self.rows.get(id).holder);
-        self.due.remove(&(away.due_s(), id));
+        self.due_rows.remove(&(away.due_s(), id));
         self.states.will_bytes -= away.will_bytes();
         change(away);
         self.states.will_bytes += away.will_bytes();
         let due_s = away.due_s();
         if due_s != FOREVER_S {
-            self.due.insert((due_s, id));
+            self.due_rows.insert((due_s, id));
         }
     }
 }
@@ -357,7 +358,7 @@ fn expires_s(now: Now, expiry_s: u32) -> u32 {
     match expiry_s {
         0 => ENDED_S,
         FOREVER_S => FOREVER_S,
-        expiry_s => end_s(now, expiry_s),
+        expiry_s => second_after(now, expiry_s),
     }
 }
 
@@ -420,12 +421,12 @@ mod tests {
         assert!(table.fold(b"it", claim(true, 60, 9)));
         assert!(table.fold(b"it", claim(false, 0, 0)));
         let now = Now { s: 1, unix_s: 1 };
-        table.0.release_held(now);
+        table.0.release_held_in_log(now);
         let hash = xxh3_64_with_seed(b"it", table.1.seed) as u32;
-        assert!(table.0.has(hash, b"it") && !table.0.goes_on(hash, b"it", now));
+        assert!(table.0.has(hash, b"it") && !table.0.would_continue(hash, b"it", now));
         // The next records find an ended session, too.
         assert!(table.fold(b"it", claim(false, 60, 8)));
-        assert_eq!((table.0.len(), table.0.token(0)), (1, 8));
+        assert_eq!((table.0.len(), table.0.token_of_row(0)), (1, 8));
     }
 
     /// Otherwise homes would forget the messages that the client publishes until the whole session is recorded.

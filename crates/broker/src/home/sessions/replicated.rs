@@ -18,14 +18,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::absent::key_bytes;
 use super::snapshot::{checked_session, patched_session};
-use super::{Away, Delayed, FOREVER_S, Sessions, end_s};
+use super::{AwaySession, DelayedWill, FOREVER_S, Sessions, second_after};
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::snapshot::Block;
 use crate::base::time::Now;
 use crate::budget::admission::{Counts, Party};
 use crate::budget::world::World;
 use crate::home::retired_tokens::{SavedToken, WILL_KEPT_S, WILL_RETRY_S};
-use crate::home::session_terms::{Consequences, DeadHolder, DueInLog, Held, LogPlace, Replica};
+use crate::home::session_terms::{
+    Consequences, DeadHolder, DueInLog, HolderTerms, LogPlace, Replica,
+};
 use crate::mail::session::record::{
     ChangeAtHome, ChangedBy, Fence, RecordedParts, RecordedState, SessionChange, SessionRecord,
     Terms,
@@ -46,32 +48,32 @@ impl Sessions {
     ) -> (Option<Consequences>, Consequences) {
         let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
         let found = self.find(hash, record.name);
-        let of_death = found.and_then(|id| self.release_if_dead(id));
-        let after = match (&record.change, record.fence) {
+        let of_node_death = found.and_then(|id| self.release_if_dead(id));
+        let of_record = match (&record.change, record.fence) {
             (SessionChange::Claim { .. }, _) => self.apply_claim(found, record, world, place),
-            (SessionChange::State(state), Some(fence)) => match self.fenced(found, fence) {
+            (SessionChange::State(state), Some(fence)) => match self.row_if_allowed(found, fence) {
                 Some(id) => self.apply_state(id, state, fence.by, world, place.now),
                 None => Consequences::void(),
             },
-            (SessionChange::Parts(parts), Some(fence)) => match self.fenced(found, fence) {
+            (SessionChange::Parts(parts), Some(fence)) => match self.row_if_allowed(found, fence) {
                 Some(id) => self.apply_parts(id, parts, fence.by, world, place.now),
                 None => Consequences::void(),
             },
-            (SessionChange::End { .. }, Some(fence)) => match self.fenced(found, fence) {
+            (SessionChange::End { .. }, Some(fence)) => match self.row_if_allowed(found, fence) {
                 Some(id) => self.end_replica(id, fence.by, world, place.now),
                 None => Consequences::void(),
             },
             (_, None) => Consequences::void(),
         };
-        (of_death, after)
+        (of_node_death, of_record)
     }
 
     /// The row, if the condition of the change holds.
-    fn fenced(&self, found: Option<u32>, fence: Fence) -> Option<u32> {
+    fn row_if_allowed(&self, found: Option<u32>, fence: Fence) -> Option<u32> {
         let id = found?;
         let replica = self.replica(id)?;
         let is_holder = matches!(fence.by, ChangedBy::Holder | ChangedBy::Closing);
-        (replica.claim == fence.claim && replica.held.is_some() == is_holder).then_some(id)
+        (replica.claim == fence.claim && replica.holder_terms.is_some() == is_holder).then_some(id)
     }
 
     fn apply_claim(
@@ -91,50 +93,54 @@ impl Sessions {
         else {
             return Consequences::void();
         };
-        let (mut after, counts, now) = (Consequences::default(), &world.admission, place.now);
-        let mut going_on = None;
+        let (mut consequences, counts, now) =
+            (Consequences::default(), &world.admission, place.now);
+        let mut continued = None;
         if let Some(id) = found {
             let expires_s = self.expires_s(id);
-            let former = self.remove_replica(id);
-            let ends = clean
-                || match former.held {
+            let old_replica = self.remove_replica(id);
+            let has_ended = clean
+                || match old_replica.holder_terms {
                     Some(held) => held.expiry_s == 0,
                     None => expires_s <= now.unix_s,
                 };
             // The steward has not published it yet: it is busy, or a limit refused the will.
             let is_due = self.is_will_due(id, now);
-            let (kept, former_will, former_owner) = self.take_away(id, counts, now);
-            (after.fenced, after.is_takeover) = (former.holder, former.held.is_some());
-            let party = counts.party_of_session(record.name, former_owner);
-            match former_will {
-                Some(will) if ends || is_due || will.delay_s == 0 => {
+            let (kept, old_will, old_owner) = self.take_stored(id, counts, now);
+            (consequences.fenced_holder, consequences.is_takeover) =
+                (old_replica.local_holder, old_replica.holder_terms.is_some());
+            let party = counts.party_of_session(record.name, old_owner);
+            match old_will {
+                Some(will) if has_ended || is_due || will.delay_s == 0 => {
                     self.retire((will.token, Some(will)), (party, 0), world, now);
                 }
                 Some(will) => self.retire((will.token, None), (party, 0), world, now),
                 None => {}
             }
             let bytes = &kept.state.bytes;
-            if ends {
+            if has_ended {
                 let keys = (party, key_bytes(bytes));
                 self.retire((token_of(bytes), None), keys, world, now);
-                after.needed = former.holder.is_none().then(|| bytes.clone());
-                self.forget(id);
-                counts.leave_session(former_owner, record.name);
+                consequences.no_longer_needed =
+                    old_replica.local_holder.is_none().then(|| bytes.clone());
+                self.remove_row(id);
+                counts.leave_session(old_owner, record.name);
             } else {
-                after.needs = former.holder.is_some().then(|| bytes.clone());
-                counts.move_session(former_owner, owner);
-                going_on = Some((id, kept.state));
+                consequences.newly_needed =
+                    old_replica.local_holder.is_some().then(|| bytes.clone());
+                counts.move_session(old_owner, owner);
+                continued = Some((id, kept.state));
             }
         }
         let will = will.clone().map(|mut will| {
             // The record does not repeat the client: it is that of the session.
             will.client = owner;
-            Box::new(Delayed {
+            Box::new(DelayedWill {
                 will,
                 due_s: FOREVER_S,
             })
         });
-        let (row, state) = match going_on {
+        let (row, state) = match continued {
             Some((id, state)) => (Some(id), state),
             None => {
                 let begun = StoredSession {
@@ -147,7 +153,7 @@ impl Sessions {
                 (None, state)
             }
         };
-        let away = Away {
+        let away = AwaySession {
             state_bytes: state.bytes.len() as u32,
             state: self.insert_state(state.bytes, counts),
             will,
@@ -156,23 +162,23 @@ impl Sessions {
         };
         let id = match row {
             Some(id) => {
-                self.insert_away(id, away, state.payloads);
+                self.store_away(id, away, state.payloads);
                 id
             }
             None => self.insert_row(record.name, away, state.payloads, world),
         };
         self.charge(id, world);
-        let held = Some(Held {
+        let held = Some(HolderTerms {
             writer: place.writer,
             expiry_s,
         });
         let replica = Replica {
             claim: place.offset,
-            held,
-            holder: None,
+            holder_terms: held,
+            local_holder: None,
         };
         self.insert_replica(id, replica);
-        after
+        consequences
     }
 
     fn apply_state(
@@ -198,18 +204,19 @@ impl Sessions {
         world: &World,
         now: Now,
     ) -> Consequences {
-        let former = self.copy_of_state(id);
-        match (patched_session(&former, parts, world), &parts.terms) {
+        let old_state = self.copy_of_state(id);
+        match (patched_session(&old_state, parts, world), &parts.terms) {
             (Ok(session), Some(terms)) => {
                 self.set_state(id, session, terms.clone(), by, world, now)
             }
             (Ok(session), None) if by == ChangedBy::Holder => {
-                let mut after = Consequences::default();
-                if !self.has_holder_here(id) && !has_same_needs(&former.bytes, &session.bytes) {
-                    (after.needed, after.needs) = (Some(former.bytes), Some(session.bytes.clone()));
+                let mut consequences = Consequences::default();
+                if !self.has_holder_here(id) && !has_same_needs(&old_state.bytes, &session.bytes) {
+                    (consequences.no_longer_needed, consequences.newly_needed) =
+                        (Some(old_state.bytes), Some(session.bytes.clone()));
                 }
                 self.replace_state(id, session, &world.admission);
-                after
+                consequences
             }
             _ => self.end_unreadable(id, world, now),
         }
@@ -225,28 +232,29 @@ impl Sessions {
         world: &World,
         now: Now,
     ) -> Consequences {
-        let (mut after, counts) = (Consequences::default(), &world.admission);
-        let (former, former_will, former_owner) = self.take_away(id, counts, now);
+        let (mut consequences, counts) = (Consequences::default(), &world.admission);
+        let (old_session, old_will, old_owner) = self.take_stored(id, counts, now);
         let token_of_will = |will: &Option<Box<Will>>| will.as_ref().map_or(0, |will| will.token);
-        if token_of_will(&former_will) != token_of_will(&terms.will) {
+        if token_of_will(&old_will) != token_of_will(&terms.will) {
             let name = self.clients.get(self.rows.get(id).client);
-            let party = counts.party_of_session(name, former_owner);
-            self.retire((token_of_will(&former_will), None), (party, 0), world, now);
+            let party = counts.party_of_session(name, old_owner);
+            self.retire((token_of_will(&old_will), None), (party, 0), world, now);
         }
         let is_held = by == ChangedBy::Holder;
-        if !self.has_holder_here(id) && !has_same_needs(&former.state.bytes, &session.bytes) {
-            (after.needed, after.needs) = (Some(former.state.bytes), Some(session.bytes.clone()));
+        if !self.has_holder_here(id) && !has_same_needs(&old_session.state.bytes, &session.bytes) {
+            (consequences.no_longer_needed, consequences.newly_needed) =
+                (Some(old_session.state.bytes), Some(session.bytes.clone()));
         }
-        counts.move_session(former_owner, terms.owner);
+        counts.move_session(old_owner, terms.owner);
         let will = terms.will.map(|mut will| {
             will.client = terms.owner;
             let due_s = match (is_held, will.delay_s) {
                 (true, _) => FOREVER_S,
                 (false, delay_s) => due_s(now, delay_s),
             };
-            Box::new(Delayed { will, due_s })
+            Box::new(DelayedWill { will, due_s })
         });
-        let away = Away {
+        let away = AwaySession {
             state_bytes: session.bytes.len() as u32,
             state: self.insert_state(session.bytes, counts),
             will,
@@ -256,20 +264,20 @@ impl Sessions {
             },
             owner: terms.owner,
         };
-        self.insert_away(id, away, session.payloads);
+        self.store_away(id, away, session.payloads);
         self.charge(id, world);
         if let Some(replicas) = self.replicas.as_deref_mut()
-            && let Some(replica) = replicas.rows.get_mut(&id)
+            && let Some(replica) = replicas.by_row.get_mut(&id)
         {
-            match &mut replica.held {
+            match &mut replica.holder_terms {
                 Some(held) if is_held => held.expiry_s = terms.expiry_s,
                 held => {
-                    replicas.held -= u32::from(held.take().is_some());
-                    replica.holder = None;
+                    replicas.held_count -= u32::from(held.take().is_some());
+                    replica.local_holder = None;
                 }
             }
         }
-        after
+        consequences
     }
 
     /// Ends a session whose record cannot be decoded, at all nodes alike. The client is told that it has no session any more. The record counts as
@@ -282,11 +290,11 @@ impl Sessions {
     }
 
     fn end_replica(&mut self, id: u32, by: ChangedBy, world: &World, now: Now) -> Consequences {
-        let former = self.remove_replica(id);
-        let (kept, will, owner) = self.take_away(id, &world.admission, now);
+        let old_replica = self.remove_replica(id);
+        let (kept, will, owner) = self.take_stored(id, &world.admission, now);
         let name = self.clients.get(self.rows.get(id).client);
         let party = world.admission.party_of_session(name, owner);
-        self.leave(id, owner, &world.admission);
+        self.remove_session(id, owner, &world.admission);
         let keys = (party, key_bytes(&kept.state.bytes));
         self.retire((token_of(&kept.state.bytes), None), keys, world, now);
         if let Some(will) = will {
@@ -297,8 +305,13 @@ impl Sessions {
         }
         Consequences {
             // A connection that has ended releases what it needed.
-            needed: former.holder.is_none().then_some(kept.state.bytes),
-            fenced: former.holder.filter(|_| by != ChangedBy::Closing),
+            no_longer_needed: old_replica
+                .local_holder
+                .is_none()
+                .then_some(kept.state.bytes),
+            fenced_holder: old_replica
+                .local_holder
+                .filter(|_| by != ChangedBy::Closing),
             ..Consequences::default()
         }
     }
@@ -310,51 +323,54 @@ impl Sessions {
         let Some(replicas) = &mut self.replicas else {
             return;
         };
-        let is_known = replicas.dead.iter().any(|it| it.writer == writer);
-        if is_known || replicas.rows.is_empty() {
+        let is_known = replicas.dead_holders.iter().any(|it| it.writer == writer);
+        if is_known || replicas.by_row.is_empty() {
             return;
         }
-        replicas.dead.push(DeadHolder {
+        replicas.dead_holders.push(DeadHolder {
             writer,
             since_s: now.unix_s,
-            row: 0,
+            next_row: 0,
         });
-        while at_once && self.release_some().is_some() {}
+        while at_once && self.release_some_of_dead().is_some() {}
     }
 
     /// Visits some rows after the death of a node. Returns their number and the effects; `None` if all rows are visited for every dead node.
-    fn release_some(&mut self) -> Option<(u32, Vec<Consequences>)> {
+    fn release_some_of_dead(&mut self) -> Option<(u32, Vec<Consequences>)> {
         let replicas = self.replicas.as_mut()?;
-        let dead = replicas.dead.first_mut()?;
-        let rows = replicas.rows.range(dead.row..).map(|(id, _)| *id);
+        let dead = replicas.dead_holders.first_mut()?;
+        let rows = replicas.by_row.range(dead.next_row..).map(|(id, _)| *id);
         let rows: Vec<u32> = rows.take(ROWS_PER_PIECE).collect();
         match rows.last() {
-            Some(last) => dead.row = last + 1,
+            Some(last) => dead.next_row = last + 1,
             None => {
-                replicas.dead.remove(0);
+                replicas.dead_holders.remove(0);
             }
         }
-        let after = rows.iter().filter_map(|id| self.release_if_dead(*id));
-        let after = after.collect();
+        let consequences = rows.iter().filter_map(|id| self.release_if_dead(*id));
+        let after = consequences.collect();
         Some((rows.len() as u32, after))
     }
 
     /// Releases the session in this row if its holder's node has died. Returns the effects, if a connection of this node held the session.
     fn release_if_dead(&mut self, id: u32) -> Option<Consequences> {
         let replicas = self.replicas.as_deref_mut()?;
-        if replicas.dead.is_empty() {
+        if replicas.dead_holders.is_empty() {
             return None;
         }
-        let replica = replicas.rows.get_mut(&id)?;
-        let held = replica.held?;
-        let dead = replicas.dead.iter().find(|it| it.writer == held.writer)?;
+        let replica = replicas.by_row.get_mut(&id)?;
+        let held = replica.holder_terms?;
+        let dead = replicas
+            .dead_holders
+            .iter()
+            .find(|it| it.writer == held.writer)?;
         let now = Now {
             s: 0,
             unix_s: dead.since_s,
         };
-        replica.held = None;
-        replicas.held -= 1;
-        let fenced = replica.holder.take();
+        replica.holder_terms = None;
+        replicas.held_count -= 1;
+        let fenced = replica.local_holder.take();
         self.reschedule(id, |away| {
             away.expires_s = match held.expiry_s {
                 FOREVER_S => FOREVER_S,
@@ -366,23 +382,26 @@ impl Sessions {
         });
         fenced?;
         Some(Consequences {
-            fenced,
-            needs: Some(self.state_of(id).into()),
+            fenced_holder: fenced,
+            newly_needed: Some(self.state_of(id).into()),
             ..Consequences::default()
         })
     }
 
     /// Gives the session with this name to a connection of this node whose claim was just applied. Returns the session, and the offset of the claim.
-    pub(super) fn hold(
+    pub(super) fn give_to_holder(
         &mut self,
         (hash, name): (u32, &[u8]),
         holder: (ShardId, ConnId),
     ) -> Option<(SessionId, SavedSession, u64)> {
         let id = self.find(hash, name)?;
         let partition = self.partition as u8;
-        let replica = self.replicas.as_mut()?.rows.get_mut(&id)?;
-        replica.holder = Some(holder);
-        let (claim, expiry_s) = (replica.claim, replica.held.map_or(0, |held| held.expiry_s));
+        let replica = self.replicas.as_mut()?.by_row.get_mut(&id)?;
+        replica.local_holder = Some(holder);
+        let (claim, expiry_s) = (
+            replica.claim,
+            replica.holder_terms.map_or(0, |held| held.expiry_s),
+        );
         let row = self.rows.get_mut(id);
         row.serial = row.serial.wrapping_add(1);
         let (serial, life) = (row.serial, row.life);
@@ -412,24 +431,24 @@ impl Sessions {
             return;
         }
         match is_steward {
-            true => self.begin_again(),
+            true => self.restart_steward_work(),
             // The next steward publishes them.
-            false => replicas.refused = VecDeque::new(),
+            false => replicas.refused_wills = VecDeque::new(),
         }
     }
 
     /// Lets the steward start over with all work that is not recorded.
-    pub(super) fn begin_again(&mut self) {
+    pub(super) fn restart_steward_work(&mut self) {
         if let Some(replicas) = &mut self.replicas {
             replicas.claimed_wills.publish_all_again();
-            replicas.refused = VecDeque::new();
+            replicas.refused_wills = VecDeque::new();
             replicas.stewardship += 1;
         }
     }
 
     /// The next work of this node that is due now. A session stays in the table until the record of its end is applied.
     pub(super) fn next_due_in_log(&mut self, now: Now, counts: &Counts) -> Option<DueInLog> {
-        if let Some((visited, after)) = self.release_some() {
+        if let Some((visited, after)) = self.release_some_of_dead() {
             return Some(DueInLog::Released(visited, after));
         }
         let replicas = self.replicas.as_mut()?;
@@ -444,26 +463,32 @@ impl Sessions {
         }
         // What this process began to record in an earlier stewardship may be lost, so it begins again.
         let stewardship = replicas.stewardship;
-        let again = replicas.begun.first().copied();
-        let refused = replicas.refused.front().copied();
-        let id = match (again.filter(|(earlier, _)| *earlier < stewardship), refused) {
+        let begun_earlier = replicas.begun_work.first().copied();
+        let refused = replicas.refused_wills.front().copied();
+        let id = match (
+            begun_earlier.filter(|(earlier, _)| *earlier < stewardship),
+            refused,
+        ) {
             (Some(entry), _) => {
-                replicas.begun.remove(&entry);
+                replicas.begun_work.remove(&entry);
                 entry.1
             }
             (None, Some((again_s, id))) if again_s <= now.unix_s => {
-                replicas.refused.pop_front();
-                if replicas.refused.is_empty() {
-                    replicas.refused = VecDeque::new();
+                replicas.refused_wills.pop_front();
+                if replicas.refused_wills.is_empty() {
+                    replicas.refused_wills = VecDeque::new();
                 }
                 // Otherwise the session has changed meanwhile.
-                replicas.begun.remove(&(stewardship, id)).then_some(id)?
+                replicas
+                    .begun_work
+                    .remove(&(stewardship, id))
+                    .then_some(id)?
             }
-            _ => self.due.pop_first()?.1,
+            _ => self.due_rows.pop_first()?.1,
         };
-        let due = self.due_of(id, now)?;
+        let due = self.due_work(id, now)?;
         let replicas = self.replicas.as_mut()?;
-        replicas.begun.insert((stewardship, id));
+        replicas.begun_work.insert((stewardship, id));
         Some(due)
     }
 
@@ -489,21 +514,21 @@ impl Sessions {
         }
         if let Some(replicas) = &mut self.replicas {
             let again_s = now.unix_s.saturating_add(WILL_RETRY_S);
-            replicas.refused.push_back((again_s, id));
+            replicas.refused_wills.push_back((again_s, id));
         }
         true
     }
 
     /// A limit has refused the will of a retired token. The steward publishes it again later.
-    pub(super) fn retired_will_refused(&mut self, number: u64, now: Now) {
+    pub(super) fn note_retired_will_refused(&mut self, number: u64, now: Now) {
         if let Some(replicas) = &mut self.replicas {
-            replicas.claimed_wills.refused(number, now.unix_s);
+            replicas.claimed_wills.note_refused(number, now.unix_s);
         }
     }
 
     /// The work that is due now for the session in this row.
-    fn due_of(&self, id: u32, now: Now) -> Option<DueInLog> {
-        let row = self.away(id)?;
+    fn due_work(&self, id: u32, now: Now) -> Option<DueInLog> {
+        let row = self.away_row(id)?;
         let (away, name) = (
             self.states.rows.get(row.holder),
             self.clients.get(row.client),
@@ -528,12 +553,14 @@ impl Sessions {
         now: Now,
     ) -> Option<(ChangeAtHome, Fence)> {
         let id = self.find(hash, name)?;
-        let of_session = self.states.rows.get(self.rows.get(id).holder).will.as_ref();
-        if of_session.map_or(0, |delayed| delayed.will.token) != will {
+        let delayed_will = self.states.rows.get(self.rows.get(id).holder).will.as_ref();
+        if delayed_will.map_or(0, |delayed| delayed.will.token) != will {
             // Another connection has held the session meanwhile.
             return None;
         }
-        let replica = self.replica(id).filter(|replica| replica.held.is_none())?;
+        let replica = self
+            .replica(id)
+            .filter(|replica| replica.holder_terms.is_none())?;
         let fence = Fence {
             claim: replica.claim,
             by: ChangedBy::Steward,
@@ -542,7 +569,7 @@ impl Sessions {
             let token = token_of(self.state_of(id));
             return Some((ChangeAtHome::End(token), fence));
         }
-        let (patch, terms) = self.recorded((hash, name), now)?;
+        let (patch, terms) = self.record_of_terms((hash, name), now)?;
         let terms = Terms {
             will: None,
             ..terms
@@ -556,7 +583,9 @@ impl Sessions {
         (hash, name): (u32, &[u8]),
     ) -> Option<(ChangeAtHome, Fence)> {
         let id = self.find(hash, name)?;
-        let replica = self.replica(id).filter(|replica| replica.held.is_none())?;
+        let replica = self
+            .replica(id)
+            .filter(|replica| replica.holder_terms.is_none())?;
         let fence = Fence {
             claim: replica.claim,
             by: ChangedBy::Operator,
@@ -568,13 +597,13 @@ impl Sessions {
     /// Whether a connection holds the session in this row, at any node of a cluster.
     pub(super) fn is_held_somewhere(&self, id: u32) -> bool {
         self.replica(id)
-            .is_some_and(|replica| replica.held.is_some())
+            .is_some_and(|replica| replica.holder_terms.is_some())
     }
 
     /// Whether a connection of this node of a cluster holds the session in this row.
     pub(super) fn has_holder_here(&self, id: u32) -> bool {
         self.replica(id)
-            .is_some_and(|replica| replica.holder.is_some())
+            .is_some_and(|replica| replica.local_holder.is_some())
     }
 
     /// Whether this process may end the session in this row, which is away. In a cluster only the steward may.
@@ -588,26 +617,26 @@ impl Sessions {
         let Some(replicas) = &self.replicas else {
             return 0;
         };
-        replicas.rows.iter().fold(0, |digest, (id, replica)| {
+        replicas.by_row.iter().fold(0, |digest, (id, replica)| {
             let name = xxh3_64_with_seed(self.clients.get(self.rows.get(*id).client), seed);
             let state = xxh3_64_with_seed(self.state_of(*id), name);
             let held = replica
-                .held
+                .holder_terms
                 .map_or(0, |held| held.writer ^ u64::from(held.expiry_s));
-            let told = [
+            let shared_state = [
                 replica.claim.to_le_bytes(),
                 held.to_le_bytes(),
                 u64::from(self.expires_s(*id)).to_le_bytes(),
             ];
-            digest ^ xxh3_64_with_seed(told.as_flattened(), state)
+            digest ^ xxh3_64_with_seed(shared_state.as_flattened(), state)
         })
     }
 
     /// Called after the log was read: from now on this process releases the keys of retired tokens.
     pub(super) fn begin_releases(&mut self) {
         if let Some(replicas) = &mut self.replicas {
-            replicas.retired.releases = true;
-            replicas.claimed_wills.releases = true;
+            replicas.retired.releases_keys = true;
+            replicas.claimed_wills.releases_keys = true;
         }
     }
 
@@ -634,33 +663,33 @@ impl Sessions {
             payer,
         } = saved;
         if let Some(replicas) = &mut self.replicas {
-            let all = replicas.retired_with(will.is_some());
+            let all = replicas.tokens_for(will.is_some());
             all.insert((token, will), end_s, payer, &world.admission);
         }
     }
 
     pub(super) fn replica(&self, id: u32) -> Option<&Replica> {
-        self.replicas.as_ref()?.rows.get(&id)
+        self.replicas.as_ref()?.by_row.get(&id)
     }
 
     pub(super) fn insert_replica(&mut self, id: u32, replica: Replica) {
         if let Some(replicas) = &mut self.replicas {
-            replicas.held += u32::from(replica.held.is_some());
-            replicas.rows.insert(id, replica);
+            replicas.held_count += u32::from(replica.holder_terms.is_some());
+            replicas.by_row.insert(id, replica);
         }
     }
 
     fn remove_replica(&mut self, id: u32) -> Replica {
         let replicas = self.replicas.as_mut();
         let removed = replicas.and_then(|replicas| {
-            let replica = replicas.rows.remove(&id)?;
-            replicas.held -= u32::from(replica.held.is_some());
+            let replica = replicas.by_row.remove(&id)?;
+            replicas.held_count -= u32::from(replica.holder_terms.is_some());
             Some(replica)
         });
         removed.unwrap_or(Replica {
             claim: 0,
-            held: None,
-            holder: None,
+            holder_terms: None,
+            local_holder: None,
         })
     }
 
@@ -673,7 +702,7 @@ impl Sessions {
         now: Now,
     ) {
         if let Some(replicas) = &mut self.replicas {
-            let all = replicas.retired_with(retired.1.is_some());
+            let all = replicas.tokens_for(retired.1.is_some());
             all.insert(retired, now.unix_s, Some(payer), &world.admission);
         }
     }
@@ -690,7 +719,7 @@ impl Sessions {
     }
 
     fn charge(&self, id: u32, world: &World) {
-        let (party, bytes) = self.charged(id, &world.admission);
+        let (party, bytes) = self.party_and_bytes(id, &world.admission);
         world.admission.change_absent(party, 0, bytes);
     }
 }
@@ -702,7 +731,7 @@ const ROWS_PER_PIECE: usize = 16;
 fn due_s(now: Now, seconds: u32) -> u32 {
     match seconds {
         0 => now.unix_s,
-        seconds => end_s(now, seconds),
+        seconds => second_after(now, seconds),
     }
 }
 

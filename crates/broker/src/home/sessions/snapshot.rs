@@ -9,12 +9,12 @@ use alloc::vec::Vec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::recorded::ENDED_S;
-use super::{Away, Delayed, FOREVER_S, Hold, Row, Sessions};
+use super::{AwaySession, DelayedWill, FOREVER_S, HoldState, SessionRow, Sessions};
 use crate::base::snapshot::{Block, Damaged, FieldReader, FieldWriter, kind};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
-use crate::home::session_terms::{Held, Replica};
+use crate::home::session_terms::{HolderTerms, Replica};
 use crate::mail::session::patch::patched;
 use crate::mail::session::record::RecordedParts;
 use crate::mail::session::stored::{StoredSession, move_positions, set_epoch};
@@ -24,24 +24,24 @@ use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, SlabRow as _};
 
 /// Flags of a session's record.
-const ENDLESS: u8 = 1;
+const IS_ENDLESS: u8 = 1;
 const HAS_WILL: u8 = 2;
 const HAS_PAYLOADS: u8 = 4;
 /// A connection held the session when the log was written. Times begin when no connection holds the session any more.
-const HELD: u8 = 8;
+const IS_HELD: u8 = 8;
 /// The session belongs to a cluster: its last claim follows. Times are seconds of the log's clock, so that all nodes restore the same state.
-const REPLICATED: u8 = 16;
+const HAS_CLAIM: u8 = 16;
 /// The maximum number of bytes of a session's record, besides its client id, state and will.
 const SESSION_BYTES: usize = 64;
 
 /// A session as read from a snapshot.
-pub(super) struct Saved<'a> {
+pub(super) struct SnapshotSession<'a> {
     serial: u16,
     life: u8,
     pub client: &'a [u8],
     owner: Client,
     /// Seconds until the session expires; `None` if it never does.
-    left_s: Option<u32>,
+    remaining_s: Option<u32>,
     state: &'a [u8],
     payloads: Vec<&'a [u8]>,
     /// The will, and the seconds until it is due.
@@ -66,15 +66,15 @@ impl Sessions {
                 return Some(u64::from(id));
             }
             let row = self.rows.get(id);
-            let away = row.client != Blob::NONE && row.held == Hold::Away;
-            let kind = match away {
+            let is_away = row.client != Blob::NONE && row.hold_state == HoldState::Away;
+            let kind = match is_away {
                 true => kind::SESSION,
                 false => kind::NO_SESSION,
             };
             let mut out = block.record(kind);
             out.number(u64::from(row.serial));
             out.byte(row.life);
-            if away {
+            if is_away {
                 let client = self.clients.get(row.client);
                 self.save_away(client, id, head_s, &mut out);
             }
@@ -86,26 +86,26 @@ impl Sessions {
         let holder = self.rows.get(id).holder;
         let (away, replica) = (self.states.rows.get(holder), self.replica(id));
         let held = match replica {
-            Some(replica) => replica.held.map(|held| held.expiry_s),
-            None => self.held.get(&id).copied(),
+            Some(replica) => replica.holder_terms.map(|held| held.expiry_s),
+            None => self.held_in_log.get(&id).copied(),
         };
         let payloads = self.states.payloads.get(&holder);
         let left_s = |s: u32| match replica {
             Some(_) => u64::from(s),
             None => u64::from(s.saturating_sub(head_s)),
         };
-        let endless = held.unwrap_or(away.expires_s) == FOREVER_S;
+        let is_endless = held.unwrap_or(away.expires_s) == FOREVER_S;
         let flag = |set, flag| if set { flag } else { 0 };
         out.byte(
-            flag(endless, ENDLESS)
+            flag(is_endless, IS_ENDLESS)
                 | flag(away.will.is_some(), HAS_WILL)
                 | flag(payloads.is_some(), HAS_PAYLOADS)
-                | flag(held.is_some(), HELD)
-                | flag(replica.is_some(), REPLICATED),
+                | flag(held.is_some(), IS_HELD)
+                | flag(replica.is_some(), HAS_CLAIM),
         );
         if let Some(replica) = replica {
             out.number(replica.claim);
-            out.word(replica.held.map_or(0, |held| held.writer));
+            out.word(replica.holder_terms.map_or(0, |held| held.writer));
         }
         out.field(client);
         out.number(u64::from(away.owner.number()));
@@ -126,11 +126,11 @@ impl Sessions {
     }
 
     /// Reads a session.
-    pub(super) fn read<'a>(from: &mut FieldReader<'a>) -> Result<Saved<'a>, Damaged> {
+    pub(super) fn read<'a>(from: &mut FieldReader<'a>) -> Result<SnapshotSession<'a>, Damaged> {
         let serial = from.number16()?;
         let life = from.byte()?;
-        let form = from.byte()?;
-        let claim = match form & REPLICATED != 0 {
+        let flags = from.byte()?;
+        let claim = match flags & HAS_CLAIM != 0 {
             true => Some((from.number()?, from.word()?)),
             false => None,
         };
@@ -139,46 +139,46 @@ impl Sessions {
         let left_s = from.number32()?;
         let state = from.field()?;
         let mut payloads = Vec::new();
-        if form & HAS_PAYLOADS != 0 {
+        if flags & HAS_PAYLOADS != 0 {
             for _ in 0..from.number()? {
                 payloads.push(from.field()?);
             }
         }
-        let will = match form & HAS_WILL != 0 {
+        let will = match flags & HAS_WILL != 0 {
             true => Some((from.number32()?, Will::read(from)?)),
             false => None,
         };
-        Ok(Saved {
+        Ok(SnapshotSession {
             serial,
             life,
             client,
             owner,
-            left_s: (form & ENDLESS == 0).then_some(left_s),
+            remaining_s: (flags & IS_ENDLESS == 0).then_some(left_s),
             state,
             payloads,
             will,
-            is_held: form & HELD != 0,
+            is_held: flags & IS_HELD != 0,
             claim,
         })
     }
 
-    /// Restores a session in the next row. Its positions of the epoch `before` become positions of the epoch `epoch`. The snapshot was written
+    /// Restores a session in the next row. Its positions of the epoch `old_epoch` become positions of the epoch `epoch`. The snapshot was written
     /// `snapshot_age_s` ago.
     ///
     /// # Errors
     /// The state is not valid, or the session and this process are not both of a cluster or both of a single node.
     pub(super) fn restore(
         &mut self,
-        saved: Saved<'_>,
+        saved: SnapshotSession<'_>,
         world: &World,
-        (before, epoch): (u32, u32),
+        (old_epoch, epoch): (u32, u32),
         now: Now,
         snapshot_age_s: u32,
     ) -> Result<(), Damaged> {
         if saved.claim.is_some() != self.replicas.is_some() {
             return Err(Damaged("a session of a cluster is in another place"));
         }
-        let due = |left_s: u32| match saved.claim {
+        let due_second = |left_s: u32| match saved.claim {
             Some(_) => left_s,
             None => (now.unix_s).saturating_add(left_s.saturating_sub(snapshot_age_s)),
         };
@@ -188,21 +188,21 @@ impl Sessions {
                 client: saved.owner,
                 ..will
             };
-            Box::new(Delayed {
+            Box::new(DelayedWill {
                 will: Box::new(will),
-                due_s: due(left_s),
+                due_s: due_second(left_s),
             })
         };
         let mut state = checked_session(saved.state, &saved.payloads, world)?;
-        move_positions(&mut state.bytes, before, epoch);
-        let mut away = Away {
+        move_positions(&mut state.bytes, old_epoch, epoch);
+        let mut away = AwaySession {
             state: self.insert_state(state.bytes, &world.admission),
             state_bytes: saved.state.len() as u32,
             will: saved.will.map(delayed),
-            expires_s: saved.left_s.map_or(FOREVER_S, due),
+            expires_s: saved.remaining_s.map_or(FOREVER_S, due_second),
             owner: saved.owner,
         };
-        if saved.claim.is_none() && saved.left_s == Some(0) {
+        if saved.claim.is_none() && saved.remaining_s == Some(0) {
             // The records after the snapshot must find that the session has ended.
             away.expires_s = ENDED_S;
         }
@@ -210,36 +210,36 @@ impl Sessions {
             away.expires_s = FOREVER_S;
             away.will.iter_mut().for_each(|will| will.due_s = FOREVER_S);
         }
-        let id = self.rows.insert(Row {
+        let id = self.rows.insert(SessionRow {
             hash: xxh3_64_with_seed(saved.client, world.seed) as u32,
             client: self.clients.insert(saved.client),
             serial: saved.serial,
             life: saved.life,
-            ..Row::vacant(NONE)
+            ..SessionRow::vacant(NONE)
         });
         self.index.insert(&mut self.rows, id);
-        self.insert_away(id, away, state.payloads);
-        let expiry_s = saved.left_s.unwrap_or(FOREVER_S);
+        self.store_away(id, away, state.payloads);
+        let expiry_s = saved.remaining_s.unwrap_or(FOREVER_S);
         if let Some((claim, writer)) = saved.claim {
-            let held = saved.is_held.then_some(Held { writer, expiry_s });
+            let held = saved.is_held.then_some(HolderTerms { writer, expiry_s });
             let replica = Replica {
                 claim,
-                held,
-                holder: None,
+                holder_terms: held,
+                local_holder: None,
             };
             self.insert_replica(id, replica);
         } else if saved.is_held {
-            self.held.insert(id, expiry_s);
+            self.held_in_log.insert(id, expiry_s);
         }
         Ok(())
     }
 
     /// Restores a row without a session.
-    pub(super) fn restore_gap(&mut self, serial: u16, life: u8) {
-        self.rows.insert(Row {
+    pub(super) fn restore_empty_row(&mut self, serial: u16, life: u8) {
+        self.rows.insert(SessionRow {
             serial,
             life,
-            ..Row::vacant(NONE)
+            ..SessionRow::vacant(NONE)
         });
     }
 
@@ -247,17 +247,17 @@ impl Sessions {
     pub(super) fn count_restored(&self, counts: &Admission) {
         for id in 0..self.rows.end() {
             let row = self.rows.get(id);
-            if row.client != Blob::NONE && row.held == Hold::Away {
+            if row.client != Blob::NONE && row.hold_state == HoldState::Away {
                 let owner = self.states.rows.get(row.holder).owner;
                 counts.begin_session(owner, self.clients.get(row.client));
-                let (party, bytes) = self.charged(id, counts);
+                let (party, bytes) = self.party_and_bytes(id, counts);
                 counts.change_absent(party, 0, bytes);
             }
         }
     }
 
     /// Called after all records were read: frees the rows without a session.
-    pub(crate) fn close_gaps(&mut self) {
+    pub(crate) fn free_empty_rows(&mut self) {
         for id in 0..self.rows.end() {
             if self.rows.get(id).client == Blob::NONE {
                 self.rows.remove(id);
@@ -277,7 +277,7 @@ pub(super) fn checked_session(
 ) -> Result<EncodedSession, Damaged> {
     let session = EncodedSession {
         bytes: bytes.into(),
-        payloads: shared(payloads, world),
+        payloads: share_payloads(payloads, world),
     };
     StoredSession::decode(&session)?.check(world.partitions)?;
     Ok(session)
@@ -292,7 +292,7 @@ pub(super) fn patched_session(
     parts: &RecordedParts<'_>,
     world: &World,
 ) -> Result<EncodedSession, Damaged> {
-    let payloads = shared(&parts.payloads, world);
+    let payloads = share_payloads(&parts.payloads, world);
     let mut session = patched(
         session,
         parts.before,
@@ -304,7 +304,7 @@ pub(super) fn patched_session(
     Ok(session)
 }
 
-fn shared(payloads: &[&[u8]], world: &World) -> Vec<Slice> {
+fn share_payloads(payloads: &[&[u8]], world: &World) -> Vec<Slice> {
     let payloads = payloads.iter().map(|payload| {
         let shared = Shared::new((*payload).into(), &world.admission);
         shared.slice(0..payload.len())

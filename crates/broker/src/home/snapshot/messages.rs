@@ -2,7 +2,7 @@
 
 use crore_wire::websocket::frame;
 
-use super::topic_of;
+use super::present_row_of;
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::settings::{RetentionMode, Settings};
@@ -36,63 +36,69 @@ impl Logs {
         rules: &Rules,
         block: &mut Block<'_>,
     ) -> Option<(usize, ArrivalCursor)> {
-        let all = |log: &Log| {
+        let all_arrivals = |log: &Log| {
             let lists = (0..rules.count()).map(|number| (number as u8, 0));
             log.arrivals(lists, u64::MAX)
         };
-        let (first, mut arrivals) = from.unwrap_or_else(|| (0, all(&self.partitions[0].log)));
-        for (at, log) in self.iter().enumerate().skip(first) {
-            if at > first {
-                arrivals = all(log);
+        let (first, mut arrivals) =
+            from.unwrap_or_else(|| (0, all_arrivals(&self.partitions[0].log)));
+        for (partition_index, log) in self.iter().enumerate().skip(first) {
+            if partition_index > first {
+                arrivals = all_arrivals(log);
             }
             if Self::save_log(log, &mut arrivals, rules, block) {
-                return Some((at, arrivals));
+                return Some((partition_index, arrivals));
             }
         }
         None
     }
 
     /// Writes messages of a log; returns whether more are left.
-    fn save_log(log: &Log, at: &mut ArrivalCursor, rules: &Rules, block: &mut Block<'_>) -> bool {
+    fn save_log(
+        log: &Log,
+        cursor: &mut ArrivalCursor,
+        rules: &Rules,
+        block: &mut Block<'_>,
+    ) -> bool {
         loop {
             if block.is_full() {
                 return true;
             }
-            let Some(next) = log.next_arrival(at) else {
+            let Some(arrival) = log.next_arrival(cursor) else {
                 return false;
             };
-            let (id, topic, rule) = match next {
+            let (id, topic, rule) = match arrival {
                 Arrival::Kept {
                     id, topic, rule, ..
                 } => (id, topic, rule),
                 Arrival::Lost { .. } | Arrival::Orphaned { .. } => continue,
             };
-            let new = log.message(id);
+            let message = log.message(id);
             let flag = |set, flag| if set { flag } else { 0 };
-            let form = flag(rule == rules.retained(), RETAINED)
-                | flag(new.headers.binary, BINARY)
-                | flag(new.headers.ttl_s.is_some(), HAS_TTL)
-                | flag(new.headers.retain, RETAIN)
-                | flag(new.owner.is_known(), HAS_OWNER)
-                | new.headers.qos << QOS_SHIFT;
+            let flags = flag(rule == rules.retained(), RETAINED)
+                | flag(message.headers.binary, BINARY)
+                | flag(message.headers.ttl_s.is_some(), HAS_TTL)
+                | flag(message.headers.retain, RETAIN)
+                | flag(message.owner.is_known(), HAS_OWNER)
+                | message.headers.qos << QOS_SHIFT;
             let mut out = block.record(kind::MESSAGE);
-            out.byte(form);
+            out.byte(flags);
             out.number(u64::from(topic));
-            out.number(new.offset);
-            out.number(new.previous);
-            out.number(u64::from(new.time_s));
-            if let Some(ttl_s) = new.headers.ttl_s {
+            out.number(message.offset);
+            out.number(message.previous);
+            out.number(u64::from(message.time_s));
+            if let Some(ttl_s) = message.headers.ttl_s {
                 out.number(u64::from(ttl_s));
             }
-            if new.owner.is_known() {
-                out.number(u64::from(new.owner.number()));
+            if message.owner.is_known() {
+                out.number(u64::from(message.owner.number()));
             }
             for field in [
-                new.headers.key,
-                new.headers.content_type,
-                new.headers.event,
-                new.headers.attributes,
-                new.frame,
+                message.headers.key,
+                message.headers.content_type,
+                message.headers.event,
+                message.headers.attributes,
+                message.frame,
             ] {
                 out.field(field);
             }
@@ -110,60 +116,72 @@ impl Home {
         rules: &Rules,
         now: Now,
     ) -> Result<(), Damaged> {
-        let (is_retained, new) = read_message(from, topics)?;
-        let (id, offset, previous) = (new.topic, new.offset, new.previous);
-        let moves = origin.home != self.logs.me;
-        if id == NONE || moves && planted::is(Fault::LeftBehind) {
+        let (is_retained, message) = read_message(from, topics)?;
+        let (id, offset, previous) = (message.topic, message.offset, message.previous);
+        let has_moved = origin.home != self.logs.me;
+        if id == NONE || has_moved && planted::is(Fault::LeftBehind) {
             return Ok(());
         }
-        let at = self.topic_partition_index(id);
-        if offset == 0 || offset > self.logs.partitions[at].sequence || previous >= offset {
+        let partition_index = self.topic_partition_index(id);
+        if offset == 0
+            || offset > self.logs.partitions[partition_index].sequence
+            || previous >= offset
+        {
             return Err(IMPOSSIBLE);
         }
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
-        let new = NewMessage {
+        let message = NewMessage {
             latest: rule.keep == RetentionMode::Latest,
-            ..new
+            ..message
         };
         if is_retained {
             // Under a rule that keeps the latest, the topic's log is the retained state.
-            if !new.latest {
-                self.set_retained(id, &new, false, rules);
+            if !message.latest {
+                self.set_retained(id, &message, false, rules);
             }
             return Ok(());
         }
-        let newest = self.logs.partitions[at].log.last_offset(row.log);
+        let newest = self.logs.partitions[partition_index]
+            .log
+            .last_offset(row.chain);
         if offset <= newest || previous < newest {
             return Err(Damaged("messages of a topic are in disorder"));
         }
-        let most = match self.is_needed(id) {
+        let messages_max = match self.is_needed(id) {
             true => rule.messages_max().max(settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
-        if most == 0 {
-            let log = &mut self.logs.partitions[at].log;
+        if messages_max == 0 {
+            let log = &mut self.logs.partitions[partition_index].log;
             log.losses.add(id, previous, offset);
             // If newer messages were removed without a loss, an empty chain (list of messages) keeps the offset of the last loss.
             let row = self.topics.rows.get_mut(id);
-            log.clear(row.log);
-            row.log = match offset < row.last() {
-                true => log.empty_chain(id, row.rule, new.latest, offset),
+            log.clear(row.chain);
+            row.chain = match offset < row.last_offset() {
+                true => log.empty_chain(id, row.rule, message.latest, offset),
                 false => NONE,
             };
             return Ok(());
         }
         let row = self.topics.rows.get_mut(id);
-        let log = &mut self.logs.partitions[at].log;
-        row.log = log
-            .append(row.log, row.rule, rule, most, usize::MAX, &new)
+        let log = &mut self.logs.partitions[partition_index].log;
+        row.chain = log
+            .append(
+                row.chain,
+                row.rule,
+                rule,
+                messages_max,
+                usize::MAX,
+                &message,
+            )
             .0;
-        if offset < row.last() {
+        if offset < row.last_offset() {
             // Newer messages may be restored later, or may have been removed without a loss. If the budget removes this message before, the whole
             // topic would count as lost without this note.
-            log.note_newest_removed(row.log);
+            log.note_newest_removed(row.chain);
         }
-        self.count_growth(at, rules, now, usize::MAX);
+        self.count_growth(partition_index, rules, now, usize::MAX);
         Ok(())
     }
 }
@@ -174,14 +192,14 @@ fn read_message<'a>(
     from: &mut FieldReader<'a>,
     topics: &[(u32, u32)],
 ) -> Result<(bool, NewMessage<'a>), Damaged> {
-    let form = from.byte()?;
-    let topic = topic_of(from.number32()?, topics)?;
+    let flags = from.byte()?;
+    let topic = present_row_of(from.number32()?, topics)?;
     let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
-    let ttl_s = match form & HAS_TTL != 0 {
+    let ttl_s = match flags & HAS_TTL != 0 {
         true => Some(from.number32()?),
         false => None,
     };
-    let owner = match form & HAS_OWNER != 0 {
+    let owner = match flags & HAS_OWNER != 0 {
         true => Client::from_number(from.number32()?),
         false => Client::NOBODY,
     };
@@ -190,9 +208,9 @@ fn read_message<'a>(
         *field = from.field()?;
     }
     let [key, content_type, event, attributes, frame] = fields;
-    let binary = form & BINARY != 0;
+    let binary = flags & BINARY != 0;
     let data = frame::payload(frame, opcode_of(binary)).ok_or(IMPOSSIBLE)?;
-    let new = NewMessage {
+    let message = NewMessage {
         topic,
         offset,
         previous,
@@ -205,13 +223,13 @@ fn read_message<'a>(
             key,
             attributes,
             ttl_s,
-            qos: form >> QOS_SHIFT & 3,
-            retain: form & RETAIN != 0,
+            qos: flags >> QOS_SHIFT & 3,
+            retain: flags & RETAIN != 0,
             binary,
         },
         frame,
         whole: None,
     };
-    check_stored_message(&new.headers, data, None).map_err(Damaged)?;
-    Ok((form & RETAINED != 0, new))
+    check_stored_message(&message.headers, data, None).map_err(Damaged)?;
+    Ok((flags & RETAINED != 0, message))
 }

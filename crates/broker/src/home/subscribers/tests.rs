@@ -65,16 +65,18 @@ impl Fixture {
     }
 
     fn leave(&mut self, (_, shard, row, serial): TellPlace) {
-        self.home.leave_topic(shard, HASH, row, serial, NOW);
+        self.home.remove_subscriber(shard, HASH, row, serial, NOW);
     }
 
     /// The carriers and their numbers of subscribers, in order.
     fn carriers(&self, topic: usize) -> Vec<(TellPlace, u32)> {
         let mut carriers = Vec::new();
-        self.home.topics.each_carrier(self.ids[topic], |carrier| {
-            let place = (topic, carrier.shard, carrier.carrier_row, carrier.serial);
-            carriers.push((place, carrier.subscribers));
-        });
+        self.home
+            .topics
+            .for_each_carrier(self.ids[topic], |carrier| {
+                let place = (topic, carrier.shard, carrier.carrier_row, carrier.serial);
+                carriers.push((place, carrier.subscribers));
+            });
         carriers.sort_unstable();
         carriers
     }
@@ -145,7 +147,7 @@ proptest! {
                 let expected: Vec<(TellPlace, u32)> = of.map(|(place, n)| (*place, *n)).collect();
                 prop_assert_eq!(&fixture.carriers(topic), &expected);
                 let sum = expected.iter().map(|(_, count)| count).sum::<u32>();
-                prop_assert_eq!(fixture.home.topics.subscribers(fixture.ids[topic]), sum);
+                prop_assert_eq!(fixture.home.topics.subscriber_count(fixture.ids[topic]), sum);
                 let places: Vec<TellPlace> = expected.iter().map(|(place, _)| *place).collect();
                 prop_assert_eq!(fixture.told(topic), places);
             }

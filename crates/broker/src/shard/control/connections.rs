@@ -142,11 +142,11 @@ pub(super) fn sessions_page(
     limit: usize,
     now: Now,
 ) -> Page<Session> {
-    let end = at_home.end();
+    let end = at_home.row_count();
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
     let (mut found, mut row) = (Vec::new(), from);
     while row < until && found.len() < limit {
-        at_home.each_absent_view(row..row + 1, |view| found.push(absent_session(&view, now)));
+        at_home.for_each_absent_view(row..row + 1, |view| found.push(absent_session(&view, now)));
         row += 1;
     }
     Page {

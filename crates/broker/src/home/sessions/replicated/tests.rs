@@ -176,7 +176,7 @@ fn session_that_is_evicted_leaves_its_will() {
     table.leave("sensor", claim, Some(will(77, 50)));
     assert_eq!(table.due(), [""; 0]);
     let counts = &table.world.admission;
-    let absent = table.sessions.absent(0, counts).expect("it is away");
+    let absent = table.sessions.evictable(0, counts).expect("it is away");
     assert!(table.sessions.evict(absent.id, counts));
     assert_eq!(table.due(), ["will 77 of sensor"]);
     let hash = table.sessions.rows.get(0).hash;
@@ -320,7 +320,7 @@ fn party_of_a_session_pays_for_its_retired_will_and_keys_until_their_release() {
     // The Clean Start ends the session.
     claim(&mut table, None);
     let id = table.sessions.find(hash, b"sensor").expect("a new session");
-    let (_, alone) = table.sessions.charged(id, &world.admission);
+    let (_, alone) = table.sessions.party_and_bytes(id, &world.admission);
     let retired = charged() - alone;
     assert!(retired >= 5000 + 100 * 48, "{retired} bytes");
     table.now_s += 90;
@@ -494,7 +494,7 @@ fn refused_will_is_published_again_until_no_limit_refuses_it() {
     for _ in 0..2 {
         let now = table.now();
         assert!(table.sessions.keep_refused_will(name, 77, now));
-        table.sessions.retired_will_refused(1, now);
+        table.sessions.note_retired_will_refused(1, now);
         table.now_s += WILL_RETRY_S - 1;
         assert_eq!(table.due(), [""; 0]);
         table.now_s += 1;
@@ -505,7 +505,7 @@ fn refused_will_is_published_again_until_no_limit_refuses_it() {
     // The key of a will that is published later would be released too early.
     let now = table.now();
     assert!(table.sessions.keep_refused_will(name, 77, now));
-    table.sessions.retired_will_refused(1, now);
+    table.sessions.note_retired_will_refused(1, now);
     table.now_s += WILL_KEPT_S;
     let due = table.due();
     assert!(!due.contains(&"claimed will 79".into()), "{due:?}");

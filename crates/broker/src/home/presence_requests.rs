@@ -14,7 +14,7 @@ use crate::mail::lanes::Lanes;
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
 /// The members that leave in one turn (a pass of the shard's loop) may take its steps divided by this number, since deliveries come after them.
-const LEAVES_OF_TURN: u32 = 8;
+const LEAVE_STEPS_DIVISOR: u32 = 8;
 /// The maximum number of topics that are forgotten in one turn.
 const FORGOTTEN_PER_TURN: usize = 256;
 /// The maximum number of pages for watchers in one turn. Each costs as much as a visit (the work of a delivery to one connection).
@@ -22,13 +22,13 @@ const PAGES_PER_TURN: usize = 64;
 /// The approximate maximum bytes of pages for watchers in one turn.
 const BYTES_PER_TURN: usize = 1 << 20;
 /// The number of pages that one call makes before it checks their bytes.
-const PAGES_AT_ONCE: usize = 4;
+const PAGES_PER_CALL: usize = 4;
 /// The maximum number of members in one page for a reader.
 const MEMBERS_READ_MAX: usize = 1_000;
 
 impl Home {
     /// Carries out a request about the members of a topic.
-    pub(crate) fn presence_ask(
+    pub(crate) fn handle_presence_ask(
         &mut self,
         from: ShardId,
         ask: PresenceAsk,
@@ -38,9 +38,9 @@ impl Home {
     ) {
         self.steps.add(1);
         let seed = self.topics.seed();
-        let begun = || Box::new(Presence::new(seed, now));
-        let presence = self.presence.get_or_insert_with(begun);
-        let at = |conn| MemberConn { shard: from, conn };
+        let new_presence = || Box::new(Presence::new(seed, now));
+        let presence = self.presence.get_or_insert_with(new_presence);
+        let conn_of = |conn| MemberConn { shard: from, conn };
         let now_ns = lanes.stamp;
         match ask {
             PresenceAsk::Join(conn, is_listed) => {
@@ -49,18 +49,22 @@ impl Home {
                     true => rules.get(rules.number_for(name)).presence_max,
                     false => 0,
                 };
-                presence.join(name, at(conn), (user, info), members_max, now);
+                presence.join(name, conn_of(conn), (user, info), members_max, now);
             }
-            PresenceAsk::Leave(conn, linger_s) => presence.leave(text, at(conn), linger_s, now),
+            PresenceAsk::Leave(conn, linger_s) => {
+                presence.leave(text, conn_of(conn), linger_s, now)
+            }
             PresenceAsk::Read(to, after) => {
                 let page = presence.read(text, after, MEMBERS_READ_MAX);
                 self.steps.add_bytes(page.changes.len());
                 lanes.tell_members(from, to, page);
             }
-            PresenceAsk::Watch(to, position) => presence.watch(text, (from, to), position, now_ns),
-            PresenceAsk::WatchChanges(to) => presence.watch_changes(text, (from, to), now_ns),
-            PresenceAsk::Ready(to) => presence.is_ready(text, from, to, now_ns),
-            PresenceAsk::Unwatch(to) => presence.unwatch(text, from, to, now),
+            PresenceAsk::Watch(to, position) => {
+                presence.add_watcher(text, (from, to), position, now_ns)
+            }
+            PresenceAsk::WatchChanges(to) => presence.add_change_watcher(text, (from, to), now_ns),
+            PresenceAsk::Ready(to) => presence.note_ready(text, from, to, now_ns),
+            PresenceAsk::Unwatch(to) => presence.remove_watcher(text, from, to, now),
         }
         self.steps.add_bytes(presence.take_moved_bytes());
     }
@@ -68,8 +72,8 @@ impl Home {
     /// Begins a stream of the changes of members, for the operator's webhooks.
     pub(crate) fn begin_member_stream(&mut self, number: u64, filters: Vec<Box<[u8]>>, now: Now) {
         let seed = self.topics.seed();
-        let begun = || Box::new(Presence::new(seed, now));
-        let presence = self.presence.get_or_insert_with(begun);
+        let new_presence = || Box::new(Presence::new(seed, now));
+        let presence = self.presence.get_or_insert_with(new_presence);
         presence.begin_stream(number, filters);
     }
 
@@ -83,15 +87,17 @@ impl Home {
     /// The next changes of such a stream, and whether more are ready. `None` if changes are lost.
     pub(crate) fn next_member_changes(&mut self, number: u64) -> Option<(Vec<MemberChange>, bool)> {
         let rows_max = self.turn_limits.interest_page_topics;
-        let news = self.presence.as_mut()?.take_changes(number, rows_max)?;
-        self.steps.add(news.0.len() + rows_max as usize / 4);
-        Some(news)
+        let changes = self.presence.as_mut()?.take_changes(number, rows_max)?;
+        self.steps.add(changes.0.len() + rows_max as usize / 4);
+        Some(changes)
     }
 
     /// For the operator: the members of a topic that joined after change `after`.
-    pub(crate) fn read_members(&self, name: &[u8], after: u64, most: usize) -> PresencePage {
+    pub(crate) fn read_members(&self, name: &[u8], after: u64, members_max: usize) -> PresencePage {
         let presence = self.presence.as_ref();
-        presence.map_or_else(PresencePage::default, |it| it.read(name, after, most))
+        presence.map_or_else(PresencePage::default, |it| {
+            it.read(name, after, members_max)
+        })
     }
 
     /// Called once a turn: removes members whose connections ended long enough ago. Returns whether more is due.
@@ -100,28 +106,28 @@ impl Home {
         let Some(presence) = &mut self.presence else {
             return false;
         };
-        let steps_max = self.turn_limits.steps_per_turn / LEAVES_OF_TURN;
-        let more = presence.end_absent(now, steps_max as usize);
+        let steps_max = self.turn_limits.steps_per_turn / LEAVE_STEPS_DIVISOR;
+        let has_more = presence.remove_absent(now, steps_max as usize);
         self.steps.add_bytes(presence.take_moved_bytes());
-        more | presence.end_unwatched(now, FORGOTTEN_PER_TURN)
+        has_more | presence.forget_unwatched(now, FORGOTTEN_PER_TURN)
     }
 
     /// Sends watchers their news, up to the limits of a turn.
     #[inline]
-    pub(crate) fn tell_watchers(&mut self, lanes: &mut Lanes) {
+    pub(crate) fn send_watch_news(&mut self, lanes: &mut Lanes) {
         while self.has_watch_news(lanes) {
             let (Some(presence), steps) = (&mut self.presence, &self.steps) else {
                 return;
             };
             let (pages, bytes) = (&mut self.presence_pages, &mut self.presence_page_bytes);
-            let looks = presence.tell(lanes.stamp, PAGES_AT_ONCE, |shard, to, page| {
+            let examined = presence.send_news(lanes.stamp, PAGES_PER_CALL, |shard, to, page| {
                 steps.add_bytes(page.changes.len());
                 *pages += 1;
                 *bytes += page.changes.len();
                 lanes.tell_members(shard, to, page);
             });
-            steps.add(looks);
-            *pages += looks / 16;
+            steps.add(examined);
+            *pages += examined / 16;
         }
     }
 
@@ -137,7 +143,7 @@ impl Home {
 
     /// Begins new limits for the next turn.
     #[inline]
-    pub(crate) fn end_turn_of_watchers(&mut self) {
+    pub(crate) fn reset_watch_limits(&mut self) {
         (self.presence_pages, self.presence_page_bytes) = (0, 0);
     }
 
