@@ -136,7 +136,7 @@ mod tests {
         ) {
             let now = Now { s: 0, unix_s: 0 };
             let worlds = FILTERS.map(world);
-            let current_world = worlds[0].clone();
+            let mut current_world = worlds[0].clone();
             let mut home = Home::new(&current_world.settings, &current_world.rules, current_world.admission.clone(), 7, Placement::new(1, 1), 0, 42);
             home.turn_limits.removals_per_turn = 1;
             // The steps are like an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.

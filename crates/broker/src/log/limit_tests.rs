@@ -118,7 +118,7 @@ fn bytes_are_those_of_messages_rows_and_keys() {
 #[test]
 fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
     let frame = alloc::vec![1; full_len()];
-    let len = occupied_blob_bytes(frame.len());
+    let len = occupied_bytes(frame.len());
     for (log_bytes, kept) in [(3 * len - 1, 2), (3 * len, 3), (3 * len + 1, 3), (1, 1)] {
         let rule = Rule {
             log_bytes,
