@@ -5,6 +5,7 @@ use crate::budget::stats::SocketBytes;
 use core::net::IpAddr;
 
 use crate::base::access::Question;
+use crate::base::backend::{BackendAnswer, BackendCall, BackendRefusal};
 use crate::base::ids::{ConnId, ShardId, SocketId};
 use crate::base::journal::ClientEvent;
 use crate::base::verdict::Verdict;
@@ -69,6 +70,13 @@ pub trait Io {
     fn ask_verifier(&mut self, _conn: ConnId, _question: Question) -> bool {
         false
     }
+    /// Sends a call of a client to the operator's backend. The answer is one [`Input::BackendAnswer`]. If the call is not sent, no answer comes.
+    ///
+    /// # Errors
+    /// Why the call is not sent.
+    fn ask_backend(&mut self, _conn: ConnId, _call: BackendCall) -> Result<(), BackendRefusal> {
+        Err(BackendRefusal::Absent)
+    }
     /// Asks the other nodes of the cluster for their number of subscribers of a topic, for a request that waits. The answer is one [`Input::SubscriberCount`].
     /// False if there are no other nodes: then no answer comes.
     fn request_subscriber_count(&mut self, _to: ReplyTo, _topic: &[u8]) -> bool {
@@ -94,6 +102,8 @@ pub enum Input<'a> {
     Control(Ticket, Control),
     /// The answer to [`Io::ask_verifier`].
     Verdict(ConnId, Verdict),
+    /// The answer to [`Io::ask_backend`].
+    BackendAnswer(ConnId, BackendAnswer),
     /// The answer to [`Io::request_subscriber_count`].
     SubscriberCount(ReplyTo, RemoteSubscribers),
     /// A batch is committed to the log of its partition. The batches of a partition are reported in the order of the log.
@@ -110,7 +120,8 @@ impl Input<'_> {
             | Input::Writable(conn, _)
             | Input::HalfClosed(conn)
             | Input::Failed(conn)
-            | Input::Verdict(conn, ..) => Some(*conn),
+            | Input::Verdict(conn, ..)
+            | Input::BackendAnswer(conn, ..) => Some(*conn),
             Input::SubscriberCount(to, _) => Some(ConnId {
                 slot: to.slot,
                 generation: to.generation,

@@ -20,6 +20,7 @@ use crore_shard_loop::counters::{Counters, Meter};
 use crore_shard_loop::{Appender, ControlLetter, Letter, ShardLoop, ShardStart};
 
 use crate::access::{self, VerdictSender};
+use crate::backend::{self, AnswerSender, Backends};
 use crate::config::{ALL_TOPICS, DEFAULT_FILE, EffectiveSettings, ServeArgs};
 use crate::control;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
@@ -48,7 +49,7 @@ pub fn serve(
     let admin_listener = control::listen(&file.admin)?;
     let shards = file.shards;
     let tls = tls::open(file)?;
-    if let Some(fault) = webhook_faults(file).into_iter().next() {
+    if let Some(fault) = endpoint_faults(file).into_iter().next() {
         return Err(fault);
     }
     let cores = affinity::cores();
@@ -92,8 +93,12 @@ pub fn serve(
     };
     let counters = Counters::new(shards, world.admission.clone());
     let (ready, started) = mpsc::channel();
+    let backends = Backends::start(&file.backends)?;
     let logged_clients: Arc<[ClientFilter]> = file.log.clients.clone().into();
     for ((id, inbox), questions) in inboxes.into_iter().enumerate().zip(question_senders) {
+        let (backends, shard) = (backends.clone(), senders[id].clone());
+        let reply: AnswerSender =
+            Arc::new(move |conn, answer| shard.post(Letter::BackendAnswer(conn, answer)));
         let start = ShardStart {
             id: id as ShardId,
             world: world.clone(),
@@ -103,6 +108,7 @@ pub fn serve(
             reports: reports.clone(),
             meter: Meter::new(counters.clone(), id as ShardId),
             ask_verifier: Box::new(move |conn, question| questions.ask(conn, question)),
+            ask_backend: Box::new(move |conn, call| backends.ask(conn, call, &reply)),
             appender: (begun.engine.clone())
                 .map(|it| Appender::new(Box::new(it), world.partitions)),
             tls: tls.as_ref().map(tls::Shared::of_shard),
@@ -151,7 +157,7 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     let mut faults = Vec::new();
     faults.extend(tls::open(file).err());
     faults.extend(state::check(&file.state).err());
-    faults.extend(webhook_faults(file));
+    faults.extend(endpoint_faults(file));
     let files = file.cluster.files().into_iter();
     let unread = files.filter_map(|(key, path)| tls::file(key, path).err());
     faults.extend(unread);
@@ -175,10 +181,11 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     bail!("{}", lines.join("\n"))
 }
 
-/// The faults of webhooks and of the files that they name.
-fn webhook_faults(file: &File) -> Vec<anyhow::Error> {
-    let faults = control::check_webhooks(&file.webhooks).err();
-    let faults = faults.into_iter().flatten();
+/// The faults of webhooks and backends, and of the files that they name.
+fn endpoint_faults(file: &File) -> Vec<anyhow::Error> {
+    let of_webhooks = control::check_webhooks(&file.webhooks).err();
+    let of_backends = backend::check(&file.backends).err();
+    let faults = of_webhooks.into_iter().chain(of_backends).flatten();
     faults
         .map(|(key, what)| anyhow::anyhow!("{key}: {what}"))
         .collect()

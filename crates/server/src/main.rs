@@ -5,6 +5,7 @@
 //! code.
 
 mod access;
+mod backend;
 mod boot;
 mod cli;
 mod config;

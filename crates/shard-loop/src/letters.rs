@@ -1,6 +1,7 @@
 //! The messages between threads: a [`Letter`] goes to a shard, a [`ControlLetter`] from a shard to the control thread.
 
 use crore_broker::Verdict;
+use crore_broker::backend::BackendAnswer;
 use crore_broker::mail::{RemoteSubscribers, ReplyTo};
 use crore_broker::{Committed, ConnId, Control, Mail, Report, ShardId, Ticket};
 
@@ -12,6 +13,8 @@ pub enum Letter {
     Control(Ticket, Control),
     /// From the verifier, about the credentials of a connection.
     Verdict(ConnId, Verdict),
+    /// From a thread that calls a backend: the answer to a call of a client.
+    BackendAnswer(ConnId, BackendAnswer),
     /// From the control thread, the answer to `ControlLetter::Count`: the number of a topic's subscribers at other nodes.
     Counted(ReplyTo, RemoteSubscribers),
     /// From the engine (the log): a batch is committed.

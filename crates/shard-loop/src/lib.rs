@@ -15,7 +15,7 @@ use crore_net::kernel::Kernel;
 
 pub use appender::{Appender, Engine};
 pub use letters::{ControlLetter, Letter};
-pub use shard_io::AskVerifier;
+pub use shard_io::{AskBackend, AskVerifier};
 pub use shard_loop::{ShardLoop, ShardStart};
 pub use tls::{FailureCounts, FailureLog, Tls};
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crore_broker::access::Question;
+use crore_broker::backend::{BackendCall, BackendRefusal};
 use crore_broker::mail::ReplyTo;
 use crore_broker::{
     Batch, ClientEvent, CloseMode, ConnId, Io, Mail, OutputPart, Report, ShardId, SocketBytes,
@@ -20,6 +21,9 @@ use crate::letters::{ControlLetter, Letter};
 /// Sends the credential of a connection to the verifier. Returns false if the verifier's queue is full.
 pub type AskVerifier = Box<dyn Fn(ConnId, Question) -> bool + Send>;
 
+/// Sends a call of a connection's client to the backend, or says why it is not sent.
+pub type AskBackend = Box<dyn Fn(ConnId, BackendCall) -> Result<(), BackendRefusal> + Send>;
+
 /// All outputs of a shard: to sockets, other shards, the control thread, the verifier and the engine.
 pub struct ShardIo<T> {
     pub transport: T,
@@ -27,6 +31,7 @@ pub struct ShardIo<T> {
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<ControlLetter>,
     pub ask_verifier: AskVerifier,
+    pub ask_backend: AskBackend,
     /// Passes batches to the engine, which appends them to the log. `None` if there is no engine.
     pub appender: Option<Appender>,
     pub meter: Meter,
@@ -143,6 +148,9 @@ impl<T: Transport> Io for ShardIo<T> {
 
     fn ask_verifier(&mut self, conn: ConnId, question: Question) -> bool {
         (self.ask_verifier)(conn, question)
+    }
+    fn ask_backend(&mut self, conn: ConnId, call: BackendCall) -> Result<(), BackendRefusal> {
+        (self.ask_backend)(conn, call)
     }
 
     fn request_subscriber_count(&mut self, to: ReplyTo, topic: &[u8]) -> bool {

@@ -19,7 +19,7 @@ use crate::appender::Appender;
 use crate::client_log::ClientLog;
 use crate::counters::Meter;
 use crate::letters::{ControlLetter, Letter};
-use crate::shard_io::{AskVerifier, ShardIo};
+use crate::shard_io::{AskBackend, AskVerifier, ShardIo};
 use crate::tls::{FailureLog, Tls};
 use fair_order::FairOrder;
 
@@ -61,6 +61,8 @@ pub struct ShardStart {
     pub reports: Sender<ControlLetter>,
     /// Sends credentials to the verifier.
     pub ask_verifier: AskVerifier,
+    /// Sends calls of clients to the backend.
+    pub ask_backend: AskBackend,
     /// Appends to the log, if there is an engine.
     pub appender: Option<Appender>,
     /// Measures the turns, and publishes the shard's counters.
@@ -133,6 +135,7 @@ impl<T: Transport> ShardLoop<T> {
                 peers: start.peers,
                 reports: start.reports,
                 ask_verifier: start.ask_verifier,
+                ask_backend: start.ask_backend,
                 appender: start.appender,
                 meter,
                 client_log,
@@ -200,6 +203,7 @@ impl<T: Transport> ShardLoop<T> {
                 Letter::Mail(mail) => Input::Mail(mail),
                 Letter::Control(ticket, control) => Input::Control(ticket, control),
                 Letter::Verdict(conn, verdict) => Input::Verdict(conn, verdict),
+                Letter::BackendAnswer(conn, answer) => Input::BackendAnswer(conn, answer),
                 Letter::Counted(reply_to, subscribers) => {
                     Input::SubscriberCount(reply_to, subscribers)
                 }

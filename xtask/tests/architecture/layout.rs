@@ -76,6 +76,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["log", "settings", "stdout"],
             &["http_client"],
             &["access"],
+            &["backend"],
             &["config"],
             &["tls"],
             &["engine"],

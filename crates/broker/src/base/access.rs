@@ -361,13 +361,13 @@ impl QuestionBytes {
 }
 
 /// The bytes of one question, which count until the question is dropped.
-struct CountedBytes {
+pub(crate) struct CountedBytes {
     total: Arc<AtomicUsize>,
     bytes: usize,
 }
 
 impl CountedBytes {
-    fn new(total: &QuestionBytes, bytes: usize) -> CountedBytes {
+    pub(crate) fn new(total: &QuestionBytes, bytes: usize) -> CountedBytes {
         total.0.fetch_add(bytes, Ordering::Relaxed);
         let total = Arc::clone(&total.0);
         CountedBytes { total, bytes }

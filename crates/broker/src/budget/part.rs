@@ -16,7 +16,7 @@ words! {
         Deltas, "deltas", "latest messages of topics with `delta` subscriptions (Centrifugo's protocol), and their differences";
         Presence, "presence", "members of topics and their watchers, where `rule.presence` is set";
         Answers, "answers", "what recognises retries: first answers to idempotency keys, and packet ids of QoS 2 messages";
-        Credentials, "credentials", "tokens and passwords that wait to be verified";
+        Credentials, "credentials", "tokens and passwords that wait to be verified, and calls that wait for a backend";
         ClientLog, "client_log", "addresses and client ids of connections, for the log of clients at `debug`";
         Tls, "tls", "TLS handshakes and incomplete records";
     }

@@ -1,6 +1,6 @@
-//! The verifier's queues of jobs. Client addresses get fair turns in each queue.
+//! Queues of jobs for threads that verify credentials or call a backend. Client addresses get fair turns in each queue.
 //!
-//! Invariant: no address has more jobs in a queue than its share of `access.questions_max` ([`may_take`]).
+//! Invariant: no address has more jobs in a queue than its share of the queue's limit ([`may_take`]).
 
 use std::collections::hash_map::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,16 @@ use super::credential_verifiers::CredentialVerifiers;
 
 /// The fixed cost of a job (a signature, a password hash or a request), in steps.
 const JOB_STEPS: u64 = 16;
-/// Decoding and hashing this number of bytes of a credential counts as a step.
+/// Decoding, hashing or sending this number of bytes counts as a step.
 const STEP_BYTES: u64 = 256;
+
+/// A job of a queue.
+pub trait QueuedJob {
+    /// The party for which it is done.
+    fn asker(&self) -> u64;
+    /// The bytes that it works on.
+    fn bytes(&self) -> usize;
+}
 
 /// A credential to verify.
 pub struct Job {
@@ -24,10 +32,13 @@ pub struct Job {
     pub question: Question,
 }
 
-impl Job {
-    /// The cost of the job. Fair turns give all addresses the same total cost.
-    fn steps(&self) -> u64 {
-        JOB_STEPS + self.question.secret.len() as u64 / STEP_BYTES
+impl QueuedJob for Job {
+    fn asker(&self) -> u64 {
+        self.question.asker
+    }
+
+    fn bytes(&self) -> usize {
+        self.question.secret.len()
     }
 }
 
@@ -68,32 +79,44 @@ impl QueueLoad {
     }
 }
 
-/// A queue between the verifier and its threads.
-#[derive(Default)]
-pub struct JobQueue {
-    jobs: Mutex<JobQueueState>,
+/// A queue between those that make jobs and the threads that do them.
+pub struct JobQueue<J> {
+    jobs: Mutex<JobQueueState<J>>,
     more: Condvar,
 }
 
-#[derive(Default)]
-struct JobQueueState {
-    fair_queue: FairQueue<Job>,
+struct JobQueueState<J> {
+    fair_queue: FairQueue<J>,
     /// Whether no further job will come: then the threads end when the queue is empty.
     is_closed: bool,
 }
 
-impl JobQueue {
-    fn jobs(&self) -> MutexGuard<'_, JobQueueState> {
+impl<J> Default for JobQueue<J> {
+    fn default() -> Self {
+        let state = JobQueueState {
+            fair_queue: FairQueue::default(),
+            is_closed: false,
+        };
+        JobQueue {
+            jobs: Mutex::new(state),
+            more: Condvar::new(),
+        }
+    }
+}
+
+impl<J: QueuedJob> JobQueue<J> {
+    fn jobs(&self) -> MutexGuard<'_, JobQueueState<J>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next job. Takes it from the address whose jobs have cost the least so far. `None` when the queue is closed and empty.
-    pub fn next(&self) -> Option<Job> {
+    pub fn next(&self) -> Option<J> {
         let mut jobs = self.jobs();
         loop {
             if let Some(job) = jobs.fair_queue.pop() {
                 // Charged before the job is done, because other threads choose their next job meanwhile.
-                jobs.fair_queue.charge(job.steps());
+                let steps = JOB_STEPS + job.bytes() as u64 / STEP_BYTES;
+                jobs.fair_queue.charge(steps);
                 return Some(job);
             }
             if jobs.is_closed {
@@ -105,17 +128,17 @@ impl JobQueue {
     }
 }
 
-/// The verifier's end of a queue. Dropping it closes the queue.
-pub struct JobSender(pub Arc<JobQueue>);
+/// The end of a queue that gets the jobs. Dropping it closes the queue.
+pub struct JobSender<J: QueuedJob>(pub Arc<JobQueue<J>>);
 
-impl JobSender {
-    pub fn push(&self, job: Job) {
-        self.0.jobs().fair_queue.push(job.question.asker, job);
+impl<J: QueuedJob> JobSender<J> {
+    pub fn push(&self, job: J) {
+        self.0.jobs().fair_queue.push(job.asker(), job);
         self.0.more.notify_one();
     }
 }
 
-impl Drop for JobSender {
+impl<J: QueuedJob> Drop for JobSender<J> {
     fn drop(&mut self) {
         self.0.jobs().is_closed = true;
         self.0.more.notify_all();

@@ -11,7 +11,7 @@ pub mod algorithm;
 mod callback;
 mod claims;
 mod credential_verifiers;
-mod jobs;
+pub mod jobs;
 mod jwks;
 pub mod jwt;
 pub mod keys;
@@ -19,7 +19,7 @@ pub mod public;
 mod remote_keys;
 pub mod revocations;
 pub mod secret;
-mod threads;
+pub mod threads;
 mod users;
 mod verifier;
 

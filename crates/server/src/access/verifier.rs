@@ -244,7 +244,7 @@ struct VerifierState {
     open: Arc<AtomicUsize>,
     /// The load and the threads of each [`Queue`].
     load: [QueueLoad; 3],
-    senders: [Option<JobSender>; 3],
+    senders: [Option<JobSender<Job>>; 3],
     flights: HashMap<FlightKey, Vec<Waiter>>,
     /// Jobs that wait for a fetch of keys. They still count in the load of the token queue.
     missing_key: Vec<Job>,
@@ -426,7 +426,7 @@ impl VerifierState {
         }
     }
 
-    fn start_threads(&self, queue: Queue) -> Option<JobSender> {
+    fn start_threads(&self, queue: Queue) -> Option<JobSender<Job>> {
         let (count, name) = match queue {
             Queue::Tokens => (TOKEN_THREADS, "access-token"),
             Queue::Passwords => (self.verifiers.password_threads, "access-passwd"),
@@ -528,7 +528,7 @@ fn fetch_keys(
 }
 
 /// A thread that does the jobs of one queue.
-fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<VerifierEvent>) {
+fn run_worker(queue: Queue, jobs: &JobQueue<Job>, events: &Sender<VerifierEvent>) {
     let mut connection = None;
     while let Some(job) = jobs.next() {
         let (verifiers, question) = (&job.verifiers, &job.question);

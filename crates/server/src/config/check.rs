@@ -14,7 +14,7 @@ use super::path_prefix::{overlap, path_prefix};
 use crate::access::CredentialVerifiers;
 use crate::settings::file::File;
 use crate::settings::problems::{Problem, Problems, foreign_wildcards, size};
-use crate::settings::webhook;
+use crate::settings::{backend, webhook};
 
 /// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill the memory.
 pub(super) const MEMORY_SHARES: usize = 4;
@@ -33,6 +33,7 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     cluster(problems, file);
     durable_sessions(problems, file);
     file.tls.check(problems);
+    backend::check(&file.backends, problems);
     webhook::check(&file.webhooks, problems);
     if file.rules.len() > RULES_MAX {
         let what = format!(

@@ -248,7 +248,9 @@ fn purpose(part: MemoryPart) -> &'static str {
         MemoryPart::Deltas => "latest messages of topics with delta subscriptions",
         MemoryPart::Presence => "who is present in topics, and who watches that",
         MemoryPart::Answers => "idempotency keys",
-        MemoryPart::Credentials => "credentials that wait to be verified",
+        MemoryPart::Credentials => {
+            "credentials that wait to be verified, and calls that wait for a backend"
+        }
         MemoryPart::ClientLog => "addresses and client ids for the log of clients",
         MemoryPart::Tls => "TLS handshakes and incomplete records",
     }

@@ -165,6 +165,7 @@ fn keep_restart_settings(now: &EffectiveSettings, asked: &EffectiveSettings) -> 
     }
     let mut file = File::deserialize(table).expect("both were read from files");
     file.access.clone_from(&now.access);
+    file.backends.clone_from(&now.backends);
     file.webhooks.clone_from(&now.webhooks);
     // Without a log on disk, the directory is used only at a stop, so its settings may change.
     if !now.state.is_durable() && !asked.state.is_durable() {

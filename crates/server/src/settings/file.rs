@@ -13,6 +13,7 @@ use smart_default::SmartDefault;
 
 use super::access::Access;
 use super::admin::Admin;
+use super::backend::Backend;
 use super::cluster::Cluster;
 use super::listen::addresses;
 use super::log::Logging;
@@ -99,6 +100,10 @@ pub struct File {
     pub cluster: Cluster,
     /// TLS on the data ports.
     pub tls: Tls,
+    /// An endpoint that answers calls of clients ([Centrifugo's protocol](CENTRIFUGO.md#calls-to-your-backend)).
+    #[serde(rename = "backend", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-changes" = "restart"))]
+    pub backends: Vec<Backend>,
     /// An endpoint that is told of events: which topics have subscribers, who is present.
     #[serde(rename = "webhook", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-changes" = "restart"))]

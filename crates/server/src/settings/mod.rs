@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod admin;
+pub mod backend;
 pub mod cluster;
 pub mod file;
 pub mod listen;

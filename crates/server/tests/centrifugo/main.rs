@@ -4,6 +4,7 @@
 mod support;
 
 mod api;
+mod backend;
 mod client;
 mod commands;
 mod deltas;

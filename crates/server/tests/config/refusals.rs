@@ -335,6 +335,18 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             ],
         ),
         (
+            "[[backend]]\nurl = 'https://a.example'",
+            &["backend[1].events: is empty", "[\"rpc\"]"],
+        ),
+        (
+            "[[backend]]\nurl = 'https://a.example'\nevents = ['rpc']\n[[backend]]\nurl = 'https://b.example'\nevents = ['rpc']",
+            &["backend[2].events: has a kind of call that another backend"],
+        ),
+        (
+            "[[backend]]\nurl = 'ftp://a.example'\nevents = ['rpc']",
+            &["backend[1].url: ", "https://HOST:PORT/PATH"],
+        ),
+        (
             "[[webhook]]\nurl = 'https://a.example'\nsecret_file = 'x'",
             &["webhook[1].events: is empty", "channel_occupied"],
         ),

@@ -1,6 +1,7 @@
 //! Tests of connections that the poller refuses to watch.
 
 use crore_broker::admission::Admission;
+use crore_broker::backend::BackendRefusal;
 use crore_broker::settings::Settings;
 use crore_broker::{ConnId, Io as _, SocketId};
 use crore_net::kernel::{Kernel, acceptor, steering};
@@ -21,6 +22,7 @@ fn test_io() -> ShardIo<Kernel> {
         peers: Vec::new(),
         reports,
         ask_verifier: Box::new(|_, _| false),
+        ask_backend: Box::new(|_, _| Err(BackendRefusal::Absent)),
         appender: None,
         meter: Meter::new(Counters::new(1, admission), 0),
         client_log: None,

@@ -24,6 +24,7 @@ use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ONE_WAY, PROT
 use crate::protocol::centrifugo::presence::{awaits_members, handle_presence_command};
 use crate::protocol::centrifugo::publish::handle_publish_command;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
+use crate::protocol::centrifugo::rpc::{awaits_backend, handle_rpc};
 use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::{state, state_mut};
 use crate::protocol::centrifugo::subscribe::{
@@ -339,7 +340,12 @@ impl Front {
         {
             return AfterCommand::SameCommandLater;
         }
-        match self.execute_command(slot, command, home) {
+        if matches!(command.request, Request::Rpc { .. }) && awaits_backend(&self.clients, slot) {
+            // An answer of the backend resumes it.
+            stop_reading(&mut self.clients.conns, slot, io);
+            return AfterCommand::SameCommandLater;
+        }
+        match self.execute_command(slot, command, home, io) {
             Ok(()) => AfterCommand::NextCommand,
             Err(CommandRefusal::Error(code, text)) => {
                 write_error(&mut self.clients, slot, command.id, code, &text);
@@ -362,11 +368,12 @@ impl Front {
         }
     }
 
-    fn execute_command(
+    fn execute_command<I: Io>(
         &mut self,
         slot: u32,
         command: &Command<'_>,
         home: &mut Option<Home>,
+        io: &mut I,
     ) -> Result<(), CommandRefusal> {
         let Front {
             clients,
@@ -423,7 +430,7 @@ impl Front {
             Request::PresenceStats(channel) => {
                 handle_presence_command(clients, &mut subs.lanes, slot, id, (channel, true))
             }
-            Request::Rpc { .. } => Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE)),
+            Request::Rpc { method, data } => handle_rpc(self, slot, id, (method, data), io),
         }
     }
 

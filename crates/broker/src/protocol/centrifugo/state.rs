@@ -32,6 +32,8 @@ pub struct CentrifugoState {
     pub pending_histories: Vec<PendingHistory>,
     /// The presence command that is not answered. The next one waits for it.
     pub pending_presence: Option<Box<PendingPresence>>,
+    /// The number of calls that the backend has not answered (`rpc.rs`).
+    pub pending_calls: u32,
     /// Subscriptions whose client is told of joins and leaves.
     pub watched_channels: Vec<WatchedChannel>,
     /// Subscriptions that get deltas, sorted by their index.
@@ -192,6 +194,7 @@ impl CentrifugoState {
             && self.pending_subscribes.is_empty()
             && self.pending_histories.is_empty()
             && self.pending_presence.is_none()
+            && self.pending_calls == 0
             && self.watched_channels.is_empty()
             && self.deltas.is_empty()
             && self.separate_grants.is_empty()

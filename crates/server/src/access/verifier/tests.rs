@@ -62,7 +62,7 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
         generation: 0,
         question: question(b"a.b.c", 7),
     };
-    let queues = [(); 2].map(|()| Arc::<JobQueue>::default());
+    let queues = [(); 2].map(|()| Arc::<JobQueue<Job>>::default());
     state.senders[Queue::Tokens as usize] = Some(JobSender(Arc::clone(&queues[0])));
     state.senders[Queue::Callback as usize] = Some(JobSender(Arc::clone(&queues[1])));
     state.enqueue(Queue::Tokens, job);
@@ -79,7 +79,7 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
 /// Tests that a client with the largest tokens and a client with small ones get the same amount of work done.
 #[test]
 fn a_large_token_counts_as_much_work_as_many_small_ones() {
-    let queue = Arc::<JobQueue>::default();
+    let queue = Arc::<JobQueue<Job>>::default();
     let sender = JobSender(Arc::clone(&queue));
     let (state, _inbox) = state();
     let large = vec![b'x'; 64 << 10];

@@ -15,11 +15,15 @@ const HEAD: &str = "\
 ";
 
 /// Tables that are commented out in the example, and why.
-const OFF: [(&str, &str); 3] = [
+const OFF: [(&str, &str); 4] = [
     (
         "access",
         "Rights of clients (docs/ACCESS.md, which also has the tables below this one). Without this table every client may do everything, on\n\
          # the loopback only. With it, clients have only granted rights. These are the defaults of its keys.",
+    ),
+    (
+        "backend",
+        "Endpoints that answer calls of clients (docs/CENTRIFUGO.md#calls-to-your-backend).",
     ),
     (
         "webhook",

@@ -1,0 +1,135 @@
+//! The answers of backends.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crore_broker::backend::BackendResult;
+use crore_wire::centrifugo::codes::ErrorCode;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// The codes of a backend's own errors, as Centrifugo documents them.
+const OWN_ERRORS: std::ops::Range<u32> = 400..2_000;
+/// The codes with which a backend may end a connection.
+const OWN_DISCONNECTS: std::ops::Range<u16> = 4_000..5_000;
+/// A close frame has room for 123 bytes of text (RFC 6455, section 5.5).
+const REASON_BYTES_MAX: usize = 123;
+
+/// An answer: one of its members.
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow)]
+    result: Option<CallResult<'a>>,
+    error: Option<CallError>,
+    disconnect: Option<CallDisconnect>,
+}
+
+#[derive(Deserialize)]
+struct CallResult<'a> {
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    b64data: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct CallError {
+    code: u32,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    temporary: bool,
+}
+
+#[derive(Deserialize)]
+struct CallDisconnect {
+    code: u16,
+    #[serde(default)]
+    reason: String,
+}
+
+/// The result in an answer's body.
+///
+/// # Errors
+/// What is wrong with the body, for the log. The text quotes nothing of it, since an answer may be secret.
+pub fn read(body: &[u8], is_protobuf: bool) -> Result<BackendResult, String> {
+    let answer: Answer<'_> = serde_json::from_slice(body)
+        .map_err(|error| format!("its answer is malformed at column {}", error.column()))?;
+    match answer {
+        Answer {
+            disconnect: Some(end),
+            ..
+        } => read_disconnect(end),
+        Answer {
+            error: Some(error), ..
+        } => read_error(error),
+        Answer {
+            result: Some(result),
+            ..
+        } => read_data(&result, is_protobuf).map(BackendResult::Data),
+        _ => Err("its answer has none of `result`, `error` and `disconnect`".into()),
+    }
+}
+
+fn read_data(result: &CallResult<'_>, is_protobuf: bool) -> Result<Box<[u8]>, String> {
+    match (result.data, &result.b64data) {
+        (_, Some(encoded)) => {
+            let data = STANDARD
+                .decode(encoded)
+                .map_err(|_| "`b64data` is no base64")?;
+            let is_json = serde_json::from_slice::<&RawValue>(&data).is_ok();
+            match is_protobuf || is_json && !data.contains(&b'\n') {
+                true => Ok(data.into()),
+                false => Err("`b64data` is no JSON, for a client of JSON".into()),
+            }
+        }
+        // Replies are separated by line ends.
+        (Some(data), None) if data.get().contains('\n') => {
+            let value: serde_json::Value =
+                serde_json::from_str(data.get()).map_err(|error| error.to_string())?;
+            Ok(value.to_string().into_bytes().into())
+        }
+        (Some(data), None) => Ok(data.get().as_bytes().into()),
+        (None, None) => Ok(Box::default()),
+    }
+}
+
+fn read_error(error: CallError) -> Result<BackendResult, String> {
+    let CallError {
+        code,
+        message,
+        temporary,
+    } = error;
+    if !OWN_ERRORS.contains(&code) && ErrorCode::of(code).is_none() {
+        return Err(format!(
+            "its error has the code {code}; write 400 to 1999, or one of Centrifugo's"
+        ));
+    }
+    Ok(BackendResult::Error {
+        code,
+        message: message.into(),
+        is_temporary: temporary,
+    })
+}
+
+fn read_disconnect(end: CallDisconnect) -> Result<BackendResult, String> {
+    let CallDisconnect { code, mut reason } = end;
+    if !OWN_DISCONNECTS.contains(&code) {
+        return Err(format!(
+            "its disconnect has the code {code}; write 4000 to 4999"
+        ));
+    }
+    reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+    Ok(BackendResult::Disconnect {
+        code,
+        reason: reason.into(),
+    })
+}
+
+/// The result of a call that the backend has not answered as it should. The client may retry.
+pub fn failure() -> BackendResult {
+    let error = ErrorCode::INTERNAL;
+    BackendResult::Error {
+        code: error.code,
+        message: error.text.into(),
+        is_temporary: error.temporary(),
+    }
+}

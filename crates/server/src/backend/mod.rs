@@ -1,0 +1,216 @@
+//! Backends: endpoints of the operator that answer calls of clients (`[[backend]]`), in the form of Centrifugo's proxies.
+//!
+//! A shard gives a call to [`Backends`], which queues it; threads send the calls, and send each answer to the shard of the connection. Addresses take turns
+//! in the queue, so that the calls of one do not delay those of another. A call is sent once: the backend may have carried it out though no answer came.
+//!
+//! Invariants: each call that is accepted gets one answer. The calls that wait are bounded by `backend.calls_max`, and their bytes are in the memory account
+//! of the shard.
+
+mod answer;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crore_broker::ConnId;
+use crore_broker::backend::{BackendAnswer, BackendCall, BackendRefusal, BackendResult};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::access::jobs::{JobQueue, JobSender, QueueLoad, QueuedJob};
+use crate::access::threads::spawn;
+use crate::http_client::endpoint::{Endpoint, EndpointSettings, Request};
+use crate::http_client::http::Connection;
+use crate::settings::backend::{Backend, BackendEvent};
+
+/// Limit of the size of an answer: that of a message by default.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Sends an answer to a shard.
+pub type AnswerSender = Arc<dyn Fn(ConnId, BackendAnswer) + Send + Sync>;
+
+/// The backends of a server.
+#[derive(Clone)]
+pub struct Backends {
+    /// The backend that answers `rpc`.
+    rpc: Option<Arc<RunningBackend>>,
+}
+
+/// A backend with its queue.
+struct RunningBackend {
+    calls_max: usize,
+    load: Arc<Mutex<QueueLoad>>,
+    sender: JobSender<QueuedCall>,
+}
+
+/// A call of a shard's connection.
+struct QueuedCall {
+    conn: ConnId,
+    call: BackendCall,
+    reply: AnswerSender,
+}
+
+impl QueuedJob for QueuedCall {
+    fn asker(&self) -> u64 {
+        self.call.asker
+    }
+
+    fn bytes(&self) -> usize {
+        self.call.data.len()
+    }
+}
+
+/// Checks the settings of backends, and reads the files that they name.
+///
+/// # Errors
+/// All faults, each with the path of the settings key and the remedy.
+pub fn check(backends: &[Backend]) -> Result<(), Vec<(String, String)>> {
+    let numbered = backends.iter().enumerate();
+    let faults: Vec<_> = numbered
+        .filter_map(|(index, entry)| endpoint(index + 1, entry).err())
+        .collect();
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(faults),
+    }
+}
+
+fn endpoint(number: usize, entry: &Backend) -> Result<Endpoint, (String, String)> {
+    let settings = EndpointSettings {
+        name: &format!("backend {number}"),
+        url: &entry.url,
+        url_key: "url",
+        ca: Some(entry.ca.as_path()).filter(|path| !path.as_os_str().is_empty()),
+        ca_key: "ca",
+        public_only: false,
+    };
+    let timeout = Duration::from_secs(entry.timeout_s.into());
+    Endpoint::new(&settings, timeout)
+        .map_err(|(key, what)| (format!("backend[{number}].{key}"), what))
+}
+
+impl Backends {
+    /// Starts the threads of all backends.
+    ///
+    /// # Errors
+    /// As [`check`], or a thread cannot be started.
+    pub fn start(entries: &[Backend]) -> anyhow::Result<Backends> {
+        let mut rpc = None;
+        for (index, entry) in entries.iter().enumerate() {
+            let endpoint = endpoint(index + 1, entry)
+                .map_err(|(key, what)| anyhow::anyhow!("{key}: {what}"))?;
+            let running = Arc::new(RunningBackend::start(entry, endpoint)?);
+            if entry.events.contains(&BackendEvent::Rpc) {
+                rpc = Some(running);
+            }
+        }
+        Ok(Backends { rpc })
+    }
+
+    /// Queues a call. `reply` gets its answer.
+    ///
+    /// # Errors
+    /// Why the call is not sent.
+    pub fn ask(
+        &self,
+        conn: ConnId,
+        call: BackendCall,
+        reply: &AnswerSender,
+    ) -> Result<(), BackendRefusal> {
+        let backend = self.rpc.as_ref().ok_or(BackendRefusal::Absent)?;
+        {
+            let mut load = backend.load.lock().unwrap_or_else(PoisonError::into_inner);
+            if !load.may_add(call.asker, backend.calls_max) {
+                return Err(BackendRefusal::Busy);
+            }
+            load.add(call.asker);
+        }
+        let reply = Arc::clone(reply);
+        backend.sender.push(QueuedCall { conn, call, reply });
+        Ok(())
+    }
+}
+
+impl RunningBackend {
+    fn start(entry: &Backend, endpoint: Endpoint) -> anyhow::Result<RunningBackend> {
+        let load = Arc::<Mutex<QueueLoad>>::default();
+        let sender = JobSender(Arc::<JobQueue<QueuedCall>>::default());
+        let endpoint = Arc::new(endpoint);
+        for _ in 0..entry.concurrency {
+            let (jobs, load) = (Arc::clone(&sender.0), Arc::clone(&load));
+            let endpoint = Arc::clone(&endpoint);
+            spawn("backend", move || send_calls(&jobs, &load, &endpoint))
+                .context("cannot start a thread that calls a backend")?;
+        }
+        Ok(RunningBackend {
+            calls_max: entry.calls_max,
+            load,
+            sender,
+        })
+    }
+}
+
+/// Sends calls one after another, over a connection that is kept.
+fn send_calls(jobs: &JobQueue<QueuedCall>, load: &Mutex<QueueLoad>, endpoint: &Endpoint) {
+    let mut connection = None;
+    while let Some(QueuedCall { conn, call, reply }) = jobs.next() {
+        let answer = BackendAnswer {
+            command: call.command,
+            result: send(endpoint, &call, &mut connection),
+        };
+        let mut load = load.lock().unwrap_or_else(PoisonError::into_inner);
+        load.remove(call.asker);
+        drop(load);
+        reply(conn, answer);
+    }
+}
+
+fn send(
+    endpoint: &Endpoint,
+    call: &BackendCall,
+    connection: &mut Option<Connection>,
+) -> BackendResult {
+    let body = request_body(call).to_string();
+    let request = Request {
+        method: "POST",
+        headers: &[
+            ("Content-Type", "application/json"),
+            ("Accept-Encoding", "identity"),
+        ],
+        body: Some(body.as_bytes()),
+        answer_bytes_max: ANSWER_BYTES_MAX,
+    };
+    let answer = endpoint.exchange(&request, connection);
+    let read = answer.and_then(|(head, body)| match head.status {
+        200 => answer::read(&body, call.is_protobuf),
+        _ => Err(format!("its answer has the status {}", head.status_text())),
+    });
+    read.unwrap_or_else(|why| {
+        endpoint.log(&why);
+        answer::failure()
+    })
+}
+
+/// The body of a request, as Centrifugo's proxies have it. Data that is no JSON is in `b64data`.
+fn request_body(call: &BackendCall) -> Value {
+    let (protocol, encoding) = match call.is_protobuf {
+        true => ("protobuf", "binary"),
+        false => ("json", "json"),
+    };
+    let mut body = json!({
+        "client": call.client,
+        "transport": call.transport,
+        "protocol": protocol,
+        "encoding": encoding,
+        "user": call.user,
+        "method": call.method,
+    });
+    match serde_json::from_slice::<&RawValue>(&call.data) {
+        _ if call.data.is_empty() => {}
+        Ok(data) => body["data"] = json!(data),
+        Err(_) => body["b64data"] = json!(STANDARD.encode(&call.data)),
+    }
+    body
+}

@@ -1,0 +1,73 @@
+//! `[[backend]]`: an endpoint of the operator that answers calls of clients.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+use super::problems::Problems;
+
+/// A minute. A client of a slower backend should be told to wait by other means.
+const MAX_TIMEOUT_S: u32 = 60;
+/// Each request has a thread.
+const MAX_CONCURRENCY: usize = 256;
+/// So many calls of 1 MiB would need more memory than small machines have; `limits.memory_bytes` bounds their bytes.
+const MAX_CALLS: usize = 100_000;
+
+/// A kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendEvent {
+    /// A client calls a method (`rpc`).
+    Rpc,
+}
+
+/// A backend.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Backend {
+    /// The URL of the endpoint, without user, query and characters that a URL cannot have. The default port is 443, or 80 for `http`. Redirects are not
+    /// followed.
+    #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
+    pub url: String,
+    /// The [calls](CENTRIFUGO.md#calls-to-your-backend) that it answers. Each kind has one backend.
+    #[schemars(extend("format" = "`[\"rpc\"]`", "examples" = [["rpc"]]))]
+    pub events: Vec<BackendEvent>,
+    /// PEM: the roots to trust by TLS; `""`: those of the host.
+    #[schemars(extend("format" = "a file"))]
+    pub ca: PathBuf,
+    /// How long an answer may take. A client whose call takes longer gets error 100, which it may retry.
+    #[default(5)]
+    #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
+    pub timeout_s: u32,
+    /// Requests at once. Further calls wait; addresses take turns.
+    #[default(16)]
+    #[schemars(range(min = 1, max = MAX_CONCURRENCY))]
+    #[schemars(extend("x-share" = "none: addresses take turns"))]
+    pub concurrency: usize,
+    /// Calls that wait or are under way. A client whose call finds no room gets error 111, which it may retry.
+    #[default(1_000)]
+    #[schemars(range(min = 1, max = MAX_CALLS))]
+    #[schemars(extend("x-share" = "half of what is free"))]
+    pub calls_max: usize,
+}
+
+/// Checks the values. The files are checked when they are read.
+pub fn check(backends: &[Backend], problems: &mut Problems) {
+    let mut taken: Vec<BackendEvent> = Vec::new();
+    for (index, backend) in backends.iter().enumerate() {
+        let key = format!("backend[{}].events", index + 1);
+        if backend.events.is_empty() {
+            let what = "is empty; write the calls that it answers, such as [\"rpc\"]";
+            problems.fail(&key, what);
+        }
+        for event in &backend.events {
+            if taken.contains(event) {
+                let what = "has a kind of call that another backend answers; write each kind once";
+                problems.fail(&key, what);
+            }
+            taken.push(*event);
+        }
+    }
+}
