@@ -503,7 +503,7 @@ impl Groups {
         }
     }
 
-    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group reads this message from the log later if the log
+    /// Gives the message to the next member of each group that [`Groups::find_due`] has found. A group reads this message from the log later if the log
     /// may have earlier messages for it, or without `may_give`. Returns whether the caller must queue an entry for late groups
     /// ([`Groups::mark_late_behind`]).
     pub fn give_to_due(

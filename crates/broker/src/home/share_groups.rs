@@ -97,7 +97,7 @@ impl Home {
         }
     }
 
-    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found: at once, or later when the group reads the log.
+    /// Gives a message to each group that [`Groups::find_due`](super::groups::Groups::find_due) has found: at once, or later when the group reads the log.
     pub(super) fn give_to_groups(
         &mut self,
         partition_index: usize,

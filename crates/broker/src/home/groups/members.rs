@@ -79,7 +79,7 @@ impl Members {
         Some(member)
     }
 
-    /// The party of the member that [`Members::next`] would choose.
+    /// The party of the member that [`Members::take_credit`] would choose.
     pub fn party_of_next(&self) -> Option<Party> {
         let member = self.next_member()?;
         self.accounts.get(&member).map(|account| account.party)

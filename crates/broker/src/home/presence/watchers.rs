@@ -101,7 +101,7 @@ pub(super) struct WatchedTopic {
     known_joins_until: u64,
     /// Without a watcher: the second in which this state is forgotten.
     pub(super) ends_s: u32,
-    /// The time at which the next watcher may get a page: the topic's key in [`Presence::due`](super::Presence::due).
+    /// The time at which the next watcher may get a page: the topic's key in [`Presence::due_topics`](super::Presence::due_topics).
     pub(super) due_ns: Option<u64>,
 }
 

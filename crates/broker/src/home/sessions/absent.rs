@@ -29,7 +29,7 @@ use crate::store::slab::{SideRow, SideTable};
 const OWN_ALLOCATION_MIN: usize = 512;
 /// Bytes of a session's row and of its bucket in the index.
 pub(super) const ROW_BYTES: usize = size_of::<SessionRow>() + 4;
-/// Bytes of each session that is away, besides its client id and state: its row, its [`Away`], and its entry in [`Sessions::due`], a tree whose leaves
+/// Bytes of each session that is away, besides its client id and state: its row, its [`AwaySession`], and its entry in [`Sessions::due_rows`], a tree whose leaves
 /// may be half full.
 const AWAY_BYTES: usize = ROW_BYTES + size_of::<SideRow<AwaySession>>() + 16;
 /// Bytes of a list of payloads, without the payloads.

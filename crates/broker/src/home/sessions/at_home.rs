@@ -303,7 +303,7 @@ impl SessionsAtHome {
         });
     }
 
-    /// See [`Sessions::hold`].
+    /// See [`Sessions::give_to_holder`].
     pub(crate) fn give_to_holder(
         &mut self,
         (hash, name): (u32, &[u8]),
@@ -414,7 +414,7 @@ impl SessionsAtHome {
         self.partitions[self.partition_index_of_client(client)].has(hash, client)
     }
 
-    /// See [`Sessions::goes_on`].
+    /// See [`Sessions::would_continue`].
     pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
         self.partitions[self.partition_index_of_client(client)].would_continue(hash, client, now)
     }
@@ -542,7 +542,7 @@ impl SessionsAtHome {
         self.partitions[partition_index].next_due_name()
     }
 
-    /// See [`Sessions::recorded`].
+    /// See [`Sessions::record_of_terms`].
     pub(crate) fn record_of_terms(
         &self,
         (hash, name): (u32, &[u8]),
