@@ -3,11 +3,11 @@
 //! again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in_partition`, which count the fallback and record the position.
 //! `docs/PROTOCOL-DETAILS.md` describes this for users.
 //!
-//! Three steps are elsewhere. `send::fits` (in MQTT `outgoing_publish`) checks whether a connection has room. `protocol/stream/leave`,
+//! Three steps are elsewhere. `send::fits` (in MQTT `outgoing_publish`) checks whether a connection has room. `protocol/stream/catch_up`,
 //! `protocol/stream/filtered` and `list/page` read from the log. `protocol/stream/gap` and `protocol/websocket/gap` report lost messages.
 //!
 //! Two kinds of connections do not fall back here. A stream whose response has not begun has no position yet: what does not fit now comes with its
-//! first page (`http/opening.rs`, `stream/course.rs`). A follower of interest (which topics have subscribers) must see each change, and the changes
+//! first page (`http/filter_response.rs`, `stream/stream_pages.rs`). A follower of interest (which topics have subscribers) must see each change, and the changes
 //! are in no log. So if it has no room, its connection ends (`stream/interest.rs`).
 
 use crate::base::ids::PartitionId;

@@ -26,29 +26,29 @@ use crate::store::shared::{EncodingCache, Form};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// The home's WebSocket frame.
-    Frame,
+    PlainFrame,
     /// The home's compressed frame.
-    Packed,
+    CompressedFrame,
     /// Frames of the subprotocol `ws+meta.nchan`.
-    Meta,
+    MetaFrame,
     /// JSON objects in text frames.
-    FrameEnvelope,
+    EnvelopeFrame,
     /// Events in chunks.
     Events,
     /// Events in a body that ends with the connection (HTTP/1.0).
     EventsToEnd,
     /// JSON objects as events, in chunks.
-    EventsEnvelope,
+    EnvelopeEvents,
     /// JSON objects as events, in a body that ends with the connection.
-    EventsEnvelopeToEnd,
+    EnvelopeEventsToEnd,
     /// MQTT 3.1.1, QoS 0.
-    Packet,
+    MqttPacket,
     /// MQTT 5.0, QoS 0.
-    Packet5,
+    Mqtt5Packet,
     /// MQTT 3.1.1, QoS 0, in binary frames.
-    FramedPacket,
+    MqttFrame,
     /// MQTT 5.0, QoS 0, in binary frames.
-    FramedPacket5,
+    Mqtt5Frame,
     /// Pushes of Centrifugo's protocol in text frames.
     PushJson,
     /// Pushes of Centrifugo's protocol in protobuf, in binary frames.
@@ -88,19 +88,19 @@ impl Encoding {
             return match (envelope, row.has_option(UNCHUNKED)) {
                 (false, false) => Encoding::Events,
                 (false, true) => Encoding::EventsToEnd,
-                (true, false) => Encoding::EventsEnvelope,
-                (true, true) => Encoding::EventsEnvelopeToEnd,
+                (true, false) => Encoding::EnvelopeEvents,
+                (true, true) => Encoding::EnvelopeEventsToEnd,
             };
         }
         if row.consumer.options & (META_FRAMES | ENVELOPE | DEFLATE) == 0 {
-            return Encoding::Frame;
+            return Encoding::PlainFrame;
         }
         if row.has_option(META_FRAMES) {
-            Encoding::Meta
+            Encoding::MetaFrame
         } else if envelope {
-            Encoding::FrameEnvelope
+            Encoding::EnvelopeFrame
         } else {
-            Encoding::Packed
+            Encoding::CompressedFrame
         }
     }
 
@@ -109,9 +109,9 @@ impl Encoding {
     pub fn names_topic(self) -> bool {
         !matches!(
             self,
-            Encoding::Frame
-                | Encoding::Packed
-                | Encoding::Meta
+            Encoding::PlainFrame
+                | Encoding::CompressedFrame
+                | Encoding::MetaFrame
                 | Encoding::Events
                 | Encoding::EventsToEnd
         )
@@ -122,12 +122,12 @@ impl Encoding {
     pub fn names_position(self) -> bool {
         !matches!(
             self,
-            Encoding::Frame
-                | Encoding::Packed
-                | Encoding::Packet
-                | Encoding::Packet5
-                | Encoding::FramedPacket
-                | Encoding::FramedPacket5
+            Encoding::PlainFrame
+                | Encoding::CompressedFrame
+                | Encoding::MqttPacket
+                | Encoding::Mqtt5Packet
+                | Encoding::MqttFrame
+                | Encoding::Mqtt5Frame
                 // They have the offset alone.
                 | Encoding::PushJson
                 | Encoding::PushProtobuf
@@ -174,15 +174,15 @@ impl Message<'_> {
         let (frames, record) = (self.frames, self.record);
         let start = out.end();
         match encoding {
-            Encoding::Frame => match frames.large(record) {
+            Encoding::PlainFrame => match frames.large(record) {
                 Some(frame) => out.push_slice(frame.clone()),
                 None => out.own.extend_from_slice(frames.frame(record)),
             },
-            Encoding::Packed => match frames.large_compressed(record) {
+            Encoding::CompressedFrame => match frames.large_compressed(record) {
                 Some(frame) => out.push_slice(frame.clone()),
                 None => out.own.extend_from_slice(frames.compressed(record)),
             },
-            Encoding::Meta => {
+            Encoding::MetaFrame => {
                 meta_line(&mut out.own, b"id", self.id);
                 // Nchan's own client accepts no unknown line here, so a subscriber of one topic gets neither topic nor time.
                 if !self.topic.is_empty() {
@@ -209,15 +209,15 @@ impl Message<'_> {
                 };
                 frame_rope(out, start, opcode);
             }
-            Encoding::FrameEnvelope => {
+            Encoding::EnvelopeFrame => {
                 self.envelope(forms, out);
                 frame_rope(out, start, Opcode::Text);
             }
-            Encoding::Packet | Encoding::Packet5 => {
-                self.packet(encoding == Encoding::Packet5, out);
+            Encoding::MqttPacket | Encoding::Mqtt5Packet => {
+                self.packet(encoding == Encoding::Mqtt5Packet, out);
             }
-            Encoding::FramedPacket | Encoding::FramedPacket5 => {
-                self.packet(encoding == Encoding::FramedPacket5, out);
+            Encoding::MqttFrame | Encoding::Mqtt5Frame => {
+                self.packet(encoding == Encoding::Mqtt5Frame, out);
                 frame_rope(out, start, Opcode::Binary);
             }
             Encoding::PushJson
@@ -243,14 +243,14 @@ impl Message<'_> {
                     chunk_rope(out, start);
                 }
             }
-            Encoding::EventsEnvelope | Encoding::EventsEnvelopeToEnd => {
+            Encoding::EnvelopeEvents | Encoding::EnvelopeEventsToEnd => {
                 // JSON contains no line ends, so it is one line of data.
                 self.event_name(out);
                 out.own.extend_from_slice(b"data: ");
                 self.envelope(forms, out);
                 out.own.push(b'\n');
                 sse::write_end(&mut out.own, Some(self.id));
-                if encoding == Encoding::EventsEnvelope {
+                if encoding == Encoding::EnvelopeEvents {
                     chunk_rope(out, start);
                 }
             }
@@ -299,13 +299,13 @@ impl Message<'_> {
     /// Appends the message as a JSON object.
     pub fn envelope(&self, forms: &mut EncodingCache, out: &mut Rope) {
         let (frames, record) = (self.frames, self.record);
-        let own = &mut out.own;
-        own.extend_from_slice(b"{\"topic\":");
-        json::write_string(own, self.topic);
-        own.extend_from_slice(b",\"id\":");
-        json::write_string(own, self.id);
-        own.extend_from_slice(b",\"time\":");
-        write_decimal(own, record.time_s.into());
+        let bytes = &mut out.own;
+        bytes.extend_from_slice(b"{\"topic\":");
+        json::write_string(bytes, self.topic);
+        bytes.extend_from_slice(b",\"id\":");
+        json::write_string(bytes, self.id);
+        bytes.extend_from_slice(b",\"time\":");
+        write_decimal(bytes, record.time_s.into());
         for (name, value) in [
             (&b",\"content_type\":"[..], frames.content_type(record)),
             (b",\"event\":", frames.event(record)),
@@ -313,20 +313,20 @@ impl Message<'_> {
             (b",\"publisher\":", publisher(frames, record)),
         ] {
             if !value.is_empty() && core::str::from_utf8(value).is_ok() {
-                own.extend_from_slice(name);
-                json::write_string(own, value);
+                bytes.extend_from_slice(name);
+                json::write_string(bytes, value);
             }
         }
         let mut separator: &[u8] = b",\"properties\":[[";
         for (name, value) in of_user(frames, record) {
-            own.extend_from_slice(core::mem::replace(&mut separator, b",["));
-            json::write_string(own, name.as_bytes());
-            own.push(b',');
-            json::write_string(own, value.as_bytes());
-            own.push(b']');
+            bytes.extend_from_slice(core::mem::replace(&mut separator, b",["));
+            json::write_string(bytes, name.as_bytes());
+            bytes.push(b',');
+            json::write_string(bytes, value.as_bytes());
+            bytes.push(b']');
         }
         if separator == b",[" {
-            own.push(b']');
+            bytes.push(b']');
         }
         let (name, form): (&[u8], Form) = match record.binary {
             true => (b",\"data_base64\":", Form::JsonBase64),
@@ -336,9 +336,9 @@ impl Message<'_> {
             true => json::write_base64(out, data),
             false => json::write_string(out, data),
         };
-        own.extend_from_slice(name);
+        bytes.extend_from_slice(name);
         match frames.large_data(record) {
-            None => write_data(own, frames.data(record)),
+            None => write_data(bytes, frames.data(record)),
             Some(large) => {
                 let form = forms.get(&large, form, |data| {
                     exact_bytes(|out| write_data(out, data))

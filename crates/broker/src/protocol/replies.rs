@@ -24,9 +24,9 @@ use crate::protocol::mqtt::codec::MqttCodec;
 use crate::protocol::mqtt::connect::{end_holder, take_session_answer};
 use crate::protocol::mqtt::publish::handle_mqtt_release;
 use crate::protocol::mqtt::shared::{handle_group_join, handle_group_message};
-use crate::protocol::stream::course::is_stream;
 use crate::protocol::stream::interest::handle_interest_changes;
 use crate::protocol::stream::presence::handle_presence_page;
+use crate::protocol::stream::stream_pages::is_stream;
 use crate::store::slab::NONE;
 
 impl Front {

@@ -40,12 +40,12 @@ use crate::protocol::http2::contract;
 use crate::protocol::longpoll::filtered::{answer_poll_with_match, handle_request_match_page};
 use crate::protocol::longpoll::poll::{answer_poll, end_poll, poll_page};
 use crate::protocol::mqtt::packets::{self, begin_mqtt_in_frames};
-use crate::protocol::stream::course::{is_stream, stream_page};
 use crate::protocol::stream::filtered::{catch_up_filters, pick_live_matches};
 use crate::protocol::stream::interest::{may_follow, request_interest};
 use crate::protocol::stream::live::deliver_live_of_topic;
-use crate::protocol::stream::page::handle_refused_attach;
 use crate::protocol::stream::presence::request_presence_stream;
+use crate::protocol::stream::refused_attach::handle_refused_attach;
+use crate::protocol::stream::stream_pages::{is_stream, stream_page};
 use crate::protocol::stream::subscribe::request_subscription;
 use crate::protocol::websocket::handshake::{FrameContent, accept_upgrade};
 use crate::protocol::websocket::publish::upgrade_to_publish;
@@ -286,11 +286,12 @@ impl Protocol<AllProtocols> for Request {
         if row.consumer.state != State::Poll {
             return deliver_live_of_topic(front, slot, (topic, sub_index), frames, io);
         }
-        let first = front.feed.run.records()[0];
+        let first_record = front.feed.run.records()[0];
         if row.has_option(SUBSCRIPTION_LIST) {
-            front.clients.conns.extra_mut(slot).list[sub_index as usize].offset = first.offset;
+            front.clients.conns.extra_mut(slot).list[sub_index as usize].offset =
+                first_record.offset;
         }
-        answer_poll(front, (slot, topic), (&first, frames), io);
+        answer_poll(front, (slot, topic), (&first_record, frames), io);
     }
 
     fn deliver_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {

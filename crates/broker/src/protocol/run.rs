@@ -59,19 +59,19 @@ pub(crate) fn encode_run(
     messages: &[Matched],
     frames: &Frames,
 ) {
-    if encoding == Encoding::Frame || !feed.run.encoded(encoding).is_empty() {
+    if encoding == Encoding::PlainFrame || !feed.run.encoded(encoding).is_empty() {
         return;
     }
-    let mut seen = matching.seen.clone();
+    let mut seen_offsets = matching.seen.clone();
     for message in messages {
         if planted::is(Fault::StaleVector) {
-            seen.clone_from(&matching.seen);
+            seen_offsets.clone_from(&matching.seen);
         }
-        if let Some(seen) = seen.get_mut(usize::from(message.partition)) {
-            *seen = message.record.offset;
+        if let Some(seen_offsets) = seen_offsets.get_mut(usize::from(message.partition)) {
+            *seen_offsets = message.record.offset;
         }
         let mut id = Vec::with_capacity(ID_BYTES);
-        write_live_id(ctx, &seen, &mut id);
+        write_live_id(ctx, &seen_offsets, &mut id);
         let message = Message {
             topic: frames.name(message.name),
             id: &id,
@@ -86,8 +86,10 @@ pub(crate) fn encode_run(
 }
 
 /// Writes the position of a connection that is live in all partitions and has seen them up to `seen`.
-fn write_live_id(ctx: &Context, seen: &[u64], out: &mut Vec<u8>) {
+fn write_live_id(ctx: &Context, seen_offsets: &[u64], out: &mut Vec<u8>) {
     let epoch = ctx.world.epoch;
-    let seen = seen.iter().map(|offset| Position::new(epoch, *offset));
-    position::write_partitions(out, ctx.world.partitions, seen);
+    let seen_offsets = seen_offsets
+        .iter()
+        .map(|offset| Position::new(epoch, *offset));
+    position::write_partitions(out, ctx.world.partitions, seen_offsets);
 }

@@ -9,9 +9,9 @@ use crate::client::progress::{Allowance, Progress};
 use crate::client::types::{self, UnprocessedInput};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::centrifugo::state::CentrifugoState;
-use crate::protocol::http::opening::PendingFilterResponse;
+use crate::protocol::http::filter_response::PendingFilterResponse;
 use crate::protocol::http::state::{
-    AttachingResponse, Batch, FollowProgress, HeldItem, HttpSpill, PendingAnswer, PresenceRequest,
+    Batch, FollowProgress, HeldItem, HttpSpill, PendingAnswer, PendingResponse, PresenceRequest,
     PublishTarget,
 };
 use crate::protocol::mqtt::state::MqttState;
@@ -87,16 +87,16 @@ impl UnprocessedInput for Spill {
 /// The protocols' state in the side row of a connection.
 #[derive(Default)]
 pub struct Side {
-    /// The response to a subscription that has not begun.
-    pub attaching: Option<Box<AttachingResponse>>,
+    /// The response to a subscribe request by topic, until it begins.
+    pub pending_response: Option<Box<PendingResponse>>,
     /// The topic that the client's frames are published to.
     pub publish_to: Option<PublishTarget>,
     /// The request whose answer the client waits for.
-    pub pending: Option<PendingAnswer>,
+    pub pending_answer: Option<PendingAnswer>,
     /// The client's request to follow which topics have subscribers.
-    pub follow: Option<Box<FollowProgress>>,
-    /// The response to a subscription by filter that has not begun.
-    pub opening: Option<Box<PendingFilterResponse>>,
+    pub follow_progress: Option<Box<FollowProgress>>,
+    /// The response to a subscribe request by filter, until it begins.
+    pub filter_response: Option<Box<PendingFilterResponse>>,
     /// The state of an MQTT client.
     pub mqtt: Option<Box<MqttState>>,
     /// The state of a client of Centrifugo's protocol.
@@ -105,15 +105,15 @@ pub struct Side {
 
 impl types::SideState for Side {
     fn bytes(&self) -> usize {
-        let attaching = self.attaching.as_ref().map_or(0, |it| {
-            size_of::<AttachingResponse>()
+        let pending_response = self.pending_response.as_ref().map_or(0, |it| {
+            size_of::<PendingResponse>()
                 + it.head.capacity()
                 + it.body.own.capacity()
                 + it.frames.own_bytes()
                 + it.held.capacity() * size_of::<HeldItem>()
         });
-        attaching
-            + match &self.pending {
+        pending_response
+            + match &self.pending_answer {
                 Some(PendingAnswer::History(bytes) | PendingAnswer::Info(bytes)) => bytes.len(),
                 Some(PendingAnswer::Presence(request)) => {
                     size_of::<PresenceRequest>() + request.name.len() + request.tags.len()
@@ -122,18 +122,18 @@ impl types::SideState for Side {
                 _ => 0,
             }
             + (self.publish_to.as_ref()).map_or(0, |to| to.name.len())
-            + (self.follow.as_ref())
+            + (self.follow_progress.as_ref())
                 .map_or(0, |it| size_of::<FollowProgress>() + it.filter.capacity())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
             + (self.centrifugo.as_ref()).map_or(0, |centrifugo| centrifugo.bytes())
-            + self.opening.as_ref().map_or(0, |it| it.own_bytes())
+            + self.filter_response.as_ref().map_or(0, |it| it.own_bytes())
     }
 
     fn shared_weight(&self) -> usize {
-        let attaching = self.attaching.as_ref();
-        let opening = self.opening.as_ref();
-        attaching.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
-            + opening.map_or(0, |opening| opening.large_weight())
+        let pending_response = self.pending_response.as_ref();
+        let filter_response = self.filter_response.as_ref();
+        pending_response.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
+            + filter_response.map_or(0, |filter_response| filter_response.large_weight())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.shared_bytes())
     }
 

@@ -74,8 +74,13 @@ fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let extra = conns.extra_mut(slot);
     let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
     let early = extra.list.iter().any(answered);
-    if let Some(attaching) = extra.protocol_state.attaching.as_mut().filter(|_| early) {
-        attaching.is_topic_deleted = true;
+    if let Some(pending_response) = extra
+        .protocol_state
+        .pending_response
+        .as_mut()
+        .filter(|_| early)
+    {
+        pending_response.is_topic_deleted = true;
     }
     early
 }

@@ -32,7 +32,7 @@ pub(super) fn end_with_text<I: Io>(
     clients: &mut Clients,
     slot: u32,
     code: Disconnect,
-    words: &str,
+    text: &str,
     io: &mut I,
 ) {
     clients.send_reply(slot, io);
@@ -40,7 +40,7 @@ pub(super) fn end_with_text<I: Io>(
         Disconnect::NO_PONG | Disconnect::STALE => Closed::Timeout,
         _ => Closed::Refused,
     };
-    end_with_code(clients, slot, closed, (code.code as u16, words), io);
+    end_with_code(clients, slot, closed, (code.code as u16, text), io);
 }
 
 /// Ends a connection with the code and the reason of an operator.
@@ -48,40 +48,40 @@ pub(super) fn end_for_order<I: Io>(
     clients: &mut Clients,
     slot: u32,
     code: u16,
-    words: &str,
+    text: &str,
     io: &mut I,
 ) {
     clients.refused(slot, Reason::Operator);
-    end_with_code(clients, slot, Closed::Operator, (code, words), io);
+    end_with_code(clients, slot, Closed::Operator, (code, text), io);
 }
 
 fn end_with_code<I: Io>(
     clients: &mut Clients,
     slot: u32,
     closed: Closed,
-    (code, words): (u16, &str),
+    (code, text): (u16, &str),
     io: &mut I,
 ) {
-    clients.record_end_reason(words);
+    clients.record_end_reason(text);
     if !has_frames(clients, slot) {
         // The body of an answer has no close frame, so a push tells the code.
         let push = Push::Disconnect {
             code: code.into(),
-            reason: words,
+            reason: text,
             reconnect: Disconnect::reconnects(code.into()),
         };
         clients.send_reply(slot, io);
         write_push(clients, slot, &push);
         clients.send_reply(slot, io);
     }
-    end_stream_with_code(clients, slot, closed, code, words, io);
+    end_stream_with_code(clients, slot, closed, code, text, io);
 }
 
 /// Drops held commands, because their connection ends.
 pub(crate) fn drop_held(clients: &mut Clients, slot: u32) {
     let extra = clients.conns.find_extra(slot);
     if extra.is_some_and(|extra| extra.protocol_state.centrifugo.is_some()) {
-        let held = core::mem::take(&mut state_mut(&mut clients.conns, slot).held_commands);
-        clients.conns.stop_counting_held_bytes(held.bytes());
+        let commands = core::mem::take(&mut state_mut(&mut clients.conns, slot).held_commands);
+        clients.conns.stop_counting_held_bytes(commands.bytes());
     }
 }

@@ -17,9 +17,9 @@ use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::connect::handle_connect;
+use crate::protocol::centrifugo::expiry::end_subscriptions_without_right;
 use crate::protocol::centrifugo::history::handle_history;
 use crate::protocol::centrifugo::join_leave::ask_for_changes;
-use crate::protocol::centrifugo::lapse::end_subscriptions_without_right;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ONE_WAY, PROTOBUF, format_of};
 use crate::protocol::centrifugo::presence::{awaits_members, handle_presence_command};
 use crate::protocol::centrifugo::publish::handle_publish_command;
@@ -122,9 +122,9 @@ pub(crate) fn subprotocol_of(head: &Head<'_>) -> Option<&'static str> {
 
 /// The options of a WebSocket at this endpoint.
 pub(crate) fn options_of(endpoint: Option<CentrifugoEndpoint>, head: &Head<'_>) -> u32 {
-    let named = parameter(head.query, b"cf_protocol");
-    let is_protobuf =
-        subprotocol_of(head).is_some() || named.is_some_and(|name| *name == *b"protobuf");
+    let protocol_parameter = parameter(head.query, b"cf_protocol");
+    let is_protobuf = subprotocol_of(head).is_some()
+        || protocol_parameter.is_some_and(|name| *name == *b"protobuf");
     match endpoint {
         Some(CentrifugoEndpoint::OneWayWebSocket) => ONE_WAY,
         _ => PROTOBUF * u32::from(is_protobuf),
@@ -166,16 +166,16 @@ impl Front {
             end_for_bad_frame(&mut self.clients, slot, error, io);
             return false;
         }
-        let held = match self.take_held_commands(slot) {
+        let held_commands = match self.take_held_commands(slot) {
             // Earlier commands wait, so these wait behind them.
-            Some(held) => append_frame(&self.clients, slot, held, data),
+            Some(held_commands) => append_frame(&self.clients, slot, held_commands, data),
             None => match self.handle_commands(slot, data, home, io) {
-                Some(used) if used < data.len() => SpillBuffer::new(&data[used..]),
+                Some(consumed) if consumed < data.len() => SpillBuffer::new(&data[consumed..]),
                 Some(_) => return true,
                 None => return false,
             },
         };
-        self.hold_commands(slot, held, io)
+        self.hold_commands(slot, held_commands, io)
     }
 
     /// Handles a frame of commands that was posted in a request. The commands wait for the connection's turn. Nothing slows such requests down, so the bytes that
@@ -184,14 +184,14 @@ impl Front {
         if let Err(error) = check_frame(&self.clients, slot, data) {
             return end_for_bad_frame(&mut self.clients, slot, error, io);
         }
-        let held = self.take_held_commands(slot).unwrap_or_default();
-        let held = append_frame(&self.clients, slot, held, data);
+        let held_commands = self.take_held_commands(slot).unwrap_or_default();
+        let held_commands = append_frame(&self.clients, slot, held_commands, data);
         let settings = &self.clients.ctx.world.settings;
         let bytes_max = settings.limits.message_bytes + settings.centrifugo.frame_beside_bytes;
-        if held.rest().len() > bytes_max {
+        if held_commands.rest().len() > bytes_max {
             return end_for_room(&mut self.clients, slot, io);
         }
-        if self.hold_commands(slot, held, io) {
+        if self.hold_commands(slot, held_commands, io) {
             let conn = self.clients.conns.id_of(slot);
             self.queues.resume_later(&self.clients, conn);
         }
@@ -210,12 +210,12 @@ impl Front {
         let conn = self.clients.conns.id_of(slot);
         self.queues
             .resume_reading(&mut self.clients.conns, conn, io);
-        if let Some(mut held) = self.take_held_commands(slot) {
-            let Some(used) = self.handle_commands(slot, held.rest(), home, io) else {
+        if let Some(mut held_commands) = self.take_held_commands(slot) {
+            let Some(consumed) = self.handle_commands(slot, held_commands.rest(), home, io) else {
                 return;
             };
-            held.consume(used);
-            if !held.is_empty() && !self.hold_commands(slot, held, io) {
+            held_commands.consume(consumed);
+            if !held_commands.is_empty() && !self.hold_commands(slot, held_commands, io) {
                 return;
             }
         }
@@ -446,19 +446,19 @@ impl Front {
     }
 
     /// Holds commands that must wait. Returns false if the connection ends, because there is no room for them.
-    fn hold_commands<I: Io>(&mut self, slot: u32, held: SpillBuffer, io: &mut I) -> bool {
+    fn hold_commands<I: Io>(&mut self, slot: u32, commands: SpillBuffer, io: &mut I) -> bool {
         let Front {
             clients,
             queues,
             census,
             ..
         } = self;
-        if !has_receive_room(clients, queues, census, slot, held.bytes(), io) {
+        if !has_receive_room(clients, queues, census, slot, commands.bytes(), io) {
             end_for_room(clients, slot, io);
             return false;
         }
-        clients.conns.count_held_bytes(held.bytes());
-        state_mut(&mut clients.conns, slot).held_commands = held;
+        clients.conns.count_held_bytes(commands.bytes());
+        state_mut(&mut clients.conns, slot).held_commands = commands;
         true
     }
 }
@@ -473,19 +473,24 @@ fn check_frame(clients: &Clients, slot: u32, data: &[u8]) -> Result<(), Error> {
 }
 
 /// Appends the commands of a frame to held commands.
-fn append_frame(clients: &Clients, slot: u32, mut held: SpillBuffer, data: &[u8]) -> SpillBuffer {
+fn append_frame(
+    clients: &Clients,
+    slot: u32,
+    mut commands: SpillBuffer,
+    data: &[u8],
+) -> SpillBuffer {
     let is_json = format_of(clients.conns.get(slot)) == Format::Json;
-    if is_json && !held.is_empty() && !held.rest().ends_with(b"\n") {
-        held.append(b"\n", usize::MAX);
+    if is_json && !commands.is_empty() && !commands.rest().ends_with(b"\n") {
+        commands.append(b"\n", usize::MAX);
     }
-    held.append(data, usize::MAX);
-    held
+    commands.append(data, usize::MAX);
+    commands
 }
 
 /// Ends a connection whose frame cannot be read.
 fn end_for_bad_frame<I: Io>(clients: &mut Clients, slot: u32, error: Error, io: &mut I) {
-    let words = alloc::format!("{error}");
-    end_with_text(clients, slot, Disconnect::BAD_REQUEST, &words, io);
+    let text = alloc::format!("{error}");
+    end_with_text(clients, slot, Disconnect::BAD_REQUEST, &text, io);
 }
 
 /// The bytes of held commands, for the limits of received bytes.

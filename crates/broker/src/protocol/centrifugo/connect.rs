@@ -26,15 +26,15 @@ pub(super) fn handle_connect(
         return Err(CommandRefusal::bad_request("there was a connect before"));
     }
     let has_verdict = verdict.is_some();
-    if let Some(who) = verdict {
-        if who.is_ok() && names_channel(connect.token) {
+    if let Some(identity) = verdict {
+        if identity.is_ok() && names_channel(connect.token) {
             return Err(CommandRefusal::End(
                 Disconnect::INVALID_TOKEN,
                 Reason::TokenOfSubscription.text().into(),
             ));
         }
-        let entered = clients.set_identity(slot, Some(who));
-        entered.map_err(|reason| refusal_of_token(clients, slot, reason))?;
+        let identified = clients.set_identity(slot, Some(identity));
+        identified.map_err(|reason| refusal_of_token(clients, slot, reason))?;
     }
     if !may_connect(clients, slot) {
         let reason = Reason::ConnectNeedsCredentials;

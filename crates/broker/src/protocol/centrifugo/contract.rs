@@ -16,9 +16,9 @@ use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_command_bytes;
 use crate::protocol::centrifugo::delta::has_deltas;
+use crate::protocol::centrifugo::expiry::{end_expired, end_revoked, may_keep_all};
 use crate::protocol::centrifugo::history::{answer_history_command, question_of};
 use crate::protocol::centrifugo::join_leave::review_pushes;
-use crate::protocol::centrifugo::lapse::{end_expired, end_revoked, may_keep_all};
 use crate::protocol::centrifugo::one_way::handle_one_way_frame;
 use crate::protocol::centrifugo::options::{ONE_WAY, pushes_of};
 use crate::protocol::centrifugo::ping::centrifugo_each_second;
@@ -95,15 +95,15 @@ impl Protocol<AllProtocols> for Centrifugo {
         }
     }
 
-    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
-        centrifugo_handle_verdict(clients, queues, conn, who);
+    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, verdict: Identity) {
+        centrifugo_handle_verdict(clients, queues, conn, verdict);
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         end_revoked(&mut front.clients, &mut front.subs, slot, io);
         review_pushes(&mut front.clients, &mut front.subs.lanes, slot);
-        let may = may_keep_all(&front.clients, &front.subs, slot);
-        may.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
+        let permission = may_keep_all(&front.clients, &front.subs, slot);
+        permission.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {

@@ -120,7 +120,7 @@ pub(super) fn text_of<'a>(data: &Data<'a>) -> Cow<'a, [u8]> {
 pub(super) fn begin_deltas(conns: &mut Connections, slot: u32, sub_index: u32) {
     conns.get_mut(slot).consumer.options |= DELTA;
     let base = DeltaBase {
-        sub_index: sub_index,
+        sub_index,
         sent_offset: 0,
     };
     let deltas = &mut state_mut(conns, slot).deltas;

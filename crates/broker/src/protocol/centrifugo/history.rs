@@ -48,7 +48,7 @@ pub(super) fn handle_history(
         _ if count_max == 0 => Since::Live,
         (None, false) => Since::Oldest,
         (None, true) => Since::Newest(count_max),
-        (Some(at), false) => match position(clients, at.epoch, at.offset) {
+        (Some(start), false) => match position(clients, start.epoch, start.offset) {
             Some(position) => Since::At(position),
             None => return Err(CommandRefusal::error(ErrorCode::UNRECOVERABLE_POSITION)),
         },

@@ -40,7 +40,9 @@ pub(crate) fn carry_out_order<I: Io>(
                 end_for_order(clients, slot, *code, reason, io);
                 return true;
             }
-            ConnectionOrder::Subscribe(begins) => begin_by_order(clients, subs, slot, begins),
+            ConnectionOrder::Subscribe(server_side) => {
+                begin_by_order(clients, subs, slot, server_side)
+            }
             ConnectionOrder::Unsubscribe(name) => unsubscribe(clients, subs, slot, name),
             ConnectionOrder::Refresh(until_unix_s) => refresh(clients, slot, *until_unix_s),
         };

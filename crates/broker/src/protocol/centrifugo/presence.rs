@@ -116,8 +116,14 @@ pub(crate) fn handle_centrifugo_presence<I: Io>(
     } else if !page.more {
         write_members(clients, slot, &pending);
     } else if pending.members_bytes.max(least_bytes) > MEMBERS_BYTES_MAX {
-        let words = "so many clients do not fit into one answer; presence_stats counts them";
-        write_error(clients, slot, pending.id, ErrorCode::LIMIT_EXCEEDED, words);
+        let refusal = "so many clients do not fit into one answer; presence_stats counts them";
+        write_error(
+            clients,
+            slot,
+            pending.id,
+            ErrorCode::LIMIT_EXCEEDED,
+            refusal,
+        );
     } else {
         ask(clients, lanes, slot, &pending.name, last_member);
         state_mut(&mut clients.conns, slot).pending_presence = Some(pending);

@@ -30,15 +30,15 @@ impl CommandRefusal {
     }
 
     /// The refusal of a command that a correct client does not send. The connection ends.
-    pub fn bad_request(words: &'static str) -> CommandRefusal {
-        CommandRefusal::End(Disconnect::BAD_REQUEST, words.into())
+    pub fn bad_request(text: &'static str) -> CommandRefusal {
+        CommandRefusal::End(Disconnect::BAD_REQUEST, text.into())
     }
 
     /// The error for a reason of this server, which is counted.
     pub fn for_reason(clients: &mut Clients, slot: u32, reason: Reason) -> CommandRefusal {
         clients.refused(slot, reason);
-        let words = reason.words(&clients.ctx.world.settings);
-        CommandRefusal::Error(error_of(reason), words)
+        let text = reason.words(&clients.ctx.world.settings);
+        CommandRefusal::Error(error_of(reason), text)
     }
 }
 
@@ -97,9 +97,9 @@ fn write_item(clients: &mut Clients, slot: u32, write: impl FnOnce(Format, &mut 
 }
 
 /// Appends the error for a command.
-pub(super) fn write_error(clients: &mut Clients, slot: u32, id: u32, code: ErrorCode, words: &str) {
+pub(super) fn write_error(clients: &mut Clients, slot: u32, id: u32, code: ErrorCode, text: &str) {
     let error = ErrorReply {
-        message: words,
+        message: text,
         ..code.into()
     };
     write_reply(clients, slot, id, Answer::Error(error));

@@ -53,7 +53,7 @@ pub(super) fn begin_by_token(
     let limits = &clients.ctx.world.settings.limits;
     let subscriptions_max = limits.subscriptions_max();
     let mut scratch = decode::Scratch::default();
-    let named =
+    let claimed =
         decode::connect_claims(&claims, &mut scratch, subscriptions_max).map_err(|error| {
             let code = match error {
                 Error::TooManySubs => Disconnect::CHANNEL_LIMIT,
@@ -61,10 +61,10 @@ pub(super) fn begin_by_token(
             };
             CommandRefusal::End(code, alloc::format!("the token's channels: {error}").into())
         })?;
-    let (mut channels, mut bytes) = (BTreeSet::new(), 0);
-    let wanted: Vec<_> = named
+    let (mut seen_channels, mut bytes) = (BTreeSet::new(), 0);
+    let wanted: Vec<_> = claimed
         .iter()
-        .filter(|it| channels.insert(it.channel))
+        .filter(|it| seen_channels.insert(it.channel))
         .collect();
     for it in &wanted {
         check_name(clients, slot, it.channel)?;
@@ -79,11 +79,11 @@ pub(super) fn begin_by_token(
         ));
     }
     for it in &wanted {
-        let recovers = connect
+        let recovery = connect
             .subs
             .iter()
             .find(|sub| sub.channel == it.channel && sub.recover);
-        let since = recovers
+        let since = recovery
             .map(|sub| position(clients, sub.epoch, sub.offset).map_or(Since::Unknown, Since::At));
         ask_position(
             clients,
@@ -120,13 +120,13 @@ pub(super) fn begin_by_order(
     {
         return false;
     }
-    let beginning = ServerStart {
+    let start = ServerStart {
         since: order.since.map(Since::At),
         data: order.data.clone(),
         until_unix_s: order.until_unix_s,
         ..ServerStart::default()
     };
-    ask_position(clients, subs, slot, channel, beginning);
+    ask_position(clients, subs, slot, channel, start);
     true
 }
 
@@ -135,18 +135,18 @@ fn ask_position(
     subs: &mut Subscriptions,
     slot: u32,
     channel: &str,
-    beginning: ServerStart,
+    start: ServerStart,
 ) {
-    let since = beginning.since.unwrap_or(Since::Live);
+    let since = start.since.unwrap_or(Since::Live);
     let number = ask_for_page(clients, subs, slot, channel.as_bytes(), (since, 1));
-    let asked = ServerStart {
+    let pending_start = ServerStart {
         number,
         channel: channel.into(),
-        ..beginning
+        ..start
     };
     state_mut(&mut clients.conns, slot)
         .server_starts
-        .push(asked);
+        .push(pending_start);
 }
 
 /// Whether the connect command waits for positions.
@@ -167,28 +167,28 @@ pub(super) fn handle_told_position<I: Io>(
         queues,
         ..
     } = front;
-    let beginning = state(&clients.conns, slot).map_or(&[][..], |it| &it.server_starts);
-    let Some(index) = beginning.iter().position(|it| it.number == number) else {
+    let starts_so_far = state(&clients.conns, slot).map_or(&[][..], |it| &it.server_starts);
+    let Some(index) = starts_so_far.iter().position(|it| it.number == number) else {
         return false;
     };
     if page.attached != AttachOutcome::Yes && page.attached != AttachOutcome::Gone {
         refuse_start(clients, slot, index, page.attached.refusal(), io);
         return true;
     }
-    let first = frames.pages.get(page.first as usize);
-    let first = first.filter(|_| page.count > 0);
+    let first_record = frames.pages.get(page.first as usize);
+    let first_record = first_record.filter(|_| page.count > 0);
     let has_loss = page.gap || page.attached == AttachOutcome::Gone;
     let start = &mut state_mut(&mut clients.conns, slot).server_starts[index];
     let offset = match start.since {
         None => page.head,
         Some(Since::At(seen)) if !has_loss => seen.offset,
-        Some(_) => first.map_or(page.head, |record| record.previous),
+        Some(_) => first_record.map_or(page.head, |record| record.previous),
     };
-    start.start = Some(Position::new(page.epoch, offset));
+    start.position = Some(Position::new(page.epoch, offset));
     start.is_recovered = start.since.is_some() && !has_loss;
     let state = state_mut(&mut clients.conns, slot);
     match state.pending_connect {
-        Some(id) if state.server_starts.iter().all(|it| it.start.is_some()) => {
+        Some(id) if state.server_starts.iter().all(|it| it.position.is_some()) => {
             state.pending_connect = None;
             let starts = core::mem::take(&mut state.server_starts);
             reply_to_connect(clients, slot, id, &starts);
@@ -224,25 +224,25 @@ fn refuse_start<I: Io>(clients: &mut Clients, slot: u32, index: usize, reason: R
     }
 }
 
-fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, all: &[ServerStart]) {
-    let epochs: Vec<String> = all
+fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, starts: &[ServerStart]) {
+    let epochs: Vec<String> = starts
         .iter()
-        .map(|it| epoch_text(it.start.unwrap_or_default().epoch))
+        .map(|start| epoch_text(start.position.unwrap_or_default().epoch))
         .collect();
-    let subs = all.iter().zip(&epochs).map(|(it, epoch)| {
+    let subs = starts.iter().zip(&epochs).map(|(start, epoch)| {
         let result = SubscribeResult {
             ttl: None,
             recoverable: true,
             epoch,
             publications: &[],
-            recovered: it.is_recovered,
-            offset: it.start.unwrap_or_default().offset,
+            recovered: start.is_recovered,
+            offset: start.position.unwrap_or_default().offset,
             positioned: true,
-            data: Payload::Value(&it.data),
-            was_recovering: it.since.is_some(),
+            data: Payload::Value(&start.data),
+            was_recovering: start.since.is_some(),
             delta: false,
         };
-        (&*it.channel, result)
+        (&*start.channel, result)
     });
     let subs: Vec<_> = subs.collect();
     finish_connect(clients, slot, id, &subs);
@@ -254,22 +254,22 @@ pub(super) fn take_begin_by_server(clients: &mut Clients, slot: u32, sub_index: 
     let is_waiting = |it: &SeparateGrant| {
         it.sub_index == sub_index && it.started_by == StartedBy::ServerBeforeFirstPage
     };
-    let granted = state(&clients.conns, slot).map_or(&[][..], |it| &it.separate_grants);
-    let index = granted.iter().position(is_waiting);
+    let grants = state(&clients.conns, slot).map_or(&[][..], |it| &it.separate_grants);
+    let index = grants.iter().position(is_waiting);
     if let Some(index) = index {
         state_mut(&mut clients.conns, slot).separate_grants[index].started_by = StartedBy::Server;
     }
     index.is_some()
 }
 
-fn push_subscribe(clients: &mut Clients, slot: u32, it: &ServerStart) {
-    let start = it.start.unwrap_or_default();
-    let data = Data::of(format_of(clients.conns.get(slot)), &it.data);
+fn push_subscribe(clients: &mut Clients, slot: u32, start: &ServerStart) {
+    let position = start.position.unwrap_or_default();
+    let data = Data::of(format_of(clients.conns.get(slot)), &start.data);
     let push = Push::Subscribe {
-        channel: &it.channel,
+        channel: &start.channel,
         recoverable: true,
-        epoch: &epoch_text(start.epoch),
-        offset: start.offset,
+        epoch: &epoch_text(position.epoch),
+        offset: position.offset,
         positioned: true,
         data: data.payload(),
     };
@@ -281,12 +281,12 @@ fn begin_subscription(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
-    it: &ServerStart,
+    start: &ServerStart,
 ) {
-    let name = it.channel.as_bytes();
+    let name = start.channel.as_bytes();
     clients.move_to_list(slot);
-    let since = it.start.map_or(Since::Live, Since::At);
-    let begins = SubscribeRequest {
+    let since = start.position.map_or(Since::Live, Since::At);
+    let request = SubscribeRequest {
         target: SubscribeTarget::Topic(name),
         since: &[since],
         // The rest comes in pages, as fast as the client reads.
@@ -296,21 +296,21 @@ fn begin_subscription(
         },
         kind: SubscriptionKind::New,
     };
-    let Ok(sub_index) = subscribe(clients, subs, slot, &begins, SubscriptionState::default())
+    let Ok(sub_index) = subscribe(clients, subs, slot, &request, SubscriptionState::default())
     else {
         return;
     };
-    let granted = SeparateGrant {
+    let grant = SeparateGrant {
         sub_index,
-        until_unix_s: it.until_unix_s,
+        until_unix_s: start.until_unix_s,
         token: None,
-        started_by: match it.since {
+        started_by: match start.since {
             None => StartedBy::ServerBeforeFirstPage,
             Some(_) => StartedBy::Server,
         },
     };
     state_mut(&mut clients.conns, slot)
         .separate_grants
-        .push(granted);
+        .push(grant);
     clients.record_event(slot, EventKind::Subscribed, name);
 }

@@ -109,7 +109,7 @@ pub struct ServerStart {
     /// The Unix second in which it ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
     /// The position where the subscription begins; `None` until the home has told it.
-    pub start: Option<Position>,
+    pub position: Option<Position>,
     /// The client has lost no message since its position.
     pub is_recovered: bool,
 }

@@ -206,8 +206,8 @@ pub(super) fn handle_sub_refresh(
     let Some(identity) = verdict.filter(|_| refresh.kind == 0) else {
         return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     };
-    let known = check_subscription_token(clients, slot, identity, token, channel)?;
-    let until_unix_s = known.until_unix_s;
+    let token_rights = check_subscription_token(clients, slot, identity, token, channel)?;
+    let until_unix_s = token_rights.until_unix_s;
     clients.move_to_list(slot);
     let sub_index = index_of_topic(clients, subs, slot, channel.as_bytes());
     let state = state_mut(&mut clients.conns, slot);
@@ -218,7 +218,7 @@ pub(super) fn handle_sub_refresh(
     let Some(grant) = grant else {
         return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED));
     };
-    (grant.until_unix_s, grant.token) = (until_unix_s, Some(known.grants));
+    (grant.until_unix_s, grant.token) = (until_unix_s, Some(token_rights.grants));
     let ttl = ttl_of(clients, until_unix_s);
     write_reply(clients, slot, id, Answer::SubRefresh(ttl));
     Ok(())
@@ -231,13 +231,13 @@ pub(super) fn take_subscribing(
     sub_index: u32,
 ) -> Option<PendingSubscribe> {
     let key = index_with_serial(&clients.conns, slot, sub_index);
-    let waiting = &state(&clients.conns, slot)?.pending_subscribes;
-    let index = waiting.iter().position(|pending| pending.sub_key == key)?;
-    let waiting = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
-    let pending = waiting.swap_remove(index);
-    if waiting.is_empty() {
+    let commands = &state(&clients.conns, slot)?.pending_subscribes;
+    let index = commands.iter().position(|pending| pending.sub_key == key)?;
+    let commands = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
+    let pending = commands.swap_remove(index);
+    if commands.is_empty() {
         // Many clients subscribe to everything at once, and then never again.
-        waiting.shrink_to_fit();
+        commands.shrink_to_fit();
     }
     Some(pending)
 }
@@ -245,8 +245,8 @@ pub(super) fn take_subscribing(
 /// Notes that messages after the position of an unanswered subscribe are lost, for its reply. False if there is no such subscribe.
 pub(super) fn note_lost(clients: &mut Clients, slot: u32, sub_index: u32) -> bool {
     let key = index_with_serial(&clients.conns, slot, sub_index);
-    let waiting = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
-    let pending = waiting.iter_mut().find(|pending| pending.sub_key == key);
+    let commands = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
+    let pending = commands.iter_mut().find(|pending| pending.sub_key == key);
     pending.map(|pending| pending.is_lost = true).is_some()
 }
 

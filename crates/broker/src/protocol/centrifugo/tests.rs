@@ -12,7 +12,7 @@ use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::client::row::{COUNTED, LIVE};
 use crate::io::{Input, RecordingIo};
-use crate::protocol::centrifugo::lapse::end_subscriptions_without_right;
+use crate::protocol::centrifugo::expiry::end_subscriptions_without_right;
 use crate::protocol::centrifugo::reasons::{disconnect_of, error_of};
 use crate::protocol::centrifugo::state::{SeparateGrant, StartedBy, state_mut};
 use crate::shard::Shard;

@@ -126,8 +126,9 @@ pub(super) fn handle_refresh(
         // Without access control, tokens have no meaning.
         return Err(CommandRefusal::error(ErrorCode::NOT_AVAILABLE));
     };
-    if let Ok(Some(known)) = &identity
-        && grants_of(&clients.conns, slot).map(|grants| grants.user()) != Some(known.grants.user())
+    if let Ok(Some(token_rights)) = &identity
+        && grants_of(&clients.conns, slot).map(|grants| grants.user())
+            != Some(token_rights.grants.user())
     {
         return Err(end_with(
             Disconnect::INVALID_TOKEN,
@@ -170,8 +171,8 @@ pub(super) fn check_subscription_token(
     token: &str,
     channel: &str,
 ) -> Result<Known, CommandRefusal> {
-    let known = match clients.check_identity(verdict) {
-        Ok(Some(known)) => known,
+    let token_rights = match clients.check_identity(verdict) {
+        Ok(Some(token_rights)) => token_rights,
         Ok(None) => return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED)),
         Err(reason) => {
             return Err(match error_of(reason) {
@@ -184,7 +185,7 @@ pub(super) fn check_subscription_token(
         }
     };
     let user = grants_of(&clients.conns, slot).map_or("", |grants| grants.user());
-    if user != known.grants.user() || !is_for(clients, &known, token, channel) {
+    if user != token_rights.grants.user() || !is_for(clients, &token_rights, token, channel) {
         let reason = Reason::SubscribeNotGranted;
         clients.note_denied(slot, reason, channel.as_bytes());
         clients.refused(slot, reason);
@@ -194,12 +195,12 @@ pub(super) fn check_subscription_token(
             text.into(),
         ));
     }
-    Ok(known)
+    Ok(token_rights)
 }
 
-fn is_for(clients: &Clients, known: &Known, token: &str, channel: &str) -> bool {
+fn is_for(clients: &Clients, token_rights: &Known, token: &str, channel: &str) -> bool {
     let steps = &clients.meter.work.steps;
-    if known
+    if token_rights
         .grants
         .cover(Right::Subscribe, channel.as_bytes(), steps)
     {

@@ -28,7 +28,7 @@ use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
 use crate::mail::TopicRequest;
 use crate::protocol::front::{Census, Clients, Context, Gate, Queues};
-use crate::protocol::http::sites::sends_cookies;
+use crate::protocol::http::origins::sends_cookies;
 use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Answered, Endpoint};
 use crate::protocol::side::Spill;
@@ -57,30 +57,30 @@ pub(crate) fn authenticate<I: Io>(
     gate: &mut Gate,
     slot: u32,
     head: &Head<'_>,
-    kept: &mut HttpSpill,
+    spill: &mut HttpSpill,
     io: &mut I,
 ) -> bool {
     let is_closed = clients.ctx.world.settings.access.closed;
     // Every client gets the same answer to OPTIONS and to unknown methods, so no credential is checked. A browser sends OPTIONS
     // with the query of the request to come, which may contain a token.
     let needs_none = !is_closed || matches!(head.method, Method::Options | Method::Other);
-    if needs_none || kept.verdict.is_some() || clients.conns.get(slot).link.has(TURNED_AWAY) {
+    if needs_none || spill.verdict.is_some() || clients.conns.get(slot).link.has(TURNED_AWAY) {
         return true;
     }
-    kept.verdict = match credential(&clients.ctx, head) {
+    spill.verdict = match credential(&clients.ctx, head) {
         Err(refusal) => Some(Err(refusal)),
         Ok(None) => Some(Ok(None)),
         Ok(Some(parsed)) => {
             look_up_credential(clients, census, gate, slot, parsed.credential(), io)
         }
     };
-    if kept.verdict.is_none() {
-        kept.awaits_verdict = true;
+    if spill.verdict.is_none() {
+        spill.awaits_verdict = true;
         clients.conns.get_mut(slot).consumer.state = State::Waiting;
         // No body is read before the verdict, because the client may be refused.
         pause_for_verdict(&mut clients.conns, slot, io);
     }
-    kept.verdict.is_some()
+    spill.verdict.is_some()
 }
 
 /// Takes the verdict on a request's credential, and queues the request to continue.
@@ -88,13 +88,13 @@ pub(crate) fn http_verdict(
     clients: &mut Clients,
     queues: &mut Queues,
     conn: ConnId,
-    who: Identity,
+    verdict: Identity,
 ) {
     let Some(Spill::Http(spill)) = clients.conns.unprocessed_input_mut(conn.slot) else {
         return;
     };
     if core::mem::take(&mut spill.awaits_verdict) {
-        spill.verdict = Some(who);
+        spill.verdict = Some(verdict);
         clients.conns.get_mut(conn.slot).consumer.state = State::Http;
         queues.resume_later(clients, conn);
     }
@@ -166,8 +166,8 @@ pub(crate) fn needed_rights(
 
 /// The value of `Authorization` (RFC 6750 section 2.1, RFC 7617 section 2).
 fn parse_authorization(field: &[u8]) -> Result<ParsedCredential, Reason> {
-    let at = memchr::memchr(b' ', field).ok_or(Reason::CredentialsMalformed)?;
-    let (scheme, value) = (&field[..at], field[at..].trim_ascii());
+    let space = memchr::memchr(b' ', field).ok_or(Reason::CredentialsMalformed)?;
+    let (scheme, value) = (&field[..space], field[space..].trim_ascii());
     if scheme.eq_ignore_ascii_case(b"bearer") && !value.is_empty() {
         return Ok(ParsedCredential::Token(value.to_vec()));
     }

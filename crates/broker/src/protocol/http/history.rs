@@ -38,7 +38,13 @@ pub(crate) fn answer_history<I: Io>(
     io: &mut I,
 ) {
     let (clients, subs, feed, queues) = front.parts();
-    let tags = match clients.conns.extra(slot).protocol_state.pending.take() {
+    let tags = match clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .pending_answer
+        .take()
+    {
         Some(PendingAnswer::History(tags)) => tags,
         _ => Default::default(),
     };
@@ -86,7 +92,7 @@ pub(crate) fn request_history<I: Io>(
     // Sends answers to earlier requests.
     clients.send_reply(slot, io);
     let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
-    clients.conns.extra(slot).protocol_state.pending =
+    clients.conns.extra(slot).protocol_state.pending_answer =
         Some(PendingAnswer::History(tags.join(&b',').into()));
     let row = clients.conns.get_mut(slot);
     row.consumer.options |= HISTORY;

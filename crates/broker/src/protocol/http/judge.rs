@@ -21,8 +21,8 @@ use crate::protocol::http::names::topic_names;
 use crate::protocol::http::options::{
     HEAD_REQUEST, KEEP_ALIVE, ORIGIN, PREFERS_JSON, STREAMS, UNCHUNKED,
 };
+use crate::protocol::http::origins::{check_origin, reader_option};
 use crate::protocol::http::parameters::check_all_read;
-use crate::protocol::http::sites::{check_origin, reader_option};
 use crate::protocol::http::suggestions::hint_for_batch;
 use crate::protocol::http::task::{Answered, Endpoint, Requests as _, Task};
 use crate::protocol::http::turned_away::{check_limits, turn_away};
@@ -42,7 +42,7 @@ pub(crate) fn judge(
     slot: u32,
     head: &Head<'_>,
     body: Body,
-    who: Option<Identity>,
+    verdict: Option<Identity>,
 ) -> Result<Task, Answered> {
     let is_draining = clients.ctx.is_draining;
     // The body of a stream's answer is not in chunks, but ends with the stream.
@@ -63,7 +63,7 @@ pub(crate) fn judge(
             row.consumer.options |= option;
         }
     }
-    let task = judge_request(clients, slot, head, body, who)?;
+    let task = judge_request(clients, slot, head, body, verdict)?;
     if keeps_alive {
         clients.conns.get_mut(slot).consumer.options |= KEEP_ALIVE;
     }
@@ -75,7 +75,7 @@ fn judge_request(
     slot: u32,
     head: &Head<'_>,
     body: Body,
-    who: Option<Identity>,
+    verdict: Option<Identity>,
 ) -> Result<Task, Answered> {
     let upgrade = head.is_websocket_upgrade();
     let routed = route(&clients.ctx, head.path);
@@ -91,8 +91,8 @@ fn judge_request(
     let admission = check_limits(clients, slot, head);
     admission.map_err(|reached| turn_away(clients, slot, head, reached))?;
     judge_methods(clients, slot, head, endpoint)?;
-    let entrance = clients.set_identity(slot, who);
-    entrance.or_else(|refusal| refuse_request(clients, slot, refusal))?;
+    let identified = clients.set_identity(slot, verdict);
+    identified.or_else(|refusal| refuse_request(clients, slot, refusal))?;
     if !upgrade && head.method == Method::Get && head.header("sec-websocket-key").is_some() {
         return refuse_request(clients, slot, Reason::UpgradeLost);
     }

@@ -82,8 +82,8 @@ pub(crate) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cu
 /// Why the names of a request are refused, and the text for the client.
 type NameRefusal = (Reason, Cow<'static, str>);
 
-fn name_refusal(words: Cow<'static, str>) -> NameRefusal {
-    (Reason::BadName, words)
+fn name_refusal(text: Cow<'static, str>) -> NameRefusal {
+    (Reason::BadName, text)
 }
 
 /// Checks a filter in the query.

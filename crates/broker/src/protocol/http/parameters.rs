@@ -120,12 +120,12 @@ pub(crate) fn check_all_read(
         true => Endpoint::PubSub,
         false => endpoint,
     };
-    let known = parameters(endpoint, head.method);
+    let read_here = parameters(endpoint, head.method);
     let token = ctx.world.settings.access.query.as_bytes();
     // Nothing adds parameters to such requests by itself, and a change that ignored a parameter cannot be undone.
     let is_change = matches!(head.method, Method::Post | Method::Put | Method::Delete);
     let is_known = |key: &[u8]| {
-        let is_read = known.iter().any(|name| name.as_bytes() == key);
+        let is_read = read_here.iter().any(|name| name.as_bytes() == key);
         is_read || key.is_empty() || key == token || !is_change && is_event_id(key)
     };
     let mut unread_count = 0;
@@ -143,11 +143,11 @@ pub(crate) fn check_all_read(
         }
         unread_count += 1;
         work.steps.add(1);
-        let meant = nearest_parameter(known, key);
+        let meant = nearest_parameter(read_here, key);
         let is_of_other_path = is_parameter(key);
         let advice = match is_change {
             true => hint_for_request(key),
-            false => hint_for_reader(known, key),
+            false => hint_for_reader(read_here, key),
         };
         if !is_change && meant.or(advice).is_none() && !is_of_other_path {
             continue;
@@ -160,7 +160,7 @@ pub(crate) fn check_all_read(
         let words = format!(
             "the parameter {} means nothing here: this request reads {}{hint}",
             quoted(key),
-            listed(known)
+            listed(read_here)
         );
         return Err((Reason::Unread, words));
     }
@@ -224,18 +224,18 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
 }
 
 /// The advice for a parameter `key` of other servers: how to write it on a path with these parameters.
-fn hint_for_reader(known: &[&str], key: &[u8]) -> Option<&'static str> {
+fn hint_for_reader(read_here: &[&str], key: &[u8]) -> Option<&'static str> {
     let mut rows = FOREIGN_PARAMETERS
         .iter()
-        .filter(|(_, ours, _)| known.contains(ours));
+        .filter(|(_, ours, _)| read_here.contains(ours));
     let (.., advice) = rows.find(|(names, ..)| is_one_of_names(key, names))?;
     Some(*advice)
 }
 
 /// The parameter that was probably meant by a key.
-fn nearest_parameter(known: &[&'static str], key: &[u8]) -> Option<&'static str> {
+fn nearest_parameter(read_here: &[&'static str], key: &[u8]) -> Option<&'static str> {
     let key = letters(key);
-    let mut names = known.iter().copied();
+    let mut names = read_here.iter().copied();
     names.find(|name| is_within(&key, &letters(name.as_bytes()), 1))
 }
 

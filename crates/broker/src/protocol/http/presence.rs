@@ -59,7 +59,7 @@ pub(crate) fn request_presence<I: Io>(
         after,
         counts_only,
     };
-    clients.conns.extra(slot).protocol_state.pending =
+    clients.conns.extra(slot).protocol_state.pending_answer =
         Some(PendingAnswer::Presence(Box::new(request)));
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
     // Nobody came after the last number, so the counts come alone.
@@ -82,7 +82,7 @@ pub(crate) fn answer_presence<I: Io>(
 ) {
     let slot = to.slot;
     let extra = clients.conns.extra(slot);
-    let Some(PendingAnswer::Presence(request)) = extra.protocol_state.pending.take() else {
+    let Some(PendingAnswer::Presence(request)) = extra.protocol_state.pending_answer.take() else {
         return clients.end_as_broken(slot);
     };
     let mut tag = Vec::with_capacity(48);

@@ -55,15 +55,15 @@ impl Front {
     ) {
         let spill = self.clients.conns.take_unprocessed_input(slot);
         let Some(spill) = spill else {
-            if let Some((mut kept, rest)) =
+            if let Some((mut unfinished, rest)) =
                 self.handle_requests(slot, input, HttpSpill::default(), home, io)
             {
                 if let Some(state) = state_of_other_protocol(&self.clients.conns, slot) {
                     let rest = &mut input[rest];
                     return protocol_of!(AllProtocols, state, received(self, slot, rest, home, io));
                 }
-                kept.data = input[rest].to_vec();
-                hold_request(self, slot, kept, io);
+                unfinished.data = input[rest].to_vec();
+                hold_request(self, slot, unfinished, io);
             }
             return;
         };
@@ -74,14 +74,15 @@ impl Front {
         spill.append(input, self.clients.ctx.world.settings.limits.head_bytes);
         self.clients.meter.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
-        if let Some((mut kept, rest)) = self.handle_requests(slot, &mut data, spill, home, io) {
+        if let Some((mut unfinished, rest)) = self.handle_requests(slot, &mut data, spill, home, io)
+        {
             if let Some(state) = state_of_other_protocol(&self.clients.conns, slot) {
                 let rest = &mut data[rest];
                 return protocol_of!(AllProtocols, state, received(self, slot, rest, home, io));
             }
-            kept.data = data;
-            kept.keep_range(rest);
-            hold_request(self, slot, kept, io);
+            unfinished.data = data;
+            unfinished.keep_range(rest);
+            hold_request(self, slot, unfinished, io);
         }
     }
 
@@ -106,28 +107,28 @@ impl Front {
     fn handle_requests<I: Io>(
         &mut self,
         slot: u32,
-        buf: &mut [u8],
+        buffer: &mut [u8],
         mut spill: HttpSpill,
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Option<(HttpSpill, Range<usize>)> {
-        let (mut offset, mut end) = (0, buf.len());
+        let (mut offset, mut end) = (0, buffer.len());
         if self.clients.conns.get(slot).consumer.state == State::Proxy {
-            match proxy_header(&mut self.clients, &mut self.gate, slot, buf).ok()? {
+            match proxy_header(&mut self.clients, &mut self.gate, slot, buffer).ok()? {
                 Some(len) => offset = len,
                 None => return Some((spill, 0..end)),
             }
         }
         loop {
             let (lanes, queues) = (&self.subs.lanes, &mut self.queues);
-            let rest = (&buf[offset..end], &mut spill);
+            let rest = (&buffer[offset..end], &mut spill);
             if !may_read_request(&mut self.clients, lanes, queues, slot, rest, io) {
                 break;
             }
             self.clients.meter.work.steps.add(1);
             let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
             // A parsed head takes a kilobyte, so it is borrowed and not moved.
-            let mut parsed = head::parse(&buf[offset..end], head_bytes);
+            let mut parsed = head::parse(&buffer[offset..end], head_bytes);
             let mut head = match &parsed {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
@@ -135,14 +136,14 @@ impl Front {
                     if AllProtocols::switch_if_http2(
                         &mut self.clients,
                         slot,
-                        &buf[offset..end],
+                        &buffer[offset..end],
                         io,
                     ) =>
                 {
                     break;
                 }
                 Err(error) => {
-                    refuse_head(&mut self.clients, slot, *error, &buf[offset..end], io);
+                    refuse_head(&mut self.clients, slot, *error, &buffer[offset..end], io);
                     return None;
                 }
             };
@@ -162,8 +163,8 @@ impl Front {
                     // The head borrows from the buffer, which is now changed.
                     drop(parsed);
                     let steps = &self.clients.meter.work.steps;
-                    let body_lengths = dechunk(&mut buf[start..end], &mut spill, limit, steps);
-                    parsed = head::parse(&buf[offset..start], head_bytes);
+                    let body_lengths = dechunk(&mut buffer[start..end], &mut spill, limit, steps);
+                    parsed = head::parse(&buffer[offset..start], head_bytes);
                     head = reparsed_head(&parsed);
                     match body_lengths {
                         Ok(body_lengths) => body_lengths,
@@ -182,9 +183,9 @@ impl Front {
                 wait_for_body(&mut self.clients, slot, (head, body), &mut spill, io).ok()?;
                 break;
             };
-            let who = core::mem::take(&mut spill).verdict;
-            let data = &buf[start..start + body_bytes];
-            self.handle_request(slot, (head, body), who, data, home, io);
+            let verdict = core::mem::take(&mut spill).verdict;
+            let data = &buffer[start..start + body_bytes];
+            self.handle_request(slot, (head, body), verdict, data, home, io);
             offset = start + body_bytes_encoded;
             if self.clients.conns.get(slot).link.has(CLOSING) {
                 return None;
@@ -199,12 +200,12 @@ impl Front {
         &mut self,
         slot: u32,
         (head, body): (&Head<'_>, Body),
-        who: Option<Identity>,
+        verdict: Option<Identity>,
         data: &[u8],
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        let flow = match judge(&mut self.clients, slot, head, body, who) {
+        let flow = match judge(&mut self.clients, slot, head, body, verdict) {
             Ok(task) => AllProtocols::carry_out(self, slot, head, task, data, home, io),
             Err(Answered) => Flow::Next,
         };

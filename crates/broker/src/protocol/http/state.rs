@@ -131,7 +131,7 @@ pub struct Batch {
 
 /// A response that waits for homes to answer its attaches (subscribe requests).
 #[derive(Default)]
-pub struct AttachingResponse {
+pub struct PendingResponse {
     /// The response's head.
     pub head: Vec<u8>,
     /// The first messages, encoded.

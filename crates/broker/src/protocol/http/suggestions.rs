@@ -128,15 +128,15 @@ fn nearest_header(name: &str) -> Option<&'static str> {
     }
     let name = name.as_bytes();
     let bare = without_x(name);
-    let is_near = |known: &&&str| {
-        let known = known.as_bytes();
+    let is_near = |header: &&&str| {
+        let header = header.as_bytes();
         // Few people mistype the first letter, and most headers begin with another one.
-        let begins = |name: &&[u8]| {
+        let has_first_letter = |name: &&[u8]| {
             name.first()
-                .is_some_and(|letter| letter.eq_ignore_ascii_case(&known[0]))
+                .is_some_and(|letter| letter.eq_ignore_ascii_case(&header[0]))
         };
-        let mut names = [name, bare].into_iter().filter(begins);
-        names.any(|name| is_within(name, known, HEADER_EDITS_MAX))
+        let mut names = [name, bare].into_iter().filter(has_first_letter);
+        names.any(|name| is_within(name, header, HEADER_EDITS_MAX))
     };
     HEADERS.iter().chain(&FOREIGN).find(is_near).copied()
 }

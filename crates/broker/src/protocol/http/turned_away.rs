@@ -71,10 +71,10 @@ pub(crate) fn check_limits(
         return Ok(());
     }
     let trusted = &world.settings.http.trusted_proxies;
-    let named = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
-    clients.conns.set_relayed_address(slot, named);
+    let client_address = forwarded::client_behind(head.headers("x-forwarded-for"), trusted);
+    clients.conns.set_relayed_address(slot, client_address);
     let world = &clients.ctx.world;
-    let client = named.map_or(Client::RELAYED, |address| {
+    let client = client_address.map_or(Client::RELAYED, |address| {
         world.admission.client(address).relayed()
     });
     let row = clients.conns.get_mut(slot);

@@ -47,24 +47,26 @@ pub(super) fn receive_http2<I: Io>(
     home: &mut Option<Home>,
     io: &mut I,
 ) {
-    let held = match front.clients.conns.take_unprocessed_input(slot) {
-        Some(Spill::Http2(mut held, progress)) => {
-            held.append(input, usize::MAX);
-            Some((held, progress))
+    let held_frames = match front.clients.conns.take_unprocessed_input(slot) {
+        Some(Spill::Http2(mut held_frames, progress)) => {
+            held_frames.append(input, usize::MAX);
+            Some((held_frames, progress))
         }
         _ => None,
     };
-    let bytes = held.as_ref().map_or(input, |(held, _)| held.rest());
+    let bytes = held_frames
+        .as_ref()
+        .map_or(input, |(held_frames, _)| held_frames.rest());
     let mut scratch = core::mem::take(&mut front.clients.conns.links.scratch);
     let consumed = handle_frames(front, slot, bytes, &mut scratch, home, io);
     front.clients.conns.links.scratch = scratch;
     let Ok(consumed) = consumed else { return };
-    let (held, progress) = match held {
-        Some((mut held, progress)) => {
-            held.consume(consumed);
+    let (held_frames, progress) = match held_frames {
+        Some((mut held_frames, progress)) => {
+            held_frames.consume(consumed);
             // The progress of a frame counts for this frame only.
             (
-                held,
+                held_frames,
                 if consumed == 0 {
                     progress
                 } else {
@@ -74,16 +76,23 @@ pub(super) fn receive_http2<I: Io>(
         }
         None => (SpillBuffer::new(&input[consumed..]), Progress::default()),
     };
-    if held.is_empty() {
+    if held_frames.is_empty() {
         return;
     }
     let (clients, queues) = (&mut front.clients, &front.queues);
-    if !has_receive_room(clients, queues, &front.census, slot, held.bytes(), io) {
+    if !has_receive_room(
+        clients,
+        queues,
+        &front.census,
+        slot,
+        held_frames.bytes(),
+        io,
+    ) {
         return end_for_room(clients, slot, io);
     }
     clients
         .conns
-        .set_unprocessed_input(slot, Spill::Http2(held, progress));
+        .set_unprocessed_input(slot, Spill::Http2(held_frames, progress));
 }
 
 /// Handles all complete frames. Returns the number of their bytes.
@@ -146,7 +155,7 @@ fn handle_event<I: Io>(
     home: &mut Option<Home>,
     io: &mut I,
 ) {
-    let known = |slot: u32| Some(slot).filter(|slot| *slot != NO_SLOT);
+    let attached = |slot: u32| Some(slot).filter(|slot| *slot != NO_SLOT);
     match event {
         Event::Request { stream, head, ends } => {
             let Some(slot) = open_stream(front, link, stream, io) else {
@@ -170,7 +179,7 @@ fn handle_event<I: Io>(
             data,
             ends,
         } => {
-            let Some(slot) = known(slot) else { return };
+            let Some(slot) = attached(slot) else { return };
             let codec = front.clients.conns.links.get(link).map(|it| &it.codec);
             let is_chunked = codec.is_some_and(|codec| codec.is_chunked(stream));
             if request.slot.is_none() {
@@ -199,7 +208,7 @@ fn handle_event<I: Io>(
             }
         }
         Event::Reset { slot, .. } | Event::Refused { slot, .. } => {
-            if let Some(slot) = known(slot) {
+            if let Some(slot) = attached(slot) {
                 front.clients.drop_connection(slot, CloseMode::Now);
             }
         }

@@ -10,15 +10,15 @@ use crate::io::{CloseMode, Io};
 use crate::mail::{FilterPage, Frames, Record};
 use crate::protocol::encode::Message;
 use crate::protocol::front::Front;
-use crate::protocol::http::opening::PendingFilterResponse;
+use crate::protocol::http::filter_response::PendingFilterResponse;
 use crate::protocol::http::options::{ENVELOPE, HAS_GAP, HEAD_REQUEST};
 use crate::protocol::http::pipelined::begin_poll_wait;
 use crate::protocol::longpoll::poll::{answer_poll_with, answer_without_message};
-use crate::protocol::stream::course::is_stream;
 use crate::protocol::stream::filtered::{
     begin_filter_stream, filter_rule, handle_match_page, offsets_reached, record_seen_in_partition,
     set_positions,
 };
+use crate::protocol::stream::stream_pages::is_stream;
 
 /// Answers a waiting poll with the first picked message of a run (live messages that are delivered together).
 pub(crate) fn answer_poll_with_match<I: Io>(
@@ -27,12 +27,12 @@ pub(crate) fn answer_poll_with_match<I: Io>(
     (picks, messages, frames): (&[u32], &[Matched], &Frames),
     io: &mut I,
 ) {
-    let seen = &messages[..=picks[0] as usize];
+    let messages_so_far = &messages[..=picks[0] as usize];
     let first = messages[picks[0] as usize];
     let name = frames.name(first.name);
     answer_poll_by_filter(
         front,
-        (slot, &offsets_reached(seen)),
+        (slot, &offsets_reached(messages_so_far)),
         (name, &first.record, frames),
         io,
     );
@@ -45,33 +45,33 @@ pub(crate) fn handle_request_match_page<I: Io>(
     page: (&FilterPage, &Frames),
     io: &mut I,
 ) {
-    let Some(opening) = handle_match_page(front, of, page, io) else {
+    let Some(filter_response) = handle_match_page(front, of, page, io) else {
         return;
     };
     let clients = &mut front.clients;
     match is_stream(&clients.conns, of.0) {
-        true => begin_filter_stream(front, of.0, opening, io),
-        false => begin_filter_poll(front, of.0, opening, io),
+        true => begin_filter_stream(front, of.0, filter_response, io),
+        false => begin_filter_poll(front, of.0, filter_response, io),
     }
 }
 
 fn begin_filter_poll<I: Io>(
     front: &mut Front,
     slot: u32,
-    opening: Box<PendingFilterResponse>,
+    filter_response: Box<PendingFilterResponse>,
     io: &mut I,
 ) {
     let (clients, subs, _, queues) = front.parts();
-    if opening.has_gap() {
+    if filter_response.has_gap() {
         clients.conns.get_mut(slot).consumer.options |= HAS_GAP;
     }
-    set_positions(clients, slot, &opening, true);
-    let (held, frames) = opening.held();
+    set_positions(clients, slot, &filter_response, true);
+    let (held, frames) = filter_response.held();
     if let Some(held) = held.first() {
         let name = frames.name(held.name);
-        let just = [(held.partition, held.record.offset)];
+        let reached = [(held.partition, held.record.offset)];
         record_seen_in_partition(clients, slot, held.partition, held.record.offset);
-        return answer_poll_by_filter(front, (slot, &just), (name, &held.record, frames), io);
+        return answer_poll_by_filter(front, (slot, &reached), (name, &held.record, frames), io);
     }
     if clients.conns.get(slot).has_option(HEAD_REQUEST) {
         return answer_without_message(front, slot, None, io);
@@ -91,13 +91,13 @@ fn begin_filter_poll<I: Io>(
 
 fn answer_poll_by_filter<I: Io>(
     front: &mut Front,
-    (slot, just): (u32, &[(PartitionId, u64)]),
+    (slot, reached): (u32, &[(PartitionId, u64)]),
     (topic, record, frames): (&[u8], &Record, &Frames),
     io: &mut I,
 ) {
     let (clients, subs, feed, _) = front.parts();
     let mut id = Vec::with_capacity(48);
-    clients.write_filter_position(&subs.matching, &feed.deliveries, slot, just, &mut id);
+    clients.write_filter_position(&subs.matching, &feed.deliveries, slot, reached, &mut id);
     debug_assert!(clients.conns.get(slot).consumer.options & ENVELOPE == 0 || !topic.is_empty());
     let message = Message {
         topic,

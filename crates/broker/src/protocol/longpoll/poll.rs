@@ -44,24 +44,34 @@ pub(crate) fn poll_page<I: Io>(
     record_seen(&mut clients.conns, slot, sub_index, page.head, page.epoch);
     if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // The answer contains the positions of all topics, so it waits for all of them.
-        let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
-        let attaching = attaching.expect("a set waits for all its topics");
-        attaching.unanswered_attaches -= 1;
+        let pending_response = clients
+            .conns
+            .extra(slot)
+            .protocol_state
+            .pending_response
+            .as_mut();
+        let pending_response = pending_response.expect("a set waits for all its topics");
+        pending_response.unanswered_attaches -= 1;
         if let [record] = records {
-            let seen = BehindSubscription::new(sub_index, record.previous, page.epoch);
-            hold_first_message(&mut clients.conns, slot, seen, record, frames);
+            let behind = BehindSubscription::new(sub_index, record.previous, page.epoch);
+            hold_first_message(&mut clients.conns, slot, behind, record, frames);
         }
-        let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
-        let attaching = attaching.expect("it was just seen");
-        if attaching.unanswered_attaches > 0 {
+        let pending_response = clients
+            .conns
+            .extra(slot)
+            .protocol_state
+            .pending_response
+            .as_mut();
+        let pending_response = pending_response.expect("it was just seen");
+        if pending_response.unanswered_attaches > 0 {
             return;
         }
-        if !attaching.held.is_empty() {
+        if !pending_response.held.is_empty() {
             answer_first_of_set(front, slot, io);
             return;
         }
-        let is_topic_deleted = attaching.is_topic_deleted;
-        clients.conns.extra(slot).protocol_state.attaching = None;
+        let is_topic_deleted = pending_response.is_topic_deleted;
+        clients.conns.extra(slot).protocol_state.pending_response = None;
         if is_topic_deleted {
             return refuse_waiting_request(front, slot, Reason::Deleted, io);
         }
@@ -93,13 +103,18 @@ pub(crate) fn poll_page<I: Io>(
 /// Answers with the message that was held.
 fn answer_first_of_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let clients = &mut front.clients;
-    let attaching = clients.conns.extra(slot).protocol_state.attaching.take();
-    let attaching = attaching.expect("it holds the message");
-    let [HeldItem::Message(sub_index, record)] = &attaching.held[..] else {
+    let pending_response = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .pending_response
+        .take();
+    let pending_response = pending_response.expect("it holds the message");
+    let [HeldItem::Message(sub_index, record)] = &pending_response.held[..] else {
         unreachable!("a long-poll holds one message")
     };
     let topic = topic_of(&clients.conns, slot, *sub_index);
-    answer_poll(front, (slot, topic), (record, &attaching.frames), io);
+    answer_poll(front, (slot, topic), (record, &pending_response.frames), io);
 }
 
 /// Answers a long-poll with a message.
@@ -293,13 +308,15 @@ pub(crate) fn hold_first_message(
     record: &Record,
     frames: &Frames,
 ) {
-    let attaching = conns.extra(slot).protocol_state.attaching.as_mut();
-    let Some(attaching) = attaching.filter(|a| a.held.is_empty()) else {
+    let pending_response = conns.extra(slot).protocol_state.pending_response.as_mut();
+    let Some(pending_response) = pending_response.filter(|a| a.held.is_empty()) else {
         record_seen(conns, slot, unseen.part, unseen.offset, unseen.epoch);
         return;
     };
-    let record = attaching.frames.copy(record, frames);
-    attaching.held.push(HeldItem::Message(unseen.part, record));
+    let record = pending_response.frames.copy(record, frames);
+    pending_response
+        .held
+        .push(HeldItem::Message(unseen.part, record));
 }
 
 /// Writes the head of an answer with a message of `bytes` bytes into `reply`. The options tell whether earlier messages are lost,
@@ -384,7 +401,7 @@ pub(crate) fn take_early_message(
     let extra = clients.conns.extra_mut(slot);
     let has_answer = extra
         .protocol_state
-        .attaching
+        .pending_response
         .as_ref()
         .is_none_or(|a| !a.held.is_empty());
     if extra.list[sub_index as usize].flags & COUNTED == 0 || has_answer {

@@ -108,12 +108,12 @@ pub(super) fn apply_verdict(clients: &mut Clients, slot: u32) -> Result<(), Reas
         None => Ok(()),
         // Cannot happen: the CONNECT waits for the verdict.
         Some(CredentialCheck::Pending) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
-        Some(CredentialCheck::Answered(who)) => {
-            clients.set_identity(slot, Some(who)).map_err(|reason| {
+        Some(CredentialCheck::Answered(identity)) => clients
+            .set_identity(slot, Some(identity))
+            .map_err(|reason| {
                 clients.scratch.set_close_reason(reason.row().closed);
                 clients.refuse_packet(slot, reason)
-            })
-        }
+            }),
     }
 }
 

@@ -115,9 +115,9 @@ pub(super) fn has_waiting(conns: &Connections, slot: u32) -> bool {
 }
 
 pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) -> PacketId {
-    let last = conns.protocol_row(slot).packet_id;
+    let last_id = conns.protocol_row(slot).packet_id;
     let mqtt = mqtt_state_mut(conns, slot);
-    let id = mqtt.next_packet_id(last);
+    let id = mqtt.next_packet_id(last_id);
     let visited = mqtt.inflight.len() + mqtt.waiting.len();
     work.steps.add(visited / INFLIGHT_PER_STEP);
     conns.protocol_row_mut(slot).packet_id = id;
@@ -134,17 +134,17 @@ impl Meter {
 }
 
 impl Clients {
-    /// Counts the refusal of a packet for its topic or filter (`named` says which).
+    /// Counts the refusal of a packet for its topic or filter (`what` says which).
     pub(super) fn refuse_name(
         &mut self,
         slot: u32,
         packet: &str,
-        named: &str,
+        what: &str,
         name: &[u8],
         error: &TopicError,
     ) {
         self.refused(slot, Reason::BadName);
-        let reason = alloc::format!("{packet}: the {named} {error}: ");
+        let reason = alloc::format!("{packet}: the {what} {error}: ");
         self.meter.count_refused_packet(&reason, name);
     }
 
@@ -267,7 +267,7 @@ impl Clients {
     pub(super) fn refuse_message(
         &mut self,
         slot: u32,
-        (packet, named): (&str, &str),
+        (packet, what): (&str, &str),
         name: &[u8],
         refused: PublishRefusal,
     ) -> ReasonCode {
@@ -278,7 +278,7 @@ impl Clients {
         self.note_refused(slot, packet, name, words);
         match refused {
             PublishRefusal::Name(error) => {
-                self.refuse_name(slot, packet, named, name, &error);
+                self.refuse_name(slot, packet, what, name, &error);
                 ReasonCode::TOPIC_NAME_INVALID
             }
             PublishRefusal::Denied(reason) => {

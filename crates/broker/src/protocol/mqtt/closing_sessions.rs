@@ -83,7 +83,7 @@ pub(super) fn return_session(
     }
     let waiting = WaitingSession {
         session,
-        answers_due: answers_due,
+        answers_due,
     };
     let waiting_sessions = &mut clients.protocol_state.closing_sessions.waiting;
     // A connection ends once, so there is no former session. If there were one, it would go home too.

@@ -112,7 +112,7 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
                 out,
             ),
         };
-        result.as_offered()
+        result.into_offer_outcome()
     }
 
     /// Sends one packet with the combined options of all subscriptions that match (section 3.3.4). Leaves those in `sub_indexes` that could not send it now.
@@ -149,7 +149,7 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
             ..DeliveryOptions::default()
         };
         let is_full = options.is_some()
-            && write_publish(clients, slot, &delivery, message, out).as_offered()
+            && write_publish(clients, slot, &delivery, message, out).into_offer_outcome()
                 == OfferOutcome::Full;
         if !is_full {
             sub_indexes.clear();

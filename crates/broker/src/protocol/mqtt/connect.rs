@@ -488,7 +488,7 @@ fn accept_connect(
         .topic_alias_maximum()
         .min(settings.topic_aliases_max);
     let connecting = PendingConnack {
-        assigned_id: assigned_id,
+        assigned_id,
         tells_keep_alive: is_v5 && !is_keep_alive_allowed,
         tells_expiry: is_v5 && expiry_s != requested_s,
         tells_no_groups: is_v5 && clients.ctx.world.is_replicated(),

@@ -108,17 +108,17 @@ impl Protocol<AllProtocols> for Mqtt {
         }
         let conns = &mut clients.conns;
         // The bytes of a frame that continues a packet of an earlier frame.
-        let came = match conns.unprocessed_input(slot) {
+        let frame_bytes = match conns.unprocessed_input(slot) {
             Some(Spill::WebSocket(partial, _)) => partial.received_bytes(),
             _ => 0,
         };
         let spill = conns.unprocessed_input_mut(slot);
         spill.is_some_and(|spill| spill.count_second(allowance))
-            || count_packet_second(conns, slot, came, allowance)
+            || count_packet_second(conns, slot, frame_bytes, allowance)
     }
 
-    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
-        mqtt_handle_verdict(clients, queues, conn, who);
+    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, verdict: Identity) {
+        mqtt_handle_verdict(clients, queues, conn, verdict);
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {

@@ -25,7 +25,7 @@ pub(crate) mod overlap;
 pub(crate) mod packets;
 pub(crate) mod plain;
 pub(crate) mod publish;
-pub(crate) mod reading;
+pub(crate) mod read_positions;
 mod receive_maximum;
 pub(crate) mod record;
 mod resume;

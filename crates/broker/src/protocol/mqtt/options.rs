@@ -50,9 +50,9 @@ pub(crate) fn is_plain(options: u32) -> bool {
 #[inline]
 pub(crate) fn plain_encoding(row: &Row) -> Encoding {
     match (row.has_option(V5), row.has_option(IN_FRAMES)) {
-        (false, false) => Encoding::Packet,
-        (true, false) => Encoding::Packet5,
-        (false, true) => Encoding::FramedPacket,
-        (true, true) => Encoding::FramedPacket5,
+        (false, false) => Encoding::MqttPacket,
+        (true, false) => Encoding::Mqtt5Packet,
+        (false, true) => Encoding::MqttFrame,
+        (true, true) => Encoding::Mqtt5Frame,
     }
 }

@@ -50,7 +50,7 @@ pub(super) enum DeliveryResult {
 }
 
 impl DeliveryResult {
-    pub(super) fn as_offered(self) -> OfferOutcome {
+    pub(super) fn into_offer_outcome(self) -> OfferOutcome {
         match self {
             DeliveryResult::Sent(_) | DeliveryResult::Skipped => OfferOutcome::Done,
             DeliveryResult::Later => OfferOutcome::Full,

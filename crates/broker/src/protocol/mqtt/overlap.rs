@@ -27,7 +27,7 @@ use crate::protocol::front::{
 use crate::protocol::mqtt::client::{self, mqtt_state_mut};
 use crate::protocol::mqtt::options::{NO_LOCAL, qos};
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, DeliveryResult, write_publish};
-use crate::protocol::mqtt::reading::ReadStart;
+use crate::protocol::mqtt::read_positions::ReadStart;
 use crate::protocol::mqtt::subscription::find_subscription;
 use crate::store::slab::NONE;
 
@@ -97,7 +97,7 @@ pub(super) fn set_starts(
     }
     let first_partition = if has_wildcard { 0 } else { partition };
     let start = |(partition, offset): (PartitionId, &u64)| ReadStart {
-        sub_index: sub_index,
+        sub_index,
         partition,
         offset: *offset,
     };
@@ -195,7 +195,7 @@ pub(crate) fn start_or_insert(
     let index = starts.iter().position(is_same).unwrap_or(starts.len());
     if index == starts.len() {
         starts.push(ReadStart {
-            sub_index: sub_index,
+            sub_index,
             partition,
             offset,
         });

@@ -214,8 +214,8 @@ impl Front {
             }
             self.clients.meter.work.steps.add(1);
             self.clients.meter.work.steps.add_bytes(packet_end - offset);
-            let parts = (header, &bytes[offset + header_bytes..packet_end]);
-            match self.handle_packet(slot, version, parts, &bytes[offset..], home, io) {
+            let header_and_body = (header, &bytes[offset + header_bytes..packet_end]);
+            match self.handle_packet(slot, version, header_and_body, &bytes[offset..], home, io) {
                 AfterPacket::NextPacket => offset = packet_end,
                 AfterPacket::SamePacketLater => break,
                 AfterPacket::Stop => return None,

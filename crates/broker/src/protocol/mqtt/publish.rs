@@ -323,7 +323,7 @@ fn expect_answer(clients: &mut Clients, slot: u32, packet_id: u16, qos: Qos) {
         mqtt.past_maximum = Some(PastMaximum::after_message(mqtt.past_maximum, now_s));
     }
     mqtt.answers.push_back(PublishAnswer {
-        packet_id: packet_id,
+        packet_id,
         is_exactly_once: qos == Qos::ExactlyOnce,
         is_repeat: qos == Qos::ExactlyOnce && is_known,
         reason: None,

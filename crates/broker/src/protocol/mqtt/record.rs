@@ -246,12 +246,12 @@ pub(super) fn session_recorded<I: Io>(
         }
     }
     let mqtt = mqtt_state_mut(&mut clients.conns, slot);
-    let asked = mqtt
+    let answered = mqtt
         .subacks
         .iter()
         .filter(|suback| suback.is_record_in_flight);
-    let asked: Vec<u16> = asked.map(|suback| suback.packet_id).collect();
-    for packet_id in asked {
+    let answered: Vec<u16> = answered.map(|suback| suback.packet_id).collect();
+    for packet_id in answered {
         if let Some(id) = PacketId::new(packet_id) {
             clients.send_suback(slot, id);
         }

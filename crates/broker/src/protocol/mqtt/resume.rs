@@ -208,8 +208,8 @@ fn resume_subscription(
 
 /// The positions at which a resumed subscription continues.
 fn resume_positions(epoch: u32, offsets: &[u64]) -> Vec<Since> {
-    let at = |offset: &u64| Since::At(Position::new(epoch, *offset));
-    offsets.iter().map(at).collect()
+    let position = |offset: &u64| Since::At(Position::new(epoch, *offset));
+    offsets.iter().map(position).collect()
 }
 
 fn inflight_from(messages: Vec<StoredMessage<'_>>) -> VecDeque<Inflight> {

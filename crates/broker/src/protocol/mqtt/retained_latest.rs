@@ -17,7 +17,7 @@ use crate::mail::{Attach, Frames, Page, Record};
 use crate::protocol::front::{Clients, Connections, Queues, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{self, has_inflight_room, inflight_room, mqtt_state_mut};
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, DeliveryResult, write_publish};
-use crate::protocol::mqtt::reading::LatestValuesRead;
+use crate::protocol::mqtt::read_positions::LatestValuesRead;
 
 /// Sends the values of a page from the home.
 pub(super) fn send_latest_values<I: Io>(
@@ -100,9 +100,9 @@ pub(super) fn begin_latest_values(
                 (0, last_offset, read.is_requested)
         }
         None => reads.push(LatestValuesRead {
-            sub_index: sub_index,
+            sub_index,
             sent_offset: 0,
-            last_offset: last_offset,
+            last_offset,
             is_requested: false,
             must_restart: false,
         }),

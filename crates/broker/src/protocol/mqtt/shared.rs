@@ -41,18 +41,18 @@ pub(crate) fn handle_group_join<I: Io>(
         .is_waiting_for(to)
         .then(|| index_if_current(&clients.conns, to.slot, to.part))
         .flatten();
-    let shared =
+    let membership =
         sub_index.and_then(|sub_index| membership_mut(&mut clients.conns, to.slot, sub_index));
-    let Some(shared) = shared else {
+    let Some(membership) = membership else {
         // The connection has ended.
         if let Some(group) = group {
             ask_to_leave_group(lanes, home, group, to, Vec::new(), is_new_subscriber);
         }
         return None;
     };
-    shared.unanswered_homes = shared.unanswered_homes.saturating_sub(1);
-    shared.homes.extend(group.map(|group| (home, group)));
-    let has_all_answers = shared.unanswered_homes == 0;
+    membership.unanswered_homes = membership.unanswered_homes.saturating_sub(1);
+    membership.homes.extend(group.map(|group| (home, group)));
+    let has_all_answers = membership.unanswered_homes == 0;
     let sub_index = sub_index?;
     if group.is_none() {
         return Some(sub_index);
@@ -131,26 +131,26 @@ pub(super) fn join_group(
     lanes: &mut Lanes,
     slot: u32,
     wanted: &WantedSubscription<'_>,
-    restored: bool,
+    is_restored: bool,
 ) {
     let Some((name, filter)) = split_shared(wanted.filter) else {
         return clients.end_as_broken(slot);
     };
     let homes = homes_of(&clients.ctx, filter);
-    let shared = Box::new(GroupMembership {
+    let membership = Box::new(GroupMembership {
         name: wanted.filter.into(),
         homes: Vec::with_capacity(homes.len()),
         unanswered_homes: homes.len() as u16,
-        is_restored: restored,
+        is_restored,
     });
-    clients.conns.extra(slot).share_entry_bytes += shared.bytes() as u32;
+    clients.conns.extra(slot).share_entry_bytes += membership.bytes() as u32;
     let sub = Sub {
         topic: NONE,
         protocol_state: SubscriptionState {
             options: wanted.options.bits(),
             identifier: wanted.identifier,
             suback_entry: wanted.suback_entry,
-            group: Some(shared),
+            group: Some(membership),
             ..SubscriptionState::default()
         },
         ..Sub::default()
@@ -167,13 +167,13 @@ pub(super) fn join_group(
             name: name.into(),
             filter: filter.into(),
             credit: u32::from(receive_max.min(CREDIT_MAX)),
-            is_new_subscriber: !restored,
+            is_new_subscriber: !is_restored,
             party,
         };
         lanes.ask(home, |_| ask);
         count_asked_pages(&mut clients.conns, slot, 1);
     }
-    if !restored && clients.records_session(slot) {
+    if !is_restored && clients.records_session(slot) {
         // A new group has its first position in the log before the SUBACK.
         await_retention(
             clients,
@@ -200,13 +200,13 @@ fn ask_to_leave_group(
     group: u64,
     to: ReplyTo,
     unacked: Vec<Unacked>,
-    ends: bool,
+    subscription_ends: bool,
 ) {
     let leave = Box::new(LeaveGroup {
         group,
         to,
         unacked,
-        ends,
+        ends: subscription_ends,
     });
     lanes.ask(home, |_| Ask::LeaveGroup(leave));
 }
@@ -227,10 +227,10 @@ pub(super) fn give_credit(
     }
     let home = clients.ctx.world.placement().home_of(partition);
     let to = conns.reply_to(slot, index_with_serial(conns, slot, sub_index));
-    let Some(shared) = membership_mut(conns, slot, sub_index) else {
+    let Some(membership) = membership_mut(conns, slot, sub_index) else {
         return;
     };
-    let Some((_, group)) = shared.homes.iter().find(|at| at.0 == home) else {
+    let Some((_, group)) = membership.homes.iter().find(|at| at.0 == home) else {
         return;
     };
     let ask = Ask::GroupCredit {
@@ -261,32 +261,38 @@ pub(super) fn leave_share_group(
     lanes: &mut Lanes,
     slot: u32,
     sub_index: u32,
-    ends: bool,
+    subscription_ends: bool,
 ) {
     let placement = clients.ctx.world.placement();
     let conns = &mut clients.conns;
     let to = conns.reply_to(slot, index_with_serial(conns, slot, sub_index));
-    let Some(shared) = membership_mut(conns, slot, sub_index) else {
+    let Some(membership) = membership_mut(conns, slot, sub_index) else {
         return;
     };
-    let homes: Vec<_> = shared.homes.drain(..).collect();
+    let homes: Vec<_> = membership.homes.drain(..).collect();
     let mqtt = mqtt_state_mut(conns, slot);
     mqtt.has_left_group = true;
-    let is_of_group = |sent: &Inflight| {
-        sent.group
+    let is_of_group = |message: &Inflight| {
+        message
+            .group
             .is_some_and(|(group_index, _)| u32::from(group_index) == sub_index)
     };
     let mut returned: Vec<(PartitionId, Unacked)> = Vec::new();
-    let mut give_back = |sent: &Inflight| {
-        returned.extend(sent.group.map(|(_, partition)| (partition, sent.unacked())));
+    let mut give_back = |message: &Inflight| {
+        returned.extend(
+            message
+                .group
+                .map(|(_, partition)| (partition, message.unacked())),
+        );
     };
     mqtt.waiting
         .iter()
-        .filter(|sent| is_of_group(sent))
+        .filter(|message| is_of_group(message))
         .for_each(&mut give_back);
-    mqtt.waiting.retain(|sent| !is_of_group(sent));
-    if ends {
-        let is_unacknowledged = |sent: &&Inflight| is_of_group(sent) && sent.is_at_least_once();
+    mqtt.waiting.retain(|message| !is_of_group(message));
+    if subscription_ends {
+        let is_unacknowledged =
+            |message: &&Inflight| is_of_group(message) && message.is_at_least_once();
         mqtt.inflight
             .iter()
             .filter(is_unacknowledged)
@@ -294,14 +300,14 @@ pub(super) fn leave_share_group(
     }
     mqtt.inflight
         .iter_mut()
-        .filter(|sent| is_of_group(sent))
-        .for_each(|sent| sent.group = None);
+        .filter(|message| is_of_group(message))
+        .for_each(|message| message.group = None);
     for (home, group) in homes {
         let of_home = returned
             .iter()
             .filter(|(at, _)| placement.home_of(*at) == home);
         let unacked = of_home.map(|(_, unacked)| unacked.clone()).collect();
-        ask_to_leave_group(lanes, home, group, to, unacked, ends);
+        ask_to_leave_group(lanes, home, group, to, unacked, subscription_ends);
     }
 }
 

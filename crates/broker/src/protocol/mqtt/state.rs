@@ -19,7 +19,7 @@ use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::mqtt::options::{QOS_SHIFT, RETAIN_HANDLING};
-use crate::protocol::mqtt::reading::{LatestValuesRead, ReadStart};
+use crate::protocol::mqtt::read_positions::{LatestValuesRead, ReadStart};
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, SlabRow};
@@ -276,10 +276,10 @@ const RETAIN: u8 = 1;
 impl PendingConnack {
     /// Heap bytes, with those of the struct.
     fn bytes(&self) -> usize {
-        let given = self.session_answer.as_ref().and_then(Option::as_ref);
+        let given_session = self.session_answer.as_ref().and_then(Option::as_ref);
         size_of::<PendingConnack>()
             + self.assigned_id.as_ref().map_or(0, |id| id.len())
-            + given.map_or(0, |state| state.bytes.len())
+            + given_session.map_or(0, |state| state.bytes.len())
     }
 }
 
@@ -668,22 +668,22 @@ impl MqttState {
 
     /// The packet id for the next message: the first one after `last` that no message in flight or waiting uses. Visits each message at most twice, however
     /// many ids in a row are taken.
-    pub fn next_packet_id(&self, last: u16) -> u16 {
+    pub fn next_packet_id(&self, last_id: u16) -> u16 {
         const IDS: usize = u16::MAX as usize;
-        let first = usize::from(last) % IDS;
+        let first = usize::from(last_id) % IDS;
         let messages = || self.inflight.iter().chain(&self.waiting);
         // The distance of a message's id from the first candidate.
         let distance =
             |message: &Inflight| (usize::from(message.packet_id) + 2 * IDS - 1 - first) % IDS;
         let mut offset = 0;
         if messages().any(|message| distance(message) == 0) {
-            let mut taken = alloc::vec![false; self.inflight.len() + self.waiting.len() + 1];
+            let mut is_taken = alloc::vec![false; self.inflight.len() + self.waiting.len() + 1];
             for message in messages() {
-                if let Some(taken) = taken.get_mut(distance(message)) {
-                    *taken = true;
+                if let Some(is_taken) = is_taken.get_mut(distance(message)) {
+                    *is_taken = true;
                 }
             }
-            offset = taken.iter().position(|taken| !taken).unwrap_or(0);
+            offset = is_taken.iter().position(|is_taken| !is_taken).unwrap_or(0);
         }
         ((first + offset) % IDS) as u16 + 1
     }

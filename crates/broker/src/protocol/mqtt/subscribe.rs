@@ -144,7 +144,7 @@ fn subscribe_filter(
         filter: name,
         options,
         identifier,
-        wants_retained: wants_retained,
+        wants_retained,
         suback_entry: entry,
     };
     let is_wildcard = filter.share.is_none() && filter.filter.contains(WILDCARDS);
@@ -320,13 +320,13 @@ pub(super) fn begin_subscription(
         },
         kind,
     };
-    let own = SubscriptionState {
+    let mqtt_options = SubscriptionState {
         options: wanted.options.bits(),
         identifier: wanted.identifier,
         suback_entry: wanted.suback_entry,
         ..SubscriptionState::default()
     };
-    let sub_index = subscribe(clients, subs, slot, &request, own)?;
+    let sub_index = subscribe(clients, subs, slot, &request, mqtt_options)?;
     if wanted.options.max_qos != Qos::AtMostOnce {
         let (hash, _) = match is_filter {
             true => (0, 0),

@@ -136,13 +136,13 @@ pub(super) fn leave_all_share_groups(
     clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
-    ends: bool,
+    subscriptions_end: bool,
 ) {
     let row = clients.conns.get(slot);
     if !row.has_option(SUBSCRIPTION_LIST) {
         return;
     }
     for sub_index in 0..subscription_list(&clients.conns, slot).len() as u32 {
-        leave_share_group(clients, lanes, slot, sub_index, ends);
+        leave_share_group(clients, lanes, slot, sub_index, subscriptions_end);
     }
 }

@@ -1,5 +1,5 @@
 //! Server-Sent Events: the response head, comments and the report of a gap (lost messages). `protocol/encode.rs` writes messages.
-//! The course of a stream is the same for events and frames (`protocol/stream/course.rs`).
+//! A stream begins and gets its pages in the same way for events and frames (`protocol/stream/stream_pages.rs`).
 
 use alloc::vec::Vec;
 
@@ -58,20 +58,25 @@ pub(crate) fn event_of_position(
     slot: u32,
     offset: u64,
 ) {
-    let attaching = clients.conns.extra(slot).protocol_state.attaching.as_ref();
-    let no_cache = attaching.is_some_and(|begun| begun.no_cache);
+    let pending_response = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .pending_response
+        .as_ref();
+    let no_cache = pending_response.is_some_and(|begun| begun.no_cache);
     let mut text = Vec::with_capacity(48);
     text.extend_from_slice(b"id: ");
     clients.write_position(matching, deliveries, slot, offset, &mut text);
     text.extend_from_slice(if no_cache { b"\n\n" } else { b"\n" });
     let mut bytes = Vec::with_capacity(64);
     write_part(clients.conns.get(slot), &text, &mut bytes);
-    let attaching = clients
+    let pending_response = clients
         .conns
         .extra(slot)
         .protocol_state
-        .attaching
+        .pending_response
         .as_mut()
         .expect("the stream is not begun");
-    attaching.body.own.extend_from_slice(&bytes);
+    pending_response.body.own.extend_from_slice(&bytes);
 }

@@ -16,12 +16,12 @@ use crate::protocol::http::close::tell_when_to_come_back;
 use crate::protocol::http::publish::outcomes::request_outcome;
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::sse::comment_if_quiet;
-use crate::protocol::stream::course::stream_page;
+use crate::protocol::stream::catch_up::catch_up;
 use crate::protocol::stream::filtered::{handle_match_page, pick_live_matches, send_matches};
 use crate::protocol::stream::interest::may_follow;
-use crate::protocol::stream::leave::catch_up;
 use crate::protocol::stream::live::deliver_live_of_topic;
-use crate::protocol::stream::page::handle_refused_attach;
+use crate::protocol::stream::refused_attach::handle_refused_attach;
+use crate::protocol::stream::stream_pages::stream_page;
 use crate::protocol::websocket::heartbeat::ping_if_quiet;
 use crate::protocol::websocket::publish::{handle_frame_outcome, publish_frame};
 use crate::store::slab::NONE;
@@ -119,9 +119,9 @@ impl Protocol<AllProtocols> for Stream {
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         let clients = &front.clients;
-        let may =
+        let permission =
             may_follow(clients, slot).and_then(|()| clients.check_subscriptions(&front.subs, slot));
-        may.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
+        permission.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {

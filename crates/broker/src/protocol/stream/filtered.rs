@@ -21,14 +21,14 @@ use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Feed, Front, Matching, Queues, Subscriptions,
 };
-use crate::protocol::http::opening::{CollectLimit, PendingFilterResponse};
+use crate::protocol::http::filter_response::{CollectLimit, PendingFilterResponse};
 use crate::protocol::http::state::Gap;
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::run::encode_run;
-use crate::protocol::stream::course::{begin_stream_with, is_stream};
 use crate::protocol::stream::format::tell_position;
 use crate::protocol::stream::gap::{end_for_gap, tell_gap_at};
-use crate::protocol::stream::page::handle_refused_attach;
+use crate::protocol::stream::refused_attach::handle_refused_attach;
+use crate::protocol::stream::stream_pages::{begin_stream_with, is_stream};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -65,7 +65,13 @@ pub(crate) fn handle_match_page<I: Io>(
         return None;
     }
     let (of, page) = ((slot, serial), (page, frames));
-    if clients.conns.extra(slot).protocol_state.opening.is_some() {
+    if clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .filter_response
+        .is_some()
+    {
         return collect_first_page(clients, queues, of, page);
     }
     send_further_page(front, of, page, io);
@@ -82,27 +88,32 @@ fn collect_first_page(
         true => CollectLimit::Bytes(clients.ctx.default_bounds().bytes),
         false => CollectLimit::OneMessage,
     };
-    let opening = clients
+    let filter_response = clients
         .conns
         .extra(slot)
         .protocol_state
-        .opening
+        .filter_response
         .as_deref_mut();
     let records = page.records(frames);
-    let taken = opening.and_then(|opening| {
-        let taken = opening.take_page(page, records, frames, limit)?;
-        Some((taken, opening.is_complete()))
+    let taken = filter_response.and_then(|filter_response| {
+        let taken = filter_response.take_page(page, records, frames, limit)?;
+        Some((taken, filter_response.is_complete()))
     });
     let Some((taken, is_complete)) = taken else {
         clients.end_as_broken(slot);
         return None;
     };
-    clients.record_page(slot, serial, page, taken.end, taken.live);
-    if taken.searching {
+    clients.record_page(slot, serial, page, taken.end, taken.is_live);
+    if taken.is_searching {
         // Asked for later, because this is called within a delivery.
         queues.resume_later(clients, clients.conns.id_of(slot));
     } else if is_complete {
-        return clients.conns.extra(slot).protocol_state.opening.take();
+        return clients
+            .conns
+            .extra(slot)
+            .protocol_state
+            .filter_response
+            .take();
     }
     None
 }
@@ -111,13 +122,13 @@ fn collect_first_page(
 pub(crate) fn begin_filter_stream<I: Io>(
     front: &mut Front,
     slot: u32,
-    mut opening: Box<PendingFilterResponse>,
+    mut filter_response: Box<PendingFilterResponse>,
     io: &mut I,
 ) {
     let (clients, subs, feed, queues) = front.parts();
-    set_positions(clients, slot, &opening, false);
+    set_positions(clients, slot, &filter_response, false);
     let mut bytes = Rope::default();
-    if opening.has_gap()
+    if filter_response.has_gap()
         && !tell_gap_for_filters(
             clients,
             &subs.matching,
@@ -131,27 +142,32 @@ pub(crate) fn begin_filter_stream<I: Io>(
         return end_for_gap(clients, &subs.matching, &feed.deliveries, slot, 0, io);
     }
     let gap_bytes = bytes.len();
-    let (held, frames) = opening.held();
-    for held in held {
-        record_seen_in_partition(clients, slot, held.partition, held.record.offset);
-        let name = frames.name(held.name);
+    let (held_messages, frames) = filter_response.held();
+    for held_messages in held_messages {
+        record_seen_in_partition(
+            clients,
+            slot,
+            held_messages.partition,
+            held_messages.record.offset,
+        );
+        let name = frames.name(held_messages.name);
         encode_matched(
             clients,
             &subs.matching,
             feed,
             slot,
             &[],
-            (name, &held.record, frames),
+            (name, &held_messages.record, frames),
             &mut bytes,
         );
     }
     clients
         .meter
         .stats
-        .sent(held.len(), bytes.len() - gap_bytes);
-    opening.mark_held_sent();
-    set_positions(clients, slot, &opening, true);
-    if opening.may_tell_position() {
+        .sent(held_messages.len(), bytes.len() - gap_bytes);
+    filter_response.mark_held_sent();
+    set_positions(clients, slot, &filter_response, true);
+    if filter_response.may_tell_position() {
         tell_position(clients, &subs.matching, &feed.deliveries, slot, 0);
     }
     begin_stream_with(clients, queues, slot, &bytes, io);
@@ -236,7 +252,14 @@ pub(crate) fn pick_live_matches(
         .map(|addressee| addressee.message)
         .collect();
     picks.dedup();
-    if !picks.is_empty() && clients.conns.extra(slot).protocol_state.opening.is_some() {
+    if !picks.is_empty()
+        && clients
+            .conns
+            .extra(slot)
+            .protocol_state
+            .filter_response
+            .is_some()
+    {
         hold_matches(clients, slot, &picks, messages, frames);
         picks.clear();
     }
@@ -275,13 +298,13 @@ pub(crate) fn send_matches<I: Io>(
     let (mut bytes, mut ends) = (Rope::default(), Vec::new());
     for n in picks {
         let message = &messages[*n as usize];
-        let (seen, name) = (&messages[..=*n as usize], frames.name(message.name));
+        let (messages_so_far, name) = (&messages[..=*n as usize], frames.name(message.name));
         encode_matched(
             clients,
             &subs.matching,
             feed,
             slot,
-            &offsets_reached(seen),
+            &offsets_reached(messages_so_far),
             (name, &message.record, frames),
             &mut bytes,
         );
@@ -306,7 +329,13 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
         return;
     };
     let is_poll = !is_stream(&clients.conns, slot);
-    if clients.conns.extra(slot).protocol_state.opening.is_none() {
+    if clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .filter_response
+        .is_none()
+    {
         let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
         if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
             request_group_page(
@@ -323,8 +352,13 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
         return;
     }
     for partition in (0..).take(partitions) {
-        let opening = clients.conns.extra(slot).protocol_state.opening.as_deref();
-        if opening.is_some_and(|opening| !opening.has_answered(partition)) {
+        let filter_response = clients
+            .conns
+            .extra(slot)
+            .protocol_state
+            .filter_response
+            .as_deref();
+        if filter_response.is_some_and(|filter_response| !filter_response.has_answered(partition)) {
             request_group_page(
                 clients,
                 subs,
@@ -345,12 +379,12 @@ fn encode_matched(
     matching: &Matching,
     feed: &mut Feed,
     slot: u32,
-    just: &[(PartitionId, u64)],
+    reached: &[(PartitionId, u64)],
     (topic, record, frames): (&[u8], &Record, &Frames),
     out: &mut Rope,
 ) {
     let mut id = Vec::with_capacity(48);
-    clients.write_filter_position(matching, &feed.deliveries, slot, just, &mut id);
+    clients.write_filter_position(matching, &feed.deliveries, slot, reached, &mut id);
     Message {
         topic,
         id: &id,
@@ -377,16 +411,17 @@ fn hold_matches(
     for n in picks {
         let message = &messages[*n as usize];
         let bounds = clients.ctx.bounds_for_topic(frames.name(message.name));
-        let opening = clients
+        let filter_response = clients
             .conns
             .extra(slot)
             .protocol_state
-            .opening
+            .filter_response
             .as_deref_mut();
         let partition = message.partition;
         let message = (frames.name(message.name), &message.record, frames);
-        let held = opening.and_then(|it| it.hold_live(partition, message, bounds, is_poll));
-        if held.is_none() {
+        let is_taken =
+            filter_response.and_then(|it| it.hold_live(partition, message, bounds, is_poll));
+        if is_taken.is_none() {
             return clients.end_as_broken(slot);
         }
     }
@@ -411,10 +446,10 @@ pub(crate) fn record_seen_in_partition(
 pub(crate) fn set_positions(
     clients: &mut Clients,
     slot: u32,
-    opening: &PendingFilterResponse,
+    filter_response: &PendingFilterResponse,
     at_end: bool,
 ) {
-    let positions = opening.positions(clients.ctx.world.epoch, at_end);
+    let positions = filter_response.positions(clients.ctx.world.epoch, at_end);
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         return clients.end_as_broken(slot);
     };

@@ -45,9 +45,14 @@ pub(crate) fn tell_position(
     }
     let mut id = Vec::with_capacity(32);
     clients.write_position(matching, deliveries, slot, offset, &mut id);
-    let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
-    let attaching = attaching.expect("the stream is not begun");
-    websocket::gap::write_position(&id, &mut attaching.body.own);
+    let pending_response = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .pending_response
+        .as_mut();
+    let pending_response = pending_response.expect("the stream is not begun");
+    websocket::gap::write_position(&id, &mut pending_response.body.own);
 }
 
 /// Appends the report of a gap (lost messages). False if the stream's format has none.

@@ -28,12 +28,12 @@ use crate::protocol::http::body::write_part;
 use crate::protocol::http::credentials::deny;
 use crate::protocol::http::names::{CUT_FILTER, check_filter};
 use crate::protocol::http::options::{AS_EVENTS, FOLLOWS, HEAD_REQUEST};
-use crate::protocol::http::state::{AttachingResponse, FollowProgress};
+use crate::protocol::http::state::{FollowProgress, PendingResponse};
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::http::task::Flow;
-use crate::protocol::stream::course::begin_stream;
 use crate::protocol::stream::format::stream_head;
 use crate::protocol::stream::presence::{ask_for_presence_page, unwatch};
+use crate::protocol::stream::stream_pages::begin_stream;
 use crate::store::slab::NONE;
 
 /// Sends the changes that a home has reported to a follower.
@@ -54,7 +54,7 @@ pub(crate) fn handle_interest_changes<I: Io>(
     let extra = clients.conns.extra(slot);
     let follow = extra
         .protocol_state
-        .follow
+        .follow_progress
         .as_mut()
         .expect("a follower has its filter");
     for (has_subscribers, _) in changes.iter() {
@@ -75,8 +75,8 @@ pub(crate) fn handle_interest_changes<I: Io>(
             encode_snapshot_end(&clients.conns, slot, topics, &mut bytes);
         }
     }
-    if let Some(attaching) = &mut clients.conns.extra(slot).protocol_state.attaching {
-        attaching.body.own.extend_from_slice(&bytes);
+    if let Some(pending_response) = &mut clients.conns.extra(slot).protocol_state.pending_response {
+        pending_response.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
     } else if kind == InterestPart::Live
         && !fits(&clients.conns, slot, bytes.len(), || {
@@ -149,13 +149,13 @@ pub(crate) fn request_interest(
         clients.conns.get_mut(slot).consumer.options &= !FOLLOWS;
         return Flow::Next;
     }
-    let attaching = AttachingResponse {
+    let pending_response = PendingResponse {
         head: clients.scratch.take_reply(),
-        ..AttachingResponse::default()
+        ..PendingResponse::default()
     };
     let extra = clients.conns.extra(slot);
-    extra.protocol_state.attaching = Some(Box::new(attaching));
-    extra.protocol_state.follow = Some(Box::new(FollowProgress {
+    extra.protocol_state.pending_response = Some(Box::new(pending_response));
+    extra.protocol_state.follow_progress = Some(Box::new(FollowProgress {
         filter,
         client,
         ..FollowProgress::default()
@@ -190,7 +190,12 @@ fn read_filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, s
 fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
     let (homes, party) = (clients.ctx.world.homes, clients.party(slot));
-    let follow = clients.conns.extra_mut(slot).protocol_state.follow.as_mut();
+    let follow = clients
+        .conns
+        .extra_mut(slot)
+        .protocol_state
+        .follow_progress
+        .as_mut();
     let follow = follow.expect("a follower has its filter");
     if follow.is_page_in_flight || follow.home == homes {
         return;
@@ -274,7 +279,7 @@ fn encode_snapshot_end(conns: &Connections, slot: u32, topics: u64, out: &mut Ve
 /// Checks whether the credentials and the rules still allow this follower or watcher. Ok if the connection is no follower.
 pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
-    let follow = extra.and_then(|extra| extra.protocol_state.follow.as_ref());
+    let follow = extra.and_then(|extra| extra.protocol_state.follow_progress.as_ref());
     follow.map_or(Ok(()), |follow| {
         let right = match follow.watches_members {
             true => Right::Presence,
@@ -292,13 +297,19 @@ pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
 /// Whether a follower watches the members of a topic.
 fn is_watcher(clients: &Clients, slot: u32) -> bool {
     let extra = clients.conns.find_extra(slot);
-    let follow = extra.and_then(|extra| extra.protocol_state.follow.as_ref());
+    let follow = extra.and_then(|extra| extra.protocol_state.follow_progress.as_ref());
     follow.is_some_and(|follow| follow.watches_members)
 }
 
 /// Ends a follower at the homes that know it, or a watcher.
 pub(crate) fn unfollow(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
-    let Some(follow) = clients.conns.extra(slot).protocol_state.follow.take() else {
+    let Some(follow) = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .follow_progress
+        .take()
+    else {
         return;
     };
     if follow.watches_members {

@@ -9,7 +9,7 @@ use crate::io::Io;
 use crate::mail::Frames;
 use crate::protocol::front::{Clients, Front, Run};
 use crate::protocol::http::state::HeldItem;
-use crate::protocol::stream::topics::encode_for;
+use crate::protocol::stream::encode::encode_for;
 use crate::store::rope::Rope;
 
 /// Delivers the messages of the current run, which have one of the stream's topics.
@@ -25,7 +25,7 @@ pub(crate) fn deliver_live_of_topic<I: Io>(
         .conns
         .extra_of(slot)
         .protocol_state
-        .attaching
+        .pending_response
         .is_some()
     {
         let bounds = clients.ctx.bounds_for_topic(subs.topics.name(topic));
@@ -69,17 +69,19 @@ fn hold_for_several_topics(
     frames: &Frames,
 ) {
     let extra = clients.conns.extra(slot);
-    let attaching = extra
+    let pending_response = extra
         .protocol_state
-        .attaching
+        .pending_response
         .as_mut()
         .expect("it is not begun");
     for record in run.records() {
-        let (held, bytes) = (attaching.held.len(), attaching.frames.len());
-        if !bounds.allow_held_message(held, bytes, record, frames.frame(record).len()) {
+        let (held_count, bytes) = (pending_response.held.len(), pending_response.frames.len());
+        if !bounds.allow_held_message(held_count, bytes, record, frames.frame(record).len()) {
             return clients.fall_back_unsent(slot, sub_index, record.previous);
         }
-        let record = attaching.frames.copy(record, frames);
-        attaching.held.push(HeldItem::Message(sub_index, record));
+        let record = pending_response.frames.copy(record, frames);
+        pending_response
+            .held
+            .push(HeldItem::Message(sub_index, record));
     }
 }

@@ -25,10 +25,10 @@ use crate::protocol::http::parameters::{query_position, value_words};
 use crate::protocol::http::presence::{
     answer_presence, request_presence, write_counts, write_id, write_member,
 };
-use crate::protocol::http::state::{AttachingResponse, FollowProgress};
+use crate::protocol::http::state::{FollowProgress, PendingResponse};
 use crate::protocol::http::task::Flow;
-use crate::protocol::stream::course::begin_stream;
 use crate::protocol::stream::format::stream_head;
+use crate::protocol::stream::stream_pages::begin_stream;
 use crate::store::slab::NONE;
 
 /// Processes `GET` on a presence path: begins a stream if the client asks for one, else answers with JSON.
@@ -72,14 +72,14 @@ pub(crate) fn request_presence_stream<I: Io>(
     if is_head {
         return Flow::Next;
     }
-    let attaching = AttachingResponse {
+    let pending_response = PendingResponse {
         head: clients.scratch.take_reply(),
-        ..AttachingResponse::default()
+        ..PendingResponse::default()
     };
     let (_, home) = clients.ctx.hash_and_home_of(name);
     let extra = clients.conns.extra(slot);
-    extra.protocol_state.attaching = Some(Box::new(attaching));
-    extra.protocol_state.follow = Some(Box::new(FollowProgress {
+    extra.protocol_state.pending_response = Some(Box::new(pending_response));
+    extra.protocol_state.follow_progress = Some(Box::new(FollowProgress {
         filter: name.into(),
         watches_members: true,
         home,
@@ -126,11 +126,14 @@ pub(crate) fn handle_presence_page<I: Io>(
         return answer_presence(clients, queues, to, page, io);
     }
     let bytes = encode_page(clients, slot, page);
-    let own = &mut clients.conns.extra(slot).protocol_state;
-    let follow = own.follow.as_mut().expect("a watcher has its topic");
+    let state = &mut clients.conns.extra(slot).protocol_state;
+    let follow = state
+        .follow_progress
+        .as_mut()
+        .expect("a watcher has its topic");
     follow.is_page_in_flight = false;
-    if let Some(attaching) = &mut own.attaching {
-        attaching.body.own.extend_from_slice(&bytes);
+    if let Some(pending_response) = &mut state.pending_response {
+        pending_response.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
     } else {
         clients.send_bytes(slot, &bytes, io);
@@ -143,7 +146,12 @@ pub(crate) fn handle_presence_page<I: Io>(
 /// Tells the home that a watcher can take the next page.
 pub(crate) fn ask_for_presence_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
-    let follow = clients.conns.extra_mut(slot).protocol_state.follow.as_mut();
+    let follow = clients
+        .conns
+        .extra_mut(slot)
+        .protocol_state
+        .follow_progress
+        .as_mut();
     let Some(follow) = follow.filter(|follow| !follow.is_page_in_flight) else {
         return;
     };
@@ -199,9 +207,9 @@ fn encode_page(clients: &Clients, slot: u32, page: &PresencePage) -> Vec<u8> {
     }
     let row = clients.conns.get(slot);
     let (mut out, mut text) = (Vec::new(), Vec::new());
-    let last = events.len().saturating_sub(1);
+    let last_index = events.len().saturating_sub(1);
     for (at, (event, data)) in events.iter().enumerate() {
-        let id = Some(&id[..]).filter(|id| at == last && !id.is_empty());
+        let id = Some(&id[..]).filter(|id| at == last_index && !id.is_empty());
         if row.has_option(AS_EVENTS) {
             let data = [b"{", &data[..], b"}"].concat();
             sse::write_event(&mut text, id, Some(event.as_bytes()), &data);

@@ -20,12 +20,12 @@ use crate::client::subscribing::{
 use crate::client::subscriptions::unsubscribe_from_all;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, SubscriptionState, Subscriptions};
-use crate::protocol::http::opening::PendingFilterResponse;
+use crate::protocol::http::filter_response::PendingFilterResponse;
 use crate::protocol::http::options::{
     AS_EVENTS, CONDITIONAL, DEFLATE, ENVELOPE, HEAD_REQUEST, PUBLISHES, UPGRADE,
 };
 use crate::protocol::http::parameters::{parameter, query_position, value_words};
-use crate::protocol::http::state::{AttachingResponse, PublishTarget};
+use crate::protocol::http::state::{PendingResponse, PublishTarget};
 use crate::protocol::http::task::Flow;
 use crate::protocol::stream::format::stream_head;
 
@@ -59,21 +59,22 @@ pub(crate) fn request_subscription<I: Io>(
     if is_stream && clients.conns.get(slot).has_option(HEAD_REQUEST) {
         return Flow::Next;
     }
-    let mut attaching = AttachingResponse {
+    let mut pending_response = PendingResponse {
         unanswered_attaches: names.len() as u32,
         no_cache: ["cache-control", "pragma"]
             .iter()
             .any(|name| head.has_token(name, "no-cache")),
-        ..AttachingResponse::default()
+        ..PendingResponse::default()
     };
     if is_stream {
         // The bytes before the head are answers to pipelined requests.
-        attaching.head = clients.scratch.take_reply();
+        pending_response.head = clients.scratch.take_reply();
     } else {
         clients.send_reply(slot, io);
     }
     if names.len() > 1 || is_stream || is_by_filter {
-        clients.conns.extra(slot).protocol_state.attaching = Some(Box::new(attaching));
+        clients.conns.extra(slot).protocol_state.pending_response =
+            Some(Box::new(pending_response));
     }
     if publishes {
         let (hash, _) = clients.ctx.hash_and_home_of(&names[0]);
@@ -104,8 +105,14 @@ fn answer_refused_filters(
 ) -> Flow {
     let wants_events = clients.conns.get(slot).has_option(AS_EVENTS);
     unsubscribe_from_all(clients, subs, slot);
-    if let Some(attaching) = clients.conns.extra(slot).protocol_state.attaching.take() {
-        clients.scratch.reply = attaching.head;
+    if let Some(pending_response) = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .pending_response
+        .take()
+    {
+        clients.scratch.reply = pending_response.head;
         clients.scratch.reply.truncate(earlier_bytes);
     }
     let row = clients.conns.get_mut(slot);
@@ -171,9 +178,9 @@ fn subscribe_all(
         compress: clients.conns.get(slot).has_option(DEFLATE),
         ..FirstPage::ALL
     };
-    let (kind, own) = (SubscriptionKind::New, SubscriptionState::default);
+    let (kind, new_state) = (SubscriptionKind::New, SubscriptionState::default);
     if is_by_filter {
-        clients.conns.extra(slot).protocol_state.opening =
+        clients.conns.extra(slot).protocol_state.filter_response =
             Some(Box::new(PendingFilterResponse::new(since.len())));
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         let wanted = SubscribeRequest {
@@ -182,7 +189,7 @@ fn subscribe_all(
             first_page,
             kind,
         };
-        return subscribing::subscribe(clients, subs, slot, &wanted, own()).map(|_| ());
+        return subscribing::subscribe(clients, subs, slot, &wanted, new_state()).map(|_| ());
     }
     if names.len() > 1 {
         clients.conns.extra(slot).name_set_hash = set_hash(names);
@@ -199,7 +206,7 @@ fn subscribe_all(
             },
             kind,
         };
-        subscribing::subscribe(clients, subs, slot, &wanted, own())?;
+        subscribing::subscribe(clients, subs, slot, &wanted, new_state())?;
     }
     Ok(())
 }

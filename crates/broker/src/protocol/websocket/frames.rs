@@ -213,26 +213,31 @@ fn take_frames(
     slot: u32,
     input: &[u8],
 ) -> Option<(IncompleteMessage, Option<SpillBuffer>)> {
-    let (incomplete, mut held) = match conns.take_unprocessed_input(slot) {
+    let (incomplete, mut held_input) = match conns.take_unprocessed_input(slot) {
         None => return Some(Default::default()),
-        Some(Spill::WebSocket(held, progress)) => return Some(((Some(held), progress), None)),
-        Some(Spill::Frames(held, data, progress)) => ((held, progress), data),
+        Some(Spill::WebSocket(held_input, progress)) => {
+            return Some(((Some(held_input), progress), None));
+        }
+        Some(Spill::Frames(held_input, data, progress)) => ((held_input, progress), data),
         // The client sent these bytes before the server had answered the handshake.
-        Some(Spill::Http(held)) => (IncompleteMessage::default(), SpillBuffer::new(&held.data)),
+        Some(Spill::Http(held_input)) => (
+            IncompleteMessage::default(),
+            SpillBuffer::new(&held_input.data),
+        ),
         // Cannot occur here: MQTT packets within frames are held in `Extra::mqtt`, and a link of HTTP/2 is no WebSocket.
         Some(Spill::Mqtt(..) | Spill::Http2(..)) => return None,
     };
-    held.append(input, usize::MAX);
-    Some((incomplete, Some(held)))
+    held_input.append(input, usize::MAX);
+    Some((incomplete, Some(held_input)))
 }
 
 /// The bytes that were not read yet, from the held bytes or else from `input`.
-fn unread_bytes(held: Option<SpillBuffer>, input: &[u8], offset: usize) -> SpillBuffer {
-    let Some(mut held) = held else {
+fn unread_bytes(held_input: Option<SpillBuffer>, input: &[u8], offset: usize) -> SpillBuffer {
+    let Some(mut held_input) = held_input else {
         return SpillBuffer::new(&input[offset..]);
     };
-    held.consume(offset);
-    held
+    held_input.consume(offset);
+    held_input
 }
 
 /// Ends a connection whose frames violate the protocol or a limit.

@@ -34,8 +34,8 @@ use crate::protocol::http::suggestions::{hint_for_line, quoted};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
-/// The maximum number of refused lines with an exact text. The texts take memory, and the client chooses the number of lines.
-const NAMED_LINES: u32 = 100;
+/// The lines up to this number get an exact text if they are refused. The texts take memory, and the client chooses the number of lines.
+const EXACT_LINES_MAX: u32 = 100;
 
 /// The text about an unknown field.
 fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
@@ -59,7 +59,7 @@ fn line_text(
     plain: &'static str,
     exact: impl FnOnce() -> Cow<'static, str>,
 ) -> Cow<'static, str> {
-    match number <= NAMED_LINES {
+    match number <= EXACT_LINES_MAX {
         true => exact(),
         false => plain.into(),
     }
@@ -116,9 +116,9 @@ pub(crate) fn publish_batch<I: Io>(
     let mut batch = Batch::default();
     // RFC 8259 section 8.1: a reader may ignore a byte order mark.
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
-    let left = publish_lines(clients, subs, slot, body, &mut batch, home);
-    if left < body.len() {
-        batch.unread = body[left..].to_vec();
+    let read_bytes = publish_lines(clients, subs, slot, body, &mut batch, home);
+    if read_bytes < body.len() {
+        batch.unread = body[read_bytes..].to_vec();
         clients.meter.work.steps.add_bytes(batch.unread.len());
         clients.conns.count_held_bytes(batch.unread.capacity());
         queues.resume_later(clients, clients.conns.id_of(slot));
@@ -170,7 +170,7 @@ pub(crate) fn continue_batch<I: Io>(
     } else {
         stall_if_needed(clients, &subs.lanes, queues, slot, io);
     }
-    clients.conns.extra(slot).protocol_state.pending = Some(PendingAnswer::Batch(batch));
+    clients.conns.extra(slot).protocol_state.pending_answer = Some(PendingAnswer::Batch(batch));
 }
 
 /// Ends a batch because the log does not answer: the remaining lines are not published.
@@ -192,7 +192,7 @@ pub(super) fn abandon_batch<I: Io>(
     if finish_reading_batch(clients, lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     }
-    clients.conns.extra(slot).protocol_state.pending = Some(PendingAnswer::Batch(batch));
+    clients.conns.extra(slot).protocol_state.pending_answer = Some(PendingAnswer::Batch(batch));
 }
 
 /// Publishes lines, as many as the turn's budget allows. Returns the number of bytes read.
@@ -326,14 +326,14 @@ pub(crate) fn handle_batch_fence<I: Io>(
     io: &mut I,
 ) {
     let extra = clients.conns.extra(to.slot);
-    let Some(PendingAnswer::Batch(batch)) = &mut extra.protocol_state.pending else {
+    let Some(PendingAnswer::Batch(batch)) = &mut extra.protocol_state.pending_answer else {
         unreachable!("a fence belongs to a batch that waits")
     };
     batch.fences_due -= 1;
     if batch.fences_due > 0 {
         return;
     }
-    let Some(PendingAnswer::Batch(mut batch)) = extra.protocol_state.pending.take() else {
+    let Some(PendingAnswer::Batch(mut batch)) = extra.protocol_state.pending_answer.take() else {
         unreachable!("it was just seen")
     };
     respond_batch(clients, to.slot, &mut batch);
@@ -344,7 +344,7 @@ pub(crate) fn handle_batch_fence<I: Io>(
 pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     row.extra() != NONE
-        && matches!(&conns.extra_of(slot).protocol_state.pending, Some(PendingAnswer::Batch(batch)) if !batch.unread.is_empty())
+        && matches!(&conns.extra_of(slot).protocol_state.pending_answer, Some(PendingAnswer::Batch(batch)) if !batch.unread.is_empty())
 }
 
 /// Takes a batch that has lines left.
@@ -352,7 +352,7 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
     if !has_batch(conns, slot) {
         return None;
     }
-    match conns.extra(slot).protocol_state.pending.take() {
+    match conns.extra(slot).protocol_state.pending_answer.take() {
         Some(PendingAnswer::Batch(batch)) => Some(batch),
         _ => None,
     }

@@ -14,15 +14,17 @@ const PARTS: &[u8] = b"multipart/form-data";
 
 /// The content type of the message. That of forms counts as none: `curl -d` sends it with any data, and this server reads no forms.
 pub(super) fn content_type<'h>(head: &'h Head<'_>) -> Result<&'h [u8], &'static str> {
-    let given = head.header("content-type").unwrap_or_default();
+    let header_value = head.header("content-type").unwrap_or_default();
     let is_of_parts = |begin: &[u8]| begin.eq_ignore_ascii_case(PARTS);
-    match given {
+    match header_value {
         // Subscribers would get the boundaries between the parts too, which nobody wants.
-        given if given.get(..PARTS.len()).is_some_and(is_of_parts) => Err(
+        header_value if header_value.get(..PARTS.len()).is_some_and(is_of_parts) => Err(
             "the parts of a form (multipart/form-data, curl -F) are not read: send the message alone (curl --data-binary @FILE)",
         ),
-        given if given.eq_ignore_ascii_case(b"application/x-www-form-urlencoded") => Ok(b""),
-        given => Ok(given),
+        header_value if header_value.eq_ignore_ascii_case(b"application/x-www-form-urlencoded") => {
+            Ok(b"")
+        }
+        header_value => Ok(header_value),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::protocol::http::state::PendingAnswer;
 pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
     let (clients, subs, _, queues) = front.parts();
     let extra = clients.conns.extra(to.slot);
-    match &mut extra.protocol_state.pending {
+    match &mut extra.protocol_state.pending_answer {
         Some(PendingAnswer::Batch(batch)) => {
             let settings = &clients.ctx.world.settings;
             batch.note_outcome_of_line(to.part, outcome, &mut clients.meter, settings);
@@ -25,13 +25,13 @@ pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Ou
         Some(_) => {
             let pending = extra
                 .protocol_state
-                .pending
+                .pending_answer
                 .take()
                 .expect("it was just seen");
             if let (PendingAnswer::Info(name), Outcome::Done(info)) = (&pending, outcome)
                 && io.request_subscriber_count(to, name)
             {
-                extra.protocol_state.pending = Some(PendingAnswer::Counted(info));
+                extra.protocol_state.pending_answer = Some(PendingAnswer::Counted(info));
                 return;
             }
             respond_outcome(clients, to.slot, &pending, outcome);
@@ -53,7 +53,7 @@ pub(crate) fn info_counted<I: Io>(
     if !clients.conns.is_waiting_for(to) {
         return;
     }
-    let pending = &mut clients.conns.extra(to.slot).protocol_state.pending;
+    let pending = &mut clients.conns.extra(to.slot).protocol_state.pending_answer;
     if let Some(PendingAnswer::Counted(info)) = pending {
         let info = TopicInfo {
             subscribers: info.subscribers.saturating_add(elsewhere.subscribers),

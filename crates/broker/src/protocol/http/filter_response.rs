@@ -32,7 +32,7 @@ struct PartitionAnswer {
     /// `start`: where the first page begins. `end`: the offset up to which the subscriber has all messages.
     start: u64,
     end: u64,
-    live: bool,
+    is_live: bool,
     snapshot_end: u64,
     losses_before: u64,
 }
@@ -61,9 +61,9 @@ pub(crate) struct TakenPage {
     /// The offset up to which the subscriber has seen the partition.
     pub end: u64,
     /// Whether the subscriber is live in the partition.
-    pub live: bool,
+    pub is_live: bool,
     /// The home has found no message yet, and has more log to examine, so it must be asked again.
-    pub searching: bool,
+    pub is_searching: bool,
 }
 
 impl PendingFilterResponse {
@@ -125,21 +125,23 @@ impl PendingFilterResponse {
         self.gap |= page.gap;
         let oldest = records.clone().next();
         let start = oldest.map_or(page.head, |(_, oldest)| oldest.offset - 1);
-        let (mut end, mut live, mut searching) = (page.head, page.at_head, false);
+        let (mut end, mut is_live, mut is_searching) = (page.head, page.at_head, false);
         match (limit, oldest) {
             (CollectLimit::OneMessage, Some((name, record))) => {
                 // The answer takes one message. The others count as unseen.
-                (end, live) = (start, false);
+                (end, is_live) = (start, false);
                 if self.make_way_for(record) {
                     self.hold(partition, frames.name(name), record, frames);
                 }
             }
-            (CollectLimit::OneMessage, None) => searching = !page.at_head && self.held.is_empty(),
+            (CollectLimit::OneMessage, None) => {
+                is_searching = !page.at_head && self.held.is_empty()
+            }
             (CollectLimit::Bytes(limit), _) => {
                 let bytes: usize = records.clone().map(|(_, it)| it.frame_bytes()).sum();
                 if !self.held.is_empty() && self.frames.len() + bytes > limit {
                     // The page is read again after the response has begun.
-                    (end, live) = (start, false);
+                    (end, is_live) = (start, false);
                 } else {
                     for (name, record) in records {
                         self.hold(partition, frames.name(name), record, frames);
@@ -148,17 +150,17 @@ impl PendingFilterResponse {
             }
         }
         self.partitions[usize::from(partition)] = PartitionAnswer {
-            is_answered: !searching,
+            is_answered: !is_searching,
             start,
             end,
-            live,
+            is_live,
             snapshot_end: page.snapshot_end,
             losses_before: page.losses_before,
         };
         Some(TakenPage {
             end,
-            live,
-            searching,
+            is_live,
+            is_searching,
         })
     }
 
@@ -181,12 +183,12 @@ impl PendingFilterResponse {
             return;
         };
         let offset_before = answered.start.max(offset - 1);
-        if !answered.live {
+        if !answered.is_live {
             // If a later message was not taken either, `end` is already lower than the page's end. The lowest offset counts.
             answered.end = answered.end.min(offset_before);
             return;
         }
-        (answered.end, answered.live) = (offset_before, false);
+        (answered.end, answered.is_live) = (offset_before, false);
         // The group was live here. From now on a loss must be reported, as for any subscriber that falls behind.
         (answered.snapshot_end, answered.losses_before) = (0, 0);
     }
@@ -202,7 +204,7 @@ impl PendingFilterResponse {
         is_poll: bool,
     ) -> Option<()> {
         let answered = self.partitions.get(usize::from(partition))?;
-        if !answered.live {
+        if !answered.is_live {
             return Some(());
         }
         let (held_count, bytes) = (self.held.len(), self.frames.len());
@@ -235,7 +237,7 @@ impl PendingFilterResponse {
             snapshot_end: answered.snapshot_end,
             losses_before: answered.losses_before,
             epoch,
-            live: at_end && answered.live,
+            live: at_end && answered.is_live,
             ..GroupPosition::default()
         };
         self.partitions.iter().map(position_of).collect()
@@ -247,7 +249,7 @@ impl PendingFilterResponse {
         let is_past_begin = self
             .partitions
             .iter()
-            .all(|answer| answer.live || answer.losses_before == 0);
+            .all(|answer| answer.is_live || answer.losses_before == 0);
         is_past_begin && !self.gap && self.held.is_empty()
     }
 

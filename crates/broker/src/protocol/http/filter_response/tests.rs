@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::budget::admission::Client;
 use crate::mail::AttachOutcome;
 use crate::mail::message::{Headers, NewMessage};
-use crate::protocol::http::opening::*;
+use crate::protocol::http::filter_response::*;
 
 const PARTITIONS: PartitionId = 2;
 
@@ -49,7 +49,7 @@ fn push(frames: &mut Frames, offset: u64, time_s: u32) -> Record {
 
 /// A pending response under test, and what its partitions have published.
 struct Waiting {
-    opening: PendingFilterResponse,
+    filter_response: PendingFilterResponse,
     poll: bool,
     /// The last offset of each partition.
     heads: [u64; PARTITIONS as usize],
@@ -70,7 +70,7 @@ impl Waiting {
         let name = frames.push_name(b"a/b");
         match step {
             Step::Page(partition, times, at_head) => {
-                if self.opening.has_answered(*partition) {
+                if self.filter_response.has_answered(*partition) {
                     return;
                 }
                 for time_s in times {
@@ -99,7 +99,9 @@ impl Waiting {
                     false => CollectLimit::Bytes(12),
                 };
                 let records = records.iter().map(|record| (name, record));
-                let taken = self.opening.take_page(&page, records, &frames, most);
+                let taken = self
+                    .filter_response
+                    .take_page(&page, records, &frames, most);
                 assert!(taken.is_some(), "a page that was asked for");
             }
             Step::Live(partition, skipped, time_s) => {
@@ -111,7 +113,7 @@ impl Waiting {
                 };
                 let message = (&b"a/b"[..], &record, &frames);
                 let held = self
-                    .opening
+                    .filter_response
                     .hold_live(*partition, message, bounds, self.poll);
                 assert_eq!(held, Some(()));
             }
@@ -125,7 +127,7 @@ proptest! {
     #[test]
     fn a_message_is_in_the_response_or_beyond_its_position(steps in steps(), poll: bool) {
         let mut waiting = Waiting {
-            opening: PendingFilterResponse::new(usize::from(PARTITIONS)),
+            filter_response: PendingFilterResponse::new(usize::from(PARTITIONS)),
             poll,
             heads: [0; PARTITIONS as usize],
             published: Vec::new(),
@@ -133,16 +135,16 @@ proptest! {
         for step in &steps {
             waiting.step(step);
         }
-        let opening = &mut waiting.opening;
-        opening.mark_held_sent();
-        let held: Vec<(PartitionId, u64)> = opening
+        let filter_response = &mut waiting.filter_response;
+        filter_response.mark_held_sent();
+        let held: Vec<(PartitionId, u64)> = filter_response
             .held()
             .0
             .iter()
             .map(|held| (held.partition, held.record.offset))
             .collect();
         prop_assert!(!poll || held.len() <= 1);
-        let positions = opening.positions(0, true);
+        let positions = filter_response.positions(0, true);
         for (partition, offset, _) in waiting.published {
             let at = &positions[usize::from(partition)];
             let is_read_next = !at.live && offset > at.offset;

@@ -30,10 +30,10 @@ pub(crate) fn encode_for(
     );
     let encoding = match Encoding::of_request(row) {
         // A connection with several topics gets uncompressed plain frames. Only the envelope names the topic.
-        Encoding::Packed if row.has_option(SUBSCRIPTION_LIST) => Encoding::Frame,
+        Encoding::CompressedFrame if row.has_option(SUBSCRIPTION_LIST) => Encoding::PlainFrame,
         encoding => encoding,
     };
-    debug_assert!(row.has_option(ENVELOPE) || encoding != Encoding::FrameEnvelope);
+    debug_assert!(row.has_option(ENVELOPE) || encoding != Encoding::EnvelopeFrame);
     Message {
         topic: match encoding.names_topic() || row.has_option(SUBSCRIPTION_LIST) {
             true => subs.topics.name(topic),

@@ -128,8 +128,8 @@ fn loopback_alias(ctx: &Context, from: Option<&str>, host: &[u8]) -> Option<Stri
         return alias.cloned();
     }
     let (scheme, _) = from.split_once("://")?;
-    let own = origin::normalize(&[scheme.as_bytes(), b"://", host].concat())?;
-    origin::is_loopback_alias(from, &own).then_some(own)
+    let own_origin = origin::normalize(&[scheme.as_bytes(), b"://", host].concat())?;
+    origin::is_loopback_alias(from, &own_origin).then_some(own_origin)
 }
 
 /// The number in `options` of a normalized origin, if the settings list it.
@@ -180,8 +180,8 @@ fn foreign_origin(from: &[u8], normal: Option<String>, alias: Option<String>) ->
 
 /// Text from a client, cut to the length that an answer may repeat.
 fn shortened(text: &[u8]) -> Cow<'_, str> {
-    let most = text.len().min(SHOWN_BYTES_MAX);
-    String::from_utf8_lossy(&text[..most])
+    let shown_bytes = text.len().min(SHOWN_BYTES_MAX);
+    String::from_utf8_lossy(&text[..shown_bytes])
 }
 
 /// Why a page on this machine has another origin, though its origin seems to be the same.

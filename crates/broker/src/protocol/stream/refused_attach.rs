@@ -9,7 +9,7 @@ use crate::protocol::front::Front;
 use crate::protocol::http::answer::{answer_waiting, refuse_waiting_request};
 use crate::protocol::http::options::{AS_EVENTS, UPGRADE};
 use crate::protocol::http::stream_end::end_stream;
-use crate::protocol::stream::course::begin_stream;
+use crate::protocol::stream::stream_pages::begin_stream;
 
 /// Answers the request with the reason, or ends the stream.
 pub(crate) fn handle_refused_attach<I: Io>(

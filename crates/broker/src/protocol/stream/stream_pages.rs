@@ -15,9 +15,9 @@ use crate::protocol::front::{Clients, Connections, Front, Queues};
 use crate::protocol::http::options::{AS_EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
 use crate::protocol::http::state::HeldItem;
 use crate::protocol::http::stream_end::end_stream;
+use crate::protocol::stream::encode::encode_for;
 use crate::protocol::stream::format::tell_position;
 use crate::protocol::stream::gap::{end_for_gap, tell_gap};
-use crate::protocol::stream::topics::encode_for;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -44,13 +44,13 @@ pub(crate) fn stream_page<I: Io>(
     let is_begun = matches!(row.consumer.state, State::Sse | State::WebSocket);
     let mut bytes = Rope::default();
     if page.gap {
-        let from = records.first().map_or(page.head, |record| record.previous);
-        record_seen(&mut clients.conns, slot, sub_index, from, page.epoch);
+        let gap_end = records.first().map_or(page.head, |record| record.previous);
+        record_seen(&mut clients.conns, slot, sub_index, gap_end, page.epoch);
         let (deliveries, out) = (&feed.deliveries, &mut bytes.own);
-        let gap_report = (from, page.is_next_page);
+        let gap_report = (gap_end, page.is_next_page);
         if !tell_gap(clients, subs, deliveries, slot, topic, gap_report, out) {
             begin_stream(clients, queues, slot, io);
-            end_for_gap(clients, &subs.matching, &feed.deliveries, slot, from, io);
+            end_for_gap(clients, &subs.matching, &feed.deliveries, slot, gap_end, io);
             return;
         }
         if is_begun {
@@ -87,14 +87,19 @@ pub(crate) fn stream_page<I: Io>(
     if at_head {
         *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     } else {
-        let seen = BehindSubscription::new(sub_index, head, page.epoch);
-        clients.conns.extra(slot).behind.push(seen);
+        let behind = BehindSubscription::new(sub_index, head, page.epoch);
+        clients.conns.extra(slot).behind.push(behind);
     }
     if !is_begun {
         let is_empty = records.is_empty();
-        let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
-        let attaching = attaching.expect("a stream that is not begun is attaching");
-        attaching.body.append(&bytes, 0, bytes.len());
+        let pending_response = clients
+            .conns
+            .extra(slot)
+            .protocol_state
+            .pending_response
+            .as_mut();
+        let pending_response = pending_response.expect("the stream is not begun");
+        pending_response.body.append(&bytes, 0, bytes.len());
         if is_empty {
             tell_position(clients, &subs.matching, &feed.deliveries, slot, page.head);
         }
@@ -117,9 +122,9 @@ fn hold_first_page<I: Io>(
 ) {
     let clients = &mut front.clients;
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-    let from = records.first().map_or(page.head, |record| record.previous);
+    let gap_end = records.first().map_or(page.head, |record| record.previous);
     if !page.gap {
-        record_seen(&mut clients.conns, slot, sub_index, from, page.epoch);
+        record_seen(&mut clients.conns, slot, sub_index, gap_end, page.epoch);
     }
     if page.at_head {
         *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
@@ -130,20 +135,24 @@ fn hold_first_page<I: Io>(
             .behind
             .push(BehindSubscription::new(sub_index, page.head, page.epoch));
     }
-    let attaching = extra
+    let pending_response = extra
         .protocol_state
-        .attaching
+        .pending_response
         .as_mut()
-        .expect("a stream that is not begun is attaching");
+        .expect("the stream is not begun");
     if page.gap {
-        attaching.held.push(HeldItem::Gap(sub_index, from));
+        pending_response
+            .held
+            .push(HeldItem::Gap(sub_index, gap_end));
     }
     for record in records {
-        let record = attaching.frames.copy(record, frames);
-        attaching.held.push(HeldItem::Message(sub_index, record));
+        let record = pending_response.frames.copy(record, frames);
+        pending_response
+            .held
+            .push(HeldItem::Message(sub_index, record));
     }
-    attaching.unanswered_attaches -= 1;
-    if attaching.unanswered_attaches == 0 {
+    pending_response.unanswered_attaches -= 1;
+    if pending_response.unanswered_attaches == 0 {
         begin_stream_of_several_topics(front, slot, io);
     }
 }
@@ -152,11 +161,16 @@ fn hold_first_page<I: Io>(
 fn begin_stream_of_several_topics<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let (clients, subs, feed, queues) = front.parts();
     let epoch = clients.ctx.world.epoch;
-    let attaching = clients.conns.extra(slot).protocol_state.attaching.as_mut();
-    let attaching = attaching.expect("a stream that is not begun is attaching");
-    let is_topic_deleted = attaching.is_topic_deleted;
-    let held = core::mem::take(&mut attaching.held);
-    let frames = core::mem::take(&mut attaching.frames);
+    let pending_response = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .pending_response
+        .as_mut();
+    let pending_response = pending_response.expect("the stream is not begun");
+    let is_topic_deleted = pending_response.is_topic_deleted;
+    let held = core::mem::take(&mut pending_response.held);
+    let frames = core::mem::take(&mut pending_response.frames);
     let mut bytes = Rope::default();
     let mut behind: Vec<u32> = Vec::new();
     for item in &held {
@@ -223,8 +237,8 @@ pub(crate) fn begin_stream_with<I: Io>(
     body: &Rope,
     io: &mut I,
 ) {
-    if let Some(attaching) = &mut clients.conns.extra(slot).protocol_state.attaching {
-        attaching.body.append(body, 0, body.len());
+    if let Some(pending_response) = &mut clients.conns.extra(slot).protocol_state.pending_response {
+        pending_response.body.append(body, 0, body.len());
     }
     begin_stream(clients, queues, slot, io);
 }
@@ -236,7 +250,13 @@ pub(crate) fn begin_stream<I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    let Some(attaching) = clients.conns.extra(slot).protocol_state.attaching.take() else {
+    let Some(pending_response) = clients
+        .conns
+        .extra(slot)
+        .protocol_state
+        .pending_response
+        .take()
+    else {
         return;
     };
     let row = clients.conns.get_mut(slot);
@@ -248,8 +268,8 @@ pub(crate) fn begin_stream<I: Io>(
     row.link.deadline_s = 0;
     let needs_no_side_row =
         row.consumer.options & (SUBSCRIPTION_LIST | PUBLISHES | FOLLOWS | FILTERS) == 0;
-    let mut body = attaching.body;
-    body.prepend(&attaching.head);
+    let mut body = pending_response.body;
+    body.prepend(&pending_response.head);
     clients.send_rope(slot, &body, io);
     drop_spill_of_stream(clients, queues, slot, io);
     if needs_no_side_row

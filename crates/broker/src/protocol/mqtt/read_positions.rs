@@ -1,4 +1,4 @@
-//! The read positions of a client's subscriptions while some of them have not reached the newest message.
+//! The positions at which a client's subscriptions read, while some of them have not reached the newest message.
 
 use crate::base::ids::PartitionId;
 

@@ -41,10 +41,10 @@ pub(super) fn end_expired<I: Io>(
         return is_late;
     }
     let unix_s = clients.ctx.wall_s();
-    let ended = granted(clients, slot).iter();
-    let ended = ended.filter(|granted| granted.until_unix_s <= unix_s);
-    let ended: Vec<u32> = ended.map(|granted| granted.sub_index).collect();
-    for sub_index in ended {
+    let expired = granted(clients, slot).iter();
+    let expired = expired.filter(|granted| granted.until_unix_s <= unix_s);
+    let expired: Vec<u32> = expired.map(|granted| granted.sub_index).collect();
+    for sub_index in expired {
         end_subscription(clients, subs, (slot, sub_index), Unsubscribe::EXPIRED);
     }
     clients.send_reply(slot, io);

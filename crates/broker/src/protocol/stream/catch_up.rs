@@ -26,8 +26,15 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
     if behind.is_empty() {
         return;
     }
-    let seen = behind.remove(0);
-    request_next_page(clients, subs, slot, &seen, (seen.part, u32::MAX), deflate);
+    let oldest_behind = behind.remove(0);
+    request_next_page(
+        clients,
+        subs,
+        slot,
+        &oldest_behind,
+        (oldest_behind.part, u32::MAX),
+        deflate,
+    );
     if clients.conns.extra(slot).is_idle()
         && clients.conns.get(slot).consumer.options & (SUBSCRIPTION_LIST | PUBLISHES) == 0
     {
