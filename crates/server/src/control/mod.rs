@@ -134,7 +134,10 @@ async fn serve(start: ControlArgs) -> anyhow::Result<()> {
         let calls = api::answer_calls(lifecycle.clone(), shards.clone(), peer_nodes.clone());
         tokio::spawn(calls);
     }
-    let webhooks = webhooks::start(&start.webhooks, &shards)?;
+    let node = peer_nodes
+        .peers()
+        .map(|_| lifecycle.world().settings.node.name.as_str().into());
+    let webhooks = webhooks::start(&start.webhooks, &shards, node.as_ref())?;
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;

@@ -1,6 +1,7 @@
 //! The events of webhooks, and the bodies of requests.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crore_broker::EventKind;
@@ -51,8 +52,9 @@ impl Subject {
 }
 
 /// The lane that sends a request: each topic belongs to one part.
-#[derive(Clone, Copy)]
 pub struct Part {
+    /// The name of the node, in a cluster.
+    pub node: Option<Arc<str>>,
     pub subject: Subject,
     pub part: usize,
     pub parts: usize,
@@ -207,19 +209,23 @@ impl Event {
 /// The requests with these events, in their order.
 pub fn requests(
     format: WebhookFormat,
-    part: Part,
+    part: &Part,
     events: &[Event],
     ids: &mut EventIds,
 ) -> Vec<Request> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = now.unwrap_or_default().as_millis() as u64;
-    let Part { part, parts, .. } = part;
-    let begin = match format {
-        WebhookFormat::Standard => {
-            format!(r#"{{"time_ms":{now_ms},"part":{part},"parts":{parts},"events":["#)
-        }
-        WebhookFormat::Pusher => format!(r#"{{"time_ms":{now_ms},"events":["#),
+    let Part {
+        node, part, parts, ..
+    } = part;
+    let node = node
+        .as_ref()
+        .map_or_else(String::new, |name| format!(r#""node":{},"#, json!(&**name)));
+    let part = match format {
+        WebhookFormat::Standard => format!(r#""part":{part},"parts":{parts},"#),
+        WebhookFormat::Pusher => String::new(),
     };
+    let begin = format!(r#"{{"time_ms":{now_ms},{node}{part}"events":["#);
     let mut requests: Vec<Request> = Vec::new();
     for event in events {
         let id = ids.next();
@@ -261,6 +267,7 @@ mod tests {
     #[test]
     fn requests_are_bounded_and_have_all_events_in_their_order() {
         let part = Part {
+            node: Some("a:8800".into()),
             subject: Subject::Topics,
             part: 0,
             parts: 1,
@@ -271,11 +278,12 @@ mod tests {
             let occupied = |topic: &String| Event::Subscribers(true, topic.clone());
             let events: Vec<Event> = topics.iter().map(occupied).collect();
             let mut ids = EventIds::new("a".into());
-            let requests = requests(WebhookFormat::Standard, part, &events, &mut ids);
+            let requests = requests(WebhookFormat::Standard, &part, &events, &mut ids);
             let mut told = Vec::new();
             for request in requests {
                 assert!(request.body.len() <= BYTES_MAX + 2);
                 let body: Value = serde_json::from_str(&request.body).unwrap();
+                assert_eq!(body["node"], "a:8800");
                 let events = body["events"].as_array().unwrap();
                 assert!(events.len() as u64 == request.events && events.len() <= EVENTS_MAX);
                 assert_eq!(events[0]["id"], request.id);

@@ -104,11 +104,15 @@ fn locked(counts: &Mutex<WebhookCounts>) -> MutexGuard<'_, WebhookCounts> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts all webhooks.
+/// Starts all webhooks. In a cluster, `node` is the name of this node.
 ///
 /// # Errors
 /// As [`check`].
-pub fn start(webhooks: &[Webhook], shards: &Shards) -> anyhow::Result<Arc<[RunningWebhook]>> {
+pub fn start(
+    webhooks: &[Webhook],
+    shards: &Shards,
+    node: Option<&Arc<str>>,
+) -> anyhow::Result<Arc<[RunningWebhook]>> {
     // Differs after each start, so that no id of an event comes twice.
     let run = random_u64() as u32;
     let streams = Arc::new(AtomicU64::new(FIRST_STREAM));
@@ -131,6 +135,7 @@ pub fn start(webhooks: &[Webhook], shards: &Shards) -> anyhow::Result<Arc<[Runni
                 shards: shards.clone(),
                 sources: (part as ShardId..shards.count()).step_by(parts).collect(),
                 part: Part {
+                    node: node.cloned(),
                     subject,
                     part,
                     parts,
@@ -272,7 +277,7 @@ impl Lane {
     /// Sends events until the endpoint has taken them. Returns false if they are given up.
     async fn deliver(&mut self, mut events: Vec<Event>) -> bool {
         events.retain(|event| event.is_wanted(&self.entry));
-        let requests = body::requests(self.entry.format, self.part, &events, &mut self.ids);
+        let requests = body::requests(self.entry.format, &self.part, &events, &mut self.ids);
         drop(events);
         let mut waiting: u64 = requests.iter().map(|request| request.events).sum();
         for request in requests {
