@@ -179,7 +179,7 @@ pub(crate) trait Protocol<P: Protocols> {
         spill.is_some_and(|spill| spill.count_second(allowance))
     }
 
-    /// Drops [pipelined requests](HeldInput::Pipelined) to make room. The client sends them again.
+    /// Drops [pipelined requests](InputKind::Pipelined) to make room. The client sends them again.
     fn drop_pipelined<I: Io>(
         _conns: &mut Connections<P>,
         _queues: &Queues,

@@ -1,4 +1,4 @@
-//! Implements [`Codec`] for Centrifugo's protocol: replies to subscribe commands, pushes of messages, and lost messages.
+//! Implements [`SubscriptionHandler`] for Centrifugo's protocol: replies to subscribe commands, pushes of messages, and lost messages.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! The state of an MQTT connection. A client with one plain subscription has only its row and [`MqttRow`]. Everything else is in [`Mqtt`], which exists
+//! The state of an MQTT connection. A client with one plain subscription has only its row and [`MqttRow`]. Everything else is in [`MqttState`], which exists
 //! while it is needed.
 
 use alloc::boxed::Box;
