@@ -108,7 +108,7 @@ pub enum Input<'a> {
     SubscriberCount(ReplyTo, RemoteSubscribers),
     /// A batch is committed to the log of its partition. The batches of a partition are reported in the order of the log.
     Committed(Committed),
-    /// Time has passed. Due at the beginning of each second, or earlier if [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) says so.
+    /// Time has passed. Due at the beginning of each second, or earlier if [`Shard::ms_until_tick`](crate::Shard::ms_until_tick) says so.
     Tick,
 }
 

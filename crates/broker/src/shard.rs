@@ -56,7 +56,7 @@ use crate::budget::admission::Party;
 use crate::budget::part::MemoryPart;
 use crate::budget::stats::Stats;
 use crate::client::admission::admit_connection;
-use crate::client::asking::lacks_room;
+use crate::client::asking::remove_excess_messages;
 use crate::client::credit::release_stalled;
 use crate::client::relief::charge_turn;
 use crate::client::rights;
@@ -320,7 +320,7 @@ impl Shard {
         }
         self.front.end_input(input_connection, io);
         self.front.charge_input(&mut self.sessions, io);
-        self.take_own_asks();
+        self.carry_out_own_asks();
     }
 
     /// Ends the turn: delivers within the budget and posts the mail. Returns whether work is left, so that the caller must not sleep.
@@ -331,7 +331,7 @@ impl Shard {
         // A follower gets one page in each turn, since an interest snapshot of a million topics is too much for one turn.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
-        let forgets = match &mut self.home {
+        let has_more_to_forget = match &mut self.home {
             Some(home) if !self.is_stopped => {
                 let leaves = home.end_absent_members(now);
                 home.remove_expired(&self.front.clients.ctx.world.rules, now) | leaves
@@ -348,7 +348,7 @@ impl Shard {
         }
         if !self.front.clients.protocol_state.unrecorded.is_empty() {
             self.front.record_sessions();
-            self.take_own_asks();
+            self.carry_out_own_asks();
         }
         let mut visits = self.front.clients.meter.work.visits_max();
         let mut more_news;
@@ -368,7 +368,7 @@ impl Shard {
             if !self.front.deliver(&mut visits, io) {
                 break;
             }
-            self.take_own_asks();
+            self.carry_out_own_asks();
             let home_pauses =
                 !self.has_waiting_work() || self.front.clients.meter.work.is_half_spent();
             if home_pauses
@@ -404,7 +404,7 @@ impl Shard {
         if front.queues.has_stalled() {
             release_stalled(&mut front.clients, lanes, &mut front.queues, io);
         }
-        let lacks_room = lacks_room(&mut self.home, &front.clients.ctx);
+        let lacks_room = remove_excess_messages(&mut self.home, &front.clients.ctx);
         (self.home.iter_mut()).for_each(Home::end_turn);
         let lanes = &mut self.front.subs.lanes;
         more_news |= (self.home.as_ref()).is_some_and(|home| home.has_watch_news(lanes));
@@ -412,12 +412,13 @@ impl Shard {
         let waiting_bytes = self.commits.bytes() + front.feed.deliveries.walk_bytes();
         let delta_bytes = front.clients.protocol_state.latest_messages.bytes();
         (front.clients.conns).set_charge(MemoryPart::Deltas, delta_bytes);
-        let trims = charge_turn(front, self.home.as_mut(), waiting_bytes, io);
-        let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;
+        let has_more_to_trim = charge_turn(front, self.home.as_mut(), waiting_bytes, io);
+        let has_more_to_free =
+            self.front.relieve(&mut self.sessions, io) | has_more_to_trim | lacks_room;
         self.front.clients.meter.work.begin_budget();
-        relieves
+        has_more_to_free
             || more_news
-            || forgets
+            || has_more_to_forget
             || !self.is_stopped && self.has_session_due()
             || self.has_waiting_work()
             || !self.front.feed.deliveries.is_empty()

@@ -53,7 +53,7 @@ proptest! {
         for shard in &mut server.shards {
             shard.drain(now(BEGIN_S));
         }
-        let ticks = 1000 / server.shards[0].tick_in_ms().expect("it drains");
+        let ticks = 1000 / server.shards[0].ms_until_tick().expect("it drains");
         for second in 0..seconds {
             server.now = now(BEGIN_S + second);
             for at in 0..usize::from(shards) {

@@ -168,7 +168,7 @@ fn sweep(server: &mut TestServer) -> (usize, u64) {
         server.handle(0, Input::Tick);
         most = most.max(server.shards[0].steps() - before);
         ticks += 1;
-        if server.shards[0].tick_in_ms().is_none() {
+        if server.shards[0].ms_until_tick().is_none() {
             return (ticks, most);
         }
     }

@@ -211,7 +211,7 @@ impl TestServer {
                 }
             }
             shadow.drop_expired(self.server.now);
-            while let Some(ask) = shadow.ask(3) {
+            while let Some(ask) = shadow.next_floors_order(3) {
                 let floors = self.floors(ask).expect("all is applied");
                 shadow.apply_floors(&floors);
             }
@@ -500,7 +500,7 @@ fn a_home_that_is_behind_tells_no_floors() {
     shadow
         .apply_batch(&header, &server.log[0])
         .expect("a batch");
-    let Some(Control::Floors(partition, sequence, names)) = shadow.ask(10) else {
+    let Some(Control::Floors(partition, sequence, names)) = shadow.next_floors_order(10) else {
         panic!("there is a topic");
     };
     assert_eq!((sequence, &names[..]), (1, &[b"a"[..].into()][..]));

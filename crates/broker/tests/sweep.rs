@@ -57,7 +57,7 @@ proptest! {
             prop_assert!(news.is_empty() || ms >= head_s * 1000 - 1000);
             answered.extend(news);
             let second = ms / 1000;
-            let wait_ms = server.shards[0].tick_in_ms();
+            let wait_ms = server.shards[0].ms_until_tick();
             ms = wait_ms.map_or((second + 1) * 1000, |wait| ms + wait);
             prop_assert!(ms / 1000 == second || wait_ms.is_none(), "a sweep takes longer than its second");
         }
@@ -69,10 +69,10 @@ proptest! {
 #[test]
 fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
     let mut server = server(2, 9, 5);
-    assert_eq!(server.shards[0].tick_in_ms(), None);
+    assert_eq!(server.shards[0].ms_until_tick(), None);
     for wait in [Some(250), Some(250), None, None] {
         tick(&mut server, 1000);
-        assert_eq!(server.shards[0].tick_in_ms(), wait);
+        assert_eq!(server.shards[0].ms_until_tick(), wait);
     }
 }
 
@@ -89,6 +89,6 @@ fn a_crowd_that_is_cut_off_at_once_ends_some_at_a_time_within_the_second() {
         assert!(news <= most, "{news} in a tick");
         answered += news;
         assert!(ms < 5_000, "{answered} have ended");
-        ms += server.shards[0].tick_in_ms().unwrap_or(1_000);
+        ms += server.shards[0].ms_until_tick().unwrap_or(1_000);
     }
 }

@@ -212,7 +212,7 @@ impl<T: Transport> ShardLoop<T> {
             self.shard.handle(input, now, &mut self.io);
         }
         self.letters = letters;
-        if self.shard.drains() {
+        if self.shard.is_draining() {
             self.close_listeners(now);
         }
         let has_work = self.shard.flush(now, &mut self.io) | has_handshakes;
@@ -282,14 +282,14 @@ impl<T: Transport> ShardLoop<T> {
         stats.received_bytes + stats.sent_bytes
     }
 
-    /// Ticks the shard at the beginning of each second, and more often if the shard requires it (`Shard::tick_in_ms`).
+    /// Ticks the shard at the beginning of each second, and more often if the shard requires it (`Shard::ms_until_tick`).
     fn tick(&mut self, now_ms: u64, now: Now) {
         for _ in 0..TICKS_PER_TURN {
             if now_ms < self.schedule.next_tick_ms {
                 return;
             }
             self.shard.handle(Input::Tick, now, &mut self.io);
-            self.schedule.next_tick_ms = match self.shard.tick_in_ms() {
+            self.schedule.next_tick_ms = match self.shard.ms_until_tick() {
                 Some(ms) => self.schedule.next_tick_ms + u64::from(ms),
                 None => {
                     self.log_turned_away(now);

@@ -61,7 +61,7 @@ impl Checkpoint {
             let home = server.placement().home_of(partition);
             net.turn_of = home;
             let home = &mut shards[usize::from(home)];
-            while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
+            while let Some(order) = shadow.next_floors_order(TOPICS_PER_ORDER) {
                 match report_of(home, order, net, now) {
                     Report::Floors(Some(floors)) => shadow.apply_floors(&floors),
                     _ => return Ok(false),

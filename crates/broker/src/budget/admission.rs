@@ -105,7 +105,7 @@ pub struct Counts {
     watchers: Quota<CountsByClient>,
     kept: KeptByClient,
     /// Bytes of absent MQTT sessions (sessions without a connection), by party (address or user).
-    absent: Option<CountsByClient>,
+    absent_session_bytes: Option<CountsByClient>,
     rates: Rates,
     /// The memory that clients make all shards hold.
     pub account: MemoryAccount,
@@ -230,7 +230,7 @@ impl Admission {
                     .unwrap_or_else(CountsByClient::without_limit),
                 is_counted: AtomicBool::new(limits.log_bytes_per_address_max > 0),
             },
-            absent: CountsByClient::new(limits.little_bytes(), limits.memory_bytes),
+            absent_session_bytes: CountsByClient::new(limits.little_bytes(), limits.memory_bytes),
             rates: Rates {
                 publishes: AtomicU64::new(0),
                 publish_bucket: AtomicU64::new(0),
@@ -311,12 +311,12 @@ impl Counts {
 
     /// How many more connections may be admitted.
     fn free_connections(&self) -> usize {
-        let most = u64::from(self.connections.limit.load(Relaxed));
-        let most = match self.connections_room.load(Relaxed) {
-            0 => most,
-            room => most.min(room),
+        let limit = u64::from(self.connections.limit.load(Relaxed));
+        let limit = match self.connections_room.load(Relaxed) {
+            0 => limit,
+            room => limit.min(room),
         };
-        most.saturating_sub(self.connections().into()) as usize
+        limit.saturating_sub(self.connections().into()) as usize
     }
 
     /// Counts an admitted connection for its client, if that is within the client's limit and its share of all connections.
@@ -440,13 +440,15 @@ impl Counts {
 
     /// Bytes of the party's absent sessions at all homes. Includes the sessions of parties that share both counters with this party.
     pub fn absent_bytes(&self, party: Party) -> usize {
-        let absent = self.absent.as_ref();
+        let absent = self.absent_session_bytes.as_ref();
         absent.map_or(0, |absent| absent.count(party.counter_key()) as usize)
     }
 
     /// Counts a change of the bytes of the party's absent sessions.
     pub fn change_absent(&self, party: Party, before: usize, after: usize) {
-        let Some(absent) = &self.absent else { return };
+        let Some(absent) = &self.absent_session_bytes else {
+            return;
+        };
         match after > before {
             true => absent.add(party.counter_key(), (after - before) as u64),
             false => absent.subtract(party.counter_key(), (before - after) as u64),
@@ -455,7 +457,9 @@ impl Counts {
 
     /// Whether no absent session is counted.
     pub fn has_no_absent(&self) -> bool {
-        self.absent.as_ref().is_none_or(CountsByClient::is_empty)
+        self.absent_session_bytes
+            .as_ref()
+            .is_none_or(CountsByClient::is_empty)
     }
 
     /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.

@@ -62,9 +62,10 @@ impl ShardAccount {
         self.parts[part as usize] += bytes;
         self.held_bytes += bytes;
         if self.held_bytes > self.drawn_bytes {
-            let more = (self.held_bytes - self.drawn_bytes).next_multiple_of(self.lot_bytes);
-            self.drawn_bytes += more;
-            self.account().draw(more);
+            let missing_drawn =
+                (self.held_bytes - self.drawn_bytes).next_multiple_of(self.lot_bytes);
+            self.drawn_bytes += missing_drawn;
+            self.account().draw(missing_drawn);
         }
     }
 
@@ -108,8 +109,8 @@ impl ShardAccount {
         let account = self.account();
         let growth_limit = account.limit_bytes() - account.limit_bytes() / 8;
         // Drawn bytes that are not used need no new lot.
-        let more = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
-        (account.used_bytes() + more).saturating_sub(growth_limit)
+        let missing_drawn = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
+        (account.used_bytes() + missing_drawn).saturating_sub(growth_limit)
     }
 
     /// The level of the process's account, or `MemoryLevel::Calm` while the shard holds less than its floor.

@@ -118,9 +118,9 @@ pub(crate) fn is_past_budget(home: &Option<Home>) -> bool {
     (home.as_ref()).is_some_and(|home| home.logs.is_past_budget())
 }
 
-/// Removes some messages if the last publish has exceeded a limit. True if more must be removed, so that requests wait.
+/// Removes some messages if the last publish has exceeded a limit. Returns whether more must be removed: then requests wait.
 #[inline]
-pub(crate) fn lacks_room(home: &mut Option<Home>, ctx: &Context) -> bool {
+pub(crate) fn remove_excess_messages(home: &mut Option<Home>, ctx: &Context) -> bool {
     (home.as_mut()).is_some_and(|home| home.make_some_room(&ctx.world.rules, ctx.now))
 }
 
@@ -158,14 +158,14 @@ pub(crate) fn prefetch_topics<'a>(
 pub(crate) fn send_topic_request<P: ProtocolTypes>(
     clients: &Clients<P>,
     lanes: &mut Lanes,
-    verb: TopicRequest,
+    request: TopicRequest,
     name: &[u8],
     to: ReplyTo,
 ) {
     let (hash, home) = clients.ctx.hash_and_home_of(name);
     let client = clients.conns.get(to.slot).consumer.client;
     lanes.ask(home, |bytes| Ask::Topic {
-        verb,
+        verb: request,
         hash,
         name: Span::append(bytes, name),
         answer: WantedAnswer::OutcomeAndInfo(to),

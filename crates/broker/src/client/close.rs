@@ -30,8 +30,8 @@ impl<P: Protocols> Front<P> {
     /// input had no connection, the bug is only counted.
     pub(crate) fn end_input<I: Io>(&mut self, input_connection: Option<ConnId>, io: &mut I) {
         let missed = [
-            self.clients.conns.was_missed(),
-            self.subs.topics.was_missed(),
+            self.clients.conns.take_missed(),
+            self.subs.topics.take_missed(),
         ];
         if missed.contains(&true) {
             match input_connection.filter(|conn| self.clients.conns.is_current(*conn)) {
@@ -78,9 +78,9 @@ impl<P: Protocols> Front<P> {
         P::connection_ends(self, conn.slot);
         unsubscribe_from_all(&mut self.clients, &mut self.subs, conn.slot);
         self.clients.scratch.is_lost = false;
-        // From now on `place` counts the bytes that are discarded.
-        self.clients.conns.get_mut(conn.slot).consumer.place = 0;
-        self.clients.conns.drop_extra(conn.slot);
+        // From now on `member_place` counts the bytes that are discarded.
+        self.clients.conns.get_mut(conn.slot).consumer.member_place = 0;
+        self.clients.conns.drop_side_row(conn.slot);
         let Some(how) = close_mode else { return };
         let row = self.clients.conns.remove(conn.slot);
         self.gate.stop_counting(&self.clients.ctx, &row);
@@ -126,10 +126,10 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Ends the connection without sending its outbox. The outbox is freed here, since the caller may need the room.
-    pub(crate) fn drop_connection(&mut self, slot: u32, how: CloseMode) {
+    pub(crate) fn drop_connection(&mut self, slot: u32, mode: CloseMode) {
         // A part of an answer must not look like the whole one.
         let is_cut = self.conns.get(slot).link.outbox != NONE && self.conns.is_stream(slot);
-        let how = if is_cut { CloseMode::Reset } else { how };
+        let how = if is_cut { CloseMode::Reset } else { mode };
         self.mark_end(slot, Closed::Peer, Some(how));
         self.conns.drop_outbox(slot);
     }
@@ -162,10 +162,10 @@ impl<P: ProtocolTypes> Clients<P> {
             _ => false,
         };
         let is_lost = !is_closed && !by_server;
-        let begins = !row.link.has(CLOSING);
+        let is_new_end = !row.link.has(CLOSING);
         row.link.flags |= CLOSING;
         row.consumer.state = State::Draining;
-        if begins {
+        if is_new_end {
             self.meter.stats.closed[reason as usize] += 1;
             self.record_event(slot, EventKind::Disconnected, reason.name().as_bytes());
         }
@@ -184,11 +184,11 @@ impl<P: ProtocolTypes> Clients<P> {
         let limits = &self.ctx.world.settings.limits;
         let max = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
         let row = self.conns.get_mut(slot);
-        row.consumer.place = row
+        row.consumer.member_place = row
             .consumer
-            .place
+            .member_place
             .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if row.consumer.place as usize > max {
+        if row.consumer.member_place as usize > max {
             self.drop_connection(slot, CloseMode::Now);
         }
     }

@@ -22,7 +22,7 @@ use crate::budget::stats::Accounts;
 use crate::client::links::Links;
 use crate::client::outbox::Outbox;
 use crate::client::row::{HELD, PAUSED, Row, SUBSCRIPTION_LIST, StartSecond, State};
-use crate::client::side::Extra;
+use crate::client::side::SideRow;
 use crate::client::topics::MovedMember;
 use crate::client::types::{ProtocolTypes, UnprocessedInput};
 use crate::io::Io;
@@ -40,14 +40,14 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     rows: Slab<Row>,
     unprocessed_inputs: SideTable<P::UnprocessedInput>,
     outboxes: SideTable<Outbox>,
-    extras: SideTable<Box<Extra<P>>>,
+    side_rows: SideTable<Box<SideRow<P>>>,
     /// The protocols' rows.
     protocol_rows: Slab<P::ProtocolRow>,
     /// The grants of clients with credentials, and when they expire.
     pub(crate) grants: ConnectionGrants,
     /// The client addresses that proxies have named. The limits need only the part of an address that is in the row.
     relayed_addresses: BTreeMap<u32, IpAddr>,
-    /// Connections whose side rows may have changed since they were last weighed (charged by their size).
+    /// Connections whose side rows may have changed since their sizes were last charged.
     changed_side_rows: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
     account: ShardAccount,
@@ -68,7 +68,7 @@ impl<P: ProtocolTypes> Connections<P> {
             rows: Slab::default(),
             unprocessed_inputs: SideTable::default(),
             outboxes: SideTable::default(),
-            extras: SideTable::default(),
+            side_rows: SideTable::default(),
             protocol_rows: Slab::default(),
             grants: ConnectionGrants::default(),
             relayed_addresses: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl<P: ProtocolTypes> Connections<P> {
         self.take_unprocessed_input(slot);
         self.grants.remove(slot);
         self.drop_outbox(slot);
-        self.drop_extra(slot);
+        self.drop_side_row(slot);
         self.set_relayed_address(slot, None);
         self.rows.remove(slot)
     }
@@ -199,14 +199,14 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// Whether, since the last call, a row was looked up that does not exist, which is a bug of the server.
     #[inline]
-    pub(crate) fn was_missed(&self) -> bool {
+    pub(crate) fn take_missed(&self) -> bool {
         let missed = [
             self.rows.take_missed(),
             self.protocol_rows.take_missed(),
             self.unprocessed_inputs.take_missed(),
             self.outboxes.take_missed(),
-            self.extras.take_missed(),
-            self.links.was_missed(),
+            self.side_rows.take_missed(),
+            self.links.take_missed(),
         ];
         missed.contains(&true)
     }
@@ -222,7 +222,7 @@ impl<P: ProtocolTypes> Connections<P> {
         accounts.streams = self.links.streams();
         accounts.spills = self.unprocessed_inputs.len();
         accounts.outboxes = self.outboxes.len();
-        accounts.extras = self.extras.len();
+        accounts.extras = self.side_rows.len();
         accounts.parts = self.account.parts();
         accounts.mqtt_connections = self.protocol_rows.len();
         accounts.identities = self.grants.len();
@@ -233,7 +233,8 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// The bytes of the rows, of the protocols' rows, and of the side rows without their heap.
     pub(crate) fn table_bytes(&self) -> (usize, usize, usize) {
-        let sides = self.unprocessed_inputs.bytes() + self.outboxes.bytes() + self.extras.bytes();
+        let sides =
+            self.unprocessed_inputs.bytes() + self.outboxes.bytes() + self.side_rows.bytes();
         let rows = self.rows.bytes() + self.links.table_bytes();
         (rows, self.protocol_rows.bytes(), sides)
     }
@@ -241,98 +242,98 @@ impl<P: ProtocolTypes> Connections<P> {
 
 /// Side rows.
 impl<P: ProtocolTypes> Connections<P> {
-    /// The side row of a connection, created if needed. It is weighed at the end of the turn.
-    pub(crate) fn extra(&mut self, slot: u32) -> &mut Extra<P> {
+    /// The side row of a connection, created if needed. Its charge is updated at the end of the turn.
+    pub(crate) fn ensure_side_row(&mut self, slot: u32) -> &mut SideRow<P> {
         if self.changed_side_rows.last() != Some(&slot) {
             self.changed_side_rows.push(slot);
         }
         let row = self.rows.get_mut(slot);
-        if row.extra() == NONE {
-            let extra = self.extras.insert(Default::default());
-            self.extras.get_mut(extra).start_second = row.begin_extra(extra);
+        if row.side_row() == NONE {
+            let side_row = self.side_rows.insert(Default::default());
+            self.side_rows.get_mut(side_row).start_second = row.start_side_row(side_row);
         }
-        self.extras.get_mut(row.extra())
+        self.side_rows.get_mut(row.side_row())
     }
 
     /// The side row of a connection that must have one.
     #[inline]
-    pub(crate) fn extra_of(&self, slot: u32) -> &Extra<P> {
-        self.extras.get(self.rows.get(slot).extra())
+    pub(crate) fn side_row(&self, slot: u32) -> &SideRow<P> {
+        self.side_rows.get(self.rows.get(slot).side_row())
     }
 
     /// The side row of a connection that must have one, mutably. The caller must not change its size.
     #[inline]
-    pub(crate) fn extra_mut(&mut self, slot: u32) -> &mut Extra<P> {
-        self.extras.get_mut(self.rows.get(slot).extra())
+    pub(crate) fn side_row_mut(&mut self, slot: u32) -> &mut SideRow<P> {
+        self.side_rows.get_mut(self.rows.get(slot).side_row())
     }
 
     /// The side row of a connection, if it has one.
     #[inline]
-    pub(crate) fn find_extra(&self, slot: u32) -> Option<&Extra<P>> {
-        match self.rows.get(slot).extra() {
+    pub(crate) fn find_side_row(&self, slot: u32) -> Option<&SideRow<P>> {
+        match self.rows.get(slot).side_row() {
             NONE => None,
-            extra => Some(self.extras.get(extra)),
+            side_row => Some(self.side_rows.get(side_row)),
         }
     }
 
     /// The side row of a connection, if it has one, mutably. The caller must not change its size.
     #[inline]
-    pub(crate) fn find_extra_mut(&mut self, slot: u32) -> Option<&mut Extra<P>> {
-        match self.rows.get(slot).extra() {
+    pub(crate) fn find_side_row_mut(&mut self, slot: u32) -> Option<&mut SideRow<P>> {
+        match self.rows.get(slot).side_row() {
             NONE => None,
-            extra => Some(self.extras.get_mut(extra)),
+            side_row => Some(self.side_rows.get_mut(side_row)),
         }
     }
 
     /// When a connection began.
     pub(crate) fn start_second(&self, slot: u32) -> StartSecond {
         let row = self.rows.get(slot);
-        self.find_extra(slot)
-            .map_or(row.start_second(), |extra| extra.start_second)
+        self.find_side_row(slot)
+            .map_or(row.start_second(), |side_row| side_row.start_second)
     }
 
     /// Records the new place of a connection among the members of a topic. False if the connection does not have that topic.
     pub(crate) fn set_member_place(&mut self, topic: u32, moved: &MovedMember) -> bool {
-        let row = self.rows.get_mut(moved.conn);
+        let row = self.rows.get_mut(moved.slot);
         if !row.has_option(SUBSCRIPTION_LIST) {
-            row.consumer.place = moved.index;
+            row.consumer.member_place = moved.index;
             return true;
         }
-        let list = &mut self.extras.get_mut(row.extra()).list;
+        let list = &mut self.side_rows.get_mut(row.side_row()).list;
         let sub = list.iter_mut().find(|sub| sub.topic == topic);
-        sub.map(|sub| sub.place = moved.index).is_some()
+        sub.map(|sub| sub.member_place = moved.index).is_some()
     }
 
     /// Drops the side row of a connection, if it has one.
-    pub(crate) fn drop_extra(&mut self, slot: u32) {
+    pub(crate) fn drop_side_row(&mut self, slot: u32) {
         let row = self.rows.get_mut(slot);
-        let extra = row.extra();
-        if extra != NONE {
-            let mut side = self.extras.remove(extra);
-            row.end_extra(side.start_second);
-            let (charged_bytes, _) = side.weigh();
+        let side_row = row.side_row();
+        if side_row != NONE {
+            let mut removed = self.side_rows.remove(side_row);
+            row.end_side_row(removed.start_second);
+            let (charged_bytes, _) = removed.weigh();
             self.account.release(MemoryPart::Connections, charged_bytes);
         }
     }
 
     /// Updates the charges of side rows that may have changed.
     pub(crate) fn weigh_changed_side_rows(&mut self) {
-        let mut touched = core::mem::take(&mut self.changed_side_rows);
-        touched.sort_unstable();
-        touched.dedup();
-        for slot in touched.drain(..) {
+        let mut changed = core::mem::take(&mut self.changed_side_rows);
+        changed.sort_unstable();
+        changed.dedup();
+        for slot in changed.drain(..) {
             let row = self.rows.get(slot);
-            let extra = row.extra();
-            if row.is_open() && extra != NONE {
-                let (before, now) = self.extras.get_mut(extra).weigh();
+            let side_row = row.side_row();
+            if row.is_open() && side_row != NONE {
+                let (before, now) = self.side_rows.get_mut(side_row).weigh();
                 self.account
                     .change_charge(MemoryPart::Connections, before, now);
             }
         }
-        self.changed_side_rows = touched;
+        self.changed_side_rows = changed;
     }
 
-    /// Whether so many side rows may have changed that they must be weighed before the end of the turn.
+    /// Whether so many side rows may have changed that their charges must be updated before the end of the turn.
     #[inline]
     pub(crate) fn must_weigh_now(&self) -> bool {
         self.changed_side_rows.len() > CHANGED_SIDE_ROWS_MAX
@@ -382,21 +383,21 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// How many subscriptions of a connection have a filter. Subscriptions to shared groups are estimated from their bytes.
     pub(crate) fn filter_count(&self, slot: u32) -> usize {
-        let Some(extra) = self.find_extra(slot) else {
+        let Some(side_row) = self.find_side_row(slot) else {
             return 0;
         };
-        let plain_filters = extra.filters.as_ref().map_or(0, |filters| filters.len());
+        let plain_filters = side_row.filters.as_ref().map_or(0, |filters| filters.len());
         // One with long names counts as several, since a home (a part of a shard that keeps topics) stores the names, too.
-        plain_filters + extra.share_entry_bytes as usize / SHARE_BYTES
+        plain_filters + side_row.share_entry_bytes as usize / SHARE_BYTES
     }
 
     /// The bytes that a connection makes the shard hold, with its part of shared messages.
     pub(crate) fn held_bytes(&self, slot: u32) -> usize {
-        let spill = self
+        let input = self
             .unprocessed_input(slot)
             .map_or(0, UnprocessedInput::bytes);
         let outbox = self.outbox(slot).map_or(0, Outbox::weight);
-        let extra = self.find_extra(slot).map_or(0, Extra::weight);
-        spill + outbox + extra + self.links.bytes_of(slot)
+        let side_row = self.find_side_row(slot).map_or(0, SideRow::weight);
+        input + outbox + side_row + self.links.bytes_of(slot)
     }
 }

@@ -123,7 +123,7 @@ impl Delivery {
     }
 
     /// The message for filters `behind` places after the next tell.
-    pub(crate) fn filter_message(&self, behind: usize) -> Matched {
+    pub(crate) fn filter_message(&self, behind: usize) -> FilterMessage {
         match *self.tell(behind) {
             Tell::Match {
                 topic,
@@ -131,7 +131,7 @@ impl Delivery {
                 name,
                 record,
                 ..
-            } => Matched {
+            } => FilterMessage {
                 name,
                 topic,
                 partition,
@@ -231,7 +231,7 @@ impl RunProgress {
 
 /// A message for filters.
 #[derive(Clone, Copy)]
-pub(crate) struct Matched {
+pub(crate) struct FilterMessage {
     /// The place of its topic's name in the frames.
     pub name: u32,
     /// The topic's row on this shard, or `NONE`.

@@ -36,7 +36,7 @@ impl<P: ProtocolTypes> Clients<P> {
     pub(crate) fn continue_from_log(&mut self, slot: u32, part: u32, offset: u64) {
         let epoch = self.ctx.world.epoch;
         if self.conns.get(slot).has_option(SUBSCRIPTION_LIST)
-            && let Some(sub) = self.conns.extra(slot).list.get_mut(part as usize)
+            && let Some(sub) = self.conns.ensure_side_row(slot).list.get_mut(part as usize)
         {
             (sub.offset, sub.epoch) = (offset, epoch);
         }
@@ -59,20 +59,20 @@ impl<P: ProtocolTypes> Clients<P> {
         let Some(group) = subscriptions.group(serial) else {
             return self.end_as_broken(slot);
         };
-        let live = |offset| GroupPosition {
+        let live_position = |offset| GroupPosition {
             offset,
             epoch,
             live: true,
             ..GroupPosition::default()
         };
         let mut positions = match group.positions() {
-            [] => seen.into_iter().map(live).collect(),
+            [] => seen.into_iter().map(live_position).collect(),
             positions => positions.to_vec(),
         };
-        let Some(at) = positions.get_mut(usize::from(partition)) else {
+        let Some(position) = positions.get_mut(usize::from(partition)) else {
             return self.end_as_broken(slot);
         };
-        *at = GroupPosition {
+        *position = GroupPosition {
             offset,
             epoch,
             ..GroupPosition::default()
@@ -84,7 +84,12 @@ impl<P: ProtocolTypes> Clients<P> {
 /// Records that the next page (a bounded run of past messages) of a topic begins after `offset`.
 fn schedule_page<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, offset: u64) {
     if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
-        let Some(sub) = clients.conns.extra(slot).list.get_mut(part as usize) else {
+        let Some(sub) = clients
+            .conns
+            .ensure_side_row(slot)
+            .list
+            .get_mut(part as usize)
+        else {
             return clients.end_as_broken(slot);
         };
         sub.flags &= !LIVE;
@@ -92,7 +97,7 @@ fn schedule_page<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u3
         clients.conns.get_mut(slot).consumer.flags &= !LIVE;
     }
     let epoch = clients.ctx.world.epoch;
-    let behind = &mut clients.conns.extra(slot).behind;
+    let behind = &mut clients.conns.ensure_side_row(slot).behind;
     behind.retain(|behind| behind.part != part);
     behind.push(BehindSubscription::new(part, offset, epoch));
 }

@@ -63,8 +63,8 @@ pub(crate) fn has_receive_room<P: Protocols, I: Io>(
     io: &mut I,
 ) -> bool {
     // If little of the memory is received input, dropping input would not help.
-    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_DIVISOR;
-    if clients.conns.missing_bytes(bytes) > 0 && clients.conns.receive_bytes() > part {
+    let reserve_bytes = clients.ctx.world.settings.limits.memory_bytes / ROOM_DIVISOR;
+    if clients.conns.missing_bytes(bytes) > 0 && clients.conns.receive_bytes() > reserve_bytes {
         clients.send_reply(slot, io);
         make_room(clients, queues, slot, bytes, io);
     }
@@ -79,11 +79,13 @@ fn make_room<P: Protocols, I: Io>(
     bytes: usize,
     io: &mut I,
 ) {
-    let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_DIVISOR;
+    let reserve_bytes = clients.ctx.world.settings.limits.memory_bytes / ROOM_DIVISOR;
     for Hoarder { source, slot, .. } in hoarders(clients, newcomer, bytes) {
         let has_room = match source {
             RoomSource::Large => clients.conns.missing_bytes(bytes) == 0,
-            RoomSource::Slow | RoomSource::Poll => clients.conns.missing_bytes(bytes + part) == 0,
+            RoomSource::Slow | RoomSource::Poll => {
+                clients.conns.missing_bytes(bytes + reserve_bytes) == 0
+            }
         };
         if has_room {
             return;
@@ -108,10 +110,10 @@ pub(crate) fn end_for_room<P: Protocols, I: Io>(clients: &mut Clients<P>, slot: 
 impl Context {
     fn allowance(&self) -> Allowance {
         let timeouts = &self.world.settings.timeouts;
-        let per_s = u64::from(timeouts.progress_bytes_per_s);
+        let bytes_per_s = u64::from(timeouts.progress_bytes_per_s);
         Allowance {
-            per_s,
-            most: per_s * u64::from(timeouts.body_s),
+            bytes_per_s,
+            bytes_behind_max: bytes_per_s * u64::from(timeouts.body_s),
         }
     }
 }
@@ -149,7 +151,7 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
             .or_default() += held_bytes;
         found.push((held_bytes, slot));
     }
-    let bytes_behind_max = SLOW_INPUT_S * clients.ctx.allowance().per_s;
+    let bytes_behind_max = SLOW_INPUT_S * clients.ctx.allowance().bytes_per_s;
     let little_bytes = clients.ctx.little_bytes();
     let own_address = address_of(clients.conns.get(newcomer).consumer.client);
     let mut hoarders = Vec::with_capacity(found.len());

@@ -41,7 +41,7 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
 ) -> Result<u32, Reason> {
     let subscriptions = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .filters
         .get_or_insert_with(Box::default);
     let serial = subscriptions.add_group(match since.first() {
@@ -98,9 +98,9 @@ fn request_first_pages<P: ProtocolTypes>(
     let has_one_start = since.iter().all(|since| since == first);
     for home in 0..placement.homes() {
         let since_by_partition = (!has_one_start).then(|| {
-            let all = placement.of_home(home);
+            let partitions = placement.of_home(home);
             let since_of = |partition| since.get(usize::from(partition)).copied();
-            all.filter_map(since_of).collect()
+            partitions.filter_map(since_of).collect()
         });
         request_pages_of_home(
             clients,
@@ -143,7 +143,7 @@ fn request_pages_of_home<P: ProtocolTypes>(
     asking: GroupPageRequest,
     (home, partition): (ShardId, Option<PartitionId>),
     (since, each): (Since, Option<Box<[Since]>>),
-    again: bool,
+    is_next_page: bool,
 ) {
     let GroupPageRequest {
         slot,
@@ -157,8 +157,8 @@ fn request_pages_of_home<P: ProtocolTypes>(
     };
     let newest = subscriptions.group(serial).map_or(0, |group| group.newest);
     let (mut snapshot_end, mut losses_before) = (0, 0);
-    let all = placement.of_home(home);
-    for partition in all.filter(|it| partition.is_none_or(|one| one == *it)) {
+    let partitions = placement.of_home(home);
+    for partition in partitions.filter(|it| partition.is_none_or(|one| one == *it)) {
         let Some(at) = subscriptions.at_mut(serial, partition) else {
             return clients.end_as_broken(slot);
         };
@@ -178,7 +178,7 @@ fn request_pages_of_home<P: ProtocolTypes>(
         newest,
         losses_before,
         poll: is_poll,
-        is_next_page: again,
+        is_next_page,
         party: clients.party(slot),
     };
     let names: Vec<Vec<u8>> = rows.iter().map(|row| subs.matching.name(*row)).collect();
@@ -194,7 +194,7 @@ pub(crate) fn filter_subscriptions<P: ProtocolTypes>(
     slot: u32,
 ) -> Option<&FilterSubscriptions> {
     conns.try_get(slot)?;
-    conns.find_extra(slot)?.filters.as_deref()
+    conns.find_side_row(slot)?.filters.as_deref()
 }
 
 /// The filters of a connection, mutably, if it has any.
@@ -203,7 +203,7 @@ pub(crate) fn filter_subscriptions_mut<P: ProtocolTypes>(
     slot: u32,
 ) -> Option<&mut FilterSubscriptions> {
     conns.try_get(slot)?;
-    conns.find_extra_mut(slot)?.filters.as_deref_mut()
+    conns.find_side_row_mut(slot)?.filters.as_deref_mut()
 }
 
 pub(crate) fn join_filter<P: ProtocolTypes>(
@@ -272,12 +272,12 @@ impl<P: ProtocolTypes> Clients<P> {
         for serial in serials {
             self.leave_group(subs, slot, serial);
         }
-        if let Some(extra) = self.conns.find_extra_mut(slot) {
-            extra.filters = None;
+        if let Some(side_row) = self.conns.find_side_row_mut(slot) {
+            side_row.filters = None;
         }
     }
 
-    /// Records that the group has received a page up to `offset`. `live`: the group has now received the whole log of the
+    /// Records that the group has received a page up to `offset`. `is_live`: the group has now received the whole log of the
     /// partition.
     pub(crate) fn record_page(
         &mut self,
@@ -285,7 +285,7 @@ impl<P: ProtocolTypes> Clients<P> {
         serial: u32,
         page: &FilterPage,
         offset: u64,
-        live: bool,
+        is_live: bool,
     ) {
         let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) else {
             return self.end_as_broken(slot);
@@ -296,7 +296,7 @@ impl<P: ProtocolTypes> Clients<P> {
                 snapshot_end: page.snapshot_end,
                 losses_before: page.losses_before,
                 epoch: page.epoch,
-                live,
+                live: is_live,
                 asked: false,
                 new: false,
                 had_turn: true,

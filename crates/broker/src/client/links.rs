@@ -246,7 +246,7 @@ impl Links {
     }
 
     /// Ends a stream in the way that a socket is closed. Its entry is free then.
-    pub(crate) fn close(&mut self, stream: SocketId, how: CloseMode) {
+    pub(crate) fn close(&mut self, stream: SocketId, mode: CloseMode) {
         if let Some((id, link)) = self.find(stream) {
             let SharedLink {
                 codec,
@@ -254,7 +254,7 @@ impl Links {
                 last_frame,
                 ..
             } = link;
-            match how {
+            match mode {
                 CloseMode::Reset => codec.reset(id, ErrorCode::Cancel, out),
                 CloseMode::Now | CloseMode::Drain => {
                     let at = (last_frame.0 == id).then_some(last_frame.1);
@@ -269,7 +269,7 @@ impl Links {
     }
 
     /// Whether code has followed a number to a stream that does not exist, since the last call.
-    pub(crate) fn was_missed(&self) -> bool {
+    pub(crate) fn take_missed(&self) -> bool {
         self.streams.take_missed()
     }
 

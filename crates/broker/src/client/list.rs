@@ -34,7 +34,9 @@ pub(crate) fn subscription_list<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
 ) -> &[ListedSubscription<P::SubscriptionState>] {
-    conns.find_extra(slot).map_or(&[], |extra| &extra.list)
+    conns
+        .find_side_row(slot)
+        .map_or(&[], |side_row| &side_row.list)
 }
 
 /// The subscription with this index. If the index comes from a table of the server and there is none, the caller ends the connection
@@ -53,7 +55,7 @@ pub(crate) fn subscription_at_mut<P: ProtocolTypes>(
     slot: u32,
     part: u32,
 ) -> Option<&mut ListedSubscription<P::SubscriptionState>> {
-    conns.extra(slot).list.get_mut(part as usize)
+    conns.ensure_side_row(slot).list.get_mut(part as usize)
 }
 
 /// The index of the subscription to this topic.
@@ -93,13 +95,13 @@ pub(crate) fn add_to_list<P: ProtocolTypes>(
 ) -> u32 {
     // A list that does not change has no free index.
     let changes = conns.get(slot).has_changing_subscriptions();
-    let list = &mut conns.extra(slot).list;
+    let list = &mut conns.ensure_side_row(slot).list;
     let mut vacant = list
         .iter()
         .enumerate()
         .filter(|(_, sub)| is_free_index(sub));
-    let former = changes.then(|| vacant.next()).flatten();
-    let part = match former.map(|(part, former)| (part, former.serial)) {
+    let free_entry = changes.then(|| vacant.next()).flatten();
+    let part = match free_entry.map(|(part, former)| (part, former.serial)) {
         Some((part, former)) => {
             let serial = former.wrapping_add(1);
             list[part] = ListedSubscription { serial, ..sub };
@@ -120,12 +122,12 @@ pub(crate) fn remove_subscription<P: ProtocolTypes>(
     slot: u32,
     part: u32,
 ) {
-    let extra = clients.conns.extra(slot);
-    extra.behind.retain(|behind| behind.part != part);
-    let Some(sub) = extra.list.get(part as usize) else {
+    let side_row = clients.conns.ensure_side_row(slot);
+    side_row.behind.retain(|behind| behind.part != part);
+    let Some(sub) = side_row.list.get(part as usize) else {
         return clients.end_as_broken(slot);
     };
-    let (topic, place, flags) = (sub.topic, sub.place, sub.flags);
+    let (topic, place, flags) = (sub.topic, sub.member_place, sub.flags);
     let is_filter = sub.filter != 0;
     free_index(&mut clients.conns, slot, part);
     if is_filter {
@@ -154,8 +156,8 @@ pub(crate) fn end_filter_groups<P: ProtocolTypes>(
 
 /// Frees the index of a subscription that has ended everywhere else.
 pub(crate) fn free_index<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, part: u32) {
-    if let Some(extra) = conns.find_extra_mut(slot) {
-        extra.names_bytes = NamesBytes::Unknown;
+    if let Some(side_row) = conns.find_side_row_mut(slot) {
+        side_row.names_bytes = NamesBytes::Unknown;
     }
     if let Some(sub) = subscription_at_mut(conns, slot, part) {
         (sub.topic, sub.filter, sub.flags) = (NONE, 0, 0);
@@ -170,9 +172,9 @@ pub(crate) fn count_asked_pages<P: ProtocolTypes>(
     count: u32,
 ) {
     if conns.get(slot).has_changing_subscriptions()
-        && let Some(extra) = conns.find_extra_mut(slot)
+        && let Some(side_row) = conns.find_side_row_mut(slot)
     {
-        extra.pending_pages += count;
+        side_row.pending_pages += count;
     }
 }
 
@@ -183,12 +185,12 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
     slot: u32,
 ) {
     if clients.conns.get(slot).has_changing_subscriptions()
-        && let Some(extra) = clients.conns.find_extra_mut(slot)
-        && extra.pending_pages > 0
+        && let Some(side_row) = clients.conns.find_side_row_mut(slot)
+        && side_row.pending_pages > 0
     {
-        extra.pending_pages -= 1;
-        if extra.pending_pages == PAGES_MAX
-            || extra.protocol_state.pending_answers() > PAGES_MAX as usize
+        side_row.pending_pages -= 1;
+        if side_row.pending_pages == PAGES_MAX
+            || side_row.protocol_state.pending_answers() > PAGES_MAX as usize
         {
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
@@ -197,10 +199,10 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
 
 /// Whether homes owe the client so many pages that its received bytes wait.
 pub(crate) fn has_many_pages<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> bool {
-    let extra = conns.find_extra(slot);
-    extra.is_some_and(|extra| {
-        extra.pending_pages > PAGES_MAX
-            || extra.protocol_state.pending_answers() > PAGES_MAX as usize
+    let side_row = conns.find_side_row(slot);
+    side_row.is_some_and(|side_row| {
+        side_row.pending_pages > PAGES_MAX
+            || side_row.protocol_state.pending_answers() > PAGES_MAX as usize
     })
 }
 
@@ -300,7 +302,7 @@ pub(crate) fn check_room<P: ProtocolTypes>(
         return checked;
     }
     let fits = |bytes: u32| limits.has_room_for_names(count, bytes as usize + name.len());
-    let known = clients.conns.find_extra(slot).map(|it| it.names_bytes);
+    let known = clients.conns.find_side_row(slot).map(|it| it.names_bytes);
     let (before, is_exact) = match known.unwrap_or_default() {
         NamesBytes::Exactly(bytes) => (bytes, true),
         NamesBytes::AtMost(bytes) if fits(bytes) => (bytes, false),
@@ -320,8 +322,8 @@ pub(crate) fn check_room<P: ProtocolTypes>(
 }
 
 fn set_names_bytes<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, names_bytes: NamesBytes) {
-    if let Some(extra) = clients.conns.find_extra_mut(slot) {
-        extra.names_bytes = names_bytes;
+    if let Some(side_row) = clients.conns.find_side_row_mut(slot) {
+        side_row.names_bytes = names_bytes;
     }
 }
 
@@ -348,28 +350,31 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Moves the only subscription into the list.
     pub(crate) fn move_to_list(&mut self, slot: u32) {
         let epoch = self.ctx.world.epoch;
-        self.conns.extra(slot);
+        self.conns.ensure_side_row(slot);
         let row = self.conns.get_mut(slot);
         if row.has_option(SUBSCRIPTION_LIST) {
             return;
         }
         row.consumer.options |= SUBSCRIPTION_LIST;
-        let (topic, place) = (
+        let (topic, member_place) = (
             core::mem::replace(&mut row.consumer.topic, NONE),
-            row.consumer.place,
+            row.consumer.member_place,
         );
         let flags = row.consumer.flags & (COUNTED | LIVE | MEMBER);
         row.consumer.flags &= !flags;
         let protocol_state = P::SubscriptionState::unpack_options(&mut row.consumer.options);
         if topic != NONE {
-            self.conns.extra(slot).list.push(ListedSubscription {
-                topic,
-                place,
-                flags,
-                epoch,
-                protocol_state,
-                ..ListedSubscription::default()
-            });
+            self.conns
+                .ensure_side_row(slot)
+                .list
+                .push(ListedSubscription {
+                    topic,
+                    member_place,
+                    flags,
+                    epoch,
+                    protocol_state,
+                    ..ListedSubscription::default()
+                });
         }
     }
 }
@@ -378,15 +383,15 @@ impl<P: ProtocolTypes> Clients<P> {
 /// answer refers to them.
 pub(crate) fn move_to_row<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) {
     let row = conns.get(slot);
-    if row.extra() == NONE || row.link.unprocessed_input != NONE {
+    if row.side_row() == NONE || row.link.unprocessed_input != NONE {
         return;
     }
-    let extra = conns.extra_of(slot);
-    let filters = extra.filters.as_ref();
-    if !extra.is_idle() || filters.is_some_and(|filters| !filters.groups().is_empty()) {
+    let side_row = conns.side_row(slot);
+    let filters = side_row.filters.as_ref();
+    if !side_row.is_idle() || filters.is_some_and(|filters| !filters.groups().is_empty()) {
         return;
     }
-    let mut subs = extra.list.iter().filter(|sub| !is_free_index(sub));
+    let mut subs = side_row.list.iter().filter(|sub| !is_free_index(sub));
     match (subs.next(), subs.next()) {
         (None, _) => conns.get_mut(slot).consumer.options &= !SUBSCRIPTION_LIST,
         (Some(sub), None) if sub.topic != NONE && sub.flags & !MEMBER == COUNTED | LIVE => {
@@ -394,13 +399,16 @@ pub(crate) fn move_to_row<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u3
             if !sub.protocol_state.pack_options(&mut options) {
                 return;
             }
-            let (topic, place, flags) = (sub.topic, sub.place, sub.flags);
+            let (topic, place, flags) = (sub.topic, sub.member_place, sub.flags);
             let row = conns.get_mut(slot);
-            (row.consumer.topic, row.consumer.place, row.consumer.options) =
-                (topic, place, options);
+            (
+                row.consumer.topic,
+                row.consumer.member_place,
+                row.consumer.options,
+            ) = (topic, place, options);
             row.consumer.flags |= flags;
         }
         _ => return,
     }
-    conns.drop_extra(slot);
+    conns.drop_side_row(slot);
 }

@@ -20,12 +20,12 @@ pub(crate) fn seen_offset(
 ) -> u64 {
     let seen = matching.seen[usize::from(partition)];
     let home = ctx.world.placement().home_of(partition);
-    let visited = deliveries.ordered_under_way(home).and_then(|d| {
+    let newest_visited = deliveries.ordered_under_way(home).and_then(|d| {
         let until = d.run.last_message_visited(slot)?;
         let mut back = (0..=until).rev().map(|n| d.filter_message(n));
         back.find(|message| message.partition == partition)
     });
-    visited.map_or(seen, |message| message.record.offset.max(seen))
+    newest_visited.map_or(seen, |message| message.record.offset.max(seen))
 }
 
 impl<P: ProtocolTypes> Clients<P> {
@@ -36,7 +36,7 @@ impl<P: ProtocolTypes> Clients<P> {
         matching: &Matching,
         deliveries: &Deliveries,
         slot: u32,
-        just: &[(PartitionId, u64)],
+        new_offsets: &[(PartitionId, u64)],
         out: &mut Vec<u8>,
     ) {
         let group =
@@ -46,7 +46,7 @@ impl<P: ProtocolTypes> Clients<P> {
             Some(at) if !at.live => Position::new(at.epoch, at.offset),
             at => {
                 let (epoch, own) = at.map_or((self.ctx.world.epoch, 0), |at| (at.epoch, at.offset));
-                let just = just.iter().find(|just| just.0 == partition);
+                let just = new_offsets.iter().find(|just| just.0 == partition);
                 let offset = match just {
                     Some((_, offset)) => *offset,
                     None => own.max(seen_offset(

@@ -71,7 +71,7 @@ impl Bounds {
     }
 
     /// These bounds when `messages` more messages are about to be added. The bound of bytes stays.
-    pub fn after(self, messages: usize) -> Bounds {
+    pub fn reserving(self, messages: usize) -> Bounds {
         Bounds {
             messages: self.messages.saturating_sub(messages),
             ..self
@@ -152,31 +152,31 @@ impl Outbox {
         }
     }
 
-    /// Sends at most `most` bytes, as many as `write` accepts. Returns their number.
+    /// Sends at most `bytes_max` bytes, as many as `write` accepts. Returns their number.
     pub fn send(
         &mut self,
-        most: usize,
+        bytes_max: usize,
         mut write: impl FnMut(&[OutputPart<'_>]) -> usize,
     ) -> usize {
         let mut total_sent = 0;
         loop {
             let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
-            let used = self.queue.fill_parts(most - total_sent, &mut parts);
+            let used = self.queue.fill_parts(bytes_max - total_sent, &mut parts);
             let len = parts_len(&parts[..used]);
             let sent = write(&parts[..used]);
-            self.sent(sent);
+            self.remove_sent(sent);
             total_sent += sent;
             if sent > 0 {
                 self.kernel_bytes = 0;
             }
-            if sent < len || total_sent == most || self.waiting_bytes() == 0 {
+            if sent < len || total_sent == bytes_max || self.waiting_bytes() == 0 {
                 return total_sent;
             }
         }
     }
 
     /// Removes `bytes` bytes that were sent.
-    pub fn sent(&mut self, bytes: usize) {
+    pub fn remove_sent(&mut self, bytes: usize) {
         self.queue.remove_sent(bytes);
         if let Some(counted) = &mut self.message_ends {
             counted.sent_bytes += bytes as u64;
@@ -192,7 +192,7 @@ impl Outbox {
 
     /// Counts the messages of a write of `len` bytes whose unsent rest was just added. `ends` are their ends in the write. Fully
     /// sent messages are not counted.
-    pub fn count(&mut self, len: usize, ends: &[usize]) {
+    pub fn count_messages(&mut self, len: usize, ends: &[usize]) {
         let waiting = self.waiting_bytes();
         let counted = self.message_ends.get_or_insert_default();
         let last = counted.sent_bytes + waiting as u64;
@@ -228,11 +228,11 @@ mod tests {
     #[test]
     fn a_message_waits_until_its_last_byte_is_sent() {
         let mut outbox = outbox(b"rest");
-        outbox.count(4, &[4]);
+        outbox.count_messages(4, &[4]);
         outbox.queue.push(b"firstsecond");
-        outbox.count(11, &[5, 11]);
+        outbox.count_messages(11, &[5, 11]);
         for (sent, waiting) in [(3, 3), (1, 2), (4, 2), (1, 1), (5, 1), (1, 0)] {
-            outbox.sent(sent);
+            outbox.remove_sent(sent);
             assert_eq!(outbox.waiting_messages(), waiting);
         }
         assert_eq!(outbox.waiting_bytes(), 0);
@@ -242,7 +242,7 @@ mod tests {
     fn of_messages_that_were_written_those_count_that_were_not_sent() {
         // The socket took seven of ten bytes.
         let mut outbox = outbox(b"xyz");
-        outbox.count(10, &[4, 7, 8, 10]);
+        outbox.count_messages(10, &[4, 7, 8, 10]);
         assert_eq!(outbox.waiting_messages(), 2);
     }
 
@@ -267,6 +267,6 @@ mod tests {
         let outbox = outbox(b"ninebytes");
         let bounds = |bytes, messages| Bounds { bytes, messages };
         assert!(outbox.has_room(1, bounds(10, 1)) && !outbox.has_room(2, bounds(10, 1)));
-        assert!(!outbox.has_room(1, bounds(10, 1).after(1)));
+        assert!(!outbox.has_room(1, bounds(10, 1).reserving(1)));
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn member_bytes<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) ->
     let row = clients.conns.get(slot);
     let members = match row.has_option(SUBSCRIPTION_LIST) {
         true => {
-            let list = &clients.conns.extra_of(slot).list;
+            let list = &clients.conns.side_row(slot).list;
             clients.meter.work.steps.add(list.len() / SUBS_PER_STEP);
             list.iter().map(|sub| is_member(sub.flags)).sum()
         }

@@ -11,18 +11,18 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// The received bytes of the input at the last check.
-    seen: usize,
+    counted_bytes: usize,
     /// How many bytes the input is behind: those that should have arrived and have not.
-    behind: u64,
+    bytes_behind: u64,
 }
 
 /// The allowance of each input, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Allowance {
     /// The bytes due in each second.
-    pub per_s: u64,
+    pub bytes_per_s: u64,
     /// An input that is behind by more bytes is too slow.
-    pub most: u64,
+    pub bytes_behind_max: u64,
 }
 
 impl Progress {
@@ -31,21 +31,24 @@ impl Progress {
     pub(crate) fn count_second(
         &mut self,
         held: usize,
-        Allowance { per_s, most }: Allowance,
+        Allowance {
+            bytes_per_s,
+            bytes_behind_max,
+        }: Allowance,
     ) -> bool {
-        let new_bytes = held.saturating_sub(self.seen) as u64;
-        if held < self.seen {
+        let new_bytes = held.saturating_sub(self.counted_bytes) as u64;
+        if held < self.counted_bytes {
             // Fewer bytes than before: another input has begun.
-            self.behind = 0;
+            self.bytes_behind = 0;
         }
-        self.seen = held;
-        self.behind = self.behind.saturating_sub(new_bytes) + per_s;
-        self.behind > most
+        self.counted_bytes = held;
+        self.bytes_behind = self.bytes_behind.saturating_sub(new_bytes) + bytes_per_s;
+        self.bytes_behind > bytes_behind_max
     }
 
     /// How many bytes the input is behind.
-    pub(crate) fn behind(&self) -> u64 {
-        self.behind
+    pub(crate) fn bytes_behind(&self) -> u64 {
+        self.bytes_behind
     }
 }
 
@@ -54,8 +57,8 @@ mod tests {
     use super::*;
 
     const ALLOWANCE: Allowance = Allowance {
-        per_s: 500,
-        most: 20 * 500,
+        bytes_per_s: 500,
+        bytes_behind_max: 20 * 500,
     };
 
     /// The seconds until an input is too slow, if it starts with `first` bytes and then gets `per_s` bytes each second.

@@ -8,7 +8,7 @@ use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::budget::stats::Transport;
 use crate::client::codec::SubscriptionHandler;
-use crate::client::delivery::{Addressee, Matched};
+use crate::client::delivery::{Addressee, FilterMessage};
 use crate::client::front::Front;
 use crate::client::list::filters::handle_filter_page;
 use crate::client::list::live::{deliver_live_matches, deliver_live_messages};
@@ -39,7 +39,7 @@ pub(crate) type TopicPage<'a> = (&'a Page, &'a Frames);
 /// A page for filters, with the bytes of its messages.
 pub(crate) type MatchPage<'a> = (&'a FilterPage, &'a Frames);
 /// A run (messages that are delivered together) that matches filters: the connections, the messages, and the messages' bytes.
-pub(crate) type Matches<'a> = (&'a [Addressee], &'a [Matched], &'a Frames);
+pub(crate) type Matches<'a> = (&'a [Addressee], &'a [FilterMessage], &'a Frames);
 
 /// Calls a function of the protocol that serves a connection in this state. For example, `protocol_of!(P, state, each_second(clients, slot, io))` calls
 /// [`Protocol::each_second`].
@@ -175,8 +175,8 @@ pub(crate) trait Protocol<P: Protocols> {
 
     /// Called each second while an input is incomplete. Returns whether the client sends it too slowly.
     fn count_input_second(clients: &mut Clients<P>, slot: u32, allowance: Allowance) -> bool {
-        let spill = clients.conns.unprocessed_input_mut(slot);
-        spill.is_some_and(|spill| spill.count_second(allowance))
+        let input = clients.conns.unprocessed_input_mut(slot);
+        input.is_some_and(|input| input.count_second(allowance))
     }
 
     /// Drops [pipelined requests](InputKind::Pipelined) to make room. The client sends them again.

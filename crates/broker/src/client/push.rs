@@ -38,7 +38,7 @@ pub(crate) struct Parcel<'a, E> {
 
 impl<'a, E> Parcel<'a, E> {
     /// All messages of the run.
-    fn whole((slot, part): (u32, u32), encoding: E, run: &Run, frames: &'a Frames) -> Self {
+    fn for_whole_run((slot, part): (u32, u32), encoding: E, run: &Run, frames: &'a Frames) -> Self {
         Parcel {
             slot,
             part,
@@ -49,7 +49,7 @@ impl<'a, E> Parcel<'a, E> {
     }
 
     /// The messages from the first pick to the last one.
-    pub(crate) fn of_picks(slot: u32, encoding: E, picks: &[u32], frames: &'a Frames) -> Self {
+    pub(crate) fn for_picks(slot: u32, encoding: E, picks: &[u32], frames: &'a Frames) -> Self {
         let (first, last) = (picks[0] as usize, picks[picks.len() - 1] as usize);
         Parcel {
             slot,
@@ -75,7 +75,7 @@ impl<P: Protocols> Front<P> {
             P::encode_once(self, encoding, topic, frames);
         }
         let run = &self.feed.run;
-        let parcel = Parcel::whole((slot, part), encoding, run, frames);
+        let parcel = Parcel::for_whole_run((slot, part), encoding, run, frames);
         push(&mut self.clients, &self.subs, run, &parcel, io);
     }
 }
@@ -89,8 +89,8 @@ fn push<P: ProtocolTypes, I: Io>(
     parcel: &Parcel<'_, P::Encoding>,
     io: &mut I,
 ) {
-    if run.is_joined(parcel.encoding, parcel.messages.clone()) {
-        return send_joined(clients, subs, run, parcel, io);
+    if run.is_contiguous(parcel.encoding, parcel.messages.clone()) {
+        return send_contiguous(clients, subs, run, parcel, io);
     }
     let row = clients.conns.get_mut(parcel.slot);
     if row.link.outbox != NONE {
@@ -111,19 +111,19 @@ pub(crate) fn push_picks<P: ProtocolTypes, I: Io>(
     io: &mut I,
 ) {
     let is_all = parcel.messages.len() == picks.len();
-    if is_all && run.is_joined(parcel.encoding, parcel.messages.clone()) {
-        return send_joined(clients, subs, run, parcel, io);
+    if is_all && run.is_contiguous(parcel.encoding, parcel.messages.clone()) {
+        return send_contiguous(clients, subs, run, parcel, io);
     }
     let (mut bytes, mut ends) = (Rope::default(), Vec::new());
     for n in picks {
         run.append(parcel.encoding, *n as usize, parcel.frames, &mut bytes);
         ends.push(bytes.len());
     }
-    send_joined_picks(clients, subs, run, parcel, (&bytes, &ends, picks), io);
+    send_contiguous_picks(clients, subs, run, parcel, (&bytes, &ends, picks), io);
 }
 
 /// Sends messages that are adjacent in memory.
-fn send_joined<P: ProtocolTypes, I: Io>(
+fn send_contiguous<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
@@ -150,7 +150,7 @@ fn send_joined<P: ProtocolTypes, I: Io>(
 }
 
 /// Sends the messages `picks` of the run, which are adjacent in `bytes` with these ends.
-pub(crate) fn send_joined_picks<P: ProtocolTypes, I: Io>(
+pub(crate) fn send_contiguous_picks<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,
@@ -315,7 +315,7 @@ fn queue_messages<P: ProtocolTypes>(
             }
             return clients.fall_back(parcel.slot, parcel.part, offset);
         }
-        match run.is_joined(parcel.encoding, n..n + 1) && len < SHARED_MIN {
+        match run.is_contiguous(parcel.encoding, n..n + 1) && len < SHARED_MIN {
             true => {
                 let message = run.joined(parcel.encoding, n..n + 1, parcel.frames);
                 queue_message(clients, parcel.slot, message.as_ref());

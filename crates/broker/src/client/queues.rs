@@ -82,10 +82,10 @@ impl Queues {
         self.stalled.contains(&conn)
     }
 
-    /// Takes the next connections that wait for credit or for carriers, going round the set. Takes all of them if `all` may
+    /// Takes the next connections that wait for credit or for carriers, going round the set. With `takes_all`, takes all of them: then all may
     /// continue.
-    pub(crate) fn take_stalled(&mut self, all: bool) -> Vec<ConnId> {
-        if all {
+    pub(crate) fn take_stalled(&mut self, takes_all: bool) -> Vec<ConnId> {
+        if takes_all {
             return core::mem::take(&mut self.stalled).into_iter().collect();
         }
         let from = self.last_examined.map_or(Bound::Unbounded, Bound::Excluded);

@@ -88,14 +88,14 @@ impl<P: Protocols> Front<P> {
             self.clients.conns.charge_received();
             // A session that is evicted ends in a later turn.
             let level = self.clients.conns.level_without(sessions.evicted_bytes());
-            let end = match self.census.has_heavy() {
+            let must_end = match self.census.has_heavy() {
                 true => level >= MemoryLevel::Tight,
                 false => {
                     level == MemoryLevel::Over
                         && holds_share(&self.subs.lanes, &self.census, &self.clients.ctx)
                 }
             };
-            if !end {
+            if !must_end {
                 return self.census.forget_holders_to_end();
             }
             match self.census.take_holder_to_end() {
@@ -143,7 +143,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     let client_log_bytes = front.clients.journal_bytes();
     let conns = &mut front.clients.conns;
     let is_near = conns.level() >= MemoryLevel::Near;
-    let trims = home.as_mut().is_some_and(|home| {
+    let has_more_to_trim = home.as_mut().is_some_and(|home| {
         // Drops all losses above the limit at once, since this turn has added them.
         home.trim_losses(LOSSES_MAX, usize::MAX);
         is_near && home.trim_losses(LOSSES_NEAR, LOSSES_PER_TURN)
@@ -163,7 +163,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns.set_charge(MemoryPart::ClientLog, client_log_bytes);
     conns.set_charge(MemoryPart::Tls, io.transport_bytes());
     conns.set_charge(MemoryPart::Answers, answers);
-    trims
+    has_more_to_trim
 }
 
 /// Whether the connections and absent sessions of this shard hold enough together that ending them helps: half of the shard's part

@@ -41,25 +41,25 @@ impl Review {
     /// Records whether connections must be reviewed when the settings `next` replace `former`.
     pub fn note_change(&mut self, former: &Settings, next: &Settings) {
         let everybody = |of: &Settings| (of.access.closed, of.access.anonymous_wildcards);
-        let open = |of: &Settings| -> Vec<_> {
+        let open_rules = |of: &Settings| -> Vec<_> {
             let rules = of.rules.iter();
             rules.map(|rule| (rule.filter.clone(), rule.open)).collect()
         };
-        let same = everybody(former) == everybody(next)
+        let is_same = everybody(former) == everybody(next)
             && former.access.anonymous == next.access.anonymous
-            && open(former) == open(next)
+            && open_rules(former) == open_rules(next)
             && former.access.revoked == next.access.revoked;
-        self.due |= next.access.closed && !same;
-        let present = |of: &Settings| -> Vec<_> {
+        self.due |= next.access.closed && !is_same;
+        let presence_rules = |of: &Settings| -> Vec<_> {
             let rules = of.rules.iter();
             rules
                 .map(|rule| (rule.filter.clone(), rule.presence))
                 .collect()
         };
-        let is_other = present(former) != present(next);
-        self.members_due |= is_other;
+        let presence_differs = presence_rules(former) != presence_rules(next);
+        self.members_due |= presence_differs;
         // The review also ends watchers of topics that have no presence any more.
-        self.due |= is_other;
+        self.due |= presence_differs;
     }
 
     /// Begins a walk over the connections.

@@ -74,7 +74,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Reports to the operator's log that a client was refused for a missing right.
-    pub(crate) fn note_denied(&mut self, slot: u32, denied: Reason, name: &[u8]) {
+    pub(crate) fn report_denied(&mut self, slot: u32, denied: Reason, name: &[u8]) {
         let identity = self.conns.grants.get(slot);
         let user = identity.map(|(grants, _)| grants.user());
         let user = user.unwrap_or("an anonymous client");
@@ -133,8 +133,12 @@ impl<P: ProtocolTypes> Clients<P> {
     ///
     /// # Errors
     /// Why the credential was refused.
-    pub(crate) fn set_identity(&mut self, slot: u32, who: Option<Identity>) -> Result<(), Reason> {
-        if let Some(known) = who.map_or(Ok(None), |who| self.check_identity(who))? {
+    pub(crate) fn set_identity(
+        &mut self,
+        slot: u32,
+        identity: Option<Identity>,
+    ) -> Result<(), Reason> {
+        if let Some(known) = identity.map_or(Ok(None), |who| self.check_identity(who))? {
             self.conns.grants.set(slot, known);
         }
         Ok(())
@@ -144,8 +148,8 @@ impl<P: ProtocolTypes> Clients<P> {
     ///
     /// # Errors
     /// Why the credential is refused.
-    pub(crate) fn check_identity(&self, who: Identity) -> Identity {
-        match who? {
+    pub(crate) fn check_identity(&self, identity: Identity) -> Identity {
+        match identity? {
             Some(known) if known.until_unix_s <= self.ctx.wall_s() => Err(Reason::TokenExpired),
             // The verdict may have been given before the revocation.
             Some(known) if self.is_revoked(&known.grants) => Err(Reason::CredentialsRevoked),

@@ -51,7 +51,7 @@ pub const SERVED: u8 = 64;
 /// A limit was reached when the client connected, so its first request will be refused.
 pub const TURNED_AWAY: u8 = 128;
 
-/// The connection subscribes to several topics.
+/// The connection's subscriptions are in the list of its side row, since there are several or since they have other state.
 pub const SUBSCRIPTION_LIST: u32 = 1 << 10;
 /// The connection subscribes by filter.
 pub const FILTERS: u32 = 1 << 23;
@@ -80,8 +80,8 @@ impl StartSecond {
     }
 }
 
-/// In [`Consumer::extra`]: the connection has no side row, and the other bits are [`StartSecond`].
-const NO_EXTRA: u32 = 1 << 31;
+/// In [`Consumer::side_row_or_start`]: the connection has no side row, and the other bits are [`StartSecond`].
+const NO_SIDE_ROW: u32 = 1 << 31;
 
 /// The row of a connection: a link, and the consumer on it.
 pub struct Row {
@@ -115,13 +115,13 @@ pub struct Link {
 
 /// A client that is served on a link: its subscriptions, its rights, and the answers that it waits for.
 pub struct Consumer {
-    /// Side row: all other state that few connections need. It also stores the connection's [`StartSecond`]. Without a side row this field is
-    /// [`NO_EXTRA`] and the [`StartSecond`].
-    extra: u32,
+    /// The side row: all other state that few connections need, and the connection's [`StartSecond`]. Without a side row this field is
+    /// [`NO_SIDE_ROW`] and the [`StartSecond`].
+    side_row_or_start: u32,
     /// The topic, if there is only one.
     pub topic: u32,
     /// The place among the topic's members. In [`State::Draining`]: the number of discarded bytes.
-    pub place: u32,
+    pub member_place: u32,
     /// The options of the consumer.
     pub options: u32,
     /// The row of its protocol, if the protocol has such rows.
@@ -152,9 +152,9 @@ impl SlabRow for Row {
                 flags: 0,
             },
             consumer: Consumer {
-                extra: NONE,
+                side_row_or_start: NONE,
                 topic: next,
-                place: 0,
+                member_place: 0,
                 options: 0,
                 protocol_row: NONE,
                 client: Client::NOBODY,
@@ -177,29 +177,31 @@ impl Row {
     pub fn new(socket: SocketId, state: State, now: Now, deadline_s: u32) -> Self {
         let mut row = Row::vacant(NONE);
         (row.link.socket, row.link.deadline_s, row.link.sent_s) = (socket, deadline_s, now.s);
-        row.consumer.extra = NO_EXTRA | StartSecond::at(now).0;
+        row.consumer.side_row_or_start = NO_SIDE_ROW | StartSecond::at(now).0;
         row.consumer.state = state;
         row
     }
     /// The side row, or [`NONE`].
     #[inline]
-    pub fn extra(&self) -> u32 {
-        match self.consumer.extra & NO_EXTRA {
-            0 => self.consumer.extra,
+    pub fn side_row(&self) -> u32 {
+        match self.consumer.side_row_or_start & NO_SIDE_ROW {
+            0 => self.consumer.side_row_or_start,
             _ => NONE,
         }
     }
     /// Records the first side row, which from now on stores when the connection began.
-    pub fn begin_extra(&mut self, extra: u32) -> StartSecond {
-        StartSecond(core::mem::replace(&mut self.consumer.extra, extra) & StartSecond::BITS)
+    pub fn start_side_row(&mut self, extra: u32) -> StartSecond {
+        StartSecond(
+            core::mem::replace(&mut self.consumer.side_row_or_start, extra) & StartSecond::BITS,
+        )
     }
     /// Records that there is no side row, so the row stores when the connection began.
-    pub fn end_extra(&mut self, began: StartSecond) {
-        self.consumer.extra = NO_EXTRA | began.0;
+    pub fn end_side_row(&mut self, began: StartSecond) {
+        self.consumer.side_row_or_start = NO_SIDE_ROW | began.0;
     }
     /// When the connection began, if it has no side row.
     pub fn start_second(&self) -> StartSecond {
-        StartSecond(self.consumer.extra & StartSecond::BITS)
+        StartSecond(self.consumer.side_row_or_start & StartSecond::BITS)
     }
     /// Whether the row is in use.
     pub fn is_open(&self) -> bool {

@@ -165,7 +165,7 @@ impl Run {
 
     /// Whether these messages are adjacent in memory.
     #[inline]
-    pub(crate) fn is_joined(&self, encoding: impl Encodings, messages: Range<usize>) -> bool {
+    pub(crate) fn is_contiguous(&self, encoding: impl Encodings, messages: Range<usize>) -> bool {
         match encoding.is_frame() {
             true => self.is_adjacent || are_adjacent(&self.records()[messages]),
             false => !self.encoded[encoding.number()].is_shared(),

@@ -14,11 +14,11 @@ use crate::store::rope::{Queue, Rope};
 use crate::store::shared::OutputPart;
 use crate::store::slab::NONE;
 
-/// Sends at most `most` bytes of the outbox, because the socket accepts bytes again.
+/// Sends at most `bytes_max` bytes of the outbox, because the socket accepts bytes again.
 pub(crate) fn handle_writable<P: Protocols, I: Io>(
     front: &mut Front<P>,
     slot: u32,
-    most: usize,
+    bytes_max: usize,
     io: &mut I,
 ) {
     let clients = &mut front.clients;
@@ -26,7 +26,7 @@ pub(crate) fn handle_writable<P: Protocols, I: Io>(
     if row.link.outbox == NONE || row.link.has(HELD) {
         return;
     }
-    let (sent, waiting) = clients.conns.send_outbox(slot, most, io);
+    let (sent, waiting) = clients.conns.send_outbox(slot, bytes_max, io);
     if sent > 0 {
         clients.meter.work.steps.add_bytes(sent);
         let row = clients.conns.get_mut(slot);

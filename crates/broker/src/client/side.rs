@@ -13,7 +13,7 @@ pub(crate) struct ListedSubscription<S> {
     /// The row of the topic in the shard's table of topics.
     pub topic: u32,
     /// The connection's place among the topic's members.
-    pub place: u32,
+    pub member_place: u32,
     /// `COUNTED`, `LIVE` and `MEMBER`.
     pub flags: u8,
     /// Counts the subscriptions that have had this index of the list.
@@ -61,7 +61,7 @@ pub(crate) enum NamesBytes {
 }
 
 /// State that few connections need.
-pub(crate) struct Extra<P: ProtocolTypes> {
+pub(crate) struct SideRow<P: ProtocolTypes> {
     /// The topics, if the connection has several.
     pub list: Vec<ListedSubscription<P::SubscriptionState>>,
     /// The pages that were requested for the list and are not answered.
@@ -84,9 +84,9 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     charged_bytes: usize,
 }
 
-impl<P: ProtocolTypes> Default for Extra<P> {
+impl<P: ProtocolTypes> Default for SideRow<P> {
     fn default() -> Self {
-        Extra {
+        SideRow {
             list: Vec::new(),
             pending_pages: 0,
             share_entry_bytes: 0,
@@ -101,7 +101,7 @@ impl<P: ProtocolTypes> Default for Extra<P> {
     }
 }
 
-impl<P: ProtocolTypes> Extra<P> {
+impl<P: ProtocolTypes> SideRow<P> {
     /// The bytes of the side row and its heap, with its part of shared messages.
     pub fn weight(&self) -> usize {
         self.unshared_bytes() + self.protocol_state.shared_weight()
@@ -109,7 +109,7 @@ impl<P: ProtocolTypes> Extra<P> {
 
     /// The same bytes without large messages.
     fn unshared_bytes(&self) -> usize {
-        size_of::<Extra<P>>()
+        size_of::<SideRow<P>>()
             + self.list.capacity() * size_of::<ListedSubscription<P::SubscriptionState>>()
             + self.share_entry_bytes as usize
             + self.behind.capacity() * size_of::<BehindSubscription>()

@@ -46,7 +46,7 @@ pub(crate) enum SubscribeTarget<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct FirstPage {
     /// At most this number of messages.
-    pub most: u32,
+    pub messages_max: u32,
     /// Only the first message, for a poll.
     pub is_poll: bool,
     /// Compressed.
@@ -69,14 +69,14 @@ pub(crate) enum SubscriptionKind {
 impl FirstPage {
     /// All messages, uncompressed.
     pub(crate) const ALL: FirstPage = FirstPage {
-        most: u32::MAX,
+        messages_max: u32::MAX,
         is_poll: false,
         compress: false,
         with_retained: false,
     };
 }
 
-/// Subscribes a connection. The subscription is in the list if the connection has one ([`SUBSCRIPTION_LIST`]), else in the row. `own` is the protocol's state in the
+/// Subscribes a connection. The subscription is in the list if the connection has one ([`SUBSCRIPTION_LIST`]), else in the row. `protocol_state` is the protocol's state in the
 /// list. Returns the index in the list.
 ///
 /// # Errors
@@ -85,15 +85,20 @@ pub(crate) fn subscribe<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
-    wanted: &SubscribeRequest<'_>,
-    own: P::SubscriptionState,
+    request: &SubscribeRequest<'_>,
+    protocol_state: P::SubscriptionState,
 ) -> Result<u32, Reason> {
-    match wanted.target {
-        SubscribeTarget::Topic(name) => {
-            Ok(subscribe_to_topic(clients, subs, slot, name, wanted, own))
-        }
+    match request.target {
+        SubscribeTarget::Topic(name) => Ok(subscribe_to_topic(
+            clients,
+            subs,
+            slot,
+            name,
+            request,
+            protocol_state,
+        )),
         SubscribeTarget::Filters(filters) => {
-            subscribe_to_filters(clients, subs, slot, filters, wanted, own)
+            subscribe_to_filters(clients, subs, slot, filters, request, protocol_state)
         }
     }
 }
@@ -103,13 +108,13 @@ fn subscribe_to_topic<P: ProtocolTypes>(
     subs: &mut Subscriptions,
     slot: u32,
     name: &[u8],
-    wanted: &SubscribeRequest<'_>,
+    request: &SubscribeRequest<'_>,
     protocol_state: P::SubscriptionState,
 ) -> u32 {
-    let since = wanted.since.first().copied().unwrap_or(Since::Default);
+    let since = request.since.first().copied().unwrap_or(Since::Default);
     let (hash, _) = clients.ctx.hash_and_home_of(name);
     let topic = subs.topics.find_or_create(hash, name);
-    let place = subs.topics.add_member(topic, slot);
+    let member_place = subs.topics.add_member(topic, slot);
     let part = if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // Until a page comes, its position is the one that the client has named. Without one it has seen nothing.
         let seen = match since {
@@ -118,7 +123,7 @@ fn subscribe_to_topic<P: ProtocolTypes>(
         };
         let sub = ListedSubscription {
             topic,
-            place,
+            member_place,
             offset: seen.offset,
             epoch: seen.epoch,
             protocol_state,
@@ -127,23 +132,23 @@ fn subscribe_to_topic<P: ProtocolTypes>(
         add_to_list(&mut clients.conns, slot, sub)
     } else {
         let row = clients.conns.get_mut(slot);
-        (row.consumer.topic, row.consumer.place) = (topic, place);
+        (row.consumer.topic, row.consumer.member_place) = (topic, member_place);
         0
     };
-    let is_counted = wanted.kind != SubscriptionKind::Once;
+    let is_counted = request.kind != SubscriptionKind::Once;
     subs.topics.get_mut(topic).pending_attaches += u32::from(is_counted);
     let FirstPage {
-        most,
+        messages_max,
         is_poll,
         compress,
         with_retained,
-    } = wanted.first_page;
-    let client = match wanted.kind {
+    } = request.first_page;
+    let client = match request.kind {
         SubscriptionKind::New | SubscriptionKind::Once => clients.conns.get(slot).consumer.client,
         SubscriptionKind::Resumed => Client::NOBODY,
     };
     let ask = Attach {
-        most,
+        most: messages_max,
         poll: is_poll,
         deflate: compress,
         retained: with_retained,
@@ -162,7 +167,7 @@ fn subscribe_to_filters<P: ProtocolTypes>(
     subs: &mut Subscriptions,
     slot: u32,
     filters: &[&[u8]],
-    wanted: &SubscribeRequest<'_>,
+    request: &SubscribeRequest<'_>,
     protocol_state: P::SubscriptionState,
 ) -> Result<u32, Reason> {
     let is_listed = clients.conns.get(slot).has_option(SUBSCRIPTION_LIST);
@@ -180,7 +185,7 @@ fn subscribe_to_filters<P: ProtocolTypes>(
         false => 0,
     };
     let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (*filter, part)).collect();
-    let (since, poll) = (wanted.since, wanted.first_page.is_poll);
+    let (since, poll) = (request.since, request.first_page.is_poll);
     let joined = join_filters(clients, subs, slot, &filters, since, poll);
     if is_listed && joined.is_err() {
         free_index(&mut clients.conns, slot, part);

@@ -48,11 +48,17 @@ pub(crate) fn unsubscribe_from_all<P: ProtocolTypes>(
     let row = clients.conns.get_mut(slot);
     if row.has_option(SUBSCRIPTION_LIST) {
         row.consumer.options &= !SUBSCRIPTION_LIST;
-        let extra = clients.conns.extra(slot);
-        extra.share_entry_bytes = 0;
-        for sub in core::mem::take(&mut extra.list) {
+        let side_row = clients.conns.ensure_side_row(slot);
+        side_row.share_entry_bytes = 0;
+        for sub in core::mem::take(&mut side_row.list) {
             if sub.topic != NONE {
-                end_topic_subscription(clients, subs, slot, (sub.topic, sub.place), sub.flags);
+                end_topic_subscription(
+                    clients,
+                    subs,
+                    slot,
+                    (sub.topic, sub.member_place),
+                    sub.flags,
+                );
             }
         }
         return;
@@ -64,7 +70,7 @@ pub(crate) fn unsubscribe_from_all<P: ProtocolTypes>(
     if row.consumer.topic == NONE {
         return;
     }
-    let topic_and_place = (row.consumer.topic, row.consumer.place);
+    let topic_and_place = (row.consumer.topic, row.consumer.member_place);
     row.consumer.topic = NONE;
     let flags = core::mem::take(&mut row.consumer.flags);
     end_topic_subscription(clients, subs, slot, topic_and_place, flags);
@@ -77,7 +83,7 @@ pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part
         return row.consumer.topic;
     }
     conns
-        .extra_of(slot)
+        .side_row(slot)
         .list
         .get(part as usize)
         .map_or(NONE, |sub| sub.topic)
@@ -89,10 +95,10 @@ pub(crate) fn topics_of<P: ProtocolTypes>(
     slot: u32,
 ) -> impl Iterator<Item = u32> {
     let row = conns.get(slot);
-    let several = row.has_option(SUBSCRIPTION_LIST) && row.extra() != NONE;
-    let list = several.then(|| conns.extra_of(slot).list.iter().map(|sub| sub.topic));
-    let one = (!row.has_option(SUBSCRIPTION_LIST)).then_some(row.consumer.topic);
-    let topics = list.into_iter().flatten().chain(one);
+    let has_list = row.has_option(SUBSCRIPTION_LIST) && row.side_row() != NONE;
+    let list = has_list.then(|| conns.side_row(slot).list.iter().map(|sub| sub.topic));
+    let only_topic = (!row.has_option(SUBSCRIPTION_LIST)).then_some(row.consumer.topic);
+    let topics = list.into_iter().flatten().chain(only_topic);
     topics.filter(|topic| *topic != NONE)
 }
 
@@ -105,7 +111,7 @@ pub(crate) fn flags_of<P: ProtocolTypes>(
     if !conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         return &mut conns.get_mut(slot).consumer.flags;
     }
-    &mut conns.extra_mut(slot).list[part as usize].flags
+    &mut conns.side_row_mut(slot).list[part as usize].flags
 }
 
 /// Records the offset up to which a connection with several topics has seen one of them.
@@ -118,7 +124,7 @@ pub(crate) fn record_seen<P: ProtocolTypes>(
 ) {
     let row = conns.get(slot);
     if row.has_option(SUBSCRIPTION_LIST) {
-        let sub = &mut conns.extra_mut(slot).list[part as usize];
+        let sub = &mut conns.side_row_mut(slot).list[part as usize];
         (sub.offset, sub.epoch) = (offset, epoch);
     }
 }
@@ -127,7 +133,7 @@ pub(crate) fn record_seen<P: ProtocolTypes>(
 pub(crate) fn subscription_count<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> u32 {
     let row = conns.get(slot);
     if row.has_option(SUBSCRIPTION_LIST) {
-        conns.extra_of(slot).list.len() as u32
+        conns.side_row(slot).list.len() as u32
     } else {
         1
     }
@@ -157,10 +163,10 @@ impl<P: ProtocolTypes> Clients<P> {
             position::write(out, self.ctx.position_at(offset));
             return;
         }
-        let extra = self.conns.extra_of(slot);
-        let seen = extra.list.iter();
+        let side_row = self.conns.side_row(slot);
+        let seen = side_row.list.iter();
         let seen = seen.map(|sub| Position::new(sub.epoch, sub.offset));
-        position::write_set(out, extra.name_set_hash, seen);
+        position::write_set(out, side_row.name_set_hash, seen);
     }
 }
 

@@ -76,7 +76,7 @@ struct MemberSet {
 /// A member that was moved to another place in its set.
 pub struct MovedMember {
     /// The connection.
-    pub conn: u32,
+    pub slot: u32,
     /// Its new place.
     pub index: u32,
 }
@@ -92,7 +92,7 @@ pub struct Topics {
 
 impl Topics {
     /// Whether code has looked for a row that does not exist, since the last call.
-    pub fn was_missed(&self) -> bool {
+    pub fn take_missed(&self) -> bool {
         self.rows.take_missed() || self.sets.take_missed()
     }
 
@@ -116,43 +116,43 @@ impl Topics {
 
     /// Finds a topic, or creates its row.
     pub fn find_or_create(&mut self, hash: u32, name: &[u8]) -> u32 {
-        if let Some(id) = self.find(hash, name) {
-            return id;
+        if let Some(topic) = self.find(hash, name) {
+            return topic;
         }
         let mut row = CarrierTopic::vacant(NONE);
         row.hash = hash;
         self.names.compact(&mut self.rows);
         row.name = self.names.insert(name);
-        let id = self.rows.insert(row);
-        self.index.insert(&mut self.rows, id);
-        id
+        let topic = self.rows.insert(row);
+        self.index.insert(&mut self.rows, topic);
+        topic
     }
 
     /// The topic's row.
-    pub fn get(&self, id: u32) -> &CarrierTopic {
-        self.rows.get(id)
+    pub fn get(&self, topic: u32) -> &CarrierTopic {
+        self.rows.get(topic)
     }
 
     /// The topic's row, mutably.
-    pub fn get_mut(&mut self, id: u32) -> &mut CarrierTopic {
-        self.rows.get_mut(id)
+    pub fn get_mut(&mut self, topic: u32) -> &mut CarrierTopic {
+        self.rows.get_mut(topic)
     }
 
     /// Whether the row is still in the use with this serial.
     #[inline]
-    pub fn is_current(&self, id: u32, serial: u16) -> bool {
-        let row = self.rows.get(id);
+    pub fn is_current(&self, topic: u32, serial: u16) -> bool {
+        let row = self.rows.get(topic);
         (row.serial == serial || planted::is(Fault::OldSerial)) && row.name != Blob::NONE
     }
 
     /// The topic's name.
-    pub fn name(&self, id: u32) -> &[u8] {
-        self.names.get(self.rows.get(id).name)
+    pub fn name(&self, topic: u32) -> &[u8] {
+        self.names.get(self.rows.get(topic).name)
     }
 
     /// Adds a member. Returns the member's place.
-    pub fn add_member(&mut self, id: u32, conn: u32) -> u32 {
-        let row = self.rows.get_mut(id);
+    pub fn add_member(&mut self, topic: u32, conn: u32) -> u32 {
+        let row = self.rows.get_mut(topic);
         if row.flags & HAS_SET != 0 {
             let set = self.sets.get_mut(row.members);
             set.members.push(conn);
@@ -173,8 +173,8 @@ impl Topics {
 
     /// Removes the member at this place. Returns the member that takes the place, if any.
     #[must_use]
-    pub fn remove_member(&mut self, id: u32, index: u32) -> Option<MovedMember> {
-        let row = self.rows.get_mut(id);
+    pub fn remove_member(&mut self, topic: u32, index: u32) -> Option<MovedMember> {
+        let row = self.rows.get_mut(topic);
         if row.flags & HAS_SET == 0 {
             row.members = NONE;
             return None;
@@ -187,7 +187,7 @@ impl Topics {
         }
         set.members.swap_remove(index as usize);
         if let Some(conn) = set.members.get(index as usize) {
-            return Some(MovedMember { conn: *conn, index });
+            return Some(MovedMember { slot: *conn, index });
         }
         if set.members.is_empty() {
             self.sets.remove(row.members);
@@ -199,8 +199,8 @@ impl Topics {
 
     /// The number of places that a walk over the members visits.
     #[inline]
-    pub fn place_count(&self, id: u32) -> u32 {
-        let row = self.rows.get(id);
+    pub fn place_count(&self, topic: u32) -> u32 {
+        let row = self.rows.get(topic);
         match (row.flags & HAS_SET != 0, row.members) {
             (true, set) => self.sets.get(set).members.len() as u32,
             (false, NONE) => 0,
@@ -210,8 +210,8 @@ impl Topics {
 
     /// The member at a place. `None` if the member has left.
     #[inline]
-    pub fn member(&self, id: u32, place: u32) -> Option<u32> {
-        let row = self.rows.get(id);
+    pub fn member(&self, topic: u32, place: u32) -> Option<u32> {
+        let row = self.rows.get(topic);
         let conn = if row.flags & HAS_SET != 0 {
             self.sets.get(row.members).members[place as usize]
         } else {
@@ -222,8 +222,8 @@ impl Topics {
 
     /// The member at a place of a walk, or `NONE` if the member has left. `None` after the last place.
     #[inline]
-    pub fn member_or_gap(&self, id: u32, place: u32) -> Option<u32> {
-        let row = self.rows.get(id);
+    pub fn member_or_gap(&self, topic: u32, place: u32) -> Option<u32> {
+        let row = self.rows.get(topic);
         if row.flags & HAS_SET != 0 {
             let members = &self.sets.get(row.members).members;
             return members.get(place as usize).copied();
@@ -233,14 +233,14 @@ impl Topics {
 
     /// The only member of a topic without a set, or `NONE`. The row may be free.
     #[inline]
-    pub fn only_member(&self, id: u32) -> Option<u32> {
-        let row = self.rows.get(id);
+    pub fn only_member(&self, topic: u32) -> Option<u32> {
+        let row = self.rows.get(topic);
         (row.flags & HAS_SET == 0).then_some(row.members)
     }
 
     /// Whether most places of a walk belong to members that have left.
-    pub fn is_sparse(&self, id: u32) -> bool {
-        let row = self.rows.get(id);
+    pub fn is_sparse(&self, topic: u32) -> bool {
+        let row = self.rows.get(topic);
         if row.flags & HAS_SET == 0 {
             return false;
         }
@@ -249,8 +249,8 @@ impl Topics {
     }
 
     /// Begins a walk: a member that leaves from now on is replaced by a tombstone.
-    pub fn begin_walk(&mut self, id: u32) {
-        let row = self.rows.get(id);
+    pub fn begin_walk(&mut self, topic: u32) {
+        let row = self.rows.get(topic);
         if row.flags & HAS_SET != 0 {
             self.sets.get_mut(row.members).is_walked = true;
         }
@@ -258,8 +258,8 @@ impl Topics {
 
     /// Ends a walk: fills the places of members that have left, and calls `moved` for the members that fill them. Other members,
     /// which may be very many, keep their places.
-    pub fn end_walk(&mut self, id: u32, mut moved: impl FnMut(MovedMember)) {
-        let row = self.rows.get_mut(id);
+    pub fn end_walk(&mut self, topic: u32, mut moved: impl FnMut(MovedMember)) {
+        let row = self.rows.get_mut(topic);
         if row.flags & HAS_SET == 0 {
             return;
         }
@@ -279,7 +279,7 @@ impl Topics {
             set.members.swap_remove(index);
             if let Some(conn) = set.members.get(index).filter(|conn| **conn != NONE) {
                 moved(MovedMember {
-                    conn: *conn,
+                    slot: *conn,
                     index: index as u32,
                 });
             }
@@ -292,13 +292,13 @@ impl Topics {
     }
 
     /// Frees the row if it has no members and no unanswered attaches.
-    pub fn free_if_unused(&mut self, id: u32) {
-        let row = self.rows.get(id);
+    pub fn free_if_unused(&mut self, topic: u32) {
+        let row = self.rows.get(topic);
         if row.members != NONE || row.pending_attaches > 0 {
             return;
         }
-        self.index.remove(&mut self.rows, id);
-        let row = self.rows.remove(id);
+        self.index.remove(&mut self.rows, topic);
+        let row = self.rows.remove(topic);
         self.names.remove(row.name);
     }
 }

@@ -146,7 +146,7 @@ impl Walk {
     }
 
     /// The number of messages that end at the current place.
-    pub fn ending(&self) -> usize {
+    pub fn count_ending(&self) -> usize {
         let ends_here = |joined: &&JoinedMessages| joined.end == self.place;
         self.joined
             .iter()

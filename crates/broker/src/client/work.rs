@@ -20,7 +20,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// A new count. `home` counts the steps of the shard's home.
+    /// A new count. `home_steps` counts the steps of the shard's home.
     pub fn new(home_steps: Steps) -> Work {
         let mut work = Work {
             turn_limits: TurnLimits::default(),

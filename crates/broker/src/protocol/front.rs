@@ -18,7 +18,7 @@ pub(crate) type Clients = client::parts::Clients<AllProtocols>;
 /// The connections of a shard.
 pub(crate) type Connections = client::connections::Connections<AllProtocols>;
 /// The side row of a connection.
-pub(crate) type Extra = client::side::Extra<AllProtocols>;
+pub(crate) type Extra = client::side::SideRow<AllProtocols>;
 
 /// State that lasts only until a request is answered is stored behind a pointer, to keep this side row small: a connection with
 /// several topics always has one.

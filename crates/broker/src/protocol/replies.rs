@@ -5,7 +5,7 @@ use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::codec::SubscriptionHandler as _;
-use crate::client::delivery::{Addressee, Matched};
+use crate::client::delivery::{Addressee, FilterMessage};
 use crate::client::joining::awaits_page;
 use crate::client::list::{count_answered_page, index_if_current};
 use crate::client::protocols::protocol_of;
@@ -257,10 +257,10 @@ impl Front {
         let shared = protocol_of!(AllProtocols, state, shared_encoding(row));
         let (mut sub_index, mut flags) = (0, row.consumer.flags | COUNTED);
         if row.has_option(SUBSCRIPTION_LIST) {
-            let mut list = self.clients.conns.extra_of(slot).list.iter();
+            let mut list = self.clients.conns.side_row(slot).list.iter();
             let position = list.position(|sub| sub.topic == topic);
             sub_index = position.expect("a member has the topic in its list");
-            flags = self.clients.conns.extra_of(slot).list[sub_index].flags;
+            flags = self.clients.conns.side_row(slot).list[sub_index].flags;
         }
         let sub_index = sub_index as u32;
         let of = SubscriptionRef {
@@ -288,7 +288,7 @@ impl Front {
     pub(crate) fn deliver_live_matches<I: Io>(
         &mut self,
         slot: u32,
-        matches: (&[Addressee], &[Matched], &Frames),
+        matches: (&[Addressee], &[FilterMessage], &Frames),
         io: &mut I,
     ) {
         let state = self.clients.conns.get(slot).consumer.state;

@@ -288,7 +288,7 @@ impl Protocol<AllProtocols> for Request {
         }
         let first_record = front.feed.run.records()[0];
         if row.has_option(SUBSCRIPTION_LIST) {
-            front.clients.conns.extra_mut(slot).list[sub_index as usize].offset =
+            front.clients.conns.side_row_mut(slot).list[sub_index as usize].offset =
                 first_record.offset;
         }
         answer_poll(front, (slot, topic), (&first_record, frames), io);

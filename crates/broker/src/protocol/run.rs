@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position};
-use crate::client::delivery::Matched;
+use crate::client::delivery::FilterMessage;
 use crate::mail::Frames;
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{Clients, Context, Feed, Matching, Topics};
@@ -56,7 +56,7 @@ pub(crate) fn encode_run(
     feed: &mut Feed,
     ctx: &Context,
     encoding: Encoding,
-    messages: &[Matched],
+    messages: &[FilterMessage],
     frames: &Frames,
 ) {
     if encoding == Encoding::PlainFrame || !feed.run.encoded(encoding).is_empty() {

@@ -80,7 +80,7 @@ impl UnprocessedInput for Spill {
             | Spill::Http2(_, progress)
             | Spill::Frames(_, _, progress) => progress,
         };
-        progress.behind()
+        progress.bytes_behind()
     }
 }
 

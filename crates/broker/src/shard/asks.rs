@@ -8,7 +8,7 @@ use crore_wire::mqtt::ReasonCode;
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::budget::stats::Transport;
-use crate::client::asking::{home_context, is_past_budget, lacks_room};
+use crate::client::asking::{home_context, is_past_budget, remove_excess_messages};
 use crate::home::sessions::Claim;
 use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::lanes::WaitingAsks;
@@ -25,7 +25,7 @@ impl Shard {
     /// Carries out the asks of this shard to its own home. Must not be called during a delivery, because the delivery reads the frames (the
     /// buffer of the turn's mail) and a publish writes them.
     #[inline]
-    pub(super) fn take_own_asks(&mut self) {
+    pub(super) fn carry_out_own_asks(&mut self) {
         if let Some(asked) = self.front.subs.lanes.take_own_asks() {
             self.carry_out_or_queue_asks(self.front.clients.ctx.own_shard, asked);
         }
@@ -66,7 +66,7 @@ impl Shard {
         let mut done = 0;
         while !asked.asks.is_empty()
             && (done == 0 || self.steps() < until && !self.is_spent())
-            && !lacks_room(&mut self.home, &self.front.clients.ctx)
+            && !remove_excess_messages(&mut self.home, &self.front.clients.ctx)
         {
             prefetch_asks(
                 self.home.as_ref(),
@@ -141,7 +141,7 @@ impl Shard {
                 self.admit(from, &fact, answer)
             }
             Ask::Release { .. } => {
-                self.take_release(from, ask);
+                self.handle_release(from, ask);
                 0
             }
             Ask::SessionOpen {
@@ -172,7 +172,7 @@ impl Shard {
     }
 
     /// Carries out an ask that changes nothing logged.
-    pub(super) fn carry_out(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
+    pub(super) fn carry_out_unlogged(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
         match ask {
             ask @ (Ask::SessionOpen { .. } | Ask::SessionClose(_))
                 if self.must_record_again(&ask) =>
@@ -232,16 +232,16 @@ impl Shard {
                     true => self.sessions.name_of(session.id).map(Box::from),
                     false => None,
                 };
-                let left = LeftSession {
+                let left_session = LeftSession {
                     token,
                     has_ended: session.kept.is_none(),
                 };
                 // The end of a session with a will is recorded after the will was published.
-                let ends = left.has_ended && session.will.is_none();
+                let ends = left_session.has_ended && session.will.is_none();
                 self.close_session(*session);
                 match name {
-                    Some(name) if ends => self.record_state_or_end(&name, Some(left), 0),
-                    None if ends => self.release_tokens([left.token, 0]),
+                    Some(name) if ends => self.record_state_or_end(&name, Some(left_session), 0),
+                    None if ends => self.release_tokens([left_session.token, 0]),
                     _ => {}
                 }
             }
@@ -313,7 +313,7 @@ fn carry_out_at_home(
         } => {
             let name = name.in_bytes(bytes);
             let outcome = home.answer_topic_info(*hash, name, rules, now);
-            reply(clients, lanes, from, *answer, outcome);
+            send_outcome(clients, lanes, from, *answer, outcome);
         }
         Ask::CountQosSubscription { hash, name, on } => {
             home.count_qos_subscription(*hash, name.in_bytes(bytes), *on, now);
@@ -387,7 +387,7 @@ fn prefetch_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: 
 }
 
 /// Sends the outcome of a request to the connection or the operator that waits for it.
-pub(super) fn reply(
+pub(super) fn send_outcome(
     clients: &mut Clients,
     lanes: &mut Lanes,
     from: ShardId,

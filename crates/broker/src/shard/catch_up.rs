@@ -26,13 +26,13 @@ impl Shard {
     }
 
     /// Whether messages are left that only an interruption has kept.
-    pub(super) fn has_unneeded(&self) -> bool {
+    pub(super) fn has_unneeded_messages(&self) -> bool {
         let cluster = self.cluster.as_ref();
         cluster.is_some_and(|cluster| cluster.unneeded_from.is_some())
     }
 
     /// Removes some of the messages that only an interruption has kept. Returns whether more are left.
-    pub(super) fn drop_some_unneeded(&mut self) -> bool {
+    pub(super) fn drop_some_unneeded_messages(&mut self) -> bool {
         let Some(node) = self.node_context() else {
             return false;
         };
@@ -81,23 +81,23 @@ impl NodeContext<'_> {
             admission.interruptions.begin(now.s);
         }
         self.look_for_interruption();
-        for at in 0..self.cluster.partitions.len() {
-            let partition = self.cluster.partitions[at];
+        for partition_index in 0..self.cluster.partitions.len() {
+            let partition = self.cluster.partitions[partition_index];
             let in_flight = partition.notes_in_flight & kind_bit(&Note::Mark(0)) != 0;
             if partition.read_to == ReadTo::Unknown && !in_flight {
-                self.cluster.partitions[at].read_to = ReadTo::MarkInFlight;
-                self.write_note(at, &Note::Mark(0));
+                self.cluster.partitions[partition_index].read_to = ReadTo::MarkInFlight;
+                self.write_note(partition_index, &Note::Mark(0));
             }
         }
     }
 
-    /// Called when this home has read its mark in partition `at`.
-    pub(super) fn mark_of_interruption_applied(&mut self, at: usize) {
+    /// Called when this home has read its mark in this partition.
+    pub(super) fn mark_of_interruption_applied(&mut self, partition_index: usize) {
         let cluster = &mut *self.cluster;
-        if cluster.partitions[at].read_to != ReadTo::MarkInFlight {
+        if cluster.partitions[partition_index].read_to != ReadTo::MarkInFlight {
             return;
         }
-        cluster.partitions[at].read_to = ReadTo::End;
+        cluster.partitions[partition_index].read_to = ReadTo::End;
         if cluster
             .partitions
             .iter()

@@ -62,10 +62,10 @@ impl Shard {
         })
     }
 
-    /// Applies the note at this offset of partition `at`. Returns whether the note has an effect.
+    /// Applies the note at this offset of this partition. Returns whether the note has an effect.
     pub(super) fn apply_note(
         &mut self,
-        at: usize,
+        partition_index: usize,
         stored: &StoredHeader,
         note: &Note<'_>,
         offset: u64,
@@ -76,33 +76,35 @@ impl Shard {
             _ => 0,
         };
         home.logs
-            .note_record(at, offset, stored.header.unix_s, until);
+            .note_record(partition_index, offset, stored.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
-            Note::Release(release) => return home.apply_release(*release, at),
+            Note::Release(release) => return home.apply_release(*release, partition_index),
             Note::Group(group) => {
                 let key = (group.filter.into(), group.name.into());
-                home.apply_group_position(key, at, group.offset);
+                home.apply_group_position(key, partition_index, group.offset);
             }
-            Note::Start => self.release_sessions_at_start(at, stored.header.unix_s),
+            Note::Start => self.release_sessions_at_start(partition_index, stored.header.unix_s),
             Note::Steward(writer) => {
-                home.logs.writer_set(at).apply_as_steward(*writer);
-                self.note_steward(at);
+                home.logs
+                    .writer_set(partition_index)
+                    .apply_as_steward(*writer);
+                self.note_steward(partition_index);
             }
             Note::Heartbeat(beat) => {
                 if let Some(mut node) = self.node_context() {
-                    node.apply_heartbeat(at, stored, beat, offset);
+                    node.apply_heartbeat(partition_index, stored, beat, offset);
                 }
             }
             Note::Dead(writer) => {
-                let is_new = home.logs.writer_set(at).declare_dead(*writer);
-                if self.commits.writer(at) == *writer {
-                    self.commits.restart_as_next_writer(at);
+                let is_new = home.logs.writer_set(partition_index).declare_dead(*writer);
+                if self.commits.writer(partition_index) == *writer {
+                    self.commits.restart_as_next_writer(partition_index);
                 }
-                self.release_sessions_of(at, *writer);
-                self.note_steward(at);
+                self.release_sessions_of(partition_index, *writer);
+                self.note_steward(partition_index);
                 if is_new && let Some(mut node) = self.node_context() {
-                    node.apply_death(at, *writer);
+                    node.apply_death(partition_index, *writer);
                 }
             }
         }
@@ -119,27 +121,27 @@ impl NodeContext<'_> {
     /// Writes the notes that are due. Called once a second.
     pub(super) fn tick(&mut self) {
         let placement = self.ctx.world.placement();
-        let me = self.ctx.own_shard;
+        let own_shard = self.ctx.own_shard;
         self.write_marks_of_interruption();
-        for (at, _) in placement.of_home(me).enumerate() {
-            self.write_missing_death(at);
-            self.offer_steward(at);
-            self.write_mark_for_pages(at);
+        for (partition_index, _) in placement.of_home(own_shard).enumerate() {
+            self.write_missing_death(partition_index);
+            self.offer_steward(partition_index);
+            self.write_mark_for_pages(partition_index);
         }
         self.forget_written_deaths();
-        if placement.home_of(HEARTBEAT_PARTITION) == me {
-            let at = placement.place_at_home(HEARTBEAT_PARTITION);
-            self.announce_deaths(at);
-            self.write_heartbeat(at);
+        if placement.home_of(HEARTBEAT_PARTITION) == own_shard {
+            let partition_index = placement.place_at_home(HEARTBEAT_PARTITION);
+            self.announce_deaths(partition_index);
+            self.write_heartbeat(partition_index);
         }
     }
 
     /// Tells this node's homes which nodes are dead, according to the state of partition 0. A reaction to each death record is not enough: a
     /// node that starts from a later checkpoint does not read the record, and the nodes that have read it may have stopped before they wrote
     /// the death into the other partitions.
-    fn announce_deaths(&mut self, at: usize) {
+    fn announce_deaths(&mut self, partition_index: usize) {
         let (writer_set, announced) = (
-            self.home.logs.writer_set(at),
+            self.home.logs.writer_set(partition_index),
             &mut self.cluster.announced_deaths,
         );
         announced.retain(|writer| writer_set.is_dead(*writer));
@@ -158,7 +160,7 @@ impl NodeContext<'_> {
         }
     }
 
-    fn write_heartbeat(&mut self, at: usize) {
+    fn write_heartbeat(&mut self, partition_index: usize) {
         let world = self.ctx.world.clone();
         let node = &world.settings.node;
         let beat = Heartbeat {
@@ -166,8 +168,8 @@ impl NodeContext<'_> {
             admin_address: node.admin_address.as_bytes(),
             connections: world.admission.connections().into(),
         };
-        self.write_note(at, &Note::Heartbeat(beat));
-        let (own, now_s) = (self.commits.writer(at), self.ctx.now.s);
+        self.write_note(partition_index, &Note::Heartbeat(beat));
+        let (own, now_s) = (self.commits.writer(partition_index), self.ctx.now.s);
         let cluster = &self.cluster;
         let hears = cluster.own_beat_s > 0 && now_s - cluster.own_beat_s <= HEARTBEAT_GAP_S;
         let is_silent = |node: &&NodeState| {
@@ -175,39 +177,39 @@ impl NodeContext<'_> {
         };
         let silent = cluster.nodes.iter().find(is_silent).map(|node| node.writer);
         let silent = silent
-            .or_else(|| self.silent_since_start(at))
+            .or_else(|| self.silent_since_start(partition_index))
             .filter(|_| hears);
         if let Some(writer) = silent {
-            self.write_note(at, &Note::Dead(writer));
+            self.write_note(partition_index, &Note::Dead(writer));
         }
     }
 
     /// A writer that counts as living although this node has read none of its heartbeats since the start. The writer's node died before the
     /// checkpoint from which this node started, and the death was not recorded.
-    fn silent_since_start(&mut self, at: usize) -> Option<u64> {
+    fn silent_since_start(&mut self, partition_index: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
         let is_heard = |writer: &u64| cluster.nodes.iter().any(|it| it.writer == *writer);
-        let living = home.logs.writer_set(at).living();
-        let own = self.commits.writer(at);
+        let living = home.logs.writer_set(partition_index).living();
+        let own = self.commits.writer(partition_index);
         let mut silent_since_start = living.filter(|writer| *writer != own && !is_heard(writer));
         silent_since_start.next().filter(|_| waited)
     }
 
     /// Writes the next death that the log of this partition lacks.
-    fn write_missing_death(&mut self, at: usize) {
+    fn write_missing_death(&mut self, partition_index: usize) {
         if self.is_cut_off() {
             // The node may be reading old records, and the log may already have other nodes' death records for the same writers.
             return;
         }
-        let writer_set = self.home.logs.writer_set(at);
+        let writer_set = self.home.logs.writer_set(partition_index);
         let missing = self
             .cluster
             .deaths_to_write
             .iter()
             .find(|it| !writer_set.is_dead(**it));
         if let Some(writer) = missing.copied() {
-            self.write_note(at, &Note::Dead(writer));
+            self.write_note(partition_index, &Note::Dead(writer));
         }
     }
 
@@ -221,17 +223,20 @@ impl NodeContext<'_> {
     }
 
     /// Offers this node as steward of a partition that has no steward. As steward, writes a mark if the partition has been idle.
-    fn offer_steward(&mut self, at: usize) {
-        let own = self.commits.writer(at);
-        let (steward, now_s) = (self.home.logs.writer_set(at).steward, self.ctx.now.s);
-        let applied_s = self.cluster.partitions[at].applied_s;
+    fn offer_steward(&mut self, partition_index: usize) {
+        let own = self.commits.writer(partition_index);
+        let (steward, now_s) = (
+            self.home.logs.writer_set(partition_index).steward,
+            self.ctx.now.s,
+        );
+        let applied_s = self.cluster.partitions[partition_index].applied_s;
         match steward {
             // The node offers itself only while it reaches the log: other nodes would never notice the death of a steward that has sent no
             // heartbeat.
-            None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
+            None if !self.is_cut_off() => self.write_note(partition_index, &Note::Steward(own)),
             None => {}
             Some(steward) if steward == own && now_s - applied_s >= IDLE_S => {
-                self.write_note(at, &Note::Mark(0));
+                self.write_note(partition_index, &Note::Mark(0));
             }
             Some(_) => {}
         }
@@ -239,59 +244,60 @@ impl NodeContext<'_> {
 
     /// Writes a mark if subscriptions wait for positions that this node has not reached. All records that other nodes have read come before
     /// the mark. So when this node reads the mark, it has reached every position that exists, and the other subscriptions get a gap.
-    fn write_mark_for_pages(&mut self, at: usize) {
-        let Some(waits) = self.home.newest_future_page(at) else {
+    fn write_mark_for_pages(&mut self, partition_index: usize) {
+        let Some(waits) = self.home.newest_future_page(partition_index) else {
             return;
         };
-        let partition = &mut self.cluster.partitions[at];
+        let partition = &mut self.cluster.partitions[partition_index];
         if partition.notes_in_flight & kind_bit(&Note::Mark(0)) == 0 {
             partition.waiting_page = waits;
-            self.write_note(at, &Note::Mark(0));
+            self.write_note(partition_index, &Note::Mark(0));
         }
     }
 
     /// Writes a note, unless a note of the same kind is in flight.
-    pub(super) fn write_note(&mut self, at: usize, note: &Note<'_>) {
-        let partition = &mut self.cluster.partitions[at];
+    pub(super) fn write_note(&mut self, partition_index: usize, note: &Note<'_>) {
+        let partition = &mut self.cluster.partitions[partition_index];
         if partition.notes_in_flight & kind_bit(note) != 0 {
             return;
         }
         partition.notes_in_flight |= kind_bit(note);
-        let sequence = self.home.logs.sequence(at);
-        self.commits.push_note(at, self.ctx.now, sequence, note);
+        let sequence = self.home.logs.sequence(partition_index);
+        self.commits
+            .push_note(partition_index, self.ctx.now, sequence, note);
     }
 
     /// Writes a mark when half of the offsets between the last record and the next batch are used. Facts without a record use these offsets,
     /// and the batch of the mark provides new ones.
-    pub(super) fn renew_offsets(&mut self, at: usize) {
-        if self.home.logs.sequence(at) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
-            self.write_note(at, &Note::Mark(0));
+    pub(super) fn renew_offsets(&mut self, partition_index: usize) {
+        if self.home.logs.sequence(partition_index) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
+            self.write_note(partition_index, &Note::Mark(0));
         }
     }
 
     /// Records that a note of this process was applied.
-    pub(super) fn note_applied(&mut self, at: usize, note: &Note<'_>) {
-        let partition = &mut self.cluster.partitions[at];
+    pub(super) fn note_applied(&mut self, partition_index: usize, note: &Note<'_>) {
+        let partition = &mut self.cluster.partitions[partition_index];
         let note_applied = partition.notes_in_flight & kind_bit(note) != 0;
         partition.notes_in_flight &= !kind_bit(note);
         if note_applied && matches!(note, Note::Mark(_)) && partition.waiting_page > 0 {
             let waits = core::mem::take(&mut partition.waiting_page);
-            self.home.give_up_positions(at, waits);
+            self.home.give_up_positions(partition_index, waits);
         }
         if note_applied && matches!(note, Note::Mark(_)) {
-            self.mark_of_interruption_applied(at);
+            self.mark_of_interruption_applied(partition_index);
         }
     }
 
     fn apply_heartbeat(
         &mut self,
-        at: usize,
+        partition_index: usize,
         stored: &StoredHeader,
         beat: &Heartbeat<'_>,
         offset: u64,
     ) {
         let header = &stored.header;
-        let (now, own) = (self.ctx.now, self.commits.writer(at));
+        let (now, own) = (self.ctx.now, self.commits.writer(partition_index));
         let cluster = &mut self.cluster;
         let node = NodeState {
             writer: header.writer,
@@ -318,12 +324,12 @@ impl NodeContext<'_> {
         }
     }
 
-    /// Removes a dead writer from the living nodes, if partition `at` contains the heartbeats.
-    fn apply_death(&mut self, at: usize, writer: u64) {
+    /// Removes a dead writer from the living nodes, if this partition contains the heartbeats.
+    fn apply_death(&mut self, partition_index: usize, writer: u64) {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();
         let is_first = of_beats.home_of(HEARTBEAT_PARTITION) == self.ctx.own_shard
-            && of_beats.place_at_home(HEARTBEAT_PARTITION) == at;
+            && of_beats.place_at_home(HEARTBEAT_PARTITION) == partition_index;
         if !is_first {
             return;
         }

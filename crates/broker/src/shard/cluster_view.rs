@@ -76,8 +76,8 @@ impl ClusterView {
         })
     }
 
-    pub fn record_applied(&mut self, at: usize, now_s: u32) {
-        self.partitions[at].applied_s = now_s;
+    pub fn record_applied(&mut self, partition_index: usize, now_s: u32) {
+        self.partitions[partition_index].applied_s = now_s;
     }
 
     /// Remembers another node that has died.

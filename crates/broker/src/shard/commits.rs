@@ -16,7 +16,7 @@ use crate::base::reason::Closed;
 use crate::base::snapshot::{Damaged, FieldReader};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
-use crate::client::asking::{home_context, lacks_room};
+use crate::client::asking::{home_context, remove_excess_messages};
 use crate::commit::Committed;
 use crate::commit::batch::{self, HEADER_BYTES, Header, Record, StoredHeader};
 use crate::commit::queue::Next;
@@ -26,7 +26,7 @@ use crate::mail::session::record::SessionRecord;
 use crate::mail::{Ask, Fact, Outcome, Tell, WantedAnswer};
 use crate::protocol::front::Front;
 use crate::shard::Shard;
-use crate::shard::asks::reply;
+use crate::shard::asks::send_outcome;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
@@ -42,7 +42,7 @@ impl Shard {
         self.look_for_interruption();
         let mut any = false;
         while !self.front.clients.meter.work.is_spent() || !any {
-            if lacks_room(&mut self.home, &self.front.clients.ctx) {
+            if remove_excess_messages(&mut self.home, &self.front.clients.ctx) {
                 return true;
             }
             let home = &mut self.home;
@@ -93,7 +93,7 @@ impl Shard {
                 },
                 Request::Answered | Request::EndRecorded(_) => continue,
             };
-            reply(clients, lanes, *from, answer, Outcome::Unknown);
+            send_outcome(clients, lanes, *from, answer, Outcome::Unknown);
         }
         any
     }
@@ -117,7 +117,7 @@ impl Shard {
                 let has_effect = record.is_none_or(|record| self.note_own_record(&record));
                 let (ask, bytes) = *ask;
                 return match has_effect {
-                    true => self.carry_out(from, ask, &bytes),
+                    true => self.carry_out_unlogged(from, ask, &bytes),
                     false => self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE),
                 };
             }
@@ -157,7 +157,7 @@ impl Shard {
             });
         }
         match outcome {
-            Ok(Some(outcome)) => reply(clients, &mut subs.lanes, from, answer, outcome),
+            Ok(Some(outcome)) => send_outcome(clients, &mut subs.lanes, from, answer, outcome),
             // Cannot happen: the record was encoded here, for this request.
             _ => clients.meter.stats.closed[Closed::Broken as usize] += 1,
         }
@@ -179,7 +179,7 @@ impl Shard {
     fn apply_unrequested(&mut self, record: &Record, is_own: bool) {
         let (header, bytes) = (&record.stored.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
-        let at = placement.place_at_home(header.partition);
+        let partition_index = placement.place_at_home(header.partition);
         if (self.apply_batch_record(&record.stored, bytes, record.is_last(), None)).is_err() {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
@@ -189,7 +189,7 @@ impl Shard {
             && let Ok(Some((_, note))) = Note::decode(bytes)
             && let Some(mut node) = self.node_context()
         {
-            node.note_applied(at, &note);
+            node.note_applied(partition_index, &note);
         }
     }
 
@@ -202,14 +202,14 @@ impl Shard {
         asker: Option<Client>,
     ) -> Result<Option<Outcome>, Damaged> {
         let placement = self.front.clients.ctx.world.placement();
-        let at = placement.place_at_home(stored.header.partition);
-        let applied = self.apply_record(at, stored, record, asker);
+        let partition_index = placement.place_at_home(stored.header.partition);
+        let applied = self.apply_record(partition_index, stored, record, asker);
         if let (Some(cluster), Some(home)) = (&mut self.cluster, &mut self.home) {
             let offset = applied
                 .as_ref()
                 .map_or(stored.header.first_offset, |(offset, _)| *offset);
-            home.note_applied(at, offset, is_last);
-            cluster.record_applied(at, self.front.clients.ctx.now.s);
+            home.note_applied(partition_index, offset, is_last);
+            cluster.record_applied(partition_index, self.front.clients.ctx.now.s);
         }
         applied.map(|(_, outcome)| outcome)
     }
@@ -217,7 +217,7 @@ impl Shard {
     /// Applies a record; returns its offset, and the outcome of a fact.
     fn apply_record(
         &mut self,
-        at: usize,
+        partition_index: usize,
         stored: &StoredHeader,
         record: &[u8],
         asker: Option<Client>,
@@ -228,7 +228,7 @@ impl Shard {
         }
         if let Some((behind, note)) = Note::decode(record)? {
             let offset = header.first_offset + u64::from(behind);
-            let has_effect = self.apply_note(at, stored, &note, offset);
+            let has_effect = self.apply_note(partition_index, stored, &note, offset);
             return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
@@ -236,9 +236,11 @@ impl Shard {
         let world = &clients.ctx.world;
         if let Some((behind, session)) = SessionRecord::decode(record)? {
             let offset = header.first_offset + u64::from(behind);
-            home.logs.note_record(at, offset, header.unix_s, 0);
+            home.logs
+                .note_record(partition_index, offset, header.unix_s, 0);
             if world.replicates_sessions() {
-                let has_effect = self.apply_session_record(at, &session, stored, offset);
+                let has_effect =
+                    self.apply_session_record(partition_index, &session, stored, offset);
                 return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
             }
             if asker.is_none() && world.recovers_sessions() {
@@ -257,12 +259,13 @@ impl Shard {
         Fact::decode(record, world.seed, client, |behind, fact| {
             let (offset, name) = (header.first_offset + u64::from(behind), fact.topic().1);
             if is_void {
-                home.logs.note_record(at, offset, header.unix_s, 0);
+                home.logs
+                    .note_record(partition_index, offset, header.unix_s, 0);
                 return (offset, Some(Outcome::Unknown));
             }
             if asker.is_none() && !world.rules.is_durable(name) {
                 // The operator has changed the rules since then: topics of this rule no longer survive a crash.
-                home.logs.note_record(at, offset, 0, 0);
+                home.logs.note_record(partition_index, offset, 0, 0);
                 return (offset, None);
             }
             let own = asker.is_some() && world.is_replicated() && planted::is(Fault::OwnOffset);

@@ -4,12 +4,12 @@ use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use crate::protocol::front::Front;
 use crate::shard::control::connections::{
-    client_ids, connections_page, end_by_order, end_session, find_connection, find_session,
-    order_connections, sessions_page,
+    client_ids, connections_page, end_by_order, find_connection, find_session, order_connections,
+    schedule_session_end, sessions_page,
 };
 use crate::shard::control::hooks::carry_out_hooks;
 use crate::shard::control::topics::{
-    carry_out_interest_order, log_page, members_page, order_change, topic, topics_page,
+    carry_out_interest_order, find_topic, log_page, members_page, order_change, topics_page,
 };
 use alloc::boxed::Box;
 
@@ -33,7 +33,7 @@ impl Shard {
                 Report::Topics(topics_page(self.home.as_ref(), clients.ctx.now, &page))
             }
             Control::Topic(name) => {
-                let topic = topic(self.home.as_ref(), clients.ctx.now, &name);
+                let topic = find_topic(self.home.as_ref(), clients.ctx.now, &name);
                 Report::Topic(topic.map(Box::new))
             }
             Control::Presence(name, after, most) => {
@@ -74,7 +74,7 @@ impl Shard {
                 Report::Ended(self.record_end_by_operator(&name))
             }
             Control::EndSession(name) => {
-                Report::Ended(end_session(&mut self.sessions, clients, &name))
+                Report::Ended(schedule_session_end(&mut self.sessions, clients, &name))
             }
             Control::Disconnect(id) => Report::Ended(Ended {
                 count: u32::from(end_by_order(clients, id, io)),

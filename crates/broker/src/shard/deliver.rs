@@ -104,13 +104,13 @@ impl Front {
             .work
             .steps
             .add((visits_at_start - *budget) as usize);
-        let done = self.feed.deliveries.is_empty();
-        if !done {
+        let is_done = self.feed.deliveries.is_empty();
+        if !is_done {
             let made = self.feed.forms.take_encoded_bytes();
             self.clients.meter.work.steps.add_bytes(made);
         }
         self.feed.deliveries.has_leftovers = !self.feed.deliveries.queued.is_empty();
-        done
+        is_done
     }
 
     /// Delivers the answers among the new tells, before all other tells.
@@ -178,7 +178,7 @@ impl Front {
     ) -> bool {
         let frames = delivery.frames.clone();
         let before = self.clients.meter.stats.delivered;
-        let done = loop {
+        let is_done = loop {
             charge_encoding(&mut self.feed.forms, budget);
             let Some(key) = delivery.keys.get(delivery.cursor) else {
                 break true;
@@ -186,8 +186,8 @@ impl Front {
             if *budget == 0 || self.feed.deliveries.must_park_rest(delivery) {
                 break false;
             }
-            let crowded = self.feed.deliveries.has_flows();
-            if crowded
+            let is_crowded = self.feed.deliveries.has_flows();
+            if is_crowded
                 && let Some(topic) = Delivery::topic_of(*key)
                 && self.feed.deliveries.has(Flow::topic(delivery.home, topic))
             {
@@ -207,15 +207,15 @@ impl Front {
                 prefetch(&self.clients.conns, &self.subs.topics, next);
             }
             let topic = Delivery::topic_of(*key);
-            let share = match crowded || self.feed.deliveries.has_leftovers {
+            let share = match is_crowded || self.feed.deliveries.has_leftovers {
                 true => CROWDED_VISITS.min(*budget),
                 false => *budget,
             };
             let mut share_left = share;
-            let done = self.carry_out_next_tell(delivery, &frames, &mut share_left, io);
+            let is_done = self.carry_out_next_tell(delivery, &frames, &mut share_left, io);
             *budget -= share - share_left;
             match topic {
-                _ if done => {}
+                _ if is_done => {}
                 Some(topic) => park_topic(
                     &self.clients,
                     &self.subs.topics,
@@ -227,7 +227,7 @@ impl Front {
             }
         };
         count_written(&self.clients.meter.stats, &frames, before, io);
-        done
+        is_done
     }
 
     /// Carries out the tell at the cursor, or a run of tells. Returns false if the budget is spent first.
@@ -280,7 +280,7 @@ impl Front {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        let (mut done, cost) = (true, visits_for_bytes(self.feed.run.bytes));
+        let (mut is_done, cost) = (true, visits_for_bytes(self.feed.run.bytes));
         if self.subs.topics.place_count(topic) == 1 && !delivery.is_walking {
             match self.subs.topics.member(topic, 0) {
                 Some(conn) => self.visit_member(conn, cost, topic, frames, budget, io),
@@ -293,7 +293,7 @@ impl Front {
             }
             while let Some(conn) = self.subs.topics.member_or_gap(topic, delivery.walk_place) {
                 if *budget == 0 {
-                    done = false;
+                    is_done = false;
                     break;
                 }
                 delivery.walk_place += 1;
@@ -302,15 +302,15 @@ impl Front {
                     conn => self.visit_member(conn, cost, topic, frames, budget, io),
                 }
             }
-            if done {
+            if is_done {
                 delivery.is_walking = false;
                 end_walk(&mut self.clients.conns, &mut self.subs.topics, topic);
             }
         }
-        if done && self.subs.topics.is_current(topic, serial) {
+        if is_done && self.subs.topics.is_current(topic, serial) {
             self.subs.topics.free_if_unused(topic);
         }
-        done
+        is_done
     }
 
     /// Sends the run to a member; a write costs `cost` visits.

@@ -33,7 +33,7 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::client;
-use crate::client::delivery::{Addressee, BroadVisits, Delivery, Matched, RunProgress};
+use crate::client::delivery::{Addressee, BroadVisits, Delivery, FilterMessage, RunProgress};
 use crate::client::joining::filter_subscriptions;
 use crate::client::run::visits_for_bytes;
 use crate::client::walk::TOGETHER_BYTES;
@@ -69,7 +69,7 @@ impl Front {
         if !self.deliver_to_exact_subscribers(delivery, frames, budget, io) {
             return false;
         }
-        let messages: Vec<Matched> = (0..delivery.run.len)
+        let messages: Vec<FilterMessage> = (0..delivery.run.len)
             .map(|n| current_message(&self.subs.topics, delivery, n))
             .collect();
         let run = &mut self.feed.run;
@@ -145,7 +145,7 @@ impl Front {
         &mut self,
         home: ShardId,
         broad: &mut BroadVisits,
-        messages: &[Matched],
+        messages: &[FilterMessage],
         frames: &Frames,
         budget: &mut u32,
         io: &mut I,
@@ -199,7 +199,7 @@ impl Front {
 
 /// Message `n` of the run. The home identifies the message's topic by a row of this shard's table of topics. If another topic now uses that
 /// row, the message's topic has no exact subscriber at this shard any more, and the row of the result is `NONE`.
-fn current_message(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
+fn current_message(topics: &Topics, delivery: &Delivery, n: usize) -> FilterMessage {
     let mut message = delivery.filter_message(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
         && topic != NONE
@@ -347,7 +347,7 @@ fn prefetch_due(conns: &Connections, due: &[Addressee]) {
     let mut sides = [(NONE, NONE); PREFETCH_ROWS];
     for (side, due) in sides.iter_mut().zip(due) {
         if let Some(row) = conns.try_get(due.slot) {
-            *side = (row.extra(), row.consumer.protocol_row);
+            *side = (row.side_row(), row.consumer.protocol_row);
         }
     }
     let mut subs = [(NONE, NONE); PREFETCH_ROWS];
@@ -360,7 +360,7 @@ fn prefetch_due(conns: &Connections, due: &[Addressee]) {
     let mut read = 0;
     for (((extra, part), (_, mqtt)), due) in subs.into_iter().zip(sides).zip(due) {
         if extra != NONE {
-            let list = &conns.extra_of(due.slot).list;
+            let list = &conns.side_row(due.slot).list;
             read ^= list.get(part as usize).map_or(0, |sub| sub.epoch);
         }
         if mqtt != NONE {

@@ -24,13 +24,13 @@ impl Shard {
         self.front.clients.ctx.is_draining = true;
         let drain = &self.front.clients.ctx.world.settings.drain;
         let until_s = now.s.saturating_add(drain.deadline_s);
-        let me = self.front.clients.ctx.own_shard;
+        let own_shard = self.front.clients.ctx.own_shard;
         self.drain_progress
-            .get_or_insert(DrainProgress::new(drain.rate_per_s, me, until_s));
+            .get_or_insert(DrainProgress::new(drain.rate_per_s, own_shard, until_s));
     }
 
-    /// Whether the shard is drained.
-    pub fn drains(&self) -> bool {
+    /// Whether the drain has begun.
+    pub fn is_draining(&self) -> bool {
         self.front.clients.ctx.is_draining
     }
 
@@ -52,30 +52,30 @@ impl Shard {
     }
 
     /// Milliseconds to the next tick of the drain; `None` without a drain, or without connections.
-    pub(crate) fn drain_in_ms(&self) -> Option<u32> {
-        let waits = self.drain_progress.is_some() && self.front.clients.conns.len() > 0;
-        waits.then_some(1000 / TICKS_PER_S)
+    pub(crate) fn ms_until_drain_tick(&self) -> Option<u32> {
+        let is_moving = self.drain_progress.is_some() && self.front.clients.conns.len() > 0;
+        is_moving.then_some(1000 / TICKS_PER_S)
     }
 }
 
 /// Asks the clients that are due in this tick to reconnect.
 pub(super) fn move_due_clients<I: Io>(
-    draining: &mut Option<DrainProgress>,
+    drain_progress: &mut Option<DrainProgress>,
     front: &mut Front,
     io: &mut I,
 ) {
-    let Some(draining) = draining else {
+    let Some(draining) = drain_progress else {
         return;
     };
     let end = front.clients.conns.end();
-    let over = draining.is_over(front.clients.ctx.now.s);
+    let is_over = draining.is_over(front.clients.ctx.now.s);
     let mut due = draining.tick(front.clients.ctx.world.shards);
     let rows = draining.rows(end);
     let mut slot = rows.start;
-    while slot < rows.end && (over || due > 0) {
+    while slot < rows.end && (is_over || due > 0) {
         if !front.clients.conns.get(slot).is_open() {
             // Nothing to do: the row is free.
-        } else if over {
+        } else if is_over {
             front.clients.scratch.set_close_reason(Closed::Operator);
             front.clients.drop_connection(slot, CloseMode::Now);
         } else if !front.clients.conns.get(slot).link.has(CLOSING) {

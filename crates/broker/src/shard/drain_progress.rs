@@ -24,12 +24,12 @@ pub(crate) struct DrainProgress {
 }
 
 impl DrainProgress {
-    /// The drain of shard `me` until this second. The rate is the total of all shards.
-    pub fn new(rate_per_s: u32, me: ShardId, until_s: u32) -> DrainProgress {
+    /// The drain of shard `own_shard` until this second. The rate is the total of all shards.
+    pub fn new(rate_per_s: u32, own_shard: ShardId, until_s: u32) -> DrainProgress {
         DrainProgress {
             rate_per_s: u64::from(rate_per_s),
             // Each shard starts with another fraction, so that not all shards move clients in the same tick.
-            tokens: u64::from(me) * u64::from(TICKS_PER_S),
+            tokens: u64::from(own_shard) * u64::from(TICKS_PER_S),
             cursor: 0,
             until_s,
         }

@@ -17,18 +17,18 @@ use crate::mail::message::Publish;
 use crate::mail::{Ask, Fact, Outcome, Span, WantedAnswer};
 use crate::protocol::front::{Context, Front};
 use crate::shard::Shard;
-use crate::shard::asks::reply;
+use crate::shard::asks::send_outcome;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
     /// Carries out an ask that changes nothing logged, after the earlier requests that it must not overtake.
     pub(super) fn enqueue_ask(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
-        let place = match self.commits.is_empty() {
+        let scope = match self.commits.is_empty() {
             true => None,
             false => scope_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes),
         };
-        let Some(place) = place.filter(|place| !self.commits.can_take_effect(*place)) else {
-            return self.carry_out(from, ask, bytes);
+        let Some(place) = scope.filter(|place| !self.commits.can_take_effect(*place)) else {
+            return self.carry_out_unlogged(from, ask, bytes);
         };
         let mut own_bytes = Vec::new();
         if let Some(text) = ask.text_mut() {
@@ -49,18 +49,21 @@ impl Shard {
     pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: WantedAnswer) -> usize {
         let (ctx, name) = (&self.front.clients.ctx, fact.topic().1);
         let appends = ctx.world.appends();
-        let (at, is_logged) = match appends {
-            true => (place_of_name(ctx, name), ctx.world.rules.is_durable(name)),
+        let (partition_index, is_logged) = match appends {
+            true => (
+                partition_index_of_name(ctx, name),
+                ctx.world.rules.is_durable(name),
+            ),
             false => (0, true),
         };
         if !is_logged && let Some(mut node) = self.node_context() {
-            node.renew_offsets(at);
+            node.renew_offsets(partition_index);
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let is_outdated = is_outdated(&self.front);
         let Front { clients, subs, .. } = &mut self.front;
         let mut context = home_context(subs, &clients.ctx);
-        let (now, sequence) = (context.now, home.logs.sequence(at));
+        let (now, sequence) = (context.now, home.logs.sequence(partition_index));
         let is_of_session = match fact {
             Fact::Publish(message) => message
                 .dedup
@@ -71,7 +74,11 @@ impl Shard {
             // Another node may have taken the session long ago, as for a release.
             _ if is_of_session && is_outdated => Err(Outcome::Unknown),
             true if !appends => Err(home.apply_now(fact, &mut context)),
-            false if self.commits.can_unlogged_take_effect(at, sequence) => {
+            false
+                if self
+                    .commits
+                    .can_unlogged_take_effect(partition_index, sequence) =>
+            {
                 Err(match home.admit(fact, &context) {
                     Ok(_) => home.apply(fact, None, &mut context),
                     Err(outcome) => outcome,
@@ -82,13 +89,13 @@ impl Shard {
         let reserved = match admitted {
             Ok(reserved) => reserved,
             Err(outcome) => {
-                reply(clients, &mut subs.lanes, from, answer, outcome);
+                send_outcome(clients, &mut subs.lanes, from, answer, outcome);
                 return 0;
             }
         };
         let (weight, once) = match fact {
             Fact::Publish(message) => {
-                let weight = context.lanes.weight(1, bytes_of(message));
+                let weight = context.lanes.weight(1, message_bytes(message));
                 (weight, message.headers.qos > 1 || is_of_session)
             }
             Fact::Topic { .. } => (0, false),
@@ -112,8 +119,12 @@ impl Shard {
         };
         let encode = |out: &mut Vec<u8>, offset_delta| fact.encode(out, offset_delta);
         let len = match unlogged_bytes {
-            Some(len) => self.commits.push_unlogged(at, waiting, len, now, sequence),
-            None => self.commits.push_write(at, waiting, now, sequence, encode),
+            Some(len) => self
+                .commits
+                .push_unlogged(partition_index, waiting, len, now, sequence),
+            None => self
+                .commits
+                .push_write(partition_index, waiting, now, sequence, encode),
         };
         clients.meter.work.steps.add_bytes(len);
         weight
@@ -126,19 +137,19 @@ pub(super) fn is_outdated(front: &Front) -> bool {
     ctx.world.is_replicated() && (ctx.is_cut_off() || age_s >= u64::from(CUT_OFF_S))
 }
 
-fn place(ctx: &Context, partition: PartitionId) -> usize {
+fn partition_index(ctx: &Context, partition: PartitionId) -> usize {
     ctx.world.placement().place_at_home(partition)
 }
 
-fn place_of_name(ctx: &Context, name: &[u8]) -> usize {
-    place(ctx, ctx.partition_of(name))
+fn partition_index_of_name(ctx: &Context, name: &[u8]) -> usize {
+    partition_index(ctx, ctx.partition_of(name))
 }
 
 /// The queue for a subscription to a topic or a filter.
 fn scope_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
     match topic::has_wildcard(filter) {
         true => Scope::All,
-        false => Scope::Partition(place_of_name(ctx, filter)),
+        false => Scope::Partition(partition_index_of_name(ctx, filter)),
     }
 }
 
@@ -163,11 +174,13 @@ fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> 
             scope_of_filter(ctx, filter)
         }
         Ask::Attach(_, name) | Ask::Topic { name, .. } => {
-            Scope::Partition(place_of_name(ctx, name.in_bytes(bytes)))
+            Scope::Partition(partition_index_of_name(ctx, name.in_bytes(bytes)))
         }
         Ask::AttachFilters(attach, ..) => {
             let one = attach.partition;
-            one.map_or(Scope::All, |one| Scope::Partition(place(ctx, one)))
+            one.map_or(Scope::All, |one| {
+                Scope::Partition(partition_index(ctx, one))
+            })
         }
         Ask::LeaveFilter(_) => Scope::All,
         Ask::Fence(_) if !planted::is(Fault::EarlyFence) => Scope::All,
@@ -176,7 +189,7 @@ fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> 
 }
 
 /// Bytes of a message in a mail.
-fn bytes_of(message: &Publish<'_>) -> usize {
+fn message_bytes(message: &Publish<'_>) -> usize {
     let dedup = message.dedup.map_or(0, |dedup| dedup.key.len());
     let fields = message.headers.fields().into_iter();
     let fields = fields.map(|field| field.len()).sum::<usize>();

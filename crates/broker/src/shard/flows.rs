@@ -101,7 +101,7 @@ impl Front {
                 Some(conn) => self.visit_member(conn, cost, topic, &walk.frames, budget, io),
             }
             walk.advance(self.subs.topics.place_count(topic));
-            let ending = walk.ending();
+            let ending = walk.count_ending();
             if ending > 0 {
                 self.count_walked(walk, &mut before, io);
                 walk.end(ending);

@@ -37,7 +37,7 @@ pub struct Restored {
     shard: ShardId,
     now: Now,
     /// Whether to restore local state (sessions, groups, and filters that keep messages).
-    local_state: bool,
+    restores_local_state: bool,
     /// Whether logs keep the epoch (the number of a start on the log) of the snapshot, so that positions of clients from before the
     /// restart stay valid.
     keeps_epoch: bool,
@@ -46,7 +46,7 @@ pub struct Restored {
     /// The snapshot being read.
     reader: Option<SnapshotReader>,
     /// Topics whose newest messages were removed on purpose. The absence of these messages is not a loss.
-    newest_removed: Vec<u32>,
+    topics_without_newest: Vec<u32>,
 }
 
 /// The progress of reading a snapshot.
@@ -55,9 +55,9 @@ pub(crate) struct SnapshotReader {
     /// The snapshot's age in seconds.
     age_s: u32,
     /// The number of topic rows in the snapshot.
-    rows: u32,
+    row_count: u32,
     /// For each topic, its row in the snapshot and its row in this home; `NONE` if another home now has the topic. Ordered by the row
-    /// in the snapshot. No memory is reserved for `rows` topics, since that number may be damaged and too large.
+    /// in the snapshot. No memory is reserved for `row_count` topics, since that number may be damaged and too large.
     topics: Vec<(u32, u32)>,
     /// The partition of the sessions that are read next.
     partition: PartitionId,
@@ -73,12 +73,12 @@ impl Restored {
         Restored {
             shard,
             now,
-            local_state: true,
+            restores_local_state: true,
             keeps_epoch: true,
             home: Box::new(Home::for_world(&world, shard)),
             sessions: SessionsAtHome::new(world.placement(), shard, world.replicates_sessions()),
             reader: None,
-            newest_removed: Vec::new(),
+            topics_without_newest: Vec::new(),
             world,
         }
     }
@@ -90,7 +90,7 @@ impl Restored {
     /// sessions need, so all messages are kept.
     #[must_use]
     pub fn without_local_state(mut self) -> Restored {
-        self.local_state = false;
+        self.restores_local_state = false;
         if self.world.recovers_sessions() {
             self.home
                 .count_qos_subscription(0, ALL_TOPICS, true, self.now);
@@ -131,7 +131,7 @@ impl Restored {
         }
         self.reader = Some(SnapshotReader {
             origin: Origin {
-                local: self.local_state,
+                local: self.restores_local_state,
                 epoch: match self.keeps_epoch {
                     true => head.epoch,
                     false => world.epoch,
@@ -139,7 +139,7 @@ impl Restored {
                 ..head.origin()
             },
             age_s: self.now.unix_s.saturating_sub(head.unix_s),
-            rows: 0,
+            row_count: 0,
             topics: Vec::new(),
             partition: 0,
             records: 0,
@@ -184,18 +184,18 @@ impl Restored {
         }
         match kind {
             kind::HOME => {
-                reader.rows = home.logs.restore_home(from, origin)?;
+                reader.row_count = home.logs.restore_home(from, origin)?;
                 Ok(())
             }
             kind::TOPIC => {
                 let (row, id, is_newest_removed) =
                     home.restore_topic(from, origin, &world.rules)?;
-                if row >= reader.rows || topics.last().is_some_and(|(last, _)| *last >= row) {
+                if row >= reader.row_count || topics.last().is_some_and(|(last, _)| *last >= row) {
                     return Err(NO_TOPIC);
                 }
                 topics.push((row, id));
                 if is_newest_removed {
-                    self.newest_removed.push(id);
+                    self.topics_without_newest.push(id);
                 }
                 Ok(())
             }
@@ -253,8 +253,8 @@ impl Restored {
         self.end_snapshot()?;
         self.sessions.free_empty_rows();
         self.home
-            .finish_restore(&self.newest_removed, &self.world.rules, self.now);
-        self.newest_removed = Vec::new();
+            .finish_restore(&self.topics_without_newest, &self.world.rules, self.now);
+        self.topics_without_newest = Vec::new();
         Ok(self)
     }
 }
@@ -270,12 +270,14 @@ impl Shard {
         }
     }
 
-    /// In the log of partition `at`, another process began in this second. The connections of the process before held their sessions until then. While
-    /// a process serves, its connections hold the sessions, and no such record comes.
-    pub(super) fn release_sessions_at_start(&mut self, at: usize, unix_s: u32) {
+    /// Applies a record of this partition that says: another process began in this second. The connections of the process before held their sessions
+    /// until then. Such a record is read only while a process starts.
+    pub(super) fn release_sessions_at_start(&mut self, partition_index: usize, unix_s: u32) {
         let ctx = &self.front.clients.ctx;
         let (world, now) = (ctx.world.clone(), Now { unix_s, ..ctx.now });
-        let invalid = self.sessions.release_held_of_partition(at, &world, now);
+        let invalid = self
+            .sessions
+            .release_held_of_partition(partition_index, &world, now);
         self.front.clients.meter.stats.closed[Closed::Broken as usize] += u64::from(invalid);
     }
 
@@ -326,7 +328,7 @@ impl Shard {
             }
             None => self.sessions.release_held(now),
         }
-        let me = self.front.clients.ctx.own_shard;
+        let own_shard = self.front.clients.ctx.own_shard;
         let Some(home) = &mut self.home else { return };
         if !world.replicates_sessions() {
             let unreleased = &mut home.retries.unreleased;
@@ -335,7 +337,7 @@ impl Shard {
         for text in &needs.filters {
             let shared = split_shared(text);
             let filter = shared.map_or(&**text, |(_, filter)| filter);
-            if !topic::has_wildcard(filter) && world.placement().home_of_name(filter) != me {
+            if !topic::has_wildcard(filter) && world.placement().home_of_name(filter) != own_shard {
                 continue;
             }
             match shared {

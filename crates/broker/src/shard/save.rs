@@ -19,7 +19,7 @@ impl Shard {
             self.front.clients.ctx.now,
         );
         let home = self.home.as_mut();
-        let home = home.expect("only homes have something");
+        let home = home.expect("only homes have snapshots");
         let saving = self.snapshot_writer.get_or_insert_with(|| {
             let session_bytes = self.sessions.saved_bytes();
             home.shrink_for_snapshot(bytes_max.saturating_sub(session_bytes), rules, now);

@@ -44,20 +44,20 @@ impl Shard {
         }
         self.end_if_spare_is_spent(from, &ask);
         note_what_is_recorded(&mut self.sessions, &mut ask, self.front.clients.ctx.now);
-        let Some((name, record)) = record_of(&self.sessions, &ask) else {
-            return self.carry_out(from, ask, &[]);
+        let Some((name, record)) = record_for(&self.sessions, &ask) else {
+            return self.carry_out_unlogged(from, ask, &[]);
         };
         let ctx = &self.front.clients.ctx;
-        let (at, now) = (place_of(ctx, &name), ctx.now);
-        let scope = Scope::Partition(at);
+        let (partition_index, now) = (partition_index_of(ctx, &name), ctx.now);
+        let scope = Scope::Partition(partition_index);
         if record.is_none() && self.commits.can_take_effect(scope) {
-            return self.carry_out(from, ask, &[]);
+            return self.carry_out_unlogged(from, ask, &[]);
         }
         let owner = owner_of(&ask);
         let waiting = PendingRequest::of_ask(from, ask);
         match record {
             Some(record) => {
-                let bytes = self.write_session_record(at, waiting, &record);
+                let bytes = self.write_session_record(partition_index, waiting, &record);
                 let admission = &self.front.clients.ctx.world.admission;
                 admission.add_written_session(owner, bytes);
             }
@@ -154,7 +154,7 @@ impl Shard {
 
     /// Handles the release of QoS 2 messages: writes a record to each log that has one of the messages, and answers when the records are
     /// committed. A home that does not know the message answers at once.
-    pub(super) fn take_release(&mut self, from: ShardId, ask: Ask) {
+    pub(super) fn handle_release(&mut self, from: ShardId, ask: Ask) {
         let Ask::Release { key, claim, at, to } = ask else {
             return;
         };
@@ -184,9 +184,9 @@ impl Shard {
             ([], Some(to)) => self.front.subs.lanes.tell(from, Tell::Released(to, false)),
             ([at], _) => write(self, *at, PendingRequest::of_ask(from, ask)),
             _ => {
-                let me = self.front.clients.ctx.own_shard;
+                let own_shard = self.front.clients.ctx.own_shard;
                 for at in places {
-                    write(self, at, PendingRequest::new(me, Request::Answered));
+                    write(self, at, PendingRequest::new(own_shard, Request::Answered));
                 }
                 let (bytes, now) = (size_of::<Ask>(), self.front.clients.ctx.now);
                 let waiting = PendingRequest::of_ask(from, ask);
@@ -232,7 +232,7 @@ impl Shard {
         };
         let waiting = PendingRequest::new(ctx.own_shard, Request::EndRecorded(tokens));
         let record = change.encode(name, None);
-        self.write_session_record(place_of(ctx, name), waiting, &record);
+        self.write_session_record(partition_index_of(ctx, name), waiting, &record);
     }
 
     /// Tells the homes to forget the messages of these sessions and wills.
@@ -272,11 +272,11 @@ impl Shard {
         }
     }
 
-    /// Records in partition `at` that this process has begun, if the log must have that and does not.
-    fn record_start(&mut self, at: usize) {
-        if self.sessions.take_unrecorded_start(at) {
+    /// Records in this partition that this process has begun, if the log must have that and does not.
+    fn record_start(&mut self, partition_index: usize) {
+        if self.sessions.take_unrecorded_start(partition_index) {
             let waiting = PendingRequest::new(self.front.clients.ctx.own_shard, Request::Answered);
-            self.write_record(at, waiting, |out, offset_delta| {
+            self.write_record(partition_index, waiting, |out, offset_delta| {
                 Note::Start.encode(out, offset_delta);
             });
         }
@@ -285,20 +285,20 @@ impl Shard {
     /// Writes a record of a session. Returns the bytes of the record.
     pub(super) fn write_session_record(
         &mut self,
-        at: usize,
+        partition_index: usize,
         waiting: PendingRequest,
         record: &EncodedRecord,
     ) -> usize {
         // A claim of this process must be behind the record of its start.
-        self.record_start(at);
-        self.write_record(at, waiting, |out, offset_delta| {
+        self.record_start(partition_index);
+        self.write_record(partition_index, waiting, |out, offset_delta| {
             record.write(out, offset_delta);
         })
     }
 
     fn write_record(
         &mut self,
-        at: usize,
+        partition_index: usize,
         waiting: PendingRequest,
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
@@ -308,17 +308,17 @@ impl Shard {
             .as_ref()
             .expect(ONLY_HOMES_ARE_ASKED)
             .logs
-            .sequence(at);
-        let len = self
-            .commits
-            .push_write(at, waiting, clients.ctx.now, sequence, encode);
+            .sequence(partition_index);
+        let len =
+            self.commits
+                .push_write(partition_index, waiting, clients.ctx.now, sequence, encode);
         clients.meter.work.steps.add_bytes(len);
         len
     }
 }
 
 /// The index of the session's partition at this home.
-fn place_of(ctx: &Context, name: &[u8]) -> usize {
+fn partition_index_of(ctx: &Context, name: &[u8]) -> usize {
     ctx.world.placement().place_at_home(ctx.partition_of(name))
 }
 
@@ -393,7 +393,7 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now)
 
 /// The name of a request's session, and the record that the request needs. The record is `None` if the request changes nothing that is
 /// logged. The result is `None` if the request does not concern a session, or if its connection no longer holds the session.
-fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<EncodedRecord>)> {
+fn record_for(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<EncodedRecord>)> {
     let empty;
     let (name, change) = match ask {
         Ask::SessionOpen {

@@ -194,10 +194,10 @@ impl Shard {
         lanes.tell(from, Tell::Session(to, Box::new(given)));
     }
 
-    /// Applies the record of a session at this offset of partition `at`. Returns whether the record has an effect.
+    /// Applies the record of a session at this offset of this partition. Returns whether the record has an effect.
     pub(super) fn apply_session_record(
         &mut self,
-        at: usize,
+        partition_index: usize,
         record: &SessionRecord<'_>,
         stored: &StoredHeader,
         offset: u64,
@@ -211,7 +211,7 @@ impl Shard {
         let place = LogPlace {
             offset,
             writer: stored.header.writer,
-            now: self.time_of_log(at),
+            now: self.time_of_log(partition_index),
         };
         let (of_death, after) = self.sessions.apply(record, &world, place);
         if after.is_takeover && self.counts_needs() {
@@ -230,18 +230,20 @@ impl Shard {
         !is_void
     }
 
-    /// Releases the sessions of partition `at` that a dead node's connections held.
-    pub(super) fn release_sessions_of(&mut self, at: usize, writer: u64) {
-        let now = self.time_of_log(at);
+    /// Releases the sessions of this partition that a dead node's connections held.
+    pub(super) fn release_sessions_of(&mut self, partition_index: usize, writer: u64) {
+        let now = self.time_of_log(partition_index);
         let at_once = !self.counts_needs();
-        self.sessions.release_writer(at, writer, now, at_once);
+        self.sessions
+            .release_writer(partition_index, writer, now, at_once);
     }
 
-    /// Notes whether this node is the steward of partition `at`.
-    pub(super) fn note_steward(&mut self, at: usize) {
+    /// Notes whether this node is the steward of this partition.
+    pub(super) fn note_steward(&mut self, partition_index: usize) {
         let Some(home) = &mut self.home else { return };
-        let is_steward = home.logs.writer_set(at).steward == Some(self.commits.writer(at));
-        self.sessions.set_steward(at, is_steward);
+        let is_steward = home.logs.writer_set(partition_index).steward
+            == Some(self.commits.writer(partition_index));
+        self.sessions.set_steward(partition_index, is_steward);
     }
 
     /// Whether this node serves clients. While it reads the log at the start, it does not count the needs of sessions: it counts them at the end.
@@ -337,12 +339,12 @@ impl Shard {
         Ended { count, next: None }
     }
 
-    /// The time of the log of partition `at`, by which all nodes count.
-    fn time_of_log(&self, at: usize) -> Now {
+    /// The time of the log of this partition, by which all nodes count.
+    fn time_of_log(&self, partition_index: usize) -> Now {
         let now = self.front.clients.ctx.now;
         let home = self.home.as_ref();
         Now {
-            unix_s: home.map_or(now.unix_s, |home| home.logs.time_s(at)),
+            unix_s: home.map_or(now.unix_s, |home| home.logs.time_s(partition_index)),
             ..now
         }
     }

@@ -89,11 +89,11 @@ impl Shard {
     pub(crate) fn close_session(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         let name = Box::from(sessions.name_of(session.id).unwrap_or_default());
-        let left = LeftSession {
+        let left_session = LeftSession {
             token: session.token,
             has_ended: session.kept.is_none(),
         };
-        let recorded = session.is_recorded.then_some(left);
+        let recorded = session.is_recorded.then_some(left_session);
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
         let closing = sessions.close(session, admission, clients.ctx.now);
@@ -235,27 +235,27 @@ pub(super) fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, rea
     lanes.tell(shard, Tell::Session(to, given));
 }
 
-/// Handles the next session of partition `at` that is due. Returns the will to publish, and whether the session has ended.
+/// Handles the next session of this partition that is due. Returns the will to publish, and whether the session has ended.
 fn end_due_session(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     sessions: &mut SessionsAtHome,
-    at: usize,
+    partition_index: usize,
 ) -> (Option<Box<Will>>, LeftSession) {
     let before = sessions.len();
     let admission = &clients.ctx.world.admission;
-    let Some((will, ended)) = sessions.take_due(at, admission, clients.ctx.now) else {
+    let Some((will, ended)) = sessions.take_due(partition_index, admission, clients.ctx.now) else {
         let (token, has_ended) = (0, false);
         return (None, LeftSession { token, has_ended });
     };
-    let left = LeftSession {
+    let left_session = LeftSession {
         token: ended.as_ref().map_or(0, |it| token_of(&it.state.bytes)),
         has_ended: ended.is_some(),
     };
     count_sessions(clients, sessions, before);
     clients.meter.stats.sessions_expired += u64::from(ended.is_some());
     session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
-    (will, left)
+    (will, left_session)
 }
 
 /// Publishes a will; `to` gets the outcome. The home of the topic recognises a repeated will by its token, and publishes it only once.

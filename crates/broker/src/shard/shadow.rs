@@ -113,7 +113,7 @@ impl Shadow {
     }
 
     /// The order that asks the serving home about the next topics, at most `limit` of them; `None` after the last topic.
-    pub fn ask(&mut self, limit: usize) -> Option<Control> {
+    pub fn next_floors_order(&mut self, limit: usize) -> Option<Control> {
         let asked = self.next_topic_row;
         let home = self.home();
         let (found, next) = home.topics.topics_from(asked, limit);

@@ -39,7 +39,7 @@ impl Sweep {
         core::mem::replace(&mut self.start_s, now_s) != now_s
     }
 
-    /// The next rows, at most `most`, of a table that ends at `end`.
+    /// The next rows, at most `rows_max`, of a table that ends at `end`.
     pub fn rows(&self, most: u32, end: u32) -> Range<u32> {
         self.next_row..end.min(self.next_row + most)
     }
@@ -48,12 +48,12 @@ impl Sweep {
         self.counts[0][transport as usize] += 1;
     }
 
-    /// Continues with row `until`, of a table that ends at `end`.
-    pub fn advance(&mut self, until: u32, end: u32) {
-        if until == end {
+    /// Continues with row `next_row`, of a table that ends at `end`.
+    pub fn advance(&mut self, next_row: u32, end: u32) {
+        if next_row == end {
             self.counts = [ConnectionCounts::default(), self.counts[0]];
         }
-        self.next_row = if until == end { 0 } else { until };
+        self.next_row = if next_row == end { 0 } else { next_row };
     }
 
     /// Connections by transport, as of the last complete sweep.

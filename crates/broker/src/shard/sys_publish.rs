@@ -83,6 +83,6 @@ fn publish_sys(clients: &Clients, lanes: &mut Lanes, hash: u32, name: &str, text
         dedup: None,
         client: Client::NOBODY,
     };
-    let me = clients.ctx.own_shard;
-    lanes.push_publish(&clients.meter.work, me, &message, WantedAnswer::None);
+    let own_shard = clients.ctx.own_shard;
+    lanes.push_publish(&clients.meter.work, own_shard, &message, WantedAnswer::None);
 }

@@ -28,7 +28,7 @@ const TICKS_MAX: u32 = 500;
 
 impl Shard {
     /// Milliseconds to the next tick of the present sweep or drain; `None` if the next tick is due at the beginning of the next second.
-    pub fn tick_in_ms(&self) -> Option<u32> {
+    pub fn ms_until_tick(&self) -> Option<u32> {
         if self.is_stopped {
             return None;
         }
@@ -41,7 +41,7 @@ impl Shard {
             ticks
         };
         let sweeps_ms = self.sweep.is_under_way().then_some(SWEEP_MS / ticks);
-        match self.drain_in_ms() {
+        match self.ms_until_drain_tick() {
             Some(ms) => Some(sweeps_ms.map_or(ms, |sweeps_ms| ms.min(sweeps_ms))),
             None => sweeps_ms,
         }
@@ -95,8 +95,9 @@ impl Shard {
             self.sweep.count(row.transport());
             let clients = &self.front.clients;
             let changed = self.review.is_running();
-            let lost = watches_identities.then(|| clients.lost_credential(slot, changed));
-            let lost = (lost.flatten(), changed);
+            let lost_credential =
+                watches_identities.then(|| clients.lost_credential(slot, changed));
+            let lost = (lost_credential.flatten(), changed);
             let ends = review(&mut self.front, slot, lost, io)
                 || is_cut_off && cut_off(&mut self.front.clients, slot, io);
             if ends {

@@ -14,7 +14,7 @@ use crate::protocol::http::options::HISTORY;
 use crate::shard::flows::end_walk;
 
 impl Front {
-    /// Ends the subscriptions of all members of a topic that was deleted (`gone`), or the waiting long-polls. Returns false if the budget
+    /// Ends the subscriptions of all members of a topic that was deleted (`is_deleted`), or the waiting long-polls. Returns false if the budget
     /// is spent first. Walks over the members as [`Front::fan_out`] does.
     pub(crate) fn end_members<I: Io>(
         &mut self,
@@ -71,10 +71,10 @@ fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     if row.consumer.state != State::Waiting || !row.has_option(SUBSCRIPTION_LIST) {
         return false;
     }
-    let extra = conns.extra_mut(slot);
+    let side_row = conns.side_row_mut(slot);
     let answered = |sub: &Sub| sub.topic == topic && sub.flags & COUNTED != 0;
-    let early = extra.list.iter().any(answered);
-    if let Some(pending_response) = extra
+    let early = side_row.list.iter().any(answered);
+    if let Some(pending_response) = side_row
         .protocol_state
         .pending_response
         .as_mut()

@@ -28,7 +28,7 @@ impl Shard {
             || self.front.subs.lanes.has_asks()
             || self.commits.may_have_due()
             || self.commits.is_late_search_unfinished()
-            || self.has_unneeded()
+            || self.has_unneeded_messages()
     }
 
     /// Continues the work of earlier turns, until half of the budget is spent. Asks, a page and a connection continue in rotation, so that
@@ -41,18 +41,18 @@ impl Shard {
         let steps =
             u64::from(self.front.clients.meter.work.turn_limits.steps_per_turn / ASKS_OF_TURN);
         loop {
-            self.take_own_asks();
-            let mut more = self.continue_commits();
-            more |= self.answer_overdue_requests();
-            more |= self.continue_asks(steps);
-            more |= self.drop_some_unneeded();
+            self.carry_out_own_asks();
+            let mut has_more = self.continue_commits();
+            has_more |= self.answer_overdue_requests();
+            has_more |= self.continue_asks(steps);
+            has_more |= self.drop_some_unneeded_messages();
             if let Some(home) = &mut self.home {
                 let front = &mut self.front;
-                more |=
+                has_more |=
                     home.read_queued_page(&mut home_context(&mut front.subs, &front.clients.ctx));
             }
-            more |= self.front.resume_next_connection(&mut self.home, io);
-            if !more || self.front.clients.meter.work.is_half_spent() {
+            has_more |= self.front.resume_next_connection(&mut self.home, io);
+            if !has_more || self.front.clients.meter.work.is_half_spent() {
                 return;
             }
         }

@@ -309,7 +309,7 @@ impl Simulation {
                 }
             }
             shadow.drop_expired(moment);
-            while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
+            while let Some(order) = shadow.next_floors_order(TOPICS_PER_ORDER) {
                 let home = self.server.placement().home_of(partition);
                 match self.loss_floors(usize::from(home), order, rng)? {
                     Some(floors) => shadow.apply_floors(&floors),

@@ -19,7 +19,7 @@ impl Simulation {
             || self.net.mail.has_mail_for(shard)
             || (self.net.engine.as_ref())
                 .is_some_and(|engine| engine.has_work(self.node_of(shard), self.partitions(shard)))
-            || self.shards[shard].tick_in_ms().is_some()
+            || self.shards[shard].ms_until_tick().is_some()
             || self.loops[shard].ticked_s != self.truth.now_s
             || self.loops[shard].links.iter().any(|link| {
                 let socket = &self.net.sockets[*link as usize];
@@ -122,10 +122,10 @@ impl Simulation {
         let is_new_second = self.loops[shard].ticked_s != self.truth.now_s;
         let state = &mut self.shards[shard];
         let steps_max = limits::input_steps(&self.plan);
-        while is_new_second && state.tick_in_ms().is_some() {
+        while is_new_second && state.ms_until_tick().is_some() {
             handle(state, Input::Tick, now, &mut self.net, steps_max);
         }
-        if is_new_second || state.tick_in_ms().is_some() {
+        if is_new_second || state.ms_until_tick().is_some() {
             self.loops[shard].ticked_s = self.truth.now_s;
             handle(state, Input::Tick, now, &mut self.net, steps_max);
         }

@@ -34,7 +34,7 @@ impl Client {
     }
 
     /// The same client, but through a trusted proxy.
-    pub fn relayed(self) -> Client {
+    pub fn as_relayed(self) -> Client {
         Client(self.0 | 1)
     }
 

@@ -119,7 +119,7 @@ mod tests {
             "nobody holds much any more"
         );
         // A client counts as the same client when it comes through a trusted proxy.
-        assert_eq!(holdings.held_bytes(small.relayed()), 100);
+        assert_eq!(holdings.held_bytes(small.as_relayed()), 100);
     }
 
     #[test]

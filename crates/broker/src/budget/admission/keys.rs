@@ -39,10 +39,10 @@ pub fn group(publisher: Party) -> usize {
 }
 
 impl KeyCounts {
-    /// Takes a place for a key of this group. `most` is the number of places for all groups. False if there is no place for the group.
-    pub fn reserve(&self, group: usize, most: usize) -> bool {
+    /// Takes a place for a key of this group. `places` is the number of places for all groups. False if there is no place for the group.
+    pub fn reserve(&self, group: usize, places: usize) -> bool {
         let group_count = self.groups[group].load(Relaxed) as usize;
-        let free = most.saturating_sub(self.all.load(Relaxed) as usize);
+        let free = places.saturating_sub(self.all.load(Relaxed) as usize);
         let has_room = may_take(group_count, free, MOST);
         if has_room {
             self.add(group);
@@ -62,11 +62,11 @@ impl KeyCounts {
         self.groups[group].fetch_sub(count, Relaxed);
     }
 
-    /// The number of keys of the largest group, and the number that this group may reach. `most` is the number of places for all groups.
-    pub fn largest_group(&self, most: usize) -> (u64, u64) {
+    /// The number of keys of the largest group, and the number that this group may reach. `places` is the number of places for all groups.
+    pub fn largest_group(&self, places: usize) -> (u64, u64) {
         let groups = self.groups.iter().map(|group| group.load(Relaxed));
         let group_count = groups.max().unwrap_or(0) as usize;
-        let free = most.saturating_sub(self.all.load(Relaxed) as usize);
+        let free = places.saturating_sub(self.all.load(Relaxed) as usize);
         // If the group takes a key, one place less is free.
         let more = (MOST * free).saturating_sub(group_count).div_ceil(MOST + 1);
         (group_count as u64, (group_count + more) as u64)
@@ -91,7 +91,7 @@ mod tests {
         let parties: [Vec<Party>; 3] = [
             names.collect(),
             addresses.clone().map(Party::of_address).collect(),
-            (addresses.map(Client::relayed).map(Party::of_address)).collect(),
+            (addresses.map(Client::as_relayed).map(Party::of_address)).collect(),
         ];
         for parties in parties {
             let groups: BTreeSet<usize> = parties.into_iter().map(group).collect();

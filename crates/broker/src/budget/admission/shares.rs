@@ -22,7 +22,7 @@ pub const NEARLY_ALL: usize = 8;
 /// A client that holds less than this number may take one more as long as any is free.
 const LITTLE: usize = 4;
 
-/// Whether a client that holds `own` may take one more, if `free` are free. `times` is the factor.
+/// Whether a client that holds `held` may take one more, if `free` are free. `factor` is one of those above.
 pub fn may_take(held: usize, free: usize, factor: usize) -> bool {
     free > 0 && held < free.saturating_mul(factor).max(LITTLE)
 }
@@ -38,9 +38,9 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Whether this client may take one more row of a table that has `taken` rows and may have `most`.
-    pub fn may_take(&self, client: Client, taken: usize, most: usize) -> bool {
-        may_take(self.held_by(client), most.saturating_sub(taken), HALF)
+    /// Whether this client may take one more row of a table that has `taken` rows and may have `rows_max`.
+    pub fn may_take(&self, client: Client, taken: usize, rows_max: usize) -> bool {
+        may_take(self.held_by(client), rows_max.saturating_sub(taken), HALF)
     }
 
     /// The client of this row, or [`Client::NOBODY`] if the row is not recorded.
@@ -55,10 +55,10 @@ impl Holders {
         self.row_counts.get(&client.number()).copied().unwrap_or(0) as usize
     }
 
-    /// Records that the client has taken a row of a table that now has `taken` rows and may have `most`.
+    /// Records that the client has taken a row of a table that now has `taken` rows and may have `rows_max`.
     #[inline]
-    pub fn record_row(&mut self, row: u32, client: Client, taken: usize, most: usize) {
-        if taken > most / 2 && client != Client::NOBODY {
+    pub fn record_row(&mut self, row: u32, client: Client, taken: usize, rows_max: usize) {
+        if taken > rows_max / 2 && client != Client::NOBODY {
             self.holder_by_row.insert(row, client);
             *self.row_counts.entry(client.number()).or_default() += 1;
         }

@@ -42,7 +42,7 @@ fn an_address_takes_its_limit_and_a_refusal_leaves_nothing() {
     admission.leave_client(one);
     assert!(admission.enter_client(one).is_ok());
     assert_eq!(
-        admission.enter_client(one.relayed()),
+        admission.enter_client(one.as_relayed()),
         Err(Reason::ConnectionsOfAddress)
     );
 }
@@ -107,7 +107,7 @@ fn one_customer_of_ipv6_is_one_client() {
     assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     assert!(!Client::RELAYED.is_known() && Client::RELAYED.is_relayed());
-    assert_eq!(Client::NOBODY.relayed(), Client::RELAYED);
+    assert_eq!(Client::NOBODY.as_relayed(), Client::RELAYED);
     assert_ne!(
         Client::from_address(Ipv6Addr::LOCALHOST.into(), 7),
         Client::from_address(Ipv6Addr::LOCALHOST.into(), 8)
@@ -172,7 +172,7 @@ fn kept_bytes_of_an_address_have_a_limit_and_free_it_when_they_go() {
     admission.add_kept(one, 900);
     assert!(admission.check_kept_bytes(one, 100).is_ok());
     assert_eq!(
-        admission.check_kept_bytes(one.relayed(), 101),
+        admission.check_kept_bytes(one.as_relayed(), 101),
         Err(Reason::LogOfAddress)
     );
     assert!(admission.check_kept_bytes(other, 1_000).is_ok());

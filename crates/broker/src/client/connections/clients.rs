@@ -1,4 +1,4 @@
-//! The client of a connection: the address that a proxy names, and the row (table entry) that the connection's protocol stores.
+//! What a connection stores about its client: the address that a proxy has named, and the row (table entry) of the connection's protocol.
 
 use core::net::IpAddr;
 

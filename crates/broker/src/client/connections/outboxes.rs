@@ -49,10 +49,10 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Closes the socket of a row, or ends the stream.
-    pub(crate) fn close<I: Io>(&mut self, socket: SocketId, how: CloseMode, io: &mut I) {
+    pub(crate) fn close<I: Io>(&mut self, socket: SocketId, mode: CloseMode, io: &mut I) {
         match self.links.link_of(socket) {
-            None => io.close(socket, how),
-            Some(_) => self.links.close(socket, how),
+            None => io.close(socket, mode),
+            Some(_) => self.links.close(socket, mode),
         }
     }
 
@@ -62,28 +62,28 @@ impl<P: ProtocolTypes> Connections<P> {
         let mut sent = 0;
         for parts in rope.parts().chunks(PARTS_MAX) {
             let len = parts_len(parts);
-            let taken = self.write(socket, parts, io);
-            sent += taken;
-            if taken < len {
+            let accepted = self.write(socket, parts, io);
+            sent += accepted;
+            if accepted < len {
                 break;
             }
         }
         sent
     }
 
-    /// Sends at most `most` bytes of the outbox. Returns the number of bytes that the socket accepted, and the number that still
+    /// Sends at most `bytes_max` bytes of the outbox. Returns the number of bytes that the socket accepted, and the number that still
     /// wait.
     pub(crate) fn send_outbox<I: Io>(
         &mut self,
         slot: u32,
-        most: usize,
+        bytes_max: usize,
         io: &mut I,
     ) -> (usize, usize) {
         let Link { socket, outbox, .. } = self.rows.get(slot).link;
         let link = self.links.link_of(socket);
         let link_socket = link.map_or(socket, |link| self.rows.get(link).link.socket);
         let (outbox, links) = (self.outboxes.get_mut(outbox), &mut self.links);
-        let sent = outbox.send(most, |parts| match link {
+        let sent = outbox.send(bytes_max, |parts| match link {
             None => io.send(socket, parts),
             Some(_) => links.write(socket, parts, link_socket, io),
         });
@@ -116,7 +116,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn count_waiting_messages(&mut self, slot: u32, len: usize, ends: &[usize]) {
         let outbox = self.rows.get(slot).link.outbox;
         if outbox != NONE {
-            self.outboxes.get_mut(outbox).count(len, ends);
+            self.outboxes.get_mut(outbox).count_messages(len, ends);
         }
     }
 

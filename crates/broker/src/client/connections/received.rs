@@ -11,7 +11,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn unprocessed_input(&self, slot: u32) -> Option<&P::UnprocessedInput> {
         match self.rows.get(slot).link.unprocessed_input {
             NONE => None,
-            spill => Some(self.unprocessed_inputs.get(spill)),
+            input => Some(self.unprocessed_inputs.get(input)),
         }
     }
 
@@ -20,7 +20,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn unprocessed_input_mut(&mut self, slot: u32) -> Option<&mut P::UnprocessedInput> {
         match self.rows.get(slot).link.unprocessed_input {
             NONE => None,
-            spill => Some(self.unprocessed_inputs.get_mut(spill)),
+            input => Some(self.unprocessed_inputs.get_mut(input)),
         }
     }
 
@@ -29,15 +29,15 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn take_unprocessed_input(&mut self, slot: u32) -> Option<P::UnprocessedInput> {
         match self.rows.get(slot).link.unprocessed_input {
             NONE => None,
-            spill => Some(self.remove_unprocessed_input(slot, spill)),
+            input => Some(self.remove_unprocessed_input(slot, input)),
         }
     }
 
     fn remove_unprocessed_input(&mut self, slot: u32, spill: u32) -> P::UnprocessedInput {
         self.rows.get_mut(slot).link.unprocessed_input = NONE;
-        let spill = self.unprocessed_inputs.remove(spill);
-        self.receive_bytes -= spill.bytes();
-        spill
+        let input = self.unprocessed_inputs.remove(spill);
+        self.receive_bytes -= input.bytes();
+        input
     }
 
     /// Holds input for a connection that holds none.
@@ -58,10 +58,10 @@ impl<P: ProtocolTypes> Connections<P> {
                 .unprocessed_inputs
                 .insert(P::UnprocessedInput::default());
         }
-        let spill = self.unprocessed_inputs.get_mut(row.link.unprocessed_input);
-        self.receive_bytes -= spill.bytes();
-        let result = change(spill);
-        self.receive_bytes += spill.bytes();
+        let input = self.unprocessed_inputs.get_mut(row.link.unprocessed_input);
+        self.receive_bytes -= input.bytes();
+        let result = change(input);
+        self.receive_bytes += input.bytes();
         result
     }
 

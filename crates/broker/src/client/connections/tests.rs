@@ -23,7 +23,7 @@ fn two() -> Connections {
 }
 
 fn append(conns: &mut Connections, slot: u32, bytes: &[u8]) {
-    conns.change_unprocessed_input(slot, |spill| match spill {
+    conns.change_unprocessed_input(slot, |input| match input {
         Spill::Http(spill) => spill.append(bytes, 8_000),
         _ => panic!("a request"),
     });
@@ -82,7 +82,7 @@ fn an_outbox_is_charged_until_it_is_dropped() {
 #[test]
 fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection() {
     let mut conns = two();
-    conns.extra(0).protocol_state.publish_to = Some(PublishTarget {
+    conns.ensure_side_row(0).protocol_state.publish_to = Some(PublishTarget {
         hash: 1,
         name: alloc::vec![0; 300].into(),
         frame_count: 0,
@@ -90,7 +90,7 @@ fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection
     assert_eq!(charged(&conns, MemoryPart::Connections), 0);
     conns.weigh_changed_side_rows();
     assert!(charged(&conns, MemoryPart::Connections) >= 300);
-    assert!(conns.find_extra(0).is_some() && conns.find_extra(1).is_none());
+    assert!(conns.find_side_row(0).is_some() && conns.find_side_row(1).is_none());
     conns.remove(0);
     assert_eq!(charged(&conns, MemoryPart::Connections), 0);
 }
@@ -108,11 +108,11 @@ fn it_is_known_when_a_connection_began_while_it_has_a_side_row_and_while_it_has_
         for age_s in [0, 1, 86_400] {
             let began = |conns: &Connections| conns.start_second(slot).unix_s(at(age_s));
             assert_eq!(began(&conns), unix_s);
-            conns.extra(slot);
+            conns.ensure_side_row(slot);
             assert_eq!(began(&conns), unix_s);
-            conns.drop_extra(slot);
-            conns.drop_extra(slot);
-            assert_eq!((began(&conns), conns.extras.len()), (unix_s, 0));
+            conns.drop_side_row(slot);
+            conns.drop_side_row(slot);
+            assert_eq!((began(&conns), conns.side_rows.len()), (unix_s, 0));
         }
     }
 }

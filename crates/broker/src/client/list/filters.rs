@@ -32,19 +32,26 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
     let Some(part) = index_of_group(&clients.conns, slot, serial) else {
         return;
     };
-    let of = (slot, part);
+    let subscription = (slot, part);
     let only_retained = group_serial(&clients.conns, slot, part) != Some(serial);
     if page.attached != AttachOutcome::Yes {
         return match only_retained {
             true => clients.leave_group(subs, slot, serial),
-            false => C::refused(clients, subs, queues, of, page.attached.refusal(), io),
+            false => C::refused(
+                clients,
+                subs,
+                queues,
+                subscription,
+                page.attached.refusal(),
+                io,
+            ),
         };
     }
     if page.gap && !only_retained {
         let first = page.records(frames).next();
         let from = first.map_or(page.head, |(_, record)| record.offset - 1);
         let from = Position::new(page.epoch, from);
-        C::gap(clients, subs, of, (page.partition, from), io);
+        C::gap(clients, subs, subscription, (page.partition, from), io);
     }
     let mut out = Packets::default();
     let mut unsent_after = None;
@@ -60,7 +67,9 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
             frames,
             retained,
         };
-        if C::message(clients, subs, deliveries, of, &message, &mut out) == OfferOutcome::Full {
+        if C::message(clients, subs, deliveries, subscription, &message, &mut out)
+            == OfferOutcome::Full
+        {
             unsent_after = Some(seen);
             break;
         }
@@ -77,7 +86,7 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
     }
     clients.record_page(slot, serial, page, offset, live);
     if live {
-        C::note_live(&mut clients.conns, of, page.partition, offset);
+        C::note_live(&mut clients.conns, subscription, page.partition, offset);
     }
     if is_answered(&clients.conns, slot, serial) {
         C::tell_granted(clients, slot, part, io);
@@ -126,8 +135,8 @@ pub(crate) fn resend_retained<P: ProtocolTypes>(
     part: u32,
     filter: &[u8],
 ) {
-    let own = group_serial(&clients.conns, slot, part);
-    end_filter_groups(clients, subs, slot, part, own);
+    let own_serial = group_serial(&clients.conns, slot, part);
+    end_filter_groups(clients, subs, slot, part, own_serial);
     let partitions = clients.ctx.world.partitions;
     let since = alloc::vec![Since::Default; usize::from(partitions)];
     // If there is no room for that, the subscription continues without them.
@@ -205,12 +214,12 @@ pub(crate) fn lacks_retained<P: ProtocolTypes>(
     slot: u32,
     part: u32,
 ) -> bool {
-    let own = group_serial(conns, slot, part);
-    let (Some(serial), Some(all)) = (own, filter_subscriptions(conns, slot)) else {
+    let own_serial = group_serial(conns, slot, part);
+    let (Some(serial), Some(all)) = (own_serial, filter_subscriptions(conns, slot)) else {
         return false;
     };
     let reads = |at: &GroupPosition| !at.live && at.offset < at.snapshot_end;
-    let is_resent = |(_, it): (u32, &FilterPart)| it.id == part && Some(it.group) != own;
+    let is_resent = |(_, it): (u32, &FilterPart)| it.id == part && Some(it.group) != own_serial;
     let group = all.group(serial);
     group.is_some_and(|group| group.positions().iter().any(reads)) || all.parts().any(is_resent)
 }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::client::codec::{Message, SubscriptionHandler};
-use crate::client::delivery::{Addressee, Matched};
+use crate::client::delivery::{Addressee, FilterMessage};
 use crate::client::front::Front;
 use crate::client::joining::filter_subscriptions;
 use crate::client::list::page::send_in_order;
@@ -38,8 +38,9 @@ pub(crate) fn deliver_live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes,
     }
     let (records, deliveries) = (feed.run.records(), &feed.deliveries);
     clients.meter.work.steps.add(records.len());
-    let of = (slot, part);
-    let first_unsent = send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io);
+    let subscription = (slot, part);
+    let first_unsent =
+        send_in_order::<C, P, I>(clients, subs, deliveries, subscription, records, frames, io);
     let seen = first_unsent.map(|left| left.previous);
     let seen = seen.or(records.last().map(|last| last.offset));
     if let (Some(sub), Some(seen)) = (subscription_at_mut(&mut clients.conns, slot, part), seen) {
@@ -56,7 +57,7 @@ pub(crate) fn deliver_live_messages<C: SubscriptionHandler<P>, P: ProtocolTypes,
 pub(crate) fn deliver_live_matches<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     front: &mut Front<P>,
     slot: u32,
-    (all, messages, frames): (&[Addressee], &[Matched], &Frames),
+    (all, messages, frames): (&[Addressee], &[FilterMessage], &Frames),
     io: &mut I,
 ) {
     let (clients, subs, feed, _) = front.parts();
@@ -82,7 +83,7 @@ fn deliver_live_match<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     subs: &Subscriptions,
     deliveries: &Deliveries,
     slot: u32,
-    (due, message, frames): (&[Addressee], &Matched, &Frames),
+    (due, message, frames): (&[Addressee], &FilterMessage, &Frames),
     out: &mut Packets,
 ) {
     let (mut parts, exact) = live_subscriptions(&clients.conns, slot, due, message);
@@ -118,7 +119,7 @@ fn live_subscriptions<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     due: &[Addressee],
-    message: &Matched,
+    message: &FilterMessage,
 ) -> (Vec<u32>, Option<u32>) {
     let Some(subscriptions) = filter_subscriptions(conns, slot) else {
         return (Vec::new(), None);
@@ -151,7 +152,7 @@ fn fall_back_before<P: ProtocolTypes>(
     matching: &Matching,
     slot: u32,
     part: u32,
-    message: &Matched,
+    message: &FilterMessage,
 ) {
     let record = &message.record;
     match group_serial(&clients.conns, slot, part) {

@@ -89,7 +89,7 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
         move_to_row(&mut clients.conns, slot);
     } else {
         let seen = BehindSubscription::new(part, head, page.epoch);
-        clients.conns.extra(slot).behind.push(seen);
+        clients.conns.ensure_side_row(slot).behind.push(seen);
         if !planted::is(Fault::LostWake) {
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
@@ -128,7 +128,7 @@ fn handle_refused_attach<C: SubscriptionHandler<P>, P: ProtocolTypes, I: Io>(
     };
     // The kept messages were deleted. It continues after the deletion.
     (sub.offset, sub.epoch) = (page.head, page.epoch);
-    let behind = &mut clients.conns.extra(slot).behind;
+    let behind = &mut clients.conns.ensure_side_row(slot).behind;
     behind.retain(|behind| behind.part != part);
     behind.push(BehindSubscription::new(part, page.head, page.epoch));
     let partition = clients.ctx.partition_of(subs.topics.name(topic));
@@ -173,7 +173,7 @@ pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     subs: &mut Subscriptions,
     slot: u32,
 ) {
-    if clients.conns.find_extra(slot).is_none() {
+    if clients.conns.find_side_row(slot).is_none() {
         return;
     }
     let has_outbox = clients.conns.get(slot).link.outbox != NONE;
@@ -181,7 +181,7 @@ pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
         request_next_filter_pages::<C, P>(clients, subs, slot);
     }
     let may_read = !has_outbox && has_room::<C, P>(&clients.conns, slot);
-    let behind = core::mem::take(&mut clients.conns.extra(slot).behind);
+    let behind = core::mem::take(&mut clients.conns.ensure_side_row(slot).behind);
     for seen in behind {
         let is_counted = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
         let messages_max = match is_counted {
@@ -190,7 +190,7 @@ pub(crate) fn request_next_pages<C: SubscriptionHandler<P>, P: ProtocolTypes>(
             true => 0,
         };
         if messages_max == 0 {
-            clients.conns.extra(slot).behind.push(seen);
+            clients.conns.ensure_side_row(slot).behind.push(seen);
             continue;
         }
         count_asked_pages(&mut clients.conns, slot, 1);
@@ -204,7 +204,7 @@ fn has_room<C: SubscriptionHandler<P>, P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
 ) -> bool {
-    let mut behind = conns.extra_of(slot).behind.iter();
+    let mut behind = conns.side_row(slot).behind.iter();
     C::can_take_more(conns, slot)
         || behind.any(|behind| C::page_messages_max(conns, slot, behind.part) == u32::MAX)
 }

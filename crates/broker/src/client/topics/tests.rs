@@ -104,7 +104,7 @@ impl World {
         let id = topic.id.expect("it has members");
         if let Some(moved) = self.topics.remove_member(id, place) {
             assert!(topic.walk.is_none(), "nobody moves during a walk");
-            *topic.members.get_mut(&moved.conn).expect("a member moves") = moved.index;
+            *topic.members.get_mut(&moved.slot).expect("a member moves") = moved.index;
         }
         self.close(name);
     }
@@ -159,7 +159,7 @@ impl World {
         let members = &mut topic.members;
         let id = topic.id.expect("tombstones hold it");
         self.topics.end_walk(id, |moved| {
-            *members.get_mut(&moved.conn).expect("a member moves") = moved.index;
+            *members.get_mut(&moved.slot).expect("a member moves") = moved.index;
         });
         self.close(name);
     }
@@ -283,7 +283,7 @@ fn only_members_that_take_the_place_of_another_are_told_theirs_after_a_walk() {
             assert!(topics.remove_member(id, *place).is_none());
         }
         let mut told = Vec::new();
-        topics.end_walk(id, |moved| told.push((moved.conn, moved.index)));
+        topics.end_walk(id, |moved| told.push((moved.slot, moved.index)));
         assert_eq!(told, expected, "{leave:?}");
         assert_eq!(topics.place_count(id), MEMBERS - leave.len() as u32);
     }

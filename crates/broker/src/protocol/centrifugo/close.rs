@@ -79,8 +79,8 @@ fn end_with_code<I: Io>(
 
 /// Drops held commands, because their connection ends.
 pub(crate) fn drop_held(clients: &mut Clients, slot: u32) {
-    let extra = clients.conns.find_extra(slot);
-    if extra.is_some_and(|extra| extra.protocol_state.centrifugo.is_some()) {
+    let side_row = clients.conns.find_side_row(slot);
+    if side_row.is_some_and(|side_row| side_row.protocol_state.centrifugo.is_some()) {
         let commands = core::mem::take(&mut state_mut(&mut clients.conns, slot).held_commands);
         clients.conns.stop_counting_held_bytes(commands.bytes());
     }

@@ -139,7 +139,7 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
             clients
                 .ctx
                 .bounds_for_topic(message.name)
-                .after(out.ends.len())
+                .reserving(out.ends.len())
         };
         if record.latest && has_outbox || !send::fits(&clients.conns, slot, bytes, bounds) {
             return OfferOutcome::Full;

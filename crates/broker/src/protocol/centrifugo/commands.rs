@@ -139,7 +139,7 @@ pub(crate) fn begin_centrifugo(clients: &mut Clients, slot: u32, options: u32) {
     row.consumer.options &= !PROTOCOL_OPTIONS;
     row.consumer.options |= options;
     row.consumer.state = State::Centrifugo;
-    row.consumer.place = clients.ctx.now.s + head_s;
+    row.consumer.member_place = clients.ctx.now.s + head_s;
     row.link.deadline_s = 0;
 }
 

@@ -38,7 +38,7 @@ pub(super) fn handle_connect(
     }
     if !may_connect(clients, slot) {
         let reason = Reason::ConnectNeedsCredentials;
-        clients.note_denied(slot, reason, b"a connection");
+        clients.report_denied(slot, reason, b"a connection");
         clients.refused(slot, reason);
         let code = Disconnect::PERMISSION_DENIED;
         return Err(CommandRefusal::End(code, code.text.into()));

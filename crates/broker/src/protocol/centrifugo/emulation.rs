@@ -172,7 +172,11 @@ pub(crate) fn answer_posted_commands<I: Io>(
     to: ReplyTo,
     io: &mut I,
 ) -> bool {
-    let pending = &mut clients.conns.extra(to.slot).protocol_state.pending_answer;
+    let pending = &mut clients
+        .conns
+        .ensure_side_row(to.slot)
+        .protocol_state
+        .pending_answer;
     if !matches!(pending, Some(PendingAnswer::Commands)) {
         return false;
     }

@@ -39,7 +39,7 @@ pub(super) fn handle_history(
     check_name(clients, slot, command.channel)?;
     let name = command.channel.as_bytes();
     if let Err(denied) = clients.check_right(slot, Right::Subscribe, name) {
-        clients.note_denied(slot, denied, name);
+        clients.report_denied(slot, denied, name);
         return Err(CommandRefusal::for_reason(clients, slot, denied));
     }
     // A negative limit stands for no limit.

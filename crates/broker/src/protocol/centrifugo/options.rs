@@ -22,7 +22,7 @@ pub(super) const ODD_PING: u32 = 1 << (PROTOCOL_OPTIONS_SHIFT + 7);
 
 /// The second by which the connect command must come. It is stored in the row's field for a subscription, since a client that has not connected has none.
 pub(super) fn connect_until_s(row: &Row) -> u32 {
-    row.consumer.place
+    row.consumer.member_place
 }
 
 /// The version of the server that clients are told.

@@ -42,7 +42,7 @@ pub(super) fn handle_presence_command(
     check_name(clients, slot, channel)?;
     let name = channel.as_bytes();
     if let Err(denied) = clients.check_right(slot, Right::Presence, name) {
-        clients.note_denied(slot, denied, name);
+        clients.report_denied(slot, denied, name);
         return Err(CommandRefusal::for_reason(clients, slot, denied));
     }
     let rules = &clients.ctx.world.rules;

@@ -40,7 +40,7 @@ pub(super) fn handle_publish_command(
         Ok(()) => {}
         Err(NotPublished::Name(_)) => check_name(clients, slot, publish.channel)?,
         Err(NotPublished::Denied(reason)) => {
-            clients.note_denied(slot, reason, name);
+            clients.report_denied(slot, reason, name);
             return Err(CommandRefusal::for_reason(clients, slot, reason));
         }
         Err(NotPublished::Other(reason)) => {

@@ -291,7 +291,7 @@ fn begin_subscription(
         since: &[since],
         // The rest comes in pages, as fast as the client reads.
         first_page: FirstPage {
-            most: 1,
+            messages_max: 1,
             ..FirstPage::ALL
         },
         kind: SubscriptionKind::New,

@@ -227,13 +227,17 @@ impl CentrifugoState {
 
 /// The state of a connection, if it has any.
 pub(super) fn state(conns: &Connections, slot: u32) -> Option<&CentrifugoState> {
-    conns.find_extra(slot)?.protocol_state.centrifugo.as_deref()
+    conns
+        .find_side_row(slot)?
+        .protocol_state
+        .centrifugo
+        .as_deref()
 }
 
 /// The state of a connection, made if necessary.
 pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut CentrifugoState {
     conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .centrifugo
         .get_or_insert_default()

@@ -63,7 +63,7 @@ pub(super) fn handle_subscribe_command(
     if token_grant.is_none()
         && let Err(denied) = clients.check_right(slot, Right::Subscribe, name)
     {
-        clients.note_denied(slot, denied, name);
+        clients.report_denied(slot, denied, name);
         return Err(CommandRefusal::for_reason(clients, slot, denied));
     }
     if let Err(reached) = check_room(clients, subs, slot, name) {

@@ -62,7 +62,7 @@ fn later(seconds: u32) -> Now {
 
 fn tick(shard: &mut Shard, now: Now, io: &mut RecordingIo) {
     shard.handle(Input::Tick, now, io);
-    while shard.tick_in_ms().is_some() {
+    while shard.ms_until_tick().is_some() {
         shard.handle(Input::Tick, now, io);
     }
     shard.flush(now, io);
@@ -87,7 +87,7 @@ fn idle_client_of_one_subscription_has_its_row_alone() {
     let row = shard.front().clients.conns.get(0);
     assert!(has_sent(&io, "subscribe") && row.consumer.flags == COUNTED | LIVE);
     assert_eq!(
-        (row.extra(), row.link.unprocessed_input, row.link.outbox),
+        (row.side_row(), row.link.unprocessed_input, row.link.outbox),
         (NONE, NONE, NONE)
     );
 }

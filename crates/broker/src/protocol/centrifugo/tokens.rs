@@ -187,7 +187,7 @@ pub(super) fn check_subscription_token(
     let user = grants_of(&clients.conns, slot).map_or("", |grants| grants.user());
     if user != token_rights.grants.user() || !is_for(clients, &token_rights, token, channel) {
         let reason = Reason::SubscribeNotGranted;
-        clients.note_denied(slot, reason, channel.as_bytes());
+        clients.report_denied(slot, reason, channel.as_bytes());
         clients.refused(slot, reason);
         let text = "the subscription token is of another user or for another channel";
         return Err(CommandRefusal::Error(

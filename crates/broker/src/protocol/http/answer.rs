@@ -61,7 +61,7 @@ pub(crate) fn finish_request<I: Io>(clients: &mut Clients, slot: u32, io: &mut I
         // The next request may be refused before it is judged, so these options must not stay.
         row.consumer.options &= !(HEAD_REQUEST | PREFERS_JSON | STREAMS | ORIGIN);
         // The state of the request is not needed any more. If the connection closes, the state is dropped when the connection ends.
-        clients.conns.drop_extra(slot);
+        clients.conns.drop_side_row(slot);
         return;
     }
     clients.send_reply(slot, io);

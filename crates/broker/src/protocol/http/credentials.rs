@@ -102,7 +102,7 @@ pub(crate) fn http_verdict(
 
 /// Refuses a request for which the client lacks a right.
 pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason, path: &[u8]) -> Answered {
-    clients.note_denied(slot, denied, path);
+    clients.report_denied(slot, denied, path);
     clients.respond_reason(slot, denied);
     Answered
 }

@@ -40,7 +40,7 @@ pub(crate) fn answer_history<I: Io>(
     let (clients, subs, feed, queues) = front.parts();
     let tags = match clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_answer
         .take()
@@ -92,8 +92,11 @@ pub(crate) fn request_history<I: Io>(
     // Sends answers to earlier requests.
     clients.send_reply(slot, io);
     let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
-    clients.conns.extra(slot).protocol_state.pending_answer =
-        Some(PendingAnswer::History(tags.join(&b',').into()));
+    clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_answer = Some(PendingAnswer::History(tags.join(&b',').into()));
     let row = clients.conns.get_mut(slot);
     row.consumer.options |= HISTORY;
     row.consumer.state = State::Waiting;
@@ -101,7 +104,7 @@ pub(crate) fn request_history<I: Io>(
         target: SubscribeTarget::Topic(name),
         since: &[since],
         first_page: FirstPage {
-            most: count_max,
+            messages_max: count_max,
             ..FirstPage::ALL
         },
         kind: SubscriptionKind::Once,

@@ -59,8 +59,11 @@ pub(crate) fn request_presence<I: Io>(
         after,
         counts_only,
     };
-    clients.conns.extra(slot).protocol_state.pending_answer =
-        Some(PendingAnswer::Presence(Box::new(request)));
+    clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_answer = Some(PendingAnswer::Presence(Box::new(request)));
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
     // Nobody came after the last number, so the counts come alone.
     let after = if counts_only { u64::MAX } else { after };
@@ -81,8 +84,9 @@ pub(crate) fn answer_presence<I: Io>(
     io: &mut I,
 ) {
     let slot = to.slot;
-    let extra = clients.conns.extra(slot);
-    let Some(PendingAnswer::Presence(request)) = extra.protocol_state.pending_answer.take() else {
+    let side_row = clients.conns.ensure_side_row(slot);
+    let Some(PendingAnswer::Presence(request)) = side_row.protocol_state.pending_answer.take()
+    else {
         return clients.end_as_broken(slot);
     };
     let mut tag = Vec::with_capacity(48);

@@ -141,6 +141,6 @@ pub(crate) fn ask_topic_request(
 
 pub(crate) fn wait_for_answer(conns: &mut Connections, slot: u32, pending: PendingAnswer) -> Flow {
     conns.get_mut(slot).consumer.state = State::Waiting;
-    conns.extra(slot).protocol_state.pending_answer = Some(pending);
+    conns.ensure_side_row(slot).protocol_state.pending_answer = Some(pending);
     Flow::Wait
 }

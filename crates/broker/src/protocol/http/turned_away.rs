@@ -75,7 +75,7 @@ pub(crate) fn check_limits(
     clients.conns.set_relayed_address(slot, client_address);
     let world = &clients.ctx.world;
     let client = client_address.map_or(Client::RELAYED, |address| {
-        world.admission.client(address).relayed()
+        world.admission.client(address).as_relayed()
     });
     let row = clients.conns.get_mut(slot);
     if client == row.consumer.client {

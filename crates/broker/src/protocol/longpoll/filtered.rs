@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
-use crate::client::delivery::Matched;
+use crate::client::delivery::FilterMessage;
 use crate::client::row::EOF;
 use crate::io::{CloseMode, Io};
 use crate::mail::{FilterPage, Frames, Record};
@@ -24,7 +24,7 @@ use crate::protocol::stream::stream_pages::is_stream;
 pub(crate) fn answer_poll_with_match<I: Io>(
     front: &mut Front,
     slot: u32,
-    (picks, messages, frames): (&[u32], &[Matched], &Frames),
+    (picks, messages, frames): (&[u32], &[FilterMessage], &Frames),
     io: &mut I,
 ) {
     let messages_so_far = &messages[..=picks[0] as usize];

@@ -46,7 +46,7 @@ pub(crate) fn poll_page<I: Io>(
         // The answer contains the positions of all topics, so it waits for all of them.
         let pending_response = clients
             .conns
-            .extra(slot)
+            .ensure_side_row(slot)
             .protocol_state
             .pending_response
             .as_mut();
@@ -58,7 +58,7 @@ pub(crate) fn poll_page<I: Io>(
         }
         let pending_response = clients
             .conns
-            .extra(slot)
+            .ensure_side_row(slot)
             .protocol_state
             .pending_response
             .as_mut();
@@ -71,7 +71,11 @@ pub(crate) fn poll_page<I: Io>(
             return;
         }
         let is_topic_deleted = pending_response.is_topic_deleted;
-        clients.conns.extra(slot).protocol_state.pending_response = None;
+        clients
+            .conns
+            .ensure_side_row(slot)
+            .protocol_state
+            .pending_response = None;
         if is_topic_deleted {
             return refuse_waiting_request(front, slot, Reason::Deleted, io);
         }
@@ -105,7 +109,7 @@ fn answer_first_of_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let clients = &mut front.clients;
     let pending_response = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_response
         .take();
@@ -308,7 +312,11 @@ pub(crate) fn hold_first_message(
     record: &Record,
     frames: &Frames,
 ) {
-    let pending_response = conns.extra(slot).protocol_state.pending_response.as_mut();
+    let pending_response = conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_response
+        .as_mut();
     let Some(pending_response) = pending_response.filter(|a| a.held.is_empty()) else {
         record_seen(conns, slot, unseen.part, unseen.offset, unseen.epoch);
         return;
@@ -398,16 +406,16 @@ pub(crate) fn take_early_message(
     if row.consumer.state != State::Waiting || row.consumer.options & (UPGRADE | AS_EVENTS) != 0 {
         return;
     }
-    let extra = clients.conns.extra_mut(slot);
-    let has_answer = extra
+    let side_row = clients.conns.side_row_mut(slot);
+    let has_answer = side_row
         .protocol_state
         .pending_response
         .as_ref()
         .is_none_or(|a| !a.held.is_empty());
-    if extra.list[sub_index as usize].flags & COUNTED == 0 || has_answer {
+    if side_row.list[sub_index as usize].flags & COUNTED == 0 || has_answer {
         return;
     }
-    extra.list[sub_index as usize].offset = record.offset;
+    side_row.list[sub_index as usize].offset = record.offset;
     let unseen = BehindSubscription::new(sub_index, record.previous, clients.ctx.world.epoch);
     hold_first_message(&mut clients.conns, slot, unseen, record, frames);
 }

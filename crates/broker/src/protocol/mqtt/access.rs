@@ -192,8 +192,8 @@ fn find_lost_right(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option
     if row.consumer.protocol_row == NONE {
         return None;
     }
-    let extra = (row.extra() != NONE).then(|| clients.conns.extra_of(slot));
-    let list = extra.into_iter().flat_map(|extra| &extra.list);
+    let side_row = (row.side_row() != NONE).then(|| clients.conns.side_row(slot));
+    let list = side_row.into_iter().flat_map(|side_row| &side_row.list);
     let groups = list.filter_map(|sub| sub.protocol_state.group.as_deref());
     let mut checked = groups.map(|shared| unshared(&shared.name));
     let checked =

@@ -33,13 +33,13 @@ pub(super) const INFLIGHT_PER_STEP: usize = 16;
 
 /// The connection's MQTT state beyond its rows, if there is any.
 pub(crate) fn mqtt_state(conns: &Connections, slot: u32) -> Option<&MqttState> {
-    conns.find_extra(slot)?.protocol_state.mqtt.as_deref()
+    conns.find_side_row(slot)?.protocol_state.mqtt.as_deref()
 }
 
 /// The connection's MQTT state, made if there is none yet.
 pub(crate) fn mqtt_state_mut(conns: &mut Connections, slot: u32) -> &mut MqttState {
     conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .mqtt
         .get_or_insert_default()
@@ -258,7 +258,7 @@ impl Clients {
         filter: &[u8],
     ) -> Result<(), ReasonCode> {
         self.check_right(slot, right, filter).map_err(|reason| {
-            self.note_denied(slot, reason, filter);
+            self.report_denied(slot, reason, filter);
             self.refuse_packet(slot, reason)
         })
     }
@@ -282,7 +282,7 @@ impl Clients {
                 ReasonCode::TOPIC_NAME_INVALID
             }
             PublishRefusal::Denied(reason) => {
-                self.note_denied(slot, reason, name);
+                self.report_denied(slot, reason, name);
                 self.refuse_packet(slot, reason)
             }
             PublishRefusal::Other(reason) => self.refuse_packet(slot, reason),

@@ -275,7 +275,9 @@ pub(super) fn mqtt_catch_up<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let row = clients.conns.get(slot);
     let has_outbox = row.link.outbox != NONE;
     // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
-    if has_outbox && !row.link.has(HELD) || row.extra() == NONE || row.consumer.state != State::Mqtt
+    if has_outbox && !row.link.has(HELD)
+        || row.side_row() == NONE
+        || row.consumer.state != State::Mqtt
     {
         return;
     }

@@ -74,7 +74,7 @@ impl Protocol<AllProtocols> for Mqtt {
 
     fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
         let clients = &mut front.clients;
-        if clients.conns.get(slot).extra() != NONE {
+        if clients.conns.get(slot).side_row() != NONE {
             mqtt_each_second(clients, slot, io);
         }
     }
@@ -99,7 +99,7 @@ impl Protocol<AllProtocols> for Mqtt {
 
     fn has_begun_input(conns: &Connections, slot: u32) -> bool {
         let row = conns.get(slot);
-        row.extra() != NONE || row.link.unprocessed_input != NONE
+        row.side_row() != NONE || row.link.unprocessed_input != NONE
     }
 
     fn count_input_second(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {

@@ -218,14 +218,14 @@ fn drop_inflight(
         let position = (partition, message.offset);
         give_credit(clients, lanes, slot, u32::from(sub_index), position);
     }
-    let extra = clients.conns.extra(slot);
-    let has_queued = extra
+    let side_row = clients.conns.ensure_side_row(slot);
+    let has_queued = side_row
         .protocol_state
         .mqtt
         .as_ref()
         .is_some_and(|mqtt| !mqtt.waiting.is_empty() || !mqtt.retained_latest.is_empty());
-    let filters = extra.filters.as_ref();
-    let is_behind = !extra.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
+    let filters = side_row.filters.as_ref();
+    let is_behind = !side_row.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
     if has_queued || is_behind {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }

@@ -79,7 +79,7 @@ pub(super) fn write_publish(
         clients
             .ctx
             .bounds_for_topic(message.name)
-            .after(out.ends.len())
+            .reserving(out.ends.len())
     };
     // While messages wait for a place, a message for a subscription of QoS 1 or 2 must wait too, so that the order stays.
     let would_overtake = qos(delivery.options) > 0 && has_waiting(&clients.conns, slot);
@@ -197,10 +197,10 @@ fn encode_publish(
     clients.meter.stats.dropped += u64::from(is_unexpired && !is_written);
     clients.protocol_state.properties_buffer = properties;
     if let Some(sub_index) = subscription.filter(|_| is_written && alias != 0 && !is_alias_known) {
-        let extra = clients.conns.extra(slot);
+        let side_row = clients.conns.ensure_side_row(slot);
         if let (Some(sub), Some(mqtt)) = (
-            extra.list.get_mut(sub_index as usize),
-            &mut extra.protocol_state.mqtt,
+            side_row.list.get_mut(sub_index as usize),
+            &mut side_row.protocol_state.mqtt,
         ) {
             (sub.protocol_state.alias, mqtt.aliases_assigned) = (alias, alias);
         }

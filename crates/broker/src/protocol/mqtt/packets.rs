@@ -435,7 +435,7 @@ pub(crate) fn drop_partial_packet(clients: &mut Clients, slot: u32) {
 pub(crate) fn partial_packet(conns: &Connections, slot: u32) -> PartialInput {
     client::mqtt_state(conns, slot).map_or_else(PartialInput::default, |mqtt| PartialInput {
         bytes: mqtt.partial_packet.rest().len(),
-        bytes_behind: mqtt.packet_progress.behind(),
+        bytes_behind: mqtt.packet_progress.bytes_behind(),
     })
 }
 

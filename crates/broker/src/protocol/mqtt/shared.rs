@@ -143,7 +143,7 @@ pub(super) fn join_group(
         unanswered_homes: homes.len() as u16,
         is_restored,
     });
-    clients.conns.extra(slot).share_entry_bytes += membership.bytes() as u32;
+    clients.conns.ensure_side_row(slot).share_entry_bytes += membership.bytes() as u32;
     let sub = Sub {
         topic: NONE,
         protocol_state: SubscriptionState {
@@ -189,8 +189,8 @@ fn membership_mut(
     slot: u32,
     sub_index: u32,
 ) -> Option<&mut GroupMembership> {
-    let extra = conns.find_extra_mut(slot)?;
-    let sub = extra.list.get_mut(sub_index as usize)?;
+    let side_row = conns.find_side_row_mut(slot)?;
+    let sub = side_row.list.get_mut(sub_index as usize)?;
     sub.protocol_state.group.as_deref_mut()
 }
 

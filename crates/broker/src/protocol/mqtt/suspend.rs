@@ -64,8 +64,8 @@ pub(super) fn stored_subscriptions(
 ) -> Vec<StoredSubscription<'static>> {
     clients.move_to_list(slot);
     let mut subscriptions = Vec::new();
-    let extra = clients.conns.extra_of(slot);
-    for (sub_index, sub) in (0..).zip(&extra.list) {
+    let side_row = clients.conns.side_row(slot);
+    for (sub_index, sub) in (0..).zip(&side_row.list) {
         if !is_granted(sub) {
             continue;
         }

@@ -30,7 +30,7 @@ pub(super) fn handle_unsubscribe(
     clients.move_to_list(slot);
     let mut reasons = Vec::new();
     for filter in unsubscribe.filters.iter() {
-        let listed = clients.conns.extra_of(slot).list.len();
+        let listed = clients.conns.side_row(slot).list.len();
         clients.meter.work.steps.add(1 + listed / 8);
         let sub_index = find_subscription(clients, subs, slot, filter.as_bytes());
         reasons.push(match sub_index {
@@ -84,8 +84,8 @@ pub(super) fn end_subscription(
     if sub.protocol_state.group.is_none() && qos(sub.protocol_state.options) > 0 {
         release_log(clients, subs, slot, sub_index);
     }
-    let extra = clients.conns.extra(slot);
-    let Some(sub) = extra.list.get_mut(sub_index as usize) else {
+    let side_row = clients.conns.ensure_side_row(slot);
+    let Some(sub) = side_row.list.get_mut(sub_index as usize) else {
         return;
     };
     let entry = core::mem::take(&mut sub.protocol_state.suback_entry);
@@ -94,7 +94,7 @@ pub(super) fn end_subscription(
         .group
         .take()
         .map_or(0, |shared| shared.bytes() as u32);
-    extra.share_entry_bytes -= shared_bytes;
+    side_row.share_entry_bytes -= shared_bytes;
     remove_subscription(clients, subs, slot, sub_index);
     if entry != SubackEntry::NONE {
         clients.note_suback_code(slot, entry, ReasonCode::UNSPECIFIED_ERROR);

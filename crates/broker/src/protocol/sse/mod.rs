@@ -60,7 +60,7 @@ pub(crate) fn event_of_position(
 ) {
     let pending_response = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_response
         .as_ref();
@@ -73,7 +73,7 @@ pub(crate) fn event_of_position(
     write_part(clients.conns.get(slot), &text, &mut bytes);
     let pending_response = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_response
         .as_mut()

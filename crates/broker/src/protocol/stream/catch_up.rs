@@ -13,7 +13,7 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
     let (clients, subs, _, queues) = front.parts();
     let row = clients.conns.get(slot);
     let deflate = row.has_option(DEFLATE);
-    if row.extra() == NONE {
+    if row.side_row() == NONE {
         return;
     }
     if row.has_option(FOLLOWS) {
@@ -22,7 +22,7 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
     if row.has_option(FILTERS) {
         return catch_up_filters(clients, subs, slot);
     }
-    let behind = &mut clients.conns.extra(slot).behind;
+    let behind = &mut clients.conns.ensure_side_row(slot).behind;
     if behind.is_empty() {
         return;
     }
@@ -35,9 +35,9 @@ pub(crate) fn catch_up(front: &mut Front, slot: u32) {
         (oldest_behind.part, u32::MAX),
         deflate,
     );
-    if clients.conns.extra(slot).is_idle()
+    if clients.conns.ensure_side_row(slot).is_idle()
         && clients.conns.get(slot).consumer.options & (SUBSCRIPTION_LIST | PUBLISHES) == 0
     {
-        clients.conns.drop_extra(slot);
+        clients.conns.drop_side_row(slot);
     }
 }

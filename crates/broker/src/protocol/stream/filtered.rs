@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::settings::Rule;
-use crate::client::delivery::{Addressee, Matched};
+use crate::client::delivery::{Addressee, FilterMessage};
 use crate::client::joining::{
     self, GroupPageRequest, filter_subscriptions_mut, request_group_page,
 };
-use crate::client::push::{Parcel, push_picks, send_joined_picks};
+use crate::client::push::{Parcel, push_picks, send_contiguous_picks};
 use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames, Record};
@@ -33,7 +33,7 @@ use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
 /// The offsets that a connection reaches with these messages of a run (live messages that are delivered together), by partition.
-pub(crate) fn offsets_reached(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
+pub(crate) fn offsets_reached(messages: &[FilterMessage]) -> Vec<(PartitionId, u64)> {
     let mut reached: Vec<(PartitionId, u64)> = Vec::new();
     for message in messages.iter().rev() {
         if reached
@@ -67,7 +67,7 @@ pub(crate) fn handle_match_page<I: Io>(
     let (of, page) = ((slot, serial), (page, frames));
     if clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .filter_response
         .is_some()
@@ -90,7 +90,7 @@ fn collect_first_page(
     };
     let filter_response = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .filter_response
         .as_deref_mut();
@@ -110,7 +110,7 @@ fn collect_first_page(
     } else if is_complete {
         return clients
             .conns
-            .extra(slot)
+            .ensure_side_row(slot)
             .protocol_state
             .filter_response
             .take();
@@ -237,7 +237,7 @@ fn send_further_page<I: Io>(
 pub(crate) fn pick_live_matches(
     clients: &mut Clients,
     slot: u32,
-    (addressees, messages, frames): (&[Addressee], &[Matched], &Frames),
+    (addressees, messages, frames): (&[Addressee], &[FilterMessage], &Frames),
 ) -> Vec<u32> {
     let Some(subscriptions) = joining::filter_subscriptions(&clients.conns, slot) else {
         return Vec::new();
@@ -255,7 +255,7 @@ pub(crate) fn pick_live_matches(
     if !picks.is_empty()
         && clients
             .conns
-            .extra(slot)
+            .ensure_side_row(slot)
             .protocol_state
             .filter_response
             .is_some()
@@ -270,7 +270,7 @@ pub(crate) fn pick_live_matches(
 pub(crate) fn send_matches<I: Io>(
     front: &mut Front,
     slot: u32,
-    (picks, messages, frames): (&[u32], &[Matched], &Frames),
+    (picks, messages, frames): (&[u32], &[FilterMessage], &Frames),
     io: &mut I,
 ) {
     let (clients, subs, feed, _) = front.parts();
@@ -281,7 +281,7 @@ pub(crate) fn send_matches<I: Io>(
     let Some(group) = group else {
         return clients.end_as_broken(slot);
     };
-    let parcel = Parcel::of_picks(slot, encoding, picks, frames);
+    let parcel = Parcel::for_picks(slot, encoding, picks, frames);
     // During a run of another home, some connections have seen its messages and others have not, so their positions differ.
     let have_same_position = !feed.deliveries.has_partial_run(clients.ctx.world.homes);
     if have_same_position && group.positions().is_empty() {
@@ -310,7 +310,7 @@ pub(crate) fn send_matches<I: Io>(
         );
         ends.push(bytes.len());
     }
-    send_joined_picks(
+    send_contiguous_picks(
         clients,
         subs,
         &feed.run,
@@ -331,7 +331,7 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     let is_poll = !is_stream(&clients.conns, slot);
     if clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .filter_response
         .is_none()
@@ -354,7 +354,7 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     for partition in (0..).take(partitions) {
         let filter_response = clients
             .conns
-            .extra(slot)
+            .ensure_side_row(slot)
             .protocol_state
             .filter_response
             .as_deref();
@@ -404,7 +404,7 @@ fn hold_matches(
     clients: &mut Clients,
     slot: u32,
     picks: &[u32],
-    messages: &[Matched],
+    messages: &[FilterMessage],
     frames: &Frames,
 ) {
     let is_poll = !is_stream(&clients.conns, slot);
@@ -413,7 +413,7 @@ fn hold_matches(
         let bounds = clients.ctx.bounds_for_topic(frames.name(message.name));
         let filter_response = clients
             .conns
-            .extra(slot)
+            .ensure_side_row(slot)
             .protocol_state
             .filter_response
             .as_deref_mut();

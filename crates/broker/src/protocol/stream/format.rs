@@ -47,7 +47,7 @@ pub(crate) fn tell_position(
     clients.write_position(matching, deliveries, slot, offset, &mut id);
     let pending_response = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_response
         .as_mut();

@@ -51,8 +51,8 @@ pub(crate) fn handle_interest_changes<I: Io>(
     }
     let mut bytes = encode_interest_changes(&clients.conns, slot, changes);
     let homes = clients.ctx.world.homes;
-    let extra = clients.conns.extra(slot);
-    let follow = extra
+    let side_row = clients.conns.ensure_side_row(slot);
+    let follow = side_row
         .protocol_state
         .follow_progress
         .as_mut()
@@ -75,7 +75,12 @@ pub(crate) fn handle_interest_changes<I: Io>(
             encode_snapshot_end(&clients.conns, slot, topics, &mut bytes);
         }
     }
-    if let Some(pending_response) = &mut clients.conns.extra(slot).protocol_state.pending_response {
+    if let Some(pending_response) = &mut clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_response
+    {
         pending_response.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
     } else if kind == InterestPart::Live
@@ -153,9 +158,9 @@ pub(crate) fn request_interest(
         head: clients.scratch.take_reply(),
         ..PendingResponse::default()
     };
-    let extra = clients.conns.extra(slot);
-    extra.protocol_state.pending_response = Some(Box::new(pending_response));
-    extra.protocol_state.follow_progress = Some(Box::new(FollowProgress {
+    let side_row = clients.conns.ensure_side_row(slot);
+    side_row.protocol_state.pending_response = Some(Box::new(pending_response));
+    side_row.protocol_state.follow_progress = Some(Box::new(FollowProgress {
         filter,
         client,
         ..FollowProgress::default()
@@ -192,7 +197,7 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let (homes, party) = (clients.ctx.world.homes, clients.party(slot));
     let follow = clients
         .conns
-        .extra_mut(slot)
+        .side_row_mut(slot)
         .protocol_state
         .follow_progress
         .as_mut();
@@ -278,8 +283,8 @@ fn encode_snapshot_end(conns: &Connections, slot: u32, topics: u64, out: &mut Ve
 
 /// Checks whether the credentials and the rules still allow this follower or watcher. Ok if the connection is no follower.
 pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
-    let extra = clients.conns.find_extra(slot);
-    let follow = extra.and_then(|extra| extra.protocol_state.follow_progress.as_ref());
+    let side_row = clients.conns.find_side_row(slot);
+    let follow = side_row.and_then(|side_row| side_row.protocol_state.follow_progress.as_ref());
     follow.map_or(Ok(()), |follow| {
         let right = match follow.watches_members {
             true => Right::Presence,
@@ -296,8 +301,8 @@ pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
 
 /// Whether a follower watches the members of a topic.
 fn is_watcher(clients: &Clients, slot: u32) -> bool {
-    let extra = clients.conns.find_extra(slot);
-    let follow = extra.and_then(|extra| extra.protocol_state.follow_progress.as_ref());
+    let side_row = clients.conns.find_side_row(slot);
+    let follow = side_row.and_then(|side_row| side_row.protocol_state.follow_progress.as_ref());
     follow.is_some_and(|follow| follow.watches_members)
 }
 
@@ -305,7 +310,7 @@ fn is_watcher(clients: &Clients, slot: u32) -> bool {
 pub(crate) fn unfollow(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let Some(follow) = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .follow_progress
         .take()

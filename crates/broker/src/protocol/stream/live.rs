@@ -23,7 +23,7 @@ pub(crate) fn deliver_live_of_topic<I: Io>(
     let (clients, subs, feed, _) = front.parts();
     if clients
         .conns
-        .extra_of(slot)
+        .side_row(slot)
         .protocol_state
         .pending_response
         .is_some()
@@ -36,7 +36,7 @@ pub(crate) fn deliver_live_of_topic<I: Io>(
     let (mut bytes, mut ends) = (Rope::default(), Vec::with_capacity(count));
     for n in 0..count {
         let record = feed.run.records()[n];
-        clients.conns.extra_mut(slot).list[sub_index as usize].offset = record.offset;
+        clients.conns.side_row_mut(slot).list[sub_index as usize].offset = record.offset;
         let message = (&record, frames);
         encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
         ends.push(bytes.len());
@@ -68,8 +68,8 @@ fn hold_for_several_topics(
     bounds: Bounds,
     frames: &Frames,
 ) {
-    let extra = clients.conns.extra(slot);
-    let pending_response = extra
+    let side_row = clients.conns.ensure_side_row(slot);
+    let pending_response = side_row
         .protocol_state
         .pending_response
         .as_mut()

@@ -77,9 +77,9 @@ pub(crate) fn request_presence_stream<I: Io>(
         ..PendingResponse::default()
     };
     let (_, home) = clients.ctx.hash_and_home_of(name);
-    let extra = clients.conns.extra(slot);
-    extra.protocol_state.pending_response = Some(Box::new(pending_response));
-    extra.protocol_state.follow_progress = Some(Box::new(FollowProgress {
+    let side_row = clients.conns.ensure_side_row(slot);
+    side_row.protocol_state.pending_response = Some(Box::new(pending_response));
+    side_row.protocol_state.follow_progress = Some(Box::new(FollowProgress {
         filter: name.into(),
         watches_members: true,
         home,
@@ -126,7 +126,7 @@ pub(crate) fn handle_presence_page<I: Io>(
         return answer_presence(clients, queues, to, page, io);
     }
     let bytes = encode_page(clients, slot, page);
-    let state = &mut clients.conns.extra(slot).protocol_state;
+    let state = &mut clients.conns.ensure_side_row(slot).protocol_state;
     let follow = state
         .follow_progress
         .as_mut()
@@ -148,7 +148,7 @@ pub(crate) fn ask_for_presence_page(clients: &mut Clients, lanes: &mut Lanes, sl
     let to = clients.conns.reply_to(slot, 0);
     let follow = clients
         .conns
-        .extra_mut(slot)
+        .side_row_mut(slot)
         .protocol_state
         .follow_progress
         .as_mut();

@@ -88,13 +88,13 @@ pub(crate) fn stream_page<I: Io>(
         *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     } else {
         let behind = BehindSubscription::new(sub_index, head, page.epoch);
-        clients.conns.extra(slot).behind.push(behind);
+        clients.conns.ensure_side_row(slot).behind.push(behind);
     }
     if !is_begun {
         let is_empty = records.is_empty();
         let pending_response = clients
             .conns
-            .extra(slot)
+            .ensure_side_row(slot)
             .protocol_state
             .pending_response
             .as_mut();
@@ -106,7 +106,7 @@ pub(crate) fn stream_page<I: Io>(
         begin_stream(clients, queues, slot, io);
     }
     let row = clients.conns.get(slot);
-    if row.link.outbox == NONE && row.extra() != NONE && !planted::is(Fault::LostWake) {
+    if row.link.outbox == NONE && row.side_row() != NONE && !planted::is(Fault::LostWake) {
         // The next page is requested after the frames of this one are released.
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
@@ -129,13 +129,13 @@ fn hold_first_page<I: Io>(
     if page.at_head {
         *flags_of(&mut clients.conns, slot, sub_index) |= LIVE;
     }
-    let extra = clients.conns.extra(slot);
+    let side_row = clients.conns.ensure_side_row(slot);
     if !page.at_head {
-        extra
+        side_row
             .behind
             .push(BehindSubscription::new(sub_index, page.head, page.epoch));
     }
-    let pending_response = extra
+    let pending_response = side_row
         .protocol_state
         .pending_response
         .as_mut()
@@ -163,7 +163,7 @@ fn begin_stream_of_several_topics<I: Io>(front: &mut Front, slot: u32, io: &mut 
     let epoch = clients.ctx.world.epoch;
     let pending_response = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_response
         .as_mut();
@@ -237,7 +237,12 @@ pub(crate) fn begin_stream_with<I: Io>(
     body: &Rope,
     io: &mut I,
 ) {
-    if let Some(pending_response) = &mut clients.conns.extra(slot).protocol_state.pending_response {
+    if let Some(pending_response) = &mut clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_response
+    {
         pending_response.body.append(body, 0, body.len());
     }
     begin_stream(clients, queues, slot, io);
@@ -252,7 +257,7 @@ pub(crate) fn begin_stream<I: Io>(
 ) {
     let Some(pending_response) = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_response
         .take()
@@ -273,10 +278,10 @@ pub(crate) fn begin_stream<I: Io>(
     clients.send_rope(slot, &body, io);
     drop_spill_of_stream(clients, queues, slot, io);
     if needs_no_side_row
-        && clients.conns.get(slot).extra() != NONE
-        && clients.conns.extra(slot).behind.is_empty()
+        && clients.conns.get(slot).side_row() != NONE
+        && clients.conns.ensure_side_row(slot).behind.is_empty()
     {
-        clients.conns.drop_extra(slot);
+        clients.conns.drop_side_row(slot);
     }
 }
 

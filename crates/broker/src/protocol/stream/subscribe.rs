@@ -73,12 +73,19 @@ pub(crate) fn request_subscription<I: Io>(
         clients.send_reply(slot, io);
     }
     if names.len() > 1 || is_stream || is_by_filter {
-        clients.conns.extra(slot).protocol_state.pending_response =
-            Some(Box::new(pending_response));
+        clients
+            .conns
+            .ensure_side_row(slot)
+            .protocol_state
+            .pending_response = Some(Box::new(pending_response));
     }
     if publishes {
         let (hash, _) = clients.ctx.hash_and_home_of(&names[0]);
-        clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTarget {
+        clients
+            .conns
+            .ensure_side_row(slot)
+            .protocol_state
+            .publish_to = Some(PublishTarget {
             hash,
             name: names[0].as_slice().into(),
             frame_count: 0,
@@ -107,7 +114,7 @@ fn answer_refused_filters(
     unsubscribe_from_all(clients, subs, slot);
     if let Some(pending_response) = clients
         .conns
-        .extra(slot)
+        .ensure_side_row(slot)
         .protocol_state
         .pending_response
         .take()
@@ -180,8 +187,11 @@ fn subscribe_all(
     };
     let (kind, new_state) = (SubscriptionKind::New, SubscriptionState::default);
     if is_by_filter {
-        clients.conns.extra(slot).protocol_state.filter_response =
-            Some(Box::new(PendingFilterResponse::new(since.len())));
+        clients
+            .conns
+            .ensure_side_row(slot)
+            .protocol_state
+            .filter_response = Some(Box::new(PendingFilterResponse::new(since.len())));
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         let wanted = SubscribeRequest {
             target: SubscribeTarget::Filters(&names),
@@ -192,7 +202,7 @@ fn subscribe_all(
         return subscribing::subscribe(clients, subs, slot, &wanted, new_state()).map(|_| ());
     }
     if names.len() > 1 {
-        clients.conns.extra(slot).name_set_hash = set_hash(names);
+        clients.conns.ensure_side_row(slot).name_set_hash = set_hash(names);
         // Set only now, because code that sees `SUBSCRIPTION_LIST` expects the list.
         clients.conns.get_mut(slot).consumer.options |= SUBSCRIPTION_LIST;
     }

@@ -37,8 +37,8 @@ pub(crate) fn publish_frame<I: Io>(
         return true;
     }
     let wants_ack = clients.conns.get(slot).has_option(META_FRAMES);
-    let extra = clients.conns.extra(slot);
-    let Some(mut publish_to) = extra.protocol_state.publish_to.take() else {
+    let side_row = clients.conns.ensure_side_row(slot);
+    let Some(mut publish_to) = side_row.protocol_state.publish_to.take() else {
         clients.end_as_broken(slot);
         return false;
     };
@@ -51,7 +51,11 @@ pub(crate) fn publish_frame<I: Io>(
         return false;
     }
     if let Err(reached) = clients.check_publish_rate(slot) {
-        clients.conns.extra(slot).protocol_state.publish_to = Some(publish_to);
+        clients
+            .conns
+            .ensure_side_row(slot)
+            .protocol_state
+            .publish_to = Some(publish_to);
         return refuse_frame(clients, slot, number, reached, io);
     }
     let (_, home_shard) = clients.ctx.hash_and_home_of(&publish_to.name);
@@ -80,7 +84,11 @@ pub(crate) fn publish_frame<I: Io>(
         WantedAnswer::Failure(to)
     };
     let outcome = publish_as(clients, subs, home, slot, home_shard, &message, answer);
-    clients.conns.extra(slot).protocol_state.publish_to = Some(publish_to);
+    clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .publish_to = Some(publish_to);
     outcome.is_none_or(|outcome| handle_frame_outcome(clients, slot, number, outcome, io))
 }
 
@@ -136,7 +144,11 @@ pub(crate) fn upgrade_to_publish<I: Io>(
         return Flow::Next;
     }
     let (hash, _) = clients.ctx.hash_and_home_of(name);
-    clients.conns.extra(slot).protocol_state.publish_to = Some(PublishTarget {
+    clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .publish_to = Some(PublishTarget {
         hash,
         name: name.into(),
         frame_count: 0,

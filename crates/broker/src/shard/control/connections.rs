@@ -37,7 +37,7 @@ const ENDED_PER_TURN: usize = 256;
 const NAMES_IN_LIST: usize = 16;
 
 /// Calls `each` for the open rows from `from` on, at most `ROWS_PER_TURN` rows, until `each` returns false. Returns the next row, if any.
-fn page_of(clients: &Clients, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
+fn visit_open_rows(clients: &Clients, from: u32, mut each: impl FnMut(u32) -> bool) -> Option<u32> {
     let end = clients.conns.end();
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
     for slot in from..until {
@@ -58,8 +58,8 @@ pub(super) fn connections_page<I: Io>(
     io: &I,
 ) -> Page<Connection> {
     let mut found = Vec::new();
-    let next = page_of(clients, from, |slot| {
-        if is_one_of(clients, subs, slot, which, io) {
+    let next = visit_open_rows(clients, from, |slot| {
+        if is_selected(clients, subs, slot, which, io) {
             found.push(describe(clients, subs, slot, NAMES_IN_LIST, io));
         }
         found.len() < limit
@@ -98,7 +98,7 @@ fn describe<I: Io>(
     let outbox = clients.conns.outbox(slot);
     let behind = clients
         .conns
-        .find_extra(slot)
+        .find_side_row(slot)
         .is_some_and(|it| !it.behind.is_empty());
     let id = clients.conns.id_of(slot);
     let began_unix_s = clients.conns.start_second(slot).unix_s(clients.ctx.now);
@@ -172,7 +172,7 @@ pub(super) fn find_session(
     clients: &Clients,
     name: &SessionName,
 ) -> Option<Session> {
-    let (hash, name) = hashed(clients, name);
+    let (hash, name) = hash_and_name(clients, name);
     let view = at_home.find_absent(hash, &name)?;
     let subscriptions = stored::subscriptions(view.state);
     let subscriptions = subscriptions.map(|it| (Box::from(&*it.filter), it.qos()));
@@ -183,12 +183,12 @@ pub(super) fn find_session(
 }
 
 /// Schedules the end of a session for a later turn (a pass of the shard's loop).
-pub(super) fn end_session(
+pub(super) fn schedule_session_end(
     at_home: &mut SessionsAtHome,
     clients: &Clients,
     name: &SessionName,
 ) -> Ended {
-    let (hash, name) = hashed(clients, name);
+    let (hash, name) = hash_and_name(clients, name);
     let ended = at_home.evict_named(hash, &name, &clients.ctx.world.admission);
     Ended {
         count: u32::from(ended),
@@ -197,13 +197,13 @@ pub(super) fn end_session(
 }
 
 /// The keyed hash of a session's name at its home, and that name.
-fn hashed(clients: &Clients, name: &SessionName) -> (u32, Vec<u8>) {
+fn hash_and_name(clients: &Clients, name: &SessionName) -> (u32, Vec<u8>) {
     let name = session_name_of(&name.client_id, &name.user);
     let hash = xxh3_64_with_seed(&name, clients.ctx.world.seed) as u32;
     (hash, name)
 }
 
-fn is_one_of<I: Io>(
+fn is_selected<I: Io>(
     clients: &Clients,
     subs: &Subscriptions,
     slot: u32,
@@ -237,8 +237,8 @@ pub(super) fn order_connections<I: Io>(
     io: &mut I,
 ) -> Ended {
     let mut due = Vec::new();
-    let next = page_of(clients, from, |slot| {
-        if is_one_of(clients, subs, slot, which, &*io) {
+    let next = visit_open_rows(clients, from, |slot| {
+        if is_selected(clients, subs, slot, which, &*io) {
             due.push(clients.conns.id_of(slot));
         }
         due.len() < ENDED_PER_TURN

@@ -21,7 +21,7 @@ pub(super) fn carry_out_hooks(
             begins,
         } => (number, kinds, begins),
         Hooks::End(number) => {
-            end(home, clients, number);
+            end_stream(home, clients, number);
             return None;
         }
     };
@@ -32,10 +32,10 @@ pub(super) fn carry_out_hooks(
     if let (Some(filters), Some(home), true) = (&begins, &mut home, kinds.members) {
         home.begin_member_stream(number, filters.clone(), now);
     }
-    next(home, clients, (number, kinds, begins))
+    next_news(home, clients, (number, kinds, begins))
 }
 
-fn next(
+fn next_news(
     home: Option<&mut Home>,
     clients: &mut Clients,
     (number, kinds, begins): (u64, HookKinds, Option<Vec<Box<[u8]>>>),
@@ -58,7 +58,7 @@ fn next(
     Some(news)
 }
 
-fn end(home: Option<&mut Home>, clients: &mut Clients, number: u64) {
+fn end_stream(home: Option<&mut Home>, clients: &mut Clients, number: u64) {
     clients.end_event_stream(number);
     if let Some(home) = home {
         home.end_news_stream(number);

@@ -20,7 +20,7 @@ pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> P
     home.map_or_else(Page::default, |home| home.list_topics(page, now))
 }
 
-pub(super) fn topic(home: Option<&Home>, now: Now, name: &[u8]) -> Option<Topic> {
+pub(super) fn find_topic(home: Option<&Home>, now: Now, name: &[u8]) -> Option<Topic> {
     let home = home?;
     home.look_up_topic(name, now)
 }

@@ -204,7 +204,7 @@ impl CheckpointWorker {
             s: 1,
             unix_s: u32::try_from(clock::counted_s()).unwrap_or(u32::MAX),
         });
-        while let Some(order) = shadow.ask(TOPICS_PER_ORDER) {
+        while let Some(order) = shadow.next_floors_order(TOPICS_PER_ORDER) {
             let floors = self.floors(home, order)?;
             shadow.apply_floors(&floors);
         }

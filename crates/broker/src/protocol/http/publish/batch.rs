@@ -170,7 +170,11 @@ pub(crate) fn continue_batch<I: Io>(
     } else {
         stall_if_needed(clients, &subs.lanes, queues, slot, io);
     }
-    clients.conns.extra(slot).protocol_state.pending_answer = Some(PendingAnswer::Batch(batch));
+    clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_answer = Some(PendingAnswer::Batch(batch));
 }
 
 /// Ends a batch because the log does not answer: the remaining lines are not published.
@@ -192,7 +196,11 @@ pub(super) fn abandon_batch<I: Io>(
     if finish_reading_batch(clients, lanes, slot, &mut batch) {
         return answer_waiting(clients, queues, slot, io);
     }
-    clients.conns.extra(slot).protocol_state.pending_answer = Some(PendingAnswer::Batch(batch));
+    clients
+        .conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_answer = Some(PendingAnswer::Batch(batch));
 }
 
 /// Publishes lines, as many as the turn's budget allows. Returns the number of bytes read.
@@ -325,15 +333,16 @@ pub(crate) fn handle_batch_fence<I: Io>(
     to: ReplyTo,
     io: &mut I,
 ) {
-    let extra = clients.conns.extra(to.slot);
-    let Some(PendingAnswer::Batch(batch)) = &mut extra.protocol_state.pending_answer else {
+    let side_row = clients.conns.ensure_side_row(to.slot);
+    let Some(PendingAnswer::Batch(batch)) = &mut side_row.protocol_state.pending_answer else {
         unreachable!("a fence belongs to a batch that waits")
     };
     batch.fences_due -= 1;
     if batch.fences_due > 0 {
         return;
     }
-    let Some(PendingAnswer::Batch(mut batch)) = extra.protocol_state.pending_answer.take() else {
+    let Some(PendingAnswer::Batch(mut batch)) = side_row.protocol_state.pending_answer.take()
+    else {
         unreachable!("it was just seen")
     };
     respond_batch(clients, to.slot, &mut batch);
@@ -343,8 +352,8 @@ pub(crate) fn handle_batch_fence<I: Io>(
 /// Whether a batch has lines left.
 pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
-    row.extra() != NONE
-        && matches!(&conns.extra_of(slot).protocol_state.pending_answer, Some(PendingAnswer::Batch(batch)) if !batch.unread.is_empty())
+    row.side_row() != NONE
+        && matches!(&conns.side_row(slot).protocol_state.pending_answer, Some(PendingAnswer::Batch(batch)) if !batch.unread.is_empty())
 }
 
 /// Takes a batch that has lines left.
@@ -352,7 +361,12 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
     if !has_batch(conns, slot) {
         return None;
     }
-    match conns.extra(slot).protocol_state.pending_answer.take() {
+    match conns
+        .ensure_side_row(slot)
+        .protocol_state
+        .pending_answer
+        .take()
+    {
         Some(PendingAnswer::Batch(batch)) => Some(batch),
         _ => None,
     }

@@ -13,8 +13,8 @@ use crate::protocol::http::state::PendingAnswer;
 /// Handles the outcome for a request that waits for it.
 pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
     let (clients, subs, _, queues) = front.parts();
-    let extra = clients.conns.extra(to.slot);
-    match &mut extra.protocol_state.pending_answer {
+    let side_row = clients.conns.ensure_side_row(to.slot);
+    match &mut side_row.protocol_state.pending_answer {
         Some(PendingAnswer::Batch(batch)) => {
             let settings = &clients.ctx.world.settings;
             batch.note_outcome_of_line(to.part, outcome, &mut clients.meter, settings);
@@ -23,7 +23,7 @@ pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Ou
             }
         }
         Some(_) => {
-            let pending = extra
+            let pending = side_row
                 .protocol_state
                 .pending_answer
                 .take()
@@ -31,7 +31,7 @@ pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Ou
             if let (PendingAnswer::Info(name), Outcome::Done(info)) = (&pending, outcome)
                 && io.request_subscriber_count(to, name)
             {
-                extra.protocol_state.pending_answer = Some(PendingAnswer::Counted(info));
+                side_row.protocol_state.pending_answer = Some(PendingAnswer::Counted(info));
                 return;
             }
             respond_outcome(clients, to.slot, &pending, outcome);
@@ -53,7 +53,11 @@ pub(crate) fn info_counted<I: Io>(
     if !clients.conns.is_waiting_for(to) {
         return;
     }
-    let pending = &mut clients.conns.extra(to.slot).protocol_state.pending_answer;
+    let pending = &mut clients
+        .conns
+        .ensure_side_row(to.slot)
+        .protocol_state
+        .pending_answer;
     if let Some(PendingAnswer::Counted(info)) = pending {
         let info = TopicInfo {
             subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
