@@ -18,8 +18,9 @@ pub struct Limits {
     pub stream_window: u32,
     /// Bytes of all bodies of a connection that a client may send before the server has processed them; at least 65,535.
     pub connection_window: u32,
-    /// Streams that the client resets, or that the server resets because of a violation (CVE-2023-44487, CVE-2025-8671). This limit and all
-    /// limits below are allowances for [`PERIOD_S`]. A client may use one in a single burst.
+    /// Streams that the client resets, or that the server resets because of a violation (CVE-2023-44487, CVE-2025-8671). A page that is
+    /// reloaded resets up to `streams`, so the default is a little less than two full reloads. With 500, clients that use it up and connect again made others
+    /// wait twice as long. This limit and all limits below are allowances for [`PERIOD_S`]. A client may use one in a single burst.
     pub resets: u16,
     /// SETTINGS frames.
     pub settings: u16,
@@ -42,7 +43,7 @@ impl Default for Limits {
             continuations: 8,
             stream_window: 65_535,
             connection_window: 256 * 1024,
-            resets: 500,
+            resets: 250,
             settings: 50,
             pings: 200,
             empty_frames: 500,

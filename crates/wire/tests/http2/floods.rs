@@ -22,24 +22,24 @@ fn rapid_resets_end_the_connection() {
         let reset = frame(Kind::ResetStream, 0, 2 * n + 1, &[0, 0, 0, 8]);
         [request(2 * n + 1, true, &get()), reset].concat()
     });
-    assert_eq!((count, violation), (500, Violation::ResetFlood));
+    assert_eq!((count, violation), (250, Violation::ResetFlood));
 }
 
 #[test]
 fn resets_that_the_server_is_made_to_send_end_the_connection() {
     let malformed = flood(&mut Peer::new(), |n| request(2 * n + 1, true, &[]));
-    assert_eq!(malformed, (500, Violation::ResetFlood));
+    assert_eq!(malformed, (250, Violation::ResetFlood));
     let overflow = flood(&mut Peer::new(), |n| {
         let update = frame(Kind::WindowUpdate, 0, 2 * n + 1, &[0; 4]);
         [request(2 * n + 1, true, &get()), update].concat()
     });
-    assert_eq!(overflow, (500, Violation::ResetFlood));
+    assert_eq!(overflow, (250, Violation::ResetFlood));
     let mut full = Peer::with(Limits {
         streams: 1,
         ..Limits::default()
     });
     let refused = flood(&mut full, |n| request(2 * n + 1, true, &get()));
-    assert_eq!(refused, (501, Violation::ResetFlood));
+    assert_eq!(refused, (251, Violation::ResetFlood));
 }
 
 #[test]
