@@ -196,9 +196,8 @@ fn handle(shard: &mut Shard, input: Input<'_>, now: Now, net: &mut Net, steps_ma
         Input::Mail(_) => "a mail",
         Input::Tick => "a tick",
         Input::Committed(_) => "an answer of the engine",
-        Input::Control(..) | Input::Verdict(..) | Input::SubscriberCount(..) => {
-            "an order or an answer"
-        }
+        Input::Control(..) => "an order",
+        Input::Verdict(..) | Input::SubscriberCount(..) | Input::BackendAnswer(..) => "an answer",
     };
     let before = shard.steps();
     shard.handle(input, now, net);
