@@ -117,7 +117,9 @@ fn read_disconnect(end: CallDisconnect) -> Result<BackendResult, String> {
             "its disconnect has the code {code}; write 4000 to 4999"
         ));
     }
-    reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+    let mut ends = (0..=REASON_BYTES_MAX).rev();
+    let end = ends.find(|at| reason.is_char_boundary(*at));
+    reason.truncate(end.unwrap_or_default());
     Ok(BackendResult::Disconnect {
         code,
         reason: reason.into(),
