@@ -29,7 +29,7 @@ use crate::http_client::port_in_use;
 use crate::lifecycle::{self, RestoredServer, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
 use crate::settings::numbers::format_count;
-use crate::settings::problems::size;
+use crate::settings::problems::size_text;
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
 use crate::tls;
@@ -45,103 +45,106 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     // Ports and files come first, so that faulty settings end the start early.
     let file = &effective.file;
-    let (listen, held) = resolve_ports(&file.listen)?;
-    let admin_listener = control::listen(&file.admin)?;
+    let (addresses, reserved_ports) = resolve_ports(&file.listen)?;
+    let admin_listener = control::open_admin_port(&file.admin)?;
     let shards = file.shards;
     let tls = tls::open(file)?;
     if let Some(fault) = endpoint_faults(file).into_iter().next() {
         return Err(fault);
     }
     let cores = affinity::cores();
-    let node = this_node(&listen, admin_listener.as_ref());
-    let revoked = lifecycle::revoke::listed(&effective, None).map_err(anyhow::Error::msg)?;
+    let node = this_node(&addresses, admin_listener.as_ref());
+    let revoked = lifecycle::revoke::read_revoked(&effective, None).map_err(anyhow::Error::msg)?;
     let new_world = |identity: state::StateIdentity| {
         let placement = Placement::of_server(identity.partitions, shards, cores.len());
         let mut settings = effective.settings(node.clone());
         settings.access.revoked = Arc::clone(&revoked);
-        new_world(file, settings, placement, &identity)
+        create_world(file, settings, placement, &identity)
     };
 
     // Next the state is read, which may take long. Meanwhile the admin port answers that the server is starting.
     let mailboxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
     let (senders, inboxes): (Vec<_>, Vec<_>) = mailboxes.collect::<anyhow::Result<_>>()?;
     let starting = control::Starting::begin(admin_listener.as_ref(), &file.admin)?;
-    let mut begun = begin_log(file, new_world, &senders)?;
+    let mut restored_server = restore_or_join(file, new_world, &senders)?;
     // Each shard's thread gets a copy of the descriptor table. So the thread that serves the admin port meanwhile must end first, or the copies would
     // keep its sockets open.
     drop(starting);
 
-    let world = begun.world;
-    let (reports, reported) =
+    let world = restored_server.world;
+    let (reports, report_inbox) =
         mailbox::<ControlLetter>().context("cannot make the control thread's mailbox")?;
-    let wakes = inboxes.iter().map(|inbox| inbox.fd());
-    let revoked = match &begun.engine {
-        Some(Engine::Nats(member)) => lifecycle::revoke::listed(&effective, Some(member)),
+    let inbox_fds = inboxes.iter().map(|inbox| inbox.fd());
+    let revoked = match &restored_server.engine {
+        Some(Engine::Nats(member)) => lifecycle::revoke::read_revoked(&effective, Some(member)),
         _ => Ok(revoked),
     };
     let revoked = revoked.map_err(anyhow::Error::msg)?;
-    let (verifier, question_senders) =
+    let (verifier, verification_requests) =
         access::start(file.access.as_ref(), revoked, verdict_senders(&senders))?;
 
-    // Next the shards' threads start. They wait until all of them have opened their sockets.
+    // Next the shards' threads start. They wait until all have opened their sockets, and until the state files are committed.
     let setup = ShardSetup {
-        listen: listen.clone(),
+        listen: addresses.clone(),
         backlog: file.backlog,
-        group: Group::new(),
-        wakes: wakes.chain([reported.fd()]).collect(),
+        listeners: Group::new(),
+        inbox_fds: inbox_fds.chain([report_inbox.fd()]).collect(),
         may_serve: Arc::new(Barrier::new(shards + 1)),
     };
     let counters = Counters::new(shards, world.admission.clone());
-    let (ready, started) = mpsc::channel();
+    let (opened_sender, opened_results) = mpsc::channel();
     let backends = Backends::start(&file.backends)?;
     let logged_clients: Arc<[ClientFilter]> = file.log.clients.clone().into();
-    for ((id, inbox), questions) in inboxes.into_iter().enumerate().zip(question_senders) {
+    for ((id, inbox), requests) in inboxes.into_iter().enumerate().zip(verification_requests) {
         let (backends, shard) = (backends.clone(), senders[id].clone());
         let reply: AnswerSender =
             Arc::new(move |conn, answer| shard.post(Letter::BackendAnswer(conn, answer)));
         let start = ShardStart {
             id: id as ShardId,
             world: world.clone(),
-            restored: begun.shards.pop_front(),
+            restored: restored_server.shards.pop_front(),
             inbox,
             peers: senders.clone(),
             reports: reports.clone(),
             meter: Meter::new(counters.clone(), id as ShardId),
-            ask_verifier: Box::new(move |conn, question| questions.ask(conn, question)),
+            ask_verifier: Box::new(move |conn, question| requests.ask(conn, question)),
             ask_backend: Box::new(move |conn, call| backends.ask(conn, call, &reply)),
-            appender: (begun.engine.clone())
+            appender: (restored_server.engine.clone())
                 .map(|it| Appender::new(Box::new(it), world.partitions)),
             tls: tls.as_ref().map(tls::Shared::of_shard),
             logged_clients: Arc::clone(&logged_clients),
         };
         let core = file.pin.then(|| cores[id % cores.len()]);
-        spawn(start, setup.clone(), core, ready.clone())
+        spawn_shard(start, setup.clone(), core, opened_sender.clone())
             .context("cannot start a shard's thread")?;
     }
-    drop(ready);
-    started.iter().collect::<anyhow::Result<()>>()?;
-    drop(held);
-    let_shards_serve(begun.start_commit, &setup.may_serve)?;
+    drop(opened_sender);
+    opened_results.iter().collect::<anyhow::Result<()>>()?;
+    drop(reserved_ports);
+    commit_and_serve(restored_server.start_commit, &setup.may_serve)?;
 
-    warn_of_little_room(shards as u64, &world.settings.limits);
-    log_start(&listen, admin_listener.as_ref(), &effective)?;
+    warn_of_few_connections(shards as u64, &world.settings.limits);
+    log_start(&addresses, admin_listener.as_ref(), &effective)?;
     let webhooks = file.webhooks.clone();
     control::run(control::ControlArgs {
         listener: admin_listener,
         admin: file.admin.clone(),
         counters,
         senders,
-        reports: reported,
-        listen: listen.clone(),
-        data_port: control::DataPort::new(&listen, tls.as_ref().filter(|_| file.tls.required)),
+        reports: report_inbox,
+        data_addresses: addresses.clone(),
+        data_port: control::DataPortClient::new(
+            &addresses,
+            tls.as_ref().filter(|_| file.tls.required),
+        ),
         signals,
         lifecycle: lifecycle::LifecycleArgs {
             args: args.clone(),
             effective,
             world,
             verifier,
-            engine: begun.engine,
-            recovery: begun.took,
+            engine: restored_server.engine,
+            restore_time: restored_server.restore_time,
             tls,
         },
         webhooks,
@@ -149,18 +152,18 @@ pub fn serve(
 }
 
 /// Checks whether a server with these settings could start on this host: whether the files, directories and addresses in the settings can
-/// be used. Changes nothing, and works while a server with the same settings runs.
+/// be used (except the files of `[access]`, and whether the ports are free). Changes nothing, and works while a server with the same settings runs.
 ///
 /// # Errors
 /// All faults, one on each line.
-pub fn check(file: &File) -> anyhow::Result<()> {
+pub fn check_host(file: &File) -> anyhow::Result<()> {
     let mut faults = Vec::new();
     faults.extend(tls::open(file).err());
     faults.extend(state::check(&file.state).err());
     faults.extend(endpoint_faults(file));
     let files = file.cluster.files().into_iter();
-    let unread = files.filter_map(|(key, path)| tls::file(key, path).err());
-    faults.extend(unread);
+    let unreadable = files.filter_map(|(key, path)| tls::file(key, path).err());
+    faults.extend(unreadable);
     let admin = file.admin.listen.iter().map(|addr| ("admin.listen", addr));
     let data = file.listen.iter().map(|addr| ("listen", addr));
     for (key, addr) in data.chain(admin) {
@@ -192,7 +195,7 @@ fn endpoint_faults(file: &File) -> Vec<anyhow::Error> {
 }
 
 /// Makes the state that all shards share.
-fn new_world(
+fn create_world(
     file: &File,
     settings: Settings,
     placement: Placement,
@@ -220,8 +223,8 @@ fn new_world(
     })
 }
 
-/// Consumes the state files of the former process, and then lets the shards serve.
-fn let_shards_serve(
+/// Marks the state files of the former process as used, so that no later start reads them again, and then lets the shards serve.
+fn commit_and_serve(
     start_commit: Option<state::StartCommit>,
     may_serve: &Barrier,
 ) -> anyhow::Result<()> {
@@ -254,8 +257,8 @@ fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
     }
 }
 
-/// Joins the cluster, or restores the state in the state directory, and starts the engine.
-fn begin_log(
+/// Joins the cluster, or restores the state in the state directory. Starts the engine, if there is a log.
+fn restore_or_join(
     file: &File,
     new_world: impl Fn(state::StateIdentity) -> Arc<World>,
     shards: &[Sender<Letter>],
@@ -266,11 +269,11 @@ fn begin_log(
     let resumed = state::resume(&file.state, file.partitions, new_world)?;
     let start = |log| {
         let (world, admission) = (&resumed.world, resumed.world.admission.clone());
-        let room = move |room: crore_disk::LogSpace| {
-            admission.set_disk_full(room.is_full);
-            admission.set_disk_room(room.free_bytes, room.bytes_max);
+        let report_log_space = move |space: crore_disk::LogSpace| {
+            admission.set_disk_full(space.is_full);
+            admission.set_disk_room(space.free_bytes, space.bytes_max);
         };
-        start_disk(log, world.placement(), shards.to_vec(), room)
+        start_disk(log, world.placement(), shards.to_vec(), report_log_space)
     };
     let engine = resumed.log.map(start).transpose();
     let engine = engine.context("cannot start the thread of the log")?;
@@ -279,29 +282,29 @@ fn begin_log(
         shards: resumed.shards,
         engine: engine.map(Engine::Disk),
         start_commit: resumed.start_commit,
-        took: resumed.took,
+        restore_time: resumed.restore_time,
     })
 }
 
-/// Starts a shard's thread, which reports through `ready` whether its sockets are open.
-fn spawn(
+/// Starts a shard's thread, which reports through `opened_sender` whether its sockets are open.
+fn spawn_shard(
     start: ShardStart,
     setup: ShardSetup,
     core: Option<usize>,
-    ready: mpsc::Sender<anyhow::Result<()>>,
+    opened_sender: mpsc::Sender<anyhow::Result<()>>,
 ) -> std::io::Result<()> {
     let thread = std::thread::Builder::new()
         .name(format!("shard-{}", start.id))
         .stack_size(STACK_BYTES);
     let run = move || match open_shard(start, &setup, core) {
         Ok(shard) => {
-            let _ = ready.send(Ok(()));
-            drop(ready);
+            let _ = opened_sender.send(Ok(()));
+            drop(opened_sender);
             setup.may_serve.wait();
             crore_shard_loop::run_loop(shard);
         }
         Err(error) => {
-            let _ = ready.send(Err(error));
+            let _ = opened_sender.send(Err(error));
         }
     };
     thread.spawn(run).map(drop)
@@ -314,14 +317,14 @@ struct ShardSetup {
     /// The length of the accept queue.
     backlog: u32,
     /// For each address, the listeners of all shards.
-    group: Arc<Group>,
+    listeners: Arc<Group>,
     /// The eventfds of all inboxes.
-    wakes: Vec<Fd>,
-    /// No shard serves before the state files of the former process are consumed.
+    inbox_fds: Vec<Fd>,
+    /// Opens when the state files of the former process are marked as used. No shard serves before.
     may_serve: Arc<Barrier>,
 }
 
-/// Gives the calling thread a descriptor table of its own and opens a shard's sockets there.
+/// Pins the calling thread to its core, gives it a descriptor table of its own, opens a shard's sockets there, and makes the shard's loop.
 fn open_shard(
     start: ShardStart,
     setup: &ShardSetup,
@@ -330,7 +333,7 @@ fn open_shard(
     if let Some(core) = core {
         affinity::pin_to(core)?;
     }
-    fd_table::unshare(&setup.wakes)?;
+    fd_table::unshare(&setup.inbox_fds)?;
     let limits = &start.world.settings.limits;
     let unsent_bytes = limits.send_buffer_bytes;
     let limits = acceptor::Limits {
@@ -341,7 +344,7 @@ fn open_shard(
                 .then(|| u32::try_from(unsent_bytes).unwrap_or(u32::MAX)),
         },
     };
-    let mut sockets = Kernel::open(&setup.listen, limits, &setup.group)?;
+    let mut sockets = Kernel::open(&setup.listen, limits, &setup.listeners)?;
     sockets.woken_by(&start.inbox)?;
     Ok(crore_shard_loop::new_loop(start, sockets))
 }
@@ -353,24 +356,24 @@ fn open_shard(
 /// An address cannot be bound, or its port is in use. This must be checked here: the shards bind with `SO_REUSEPORT`, so they would silently share
 /// the port with another server, and each server would get a part of the clients.
 fn resolve_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<HeldPort>)> {
-    let (mut addresses, mut held) = (Vec::new(), Vec::new());
+    let (mut addresses, mut reserved_ports) = (Vec::new(), Vec::new());
     for addr in listen {
-        let bound = match addr.port() {
+        let listen_address = match addr.port() {
             0 => HeldPort::choose(*addr).map(|port| {
                 let chosen = port.addr();
-                held.push(port);
+                reserved_ports.push(port);
                 chosen
             }),
             // This socket has no `SO_REUSEPORT`, so binding it fails if the port is in use. It is closed at once.
             _ => TcpListener::bind(addr).and_then(|listener| listener.local_addr()),
         };
-        let bound = bound.map_err(|error| {
+        let bound = listen_address.map_err(|error| {
             let remedy = port_in_use::remedy(*addr, &error, "--listen");
             anyhow!("cannot listen on {addr}: {remedy}")
         });
         addresses.push(bound?);
     }
-    Ok((addresses, held))
+    Ok((addresses, reserved_ports))
 }
 
 /// Logs the addresses, the retention, the source of the settings, and the first steps.
@@ -387,7 +390,7 @@ fn log_start(
         );
     }
     log_retention(&effective.file);
-    match &effective.source {
+    match &effective.file_path {
         Some(path) => tracing::info!("settings of {}", path.display()),
         None => tracing::info!("built-in settings, since there is no ./{DEFAULT_FILE}"),
     }
@@ -405,42 +408,42 @@ fn log_start(
 /// Logs the URLs of the data ports.
 fn log_addresses(listen: &[SocketAddr], tls: &Tls) {
     for addr in listen {
-        let spoken = match (tls.is_on(), tls.required) {
+        let urls = match (tls.is_on(), tls.required) {
             (false, _) => format!("http://{addr}"),
             (true, false) => format!("http://{addr} and https://{addr}"),
             (true, true) => format!("https://{addr} (tls.required is on: TLS only)"),
         };
-        tracing::info!("listening on {spoken}");
+        tracing::info!("listening on {urls}");
     }
 }
 
 /// Logs which messages are kept, and where.
 fn log_retention(file: &File) {
-    let for_all = |rule: &&Rule| rule.filter == ALL_TOPICS;
-    let rule = file.rules.iter().find(for_all).cloned();
-    let others = match file.rules.len() - usize::from(rule.is_some()) {
+    let is_for_all = |rule: &&Rule| rule.filter == ALL_TOPICS;
+    let rule = file.rules.iter().find(is_for_all).cloned();
+    let other_rules = match file.rules.len() - usize::from(rule.is_some()) {
         0 => String::new(),
-        1 => "; one [[rule]] has topics of its own".to_string(),
-        several => format!("; {several} of [[rule]] have topics of their own"),
+        1 => "; one [[rule]] sets something else for some topics".to_string(),
+        several => format!("; {several} [[rule]] tables set something else for some topics"),
     };
     let rule = rule.unwrap_or_default();
-    let most = match rule.keep {
+    let kept_at_most = match rule.keep {
         RetentionMode::Latest => format!("the latest message of up to {} keys", rule.keys_max),
         RetentionMode::Log if rule.log_messages == 0 => {
-            return tracing::info!("topics keep no messages (rule.log_messages is 0){others}");
+            return tracing::info!("topics keep no messages (rule.log_messages is 0){other_rules}");
         }
         RetentionMode::Log => {
-            let mut most = vec![size(rule.log_bytes)];
+            let mut limits = vec![size_text(rule.log_bytes)];
             // The default number of messages is so high that only bytes and age matter.
             if rule.log_messages < Rule::default().log_messages {
                 let messages = format_count(rule.log_messages.into());
-                most.insert(0, format!("{messages} messages"));
+                limits.insert(0, format!("{messages} messages"));
             }
-            let most = most.join(" and ");
+            let limits_text = limits.join(" and ");
             match rule.log_age_s {
-                0 => format!("up to {most} of messages"),
+                0 => format!("up to {limits_text} of messages"),
                 age_s => format!(
-                    "the messages of the last {}, up to {most},",
+                    "the messages of the last {}, up to {limits_text},",
                     format_seconds(age_s.into())
                 ),
             }
@@ -448,41 +451,41 @@ fn log_retention(file: &File) {
     };
     match file.state.directory() {
         None if file.cluster.is_on() => tracing::info!(
-            "each topic keeps {most} in the log of the cluster `{}` in NATS, which outlives every node{others}",
+            "each topic keeps {kept_at_most} in the log of the cluster `{}` in NATS, which outlives every node{other_rules}",
             file.cluster.name
         ),
         None => tracing::info!(
-            "each topic keeps {most} in memory, until a restart (state.directory keeps them on disk){others}"
+            "each topic keeps {kept_at_most} in memory, until a restart (state.directory keeps them on disk){other_rules}"
         ),
         Some(directory) if file.state.is_durable() && rule.durable => {
             tracing::info!(
-                "each topic keeps {most} on disk in {}{others}",
+                "each topic keeps {kept_at_most} on disk in {}{other_rules}",
                 directory.display()
             );
         }
         Some(directory) => tracing::info!(
-            "each topic keeps {most} in memory, and over a planned restart in {}{others}",
+            "each topic keeps {kept_at_most} in memory, and over a planned restart in {}{other_rules}",
             directory.display()
         ),
     }
 }
 
-/// Logs the first steps, for a user who runs the program without settings.
+/// Logs the first steps, for a user who tries out the program.
 fn log_first_steps(listen: &[SocketAddr]) {
-    let named = match listen.first() {
+    let server_flag = match listen.first() {
         Some(address) if address.to_string() != DEFAULT_LISTEN => {
             format!(" --server http://{address}")
         }
         _ => String::new(),
     };
     tracing::info!(
-        "try it: `crore sub news{named}`, and in another terminal `crore pub news Hello{named}`"
+        "try it: `crore sub news{server_flag}`, and in another terminal `crore pub news Hello{server_flag}`"
     );
 }
 
 /// Warns if the limit of file descriptors leaves room for few connections.
-fn warn_of_little_room(shards: u64, limits: &Limits) {
-    let by_descriptors = formula::room_by_descriptors(fd_table::raise_limit(), shards);
+fn warn_of_few_connections(shards: u64, limits: &Limits) {
+    let by_descriptors = formula::connections_by_descriptors(fd_table::raise_limit(), shards);
     let by_shards = limits.connections_per_shard as u64 * shards;
     let by_settings = by_shards.min(limits.connections_max as u64);
     if by_descriptors < USUAL_CONNECTIONS.min(by_settings) {

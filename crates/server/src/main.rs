@@ -29,7 +29,7 @@ use anyhow::Context as _;
 use cli::{Cli, Command};
 use config::ServeArgs;
 use crore_net::signal::Signals;
-use settings::log::Format;
+use settings::log::LogFormat;
 
 #[global_allocator]
 static ALLOCATOR: crore_net::memory::PoolAllocator = crore_net::memory::PoolAllocator;
@@ -110,15 +110,15 @@ fn serve(args: &ServeArgs, filter: &str, ignored: Option<&str>) -> anyhow::Resul
     crore_net::memory::set_malloc_thresholds();
     if args.check {
         let effective = config::load(args)?;
-        boot::check(&effective.file)?;
-        effective.warn();
+        boot::check_host(&effective.file)?;
+        effective.log_warnings();
         return stdout::print(effective.to_toml().as_bytes());
     }
     let signals = Signals::block().context("cannot block signals")?;
     let effective = config::load(args)?;
-    let as_json = effective.file.log.format == Format::Json;
+    let as_json = effective.file.log.format == LogFormat::Json;
     let _flushes_at_the_end = log::through_thread(filter, as_json);
     warn_of_ignored(ignored);
-    effective.warn();
+    effective.log_warnings();
     boot::serve(args, effective, signals)
 }

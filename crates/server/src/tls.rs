@@ -11,7 +11,7 @@ use crore_net::stream::{self, Clients, ConfigError, Handle, Source, TlsStreams};
 use crore_shard_loop::{FailureCounts, FailureLog};
 
 use crate::settings::file::File;
-use crate::settings::tls::{ClientCertificates, Tls, Version};
+use crate::settings::tls::{ClientCertificates, Tls, TlsVersion};
 
 /// The parts of TLS that the shards share.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ fn read(settings: &File) -> anyhow::Result<Source> {
         clients: clients
             .map(|clients| file("tls.client_ca", &tls.client_ca).map(|roots| (roots, clients)))
             .transpose()?,
-        only_13: tls.min_version == Version::Tls13,
+        only_13: tls.min_version == TlsVersion::Tls13,
         h2: settings.http.h2,
     })
 }

@@ -17,7 +17,7 @@ use crate::http_client::endpoint::{Endpoint, EndpointSettings, Request};
 use crate::http_client::http::{Connection, Head};
 use crate::settings::access::Callback as Entry;
 
-/// Limit of an answer's size: room for a few hundred filters.
+/// The maximum size of an answer, enough for a few hundred filters.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// The byte order mark of UTF-8, which some serializers write before their text.
@@ -40,26 +40,30 @@ impl Callback {
     ///
     /// # Errors
     /// The key in the settings, and what is wrong with its value.
-    pub fn new(entry: &Entry) -> Result<Callback, (String, String)> {
-        let settings = EndpointSettings {
+    pub fn new(settings: &Entry) -> Result<Callback, (String, String)> {
+        let endpoint_settings = EndpointSettings {
             name: "the access callback",
-            url: &entry.url,
+            url: &settings.url,
             url_key: "access.callback.url",
-            ca: entry.ca.as_deref(),
+            ca: settings.ca.as_deref(),
             ca_key: "access.callback.ca",
             public_only: false,
         };
-        let timeout = Duration::from_secs(u64::from(entry.timeout_s));
-        let endpoint = Endpoint::new(&settings, timeout);
+        let timeout = Duration::from_secs(u64::from(settings.timeout_s));
+        let endpoint = Endpoint::new(&endpoint_settings, timeout);
         Ok(Callback {
             endpoint: endpoint.map_err(|(key, what)| (key.to_string(), what))?,
-            cache_s: entry.cache_s,
-            concurrency: entry.concurrency,
+            cache_s: settings.cache_s,
+            concurrency: settings.concurrency,
         })
     }
 
-    /// Asks the endpoint. Uses the connection `kept` if that is still open. Blocks.
-    pub fn ask(&self, question: &Question, kept: &mut Option<Connection>) -> TimedAnswer {
+    /// Asks the endpoint. Uses `reusable_connection` if that is still open. Blocks.
+    pub fn ask(
+        &self,
+        question: &Question,
+        reusable_connection: &mut Option<Connection>,
+    ) -> TimedAnswer {
         let body = match question_body(question) {
             Some(body) => body.to_string(),
             // JSON can contain only UTF-8.
@@ -74,21 +78,21 @@ impl Callback {
             body: Some(body.as_bytes()),
             answer_bytes_max: ANSWER_BYTES_MAX,
         };
-        match self.endpoint.exchange(&request, kept) {
-            Ok((head, answer)) => self.read(&head, &answer),
+        match self.endpoint.exchange(&request, reusable_connection) {
+            Ok((head, answer)) => self.read_response(&head, &answer),
             Err(why) => {
-                self.endpoint.log(&why);
+                self.endpoint.log_failure(&why);
                 (Err(Reason::VerifierUnreachable), 0)
             }
         }
     }
 
-    fn read(&self, head: &Head, answer: &[u8]) -> TimedAnswer {
+    fn read_response(&self, head: &Head, answer: &[u8]) -> TimedAnswer {
         let read = match head.status {
             401 | 403 => return (Err(Reason::CredentialsRefused), self.cache_s),
-            200 => members(head, answer).and_then(|answer| self.read_answer(answer)),
+            200 => parse_members(head, answer).and_then(|answer| self.read_answer(answer)),
             status => {
-                self.endpoint.log(&format!(
+                self.endpoint.log_failure(&format!(
                     "its answer of status {status} says neither yes nor no"
                 ));
                 return (Err(Reason::VerifierUnreachable), 0);
@@ -96,7 +100,7 @@ impl Callback {
         };
         read.unwrap_or_else(|what| {
             self.endpoint
-                .log(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
+                .log_failure(&format!("its answer is malformed: {what} (docs/ACCESS.md)"));
             (Err(Reason::VerifierUnreachable), 0)
         })
     }
@@ -112,7 +116,7 @@ impl Callback {
             Some(Value::Bool(true)) => {}
             Some(Value::Bool(false)) => return Ok((Err(Reason::CredentialsRefused), cache_s)),
             None => {
-                self.endpoint.log(
+                self.endpoint.log_failure(
                     "its answer has no `allow`, which refuses the client; write true or false",
                 );
                 return Ok((Err(Reason::CredentialsRefused), cache_s));
@@ -122,10 +126,10 @@ impl Callback {
                 return Err(format!("`allow` is {kind}, not true or false"));
             }
         }
-        let end = claims::unix_time(&answer, "expires")?;
+        let expires = claims::unix_time(&answer, "expires")?;
         let known = Known {
             grants: Arc::new(claims::grants(&answer, "user")?),
-            until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
+            until_unix_s: expires.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
         };
         Ok((Ok(known), cache_s))
     }
@@ -135,7 +139,7 @@ impl Callback {
 ///
 /// # Errors
 /// Why the answer has no members. The message quotes nothing of the answer, since the answer may be secret.
-fn members(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
+fn parse_members(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     let text = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
     match serde_json::from_slice(text) {
         Ok(Value::Object(members)) => Ok(members),

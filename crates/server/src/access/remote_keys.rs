@@ -186,7 +186,7 @@ impl Shared {
             Err(why) => {
                 let kept = state.keys.len();
                 drop(state);
-                self.endpoint.log(&format!(
+                self.endpoint.log_failure(&format!(
                     "{why}; {kept} keys of an earlier answer stay in use"
                 ));
             }

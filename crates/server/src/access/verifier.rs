@@ -36,8 +36,8 @@ use super::threads::spawn;
 
 /// The number of threads that verify signatures. Two are enough, since a signature takes little time.
 const TOKEN_THREADS: usize = 2;
-/// How many seconds a refusal is cached. Long enough that a client which keeps trying costs nothing; short enough that a client whose
-/// rights were just granted soon gets in.
+/// How many seconds a refusal is cached. This is long enough that a client which keeps trying costs almost nothing, and short enough that a client
+/// whose rights were just granted can soon connect.
 const REFUSAL_CACHE_S: u32 = 5;
 /// The minimum time between two log lines about one kind of refusal.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -70,7 +70,7 @@ struct JobResult {
     queue: Queue,
     /// The address of the client that asked.
     asker: u64,
-    found: Result<Known, Reason>,
+    result: Result<Known, Reason>,
     /// How many seconds the result may be cached.
     cache_s: u32,
 }
@@ -82,21 +82,21 @@ pub type VerdictSender = Box<dyn Fn(ConnId, Verdict) + Send>;
 pub struct QuestionSender {
     shard: ShardId,
     events: Sender<VerifierEvent>,
-    open: Arc<AtomicUsize>,
+    open_questions: Arc<AtomicUsize>,
 }
 
 impl QuestionSender {
     /// Sends a question. Returns false if too many questions are open, or if the verifier's thread has ended. Then nobody will answer, and
     /// the question does not count as open.
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
-        let asked = self.open.fetch_add(1, Relaxed) < OPEN_QUESTIONS_MAX
+        let is_sent = self.open_questions.fetch_add(1, Relaxed) < OPEN_QUESTIONS_MAX
             && (self.events)
                 .send(VerifierEvent::Question(self.shard, conn, question))
                 .is_ok();
-        if !asked {
-            self.open.fetch_sub(1, Relaxed);
+        if !is_sent {
+            self.open_questions.fetch_sub(1, Relaxed);
         }
-        asked
+        is_sent
     }
 }
 
@@ -111,19 +111,19 @@ impl Verifier {
     pub fn start(
         verifiers: Arc<CredentialVerifiers>,
         revoked: Arc<Revoked>,
-        shards: Vec<VerdictSender>,
+        verdict_senders: Vec<VerdictSender>,
     ) -> anyhow::Result<(Verifier, Vec<QuestionSender>)> {
         let (events, inbox) = mpsc::channel();
         let open = Arc::new(AtomicUsize::new(0));
         let sender = |shard| QuestionSender {
             shard,
             events: events.clone(),
-            open: Arc::clone(&open),
+            open_questions: Arc::clone(&open),
         };
-        let senders = (0..shards.len() as ShardId).map(sender).collect();
+        let senders = (0..verdict_senders.len() as ShardId).map(sender).collect();
         fetch_keys(&verifiers, &Keys::default(), &events)
             .context("cannot start the thread that fetches keys")?;
-        let state = VerifierState::new(verifiers, revoked, shards, events.clone(), open);
+        let state = VerifierState::new(verifiers, revoked, verdict_senders, events.clone(), open);
         spawn("access", move || state.run(&inbox)).context("cannot start the access thread")?;
         Ok((Verifier { events }, senders))
     }
@@ -173,7 +173,7 @@ impl AnswerCache {
             Ok(known) => self.accepted.insert(digest, known, end_s),
             Err(reason) => self.refused.insert(digest, reason, end_s),
         }
-        while self.accepted.order.len() + self.refused.order.len() > entries_max {
+        while self.accepted.digests.len() + self.refused.digests.len() > entries_max {
             if !self.refused.evict_oldest() {
                 self.accepted.evict_oldest();
             }
@@ -185,14 +185,14 @@ impl AnswerCache {
 struct Cache<A> {
     entries: HashMap<Digest, (A, u64)>,
     /// The keys of `entries`, oldest first.
-    order: VecDeque<Digest>,
+    digests: VecDeque<Digest>,
 }
 
 impl<A> Default for Cache<A> {
     fn default() -> Self {
         Cache {
             entries: HashMap::new(),
-            order: VecDeque::new(),
+            digests: VecDeque::new(),
         }
     }
 }
@@ -207,13 +207,13 @@ impl<A: Clone> Cache<A> {
 
     fn insert(&mut self, digest: Digest, answer: A, end_s: u64) {
         if self.entries.insert(digest, (answer, end_s)).is_none() {
-            self.order.push_back(digest);
+            self.digests.push_back(digest);
         }
     }
 
     /// Evicts the oldest answer. Returns false if there is none.
     fn evict_oldest(&mut self) -> bool {
-        let oldest = self.order.pop_front();
+        let oldest = self.digests.pop_front();
         oldest.is_some_and(|oldest| self.entries.remove(&oldest).is_some())
     }
 }
@@ -243,20 +243,20 @@ struct VerifierState {
     events: Sender<VerifierEvent>,
     open: Arc<AtomicUsize>,
     /// The load and the threads of each [`Queue`].
-    load: [QueueLoad; 3],
-    senders: [Option<JobSender<Job>>; 3],
+    loads: [QueueLoad; 3],
+    job_senders: [Option<JobSender<Job>>; 3],
     flights: HashMap<FlightKey, Vec<Waiter>>,
     /// Jobs that wait for a fetch of keys. They still count in the load of the token queue.
-    missing_key: Vec<Job>,
+    jobs_without_key: Vec<Job>,
     answers: AnswerCache,
-    logged: Vec<LoggedRefusal>,
+    logged_refusals: Vec<LoggedRefusal>,
 }
 
 /// The last log line about one reason for refusals, and the number of refusals since then.
 struct LoggedRefusal {
     reason: Reason,
-    last: Instant,
-    count: u64,
+    logged_at: Instant,
+    unlogged: u64,
 }
 
 impl Job {
@@ -283,45 +283,45 @@ impl VerifierState {
             shards,
             events,
             open,
-            load: Default::default(),
-            senders: [const { None }; 3],
+            loads: Default::default(),
+            job_senders: [const { None }; 3],
             flights: HashMap::new(),
-            missing_key: Vec::new(),
+            jobs_without_key: Vec::new(),
             answers: AnswerCache::default(),
-            logged: Vec::new(),
+            logged_refusals: Vec::new(),
         }
     }
 
     fn run(mut self, inbox: &Receiver<VerifierEvent>) {
         while let Ok(event) = inbox.recv() {
-            self.handle(event);
+            self.handle_event(event);
         }
     }
 
-    fn handle(&mut self, event: VerifierEvent) {
+    fn handle_event(&mut self, event: VerifierEvent) {
         match event {
             VerifierEvent::Question(shard, conn, question) => {
                 self.handle_question(shard, conn, question)
             }
             VerifierEvent::JobResult(done) => {
-                self.load[done.queue as usize].remove(done.asker);
+                self.loads[done.queue as usize].remove(done.asker);
                 let is_current = done.flight.generation == self.generation;
                 let cache_s = if is_current { done.cache_s } else { 0 };
-                self.finish_flight(done.flight, done.found, cache_s);
+                self.finish_flight(done.flight, done.result, cache_s);
             }
             VerifierEvent::UnknownKey(job) => {
                 let is_pending = job.verifiers.keys.is_pending();
-                self.missing_key.push(job);
+                self.jobs_without_key.push(job);
                 // If the fetch has already ended, no event will follow.
                 if !is_pending {
-                    self.verify_again();
+                    self.retry_jobs_without_key();
                 }
             }
             VerifierEvent::NotJwt(job) => {
-                self.load[Queue::Tokens as usize].remove(job.question.asker);
+                self.loads[Queue::Tokens as usize].remove(job.question.asker);
                 self.enqueue(Queue::Callback, job);
             }
-            VerifierEvent::KeysFetched => self.verify_again(),
+            VerifierEvent::KeysFetched => self.retry_jobs_without_key(),
             VerifierEvent::Revoked(revoked) => {
                 self.revoked = revoked;
                 self.answers = AnswerCache::default();
@@ -334,7 +334,7 @@ impl VerifierState {
                 self.verifiers = verifiers;
                 self.generation += 1;
                 self.answers = AnswerCache::default();
-                self.senders = [const { None }; 3];
+                self.job_senders = [const { None }; 3];
             }
         }
     }
@@ -394,33 +394,33 @@ impl VerifierState {
     /// Queues a job, or refuses it if the queue or its address's share of the queue is full.
     fn enqueue(&mut self, queue: Queue, job: Job) {
         let flight = job.flight();
-        let (load, asker) = (&mut self.load[queue as usize], job.question.asker);
+        let (load, asker) = (&mut self.loads[queue as usize], job.question.asker);
         let may_wait = load.may_add(asker, self.verifiers.questions_max);
         if may_wait {
             load.add(asker);
         }
-        if !may_wait || !self.push(queue, job) {
+        if !may_wait || !self.send_job(queue, job) {
             self.finish_flight(flight, Err(Reason::VerifierBusy), 0);
         }
     }
 
     /// Passes a job, which `load` already counts, to the threads of its queue. Returns false if the threads cannot be started.
-    fn push(&mut self, queue: Queue, job: Job) -> bool {
-        if self.senders[queue as usize].is_none() {
-            self.senders[queue as usize] = self.start_threads(queue);
+    fn send_job(&mut self, queue: Queue, job: Job) -> bool {
+        if self.job_senders[queue as usize].is_none() {
+            self.job_senders[queue as usize] = self.start_threads(queue);
         }
-        match &self.senders[queue as usize] {
+        match &self.job_senders[queue as usize] {
             Some(sender) => sender.push(job),
-            None => self.load[queue as usize].remove(job.question.asker),
+            None => self.loads[queue as usize].remove(job.question.asker),
         }
-        self.senders[queue as usize].is_some()
+        self.job_senders[queue as usize].is_some()
     }
 
     /// Verifies again the tokens that waited for a fetch of keys.
-    fn verify_again(&mut self) {
-        for job in std::mem::take(&mut self.missing_key) {
+    fn retry_jobs_without_key(&mut self) {
+        for job in std::mem::take(&mut self.jobs_without_key) {
             let flight = job.flight();
-            if !self.push(Queue::Tokens, job) {
+            if !self.send_job(Queue::Tokens, job) {
                 self.finish_flight(flight, Err(Reason::VerifierBusy), 0);
             }
         }
@@ -457,7 +457,7 @@ impl VerifierState {
             found => found,
         };
         let cache_s = match &found {
-            // The credential was not verified, for lack of room. So the answer is not cached.
+            // The queue was full, so the credential was not verified, and the answer is not cached.
             Err(reason) if reason.row().closed == Closed::Full => 0,
             Err(_) => cache_s.min(REFUSAL_CACHE_S),
             Ok(_) => cache_s,
@@ -469,7 +469,7 @@ impl VerifierState {
                 .insert(digest, found.clone(), end_s, entries_max);
         }
         if let Err(refusal) = &found {
-            self.log(*refusal);
+            self.log_refusal(*refusal);
         }
         if let Some(waiters) = self.flights.remove(&flight) {
             self.answer(&waiters, digest, &found, end_s);
@@ -490,22 +490,26 @@ impl VerifierState {
     }
 
     /// Logs a refusal. Each reason is logged once in [`LOG_EVERY`], with the number of refusals since its last line.
-    fn log(&mut self, refusal: Reason) {
+    fn log_refusal(&mut self, refusal: Reason) {
         let now = Instant::now();
-        let refused = match self.logged.iter_mut().find(|it| it.reason == refusal) {
-            Some(logged) if now - logged.last < LOG_EVERY => {
-                logged.count += 1;
+        let refused = match self
+            .logged_refusals
+            .iter_mut()
+            .find(|it| it.reason == refusal)
+        {
+            Some(logged) if now - logged.logged_at < LOG_EVERY => {
+                logged.unlogged += 1;
                 return;
             }
             Some(logged) => {
-                logged.last = now;
-                std::mem::take(&mut logged.count) + 1
+                logged.logged_at = now;
+                std::mem::take(&mut logged.unlogged) + 1
             }
             None => {
-                self.logged.push(LoggedRefusal {
+                self.logged_refusals.push(LoggedRefusal {
                     reason: refusal,
-                    last: now,
-                    count: 0,
+                    logged_at: now,
+                    unlogged: 0,
                 });
                 1
             }
@@ -563,7 +567,7 @@ fn run_worker(queue: Queue, jobs: &JobQueue<Job>, events: &Sender<VerifierEvent>
             flight: job.flight(),
             queue,
             asker: question.asker,
-            found,
+            result: found,
             cache_s,
         };
         if events.send(VerifierEvent::JobResult(done)).is_err() {

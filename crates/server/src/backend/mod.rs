@@ -188,7 +188,7 @@ fn send(
         _ => Err(format!("its answer has the status {}", head.status_text())),
     });
     read.unwrap_or_else(|why| {
-        endpoint.log(&why);
+        endpoint.log_failure(&why);
         answer::failure()
     })
 }

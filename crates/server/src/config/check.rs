@@ -13,7 +13,7 @@ use crore_wire::topic::{check_filter, covers, has_wildcard};
 use super::path_prefix::{overlap, path_prefix};
 use crate::access::CredentialVerifiers;
 use crate::settings::file::File;
-use crate::settings::problems::{Problem, Problems, foreign_wildcards, size};
+use crate::settings::problems::{Problem, Problems, foreign_wildcards, size_text};
 use crate::settings::{backend, webhook};
 
 /// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill the memory.
@@ -86,7 +86,7 @@ pub fn unintended(file: &File) -> Vec<Problem> {
             }
         }
     }
-    problems.found
+    problems.list
 }
 
 /// Reports a filter with wildcards of another server. Here it matches only the topic of that name.
@@ -185,7 +185,7 @@ const CENTRIFUGO_PATH: &str = "centrifugo.path";
 const EMULATION_PATH: &str = "centrifugo.emulation_path";
 
 fn http(problems: &mut Problems, http: &Http, centrifugo: &Centrifugo) {
-    problems.hosts("http.hosts", &http.hosts);
+    problems.check_hosts("http.hosts", &http.hosts);
     if http.proxy_protocol && http.trusted_proxies.is_empty() {
         let what = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
         problems.fail("http.proxy_protocol", what);
@@ -253,8 +253,9 @@ fn drain(problems: &mut Problems, drain: &Drain) {
 fn limits(problems: &mut Problems, limits: &Limits) {
     bursts(problems, limits);
     let largest = ("limits.message_bytes", limits.message_bytes);
-    let at_least =
-        |problems: &mut Problems, key, bytes| problems.at_least(key, bytes, largest.0, largest.1);
+    let at_least = |problems: &mut Problems, key, bytes| {
+        problems.check_at_least(key, bytes, largest.0, largest.1)
+    };
     if limits.log_bytes_per_address_max != 0 {
         let bytes = limits.log_bytes_per_address_max;
         at_least(problems, "limits.log_bytes_per_address_max", bytes);
@@ -271,8 +272,8 @@ fn limits(problems: &mut Problems, limits: &Limits) {
                 "limits.memory_bytes".to_string(),
                 format!(
                     "{} is less than {MEMORY_SHARES} times {key} ({}); raise this or lower that",
-                    size(limits.memory_bytes),
-                    size(bytes)
+                    size_text(limits.memory_bytes),
+                    size_text(bytes)
                 ),
             );
         }
@@ -330,8 +331,8 @@ fn rule(problems: &mut Problems, number: usize, rule: &Rule, limits: &Limits) {
             key("outbox_bytes"),
             format!(
                 "{} is more than a quarter of limits.memory_bytes ({}); lower this or raise that",
-                size(outbox_bytes),
-                size(most)
+                size_text(outbox_bytes),
+                size_text(most)
             ),
         );
     }

@@ -12,22 +12,22 @@ use crate::settings::access::{for_shards, with_secrets};
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, VARIABLE_PREFIX, join_path, to_table};
 
-/// The settings in force.
+/// The settings that the server uses.
 #[derive(Clone, Debug)]
 pub struct EffectiveSettings {
     /// All settings, in the form of a settings file.
     pub file: File,
     /// The path of the file that was read, if any.
-    pub source: Option<PathBuf>,
+    pub file_path: Option<PathBuf>,
     /// The origin of each setting that is not a default: `file`, or the name of a variable or flag. `[[rule]]` is one setting.
-    pub given: BTreeMap<String, &'static str>,
+    pub origins: BTreeMap<String, &'static str>,
     /// A line for each setting that is allowed but probably a mistake.
     pub warnings: Vec<String>,
 }
 
 impl EffectiveSettings {
     /// Logs the warnings.
-    pub fn warn(&self) {
+    pub fn log_warnings(&self) {
         for line in &self.warnings {
             tracing::warn!("{line}");
         }
@@ -35,7 +35,7 @@ impl EffectiveSettings {
 
     /// The environment variables whose settings are in force.
     pub fn variables(&self) -> Vec<&'static str> {
-        let places = self.given.values().copied();
+        let places = self.origins.values().copied();
         places
             .filter(|place| place.starts_with(VARIABLE_PREFIX))
             .collect()
@@ -65,11 +65,11 @@ impl EffectiveSettings {
         }
     }
 
-    /// Takes the section `[access]` from `other`.
+    /// Replaces the section `[access]` by that of `other`.
     ///
     /// # Errors
     /// If three things hold at once: `other` has no `[access]`, other machines can reach the server, and `insecure` is not set.
-    pub fn take_access(
+    pub fn replace_access(
         &mut self,
         other: &EffectiveSettings,
         insecure: bool,
@@ -87,22 +87,22 @@ impl EffectiveSettings {
 
     /// The keys whose values differ in `other`.
     pub fn differences(&self, other: &EffectiveSettings) -> Vec<String> {
-        let flat = |effective: &EffectiveSettings| {
+        let flat_values = |effective: &EffectiveSettings| {
             let mut keys = BTreeMap::new();
             flatten("", with_secrets(|| to_table(&effective.file)), &mut keys);
             keys
         };
-        let (here, there) = (flat(self), flat(other));
-        let keys: BTreeSet<_> = here.keys().chain(there.keys()).collect();
+        let (own, there) = (flat_values(self), flat_values(other));
+        let keys: BTreeSet<_> = own.keys().chain(there.keys()).collect();
         keys.into_iter()
-            .filter(|key| here.get(*key) != there.get(*key))
+            .filter(|key| own.get(*key) != there.get(*key))
             .cloned()
             .collect()
     }
 
-    /// The settings as the text of a settings file, with a comment about their origin.
+    /// The settings as the text of a settings file, with a comment that lists the file and the variables from which they may come.
     pub fn to_toml(&self) -> String {
-        let source = self.source.as_ref();
+        let source = self.file_path.as_ref();
         let mut from = source.map_or("built-in defaults".into(), |path| {
             path.display().to_string()
         });

@@ -137,12 +137,12 @@ fn settings_with_flags() -> impl Iterator<Item = (&'static Setting, &'static str
     SCHEMA
         .settings
         .iter()
-        .filter_map(|setting| Some((setting, setting.text("x-flag")?)))
+        .filter_map(|setting| Some((setting, setting.text_attribute("x-flag")?)))
 }
 
 /// The long form of a setting's flag.
 fn flag_of(setting: &'static Setting) -> &'static str {
-    let words = setting.text("x-flag").unwrap_or_default();
+    let words = setting.text_attribute("x-flag").unwrap_or_default();
     let mut words = words.split(' ');
     words
         .find(|word| word.starts_with("--"))
@@ -156,7 +156,11 @@ fn help(setting: &Setting) -> String {
         ""
     };
     let default = setting.default_text().unwrap_or_default();
-    format!("{}{again} [{} = {default}]", setting.brief(), setting.path)
+    format!(
+        "{}{again} [{} = {default}]",
+        setting.short_help(),
+        setting.path
+    )
 }
 
 fn arg(setting: &'static Setting, words: &'static str) -> Arg {

@@ -54,7 +54,11 @@ pub fn problem_line(
     overrides: &PathOverrides,
     problem: &Problem,
 ) -> (SortOffset, String) {
-    let Problem { path, what, .. } = problem;
+    let Problem {
+        path,
+        message: what,
+        ..
+    } = problem;
     let mut is_default = "";
     let (order, place) = match overrides.iter().rfind(|(key, _)| path_is_under(path, key)) {
         Some((_, flag)) => (SortOffset::MAX, (*flag).to_string()),
@@ -176,7 +180,7 @@ fn span(table: &DeTable<'_>, problem: &Problem) -> Option<(Range<usize>, bool)> 
             None => return Some((value.span(), false)),
         }
     }
-    let span = if problem.of_key {
+    let span = if problem.is_in_key {
         key.span()
     } else {
         value.span()

@@ -30,7 +30,7 @@ use toml::de::{DeTable, Deserializer};
 use crate::settings::access::Access;
 use crate::settings::file::File;
 pub use crate::settings::file::MAX_SHARDS;
-use crate::settings::problems::{Problems, size};
+use crate::settings::problems::{Problems, size_text};
 use crate::settings::schema::SCHEMA;
 use crate::settings::state::State;
 pub use effective::EffectiveSettings;
@@ -78,7 +78,7 @@ pub fn load_again(
     args: &ServeArgs,
     now: &EffectiveSettings,
 ) -> Result<EffectiveSettings, ConfigError> {
-    let Some(path) = &now.source else {
+    let Some(path) = &now.file_path else {
         return load(args);
     };
     let text = read(path)?;
@@ -108,8 +108,8 @@ fn build(
     let warning = |found| locate::problem_line(&name, text, &PathOverrides::new(), found).1;
     let unknown = args.variables.unknown.iter().cloned();
     let warnings = unknown.chain(warnings.iter().map(warning)).collect();
-    let given = origins(args, text);
-    Ok(fill_defaults(file, source, given, warnings, resources))
+    let origins = origins(args, text);
+    Ok(fill_defaults(file, source, origins, warnings, resources))
 }
 
 /// Where each setting comes from: the file, or a variable or flag.
@@ -117,14 +117,14 @@ fn origins(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
     let mut table: Table = text.parse().unwrap_or_default();
     let mut keys = BTreeMap::new();
     flatten("", table.clone(), &mut keys);
-    let mut given: BTreeMap<_, _> = keys.into_keys().map(|key| (key, "file")).collect();
-    for (key, from) in args.override_values(&mut table) {
-        given.insert(key.to_string(), from);
+    let mut origins: BTreeMap<_, _> = keys.into_keys().map(|key| (key, "file")).collect();
+    for (key, origin) in args.override_values(&mut table) {
+        origins.insert(key.to_string(), origin);
     }
     if args.keep.is_some() {
-        given.insert("rule".to_string(), "--keep");
+        origins.insert("rule".to_string(), "--keep");
     }
-    given
+    origins
 }
 
 /// Parses a file's text, overridden by variables and flags. Returns the settings without the faulty values, and a line for each fault. If
@@ -141,7 +141,7 @@ fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(SortOffset, S
         ..Problems::default()
     };
     args.check_variables(&mut problems);
-    let table = SCHEMA.convert(table, &mut problems);
+    let table = SCHEMA.to_deserializable(table, &mut problems);
     let mut file = match File::deserialize(table) {
         Ok(file) => file,
         Err(error) => {
@@ -152,20 +152,20 @@ fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(SortOffset, S
         }
     };
     args.keep(&mut file);
-    let reported: Vec<String> = problems.found.iter().map(|it| it.path.clone()).collect();
+    let reported_paths: Vec<String> = problems.list.iter().map(|it| it.path.clone()).collect();
     // A value with a fault was left out above, so the checks below must not call it missing.
     let is_reported = |path: &str| {
-        let mut reported = reported.iter();
-        reported.any(|other| path_is_under(path, other) || path_is_under(other, path))
+        let mut paths = reported_paths.iter();
+        paths.any(|other| path_is_under(path, other) || path_is_under(other, path))
     };
     check::all(&mut problems, &file, args.insecure);
     let mut index = 0;
-    problems.found.retain(|problem| {
+    problems.list.retain(|problem| {
         index += 1;
-        index <= reported.len() || !is_reported(&problem.path)
+        index <= reported_paths.len() || !is_reported(&problem.path)
     });
     let line = |problem| locate::problem_line(name, text, &overrides, problem);
-    (file, problems.found.iter().map(line).collect())
+    (file, problems.list.iter().map(line).collect())
 }
 
 fn read_table(name: &str, text: &str) -> Result<Table, Vec<(SortOffset, String)>> {
@@ -178,11 +178,11 @@ fn read_table(name: &str, text: &str) -> Result<Table, Vec<(SortOffset, String)>
     }
     errors.sort_by_key(|error| error.span().map(|span| span.start));
     let line = |error: &toml::de::Error| {
-        let before = error.span().and_then(|span| text.get(..span.start));
-        before.map(|before| before.matches('\n').count())
+        let text_before = error.span().and_then(|span| text.get(..span.start));
+        text_before.map(|before| before.matches('\n').count())
     };
     // Further errors in the same line are consequences of the first.
-    errors.dedup_by(|next, before| line(before).is_some() && line(next) == line(before));
+    errors.dedup_by(|later, earlier| line(earlier).is_some() && line(later) == line(earlier));
     let lines = errors.iter().take(FAULTS_MAX);
     Err(lines
         .map(|error| locate::syntax_line(name, text, error))
@@ -193,7 +193,7 @@ fn read_table(name: &str, text: &str) -> Result<Table, Vec<(SortOffset, String)>
 ///
 /// # Errors
 /// A file that cannot be read or parsed.
-pub fn access_of(path: &Path) -> Result<Option<Access>, ConfigError> {
+pub fn read_access(path: &Path) -> Result<Option<Access>, ConfigError> {
     let text = read(path)?;
     let args = ServeArgs {
         insecure: true,
@@ -227,11 +227,11 @@ fn fill_defaults(
         limits.log_bytes = resources.log_bytes_default();
     }
     let configured = file.state.bytes_max;
-    if let Some(disk) = file.state.resolve_bytes_max(limits.log_bytes) {
+    if let Some(disk_bytes) = file.state.resolve_bytes_max(limits.log_bytes) {
         warnings.push(format!(
             "state.bytes_max ({}) is more than the file system of state.directory has: {} count",
-            size(configured),
-            size(disk)
+            size_text(configured),
+            size_text(disk_bytes)
         ));
     }
     if file.state.is_scarce(limits.log_bytes) {
@@ -251,8 +251,8 @@ fn fill_defaults(
     }
     EffectiveSettings {
         file,
-        source,
-        given,
+        file_path: source,
+        origins: given,
         warnings,
     }
 }
@@ -261,8 +261,8 @@ fn fill_defaults(
 fn scarce_warning(state: &State, log_bytes: usize) -> String {
     format!(
         "state.bytes_max ({}) is less than three times limits.log_bytes ({}): messages that are kept may fill it, and publishes are refused then; raise it, or lower limits.log_bytes",
-        size(state.bytes_max),
-        size(log_bytes)
+        size_text(state.bytes_max),
+        size_text(log_bytes)
     )
 }
 

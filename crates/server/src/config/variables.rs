@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 use toml::Value;
 
-use crate::settings::schema::{SCHEMA, Setting, VARIABLE_PREFIX, nearest};
+use crate::settings::schema::{SCHEMA, Setting, VARIABLE_PREFIX, most_similar};
 
 /// Variables of the tools and of the tests, which are no settings.
 const OTHERS: [&str; 9] = [
@@ -96,7 +96,7 @@ fn unknown(name: &str) -> String {
         .chain(OTHERS)
         .collect();
     let meant =
-        nearest(&names, name).map_or(String::new(), |meant| format!("did you mean {meant}? "));
+        most_similar(&names, name).map_or(String::new(), |meant| format!("did you mean {meant}? "));
     format!(
         "{name}: no setting has this variable; {meant}CRORE_LIMITS_TOPIC_BYTES is that of limits.topic_bytes (docs/SETTINGS.md lists all settings)"
     )

@@ -44,17 +44,17 @@ pub struct PortCounters {
     /// The slots of open connections.
     slots: Arc<ConnectionSlots>,
     /// Overflow connections, and connections that were closed for another.
-    refused: LoggedCount,
+    refused_connections: LoggedCount,
     /// Connections whose first request, or whose request body, did not arrive in time.
-    slow: LoggedCount,
+    timed_out_connections: LoggedCount,
 }
 
 impl PortCounters {
     pub fn new(admin: &Admin) -> Arc<PortCounters> {
         Arc::new(PortCounters {
             slots: ConnectionSlots::new(admin.connections_max),
-            refused: LoggedCount::default(),
-            slow: LoggedCount::default(),
+            refused_connections: LoggedCount::default(),
+            timed_out_connections: LoggedCount::default(),
         })
     }
 
@@ -65,12 +65,12 @@ impl PortCounters {
 
     /// The count of overflow connections, and of connections that were closed for another.
     pub fn refused(&self) -> u64 {
-        self.refused.count()
+        self.refused_connections.count()
     }
 
     /// The count of connections whose first request, or whose request body, did not arrive in time.
     pub fn slow(&self) -> u64 {
-        self.slow.count()
+        self.timed_out_connections.count()
     }
 }
 
@@ -83,7 +83,7 @@ pub struct AdminPort {
     /// The routes for overflow connections.
     overflow_routes: Router,
     /// The tasks of overflow connections, oldest first.
-    overflow: VecDeque<AbortHandle>,
+    overflow_tasks: VecDeque<AbortHandle>,
 }
 
 impl AdminPort {
@@ -100,7 +100,7 @@ impl AdminPort {
             body_s: admin.body_s,
             routes,
             overflow_routes,
-            overflow: VecDeque::new(),
+            overflow_tasks: VecDeque::new(),
         }
     }
 
@@ -108,7 +108,7 @@ impl AdminPort {
     pub async fn serve(mut self, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.accept(stream, peer.ip()),
+                Ok((stream, peer)) => self.serve_accepted(stream, peer.ip()),
                 Err(error) => {
                     tracing::debug!(%error, "the admin port could not take a connection");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
@@ -117,21 +117,21 @@ impl AdminPort {
         }
     }
 
-    fn accept(&mut self, stream: TcpStream, peer: IpAddr) {
+    fn serve_accepted(&mut self, stream: TcpStream, peer: IpAddr) {
         let _ = stream.set_nodelay(true); // a failure only makes answers slower
         let slots = &self.counters.slots;
-        let Some((slot, replaces_a_stranger)) = slots.take(peer) else {
-            if let Some(refused) = self.counters.refused.add() {
+        let Some((slot, replaces_unauthenticated)) = slots.take(peer) else {
+            if let Some(refused) = self.counters.refused_connections.add() {
                 let why = full_text(slots.max());
                 tracing::warn!(refused, "the admin port is full: {why}");
             }
             return self.answer_overflow(stream);
         };
-        if replaces_a_stranger && let Some(refused) = self.counters.refused.add() {
+        if replaces_unauthenticated && let Some(refused) = self.counters.refused_connections.add() {
             let max = slots.max();
             tracing::warn!(
                 refused,
-                "the admin port is full: {max} connections are open, as many as admin.connections_max allows; new ones take the places of those that have not shown admin.token, or sent no request"
+                "the admin port is full: {max} connections are open, as many as admin.connections_max allows; a new one replaces one that has not sent admin.token, or no request at all"
             );
         }
         let number = slot.number();
@@ -142,9 +142,9 @@ impl AdminPort {
     /// Answers one request of an overflow connection.
     fn answer_overflow(&mut self, stream: TcpStream) {
         let answered = tokio::spawn(self.serve_connection(stream, &self.overflow_routes, None));
-        self.overflow.push_back(answered.abort_handle());
-        if self.overflow.len() > OVERFLOW_MAX {
-            let oldest = self.overflow.pop_front();
+        self.overflow_tasks.push_back(answered.abort_handle());
+        if self.overflow_tasks.len() > OVERFLOW_MAX {
+            let oldest = self.overflow_tasks.pop_front();
             oldest.iter().for_each(AbortHandle::abort); // does nothing if it has ended
         }
     }
@@ -170,15 +170,15 @@ impl AdminPort {
                     request.extensions_mut().insert(slot.authenticated.clone());
                 }
                 let routes = TowerToHyperService::new(routes.clone());
-                let (request, late) =
+                let (request, timed_out) =
                     body::with_deadline(request, Duration::from_secs(body_s.into()));
                 let answered = hyper::service::Service::call(&routes, request);
                 let counters = &counters;
                 async move {
                     let answer = answered.await?;
-                    match late.load(Relaxed) {
+                    match timed_out.load(Relaxed) {
                         false => Ok(answer),
-                        true => Ok::<_, Infallible>(slow_body(counters, body_s)),
+                        true => Ok::<_, Infallible>(answer_slow_body(counters, body_s)),
                     }
                 }
             });
@@ -186,11 +186,11 @@ impl AdminPort {
             // Only a late first request counts as slow. After the first request the same timeout ends idle connections, which is normal.
             if served.is_err_and(|error| error.is_timeout())
                 && !has_request.load(Relaxed)
-                && let Some(slow) = counters.slow.add()
+                && let Some(slow) = counters.timed_out_connections.add()
             {
                 tracing::warn!(
                     slow,
-                    "the admin port ended a connection that did not ask in time; raise admin.head_s if that was no probe"
+                    "the admin port ended a connection that sent no request in time; raise admin.head_s if this was a real client"
                 );
             }
         }
@@ -204,22 +204,24 @@ fn full_text(max: u32) -> String {
 }
 
 /// The answer to a request whose body did not arrive in time. The connection ends with it.
-fn slow_body(counters: &PortCounters, body_s: u32) -> Response {
-    if let Some(slow) = counters.slow.add() {
+fn answer_slow_body(counters: &PortCounters, body_s: u32) -> Response {
+    if let Some(slow) = counters.timed_out_connections.add() {
         tracing::warn!(
             slow,
-            "the admin port ended a connection whose request's body did not come in time; raise admin.body_s if that was no probe"
+            "the admin port ended a connection whose request body did not arrive in time; raise admin.body_s if this was a real client"
         );
     }
     let why =
-        format!("the body did not come within {body_s} s; send it faster, or raise admin.body_s");
+        format!("the body did not arrive within {body_s} s; send it faster, or raise admin.body_s");
     let body = axum::Json(serde_json::json!({ "error": why }));
     let close = [(header::CONNECTION, "close")];
     (StatusCode::REQUEST_TIMEOUT, close, body).into_response()
 }
 
 /// The answer to a request of an overflow connection.
-pub fn refusal(admin: &Admin) -> impl Fn() -> std::future::Ready<Response> + Clone + Send + use<> {
+pub fn refuse_overflow(
+    admin: &Admin,
+) -> impl Fn() -> std::future::Ready<Response> + Clone + Send + use<> {
     let max = admin.connections_max;
     move || {
         let body = axum::Json(serde_json::json!({ "error": full_text(max) }));
@@ -229,7 +231,7 @@ pub fn refusal(admin: &Admin) -> impl Fn() -> std::future::Ready<Response> + Clo
 }
 
 /// The probes of load balancers, which the admin port answers in every state. `ready` answers `/readyz`.
-pub fn probes<S: Clone + Send + Sync + 'static>(ready: MethodRouter<S>) -> Router<S> {
+pub fn probe_routes<S: Clone + Send + Sync + 'static>(ready: MethodRouter<S>) -> Router<S> {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", ready)

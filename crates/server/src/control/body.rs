@@ -1,8 +1,8 @@
 //! A request body of the admin port, with a deadline for its arrival.
 //!
-//! Invariants: the timeout begins at the end of the request's head, and pieces of the body do not extend it. A request without a body has
-//! no timer. If the deadline passes, the handler that reads the body gets an error, and a flag is set so that the answer can name the
-//! reason.
+//! Invariants: the timeout begins when [`with_deadline`] is called (at the end of the request's head), and pieces of the body do not extend it. A request
+//! without a body has no timer. If a handler reads the body after the deadline and finds no more bytes, it gets an error, and a flag is set so that the
+//! answer can give the reason.
 
 use std::error::Error;
 use std::future::Future as _;
@@ -22,7 +22,7 @@ pub struct DeadlineBody {
     body: Incoming,
     /// None if the request has no body.
     deadline: Option<Pin<Box<Sleep>>>,
-    late: Arc<AtomicBool>,
+    timed_out: Arc<AtomicBool>,
 }
 
 /// The body did not arrive in time.
@@ -30,19 +30,19 @@ pub struct DeadlineBody {
 #[error("the body did not arrive in time")]
 pub struct BodyTimedOut;
 
-/// Sets the deadline of the request's body to `timeout` from now. The returned flag is set if the deadline passes.
+/// Sets the deadline of the request's body to `timeout` from now. The returned flag is set when a reader gets [`BodyTimedOut`].
 pub fn with_deadline(
     request: Request<Incoming>,
     timeout: Duration,
 ) -> (Request<DeadlineBody>, Arc<AtomicBool>) {
-    let late = Arc::new(AtomicBool::new(false));
-    let late_flag = late.clone();
+    let timed_out = Arc::new(AtomicBool::new(false));
+    let timed_out_flag = timed_out.clone();
     let request = request.map(|body| DeadlineBody {
         deadline: (!body.is_end_stream()).then(|| Box::pin(tokio::time::sleep(timeout))),
         body,
-        late: late_flag,
+        timed_out: timed_out_flag,
     });
-    (request, late)
+    (request, timed_out)
 }
 
 impl Body for DeadlineBody {
@@ -57,11 +57,11 @@ impl Body for DeadlineBody {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        let over = |end: &mut Pin<Box<Sleep>>| end.as_mut().poll(cx).is_ready();
-        if !self.deadline.as_mut().is_some_and(over) {
+        let has_passed = |end: &mut Pin<Box<Sleep>>| end.as_mut().poll(cx).is_ready();
+        if !self.deadline.as_mut().is_some_and(has_passed) {
             return Poll::Pending;
         }
-        self.late.store(true, Relaxed);
+        self.timed_out.store(true, Relaxed);
         Poll::Ready(Some(Err(BodyTimedOut.into())))
     }
 

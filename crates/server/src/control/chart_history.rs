@@ -31,23 +31,23 @@ struct Sample {
     p999_us: Option<u32>,
 }
 
-/// The samples, oldest first, a list for each line of the charts.
+/// The samples, oldest first: a list for each line of the charts.
 #[derive(Default, Serialize, ToSchema)]
 pub struct Columns {
-    /// Unix milliseconds.
+    /// The time of each sample, in Unix milliseconds.
     time_ms: Vec<u64>,
-    /// Connections.
+    /// Number of connections by protocol.
     websocket: Vec<u32>,
     sse: Vec<u32>,
     longpoll: Vec<u32>,
-    /// Over TCP and over WebSocket.
+    /// Connections of MQTT, over TCP and over WebSocket.
     mqtt: Vec<u32>,
     centrifugo: Vec<u32>,
-    /// Messages that were published.
+    /// Published messages per second.
     in_per_s: Vec<f32>,
-    /// Deliveries.
+    /// Deliveries per second.
     out_per_s: Vec<f32>,
-    /// From the turn that read a message to its write; null where none was delivered.
+    /// Percentiles of the latency of deliveries: from the turn of the shard that read a message until it was written. Null if nothing was delivered.
     p50_us: Vec<Option<u32>>,
     p99_us: Vec<Option<u32>>,
     p999_us: Vec<Option<u32>>,

@@ -15,7 +15,7 @@ pub struct ClusterMetrics {
     /// The number of partitions that have a replica on a NATS server that is down or has not received all batches.
     pub degraded_partitions: usize,
     pub checkpoint_bytes: u64,
-    pub late_checkpoints: usize,
+    pub overdue_checkpoints: usize,
     pub full_partitions: usize,
     pub published_batches: u64,
     pub refused_batches: u64,
@@ -25,14 +25,14 @@ pub struct ClusterMetrics {
 }
 
 impl ClusterMetrics {
-    pub async fn of(lifecycle: &Lifecycle, peer_nodes: &PeerNodes) -> ClusterMetrics {
+    pub async fn collect(lifecycle: &Lifecycle, peer_nodes: &PeerNodes) -> ClusterMetrics {
         let Some(member) = lifecycle.member() else {
             return ClusterMetrics::default();
         };
         let status = member.cluster.status();
         let partitions = status.partitions.iter();
-        let settings = lifecycle.effective().file.cluster;
-        let newest = partitions.clone().filter_map(|it| it.checkpoint.as_ref());
+        let settings = lifecycle.effective_settings().file.cluster;
+        let checkpoints = partitions.clone().filter_map(|it| it.checkpoint.as_ref());
         ClusterMetrics {
             reads_log: !lifecycle.is_cut_off(),
             lag: partitions
@@ -43,8 +43,8 @@ impl ClusterMetrics {
             degraded_partitions: partitions
                 .filter(|it| it.replicas_current < it.replicas)
                 .count(),
-            checkpoint_bytes: newest.map(|it| it.bytes).sum(),
-            late_checkpoints: node::late(&settings, &status.partitions),
+            checkpoint_bytes: checkpoints.map(|it| it.bytes).sum(),
+            overdue_checkpoints: node::late(&settings, &status.partitions),
             full_partitions: status.partitions.iter().filter(|it| it.is_full).count(),
             published_batches: status.appended,
             refused_batches: status.append_errors,
@@ -58,10 +58,10 @@ impl ClusterMetrics {
     }
 
     /// A value of each node that reports it, labelled with the node's name.
-    pub fn by_node(&self, of: fn(&NodeStatus) -> Option<f64>) -> Vec<(Vec<String>, f64)> {
+    pub fn by_node(&self, value_of: fn(&NodeStatus) -> Option<f64>) -> Vec<(Vec<String>, f64)> {
         let nodes = self.nodes.iter();
         nodes
-            .filter_map(|node| Some((vec![node.name.clone()], of(node)?)))
+            .filter_map(|node| Some((vec![node.name.clone()], value_of(node)?)))
             .collect()
     }
 }

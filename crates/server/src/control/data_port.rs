@@ -29,7 +29,7 @@ const PROXY_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 /// The data port, and the open tails.
 #[derive(Clone)]
-pub struct DataPort {
+pub struct DataPortClient {
     /// An address of this host.
     pub address: SocketAddr,
     /// Set if the port requires TLS.
@@ -42,7 +42,7 @@ pub struct DataPort {
 
 /// Counts an open tail of a topic, until it is dropped.
 pub struct OpenTail {
-    data_port: DataPort,
+    data_port: DataPortClient,
     topic: String,
 }
 
@@ -58,10 +58,10 @@ impl Drop for OpenTail {
     }
 }
 
-impl DataPort {
+impl DataPortClient {
     /// `listen` has the addresses of the data port, at least one; the first is used. `tls` is set if the port requires TLS.
     pub fn new(listen: &[SocketAddr], tls: Option<&tls::Shared>) -> Self {
-        DataPort {
+        DataPortClient {
             address: loopback(listen[0]),
             tls: tls.map(|tls| connector(tls.handle.clone())),
             tail_permits: Arc::new(Semaphore::new(TAILS_MAX)),

@@ -3,12 +3,12 @@
 //! there, and passes the changes to its own homes, the parts of its shards that keep topics.
 //!
 //! The polled node answers with a *stream* of numbered answers: first all topics with subscribers, then changes. If an answer is missing,
-//! or the polled node has lost changes, a new stream begins. The topics of the old stream stay valid until the new stream has listed all
-//! topics. A node without followers does not poll, and other nodes keep no state for it.
+//! or the polled node has lost changes, a new stream begins. If the old stream had listed all topics, its topics stay valid until the new stream has
+//! listed all; otherwise they are dropped at once. A node without followers does not poll, and other nodes keep no state for it.
 //!
 //! Bounds: an answer has at most [`CHANGES_BYTES_MAX`] bytes of names, plus one page. A node sends answers only on request, so the polling
-//! node sets the pace. If the followers of a node have more than [`FILTERS_MAX`] different filters, the node asks for all topics. A home
-//! stores at most as many topics of other nodes as of its own node.
+//! node sets the pace. If the followers of a node have more than [`FILTERS_MAX`] different filters, the node asks for all topics. The limit
+//! on the number of a home's own topics is also its limit on the number of topics of other nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::pin::pin;
@@ -35,14 +35,14 @@ use crate::lifecycle::shards::Shards;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The stream of a node that has not polled for this time ends.
+/// If a node has not polled for this time, its stream ends.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// A stream is at least this old before a change of the filters begins a new stream. Otherwise each follower that comes and goes would
-/// cause another list of all topics.
+/// If followers add filters that a stream does not cover, a new stream begins, but only if the old one is complete and at least this old. Otherwise each
+/// follower that comes and goes would cause another list of all topics.
 const STREAM_AGE_MIN: Duration = Duration::from_secs(5);
 /// The maximum number of different filters in a question.
 const FILTERS_MAX: usize = 64;
-/// The maximum number of nodes that poll this one. A node keeps the heartbeats of equally many nodes.
+/// The maximum number of nodes that poll this one. It is also the maximum number of nodes whose heartbeats a node remembers.
 const NODES_MAX: usize = 256;
 /// Approximate limit of the names in an answer, in bytes. JSON may double their size. A NATS message has room for at least eight times as
 /// much.
@@ -75,22 +75,23 @@ struct FollowAnswer {
     /// Topics, each with the prefix `+` if it got its first subscriber, or `-` if it lost its last one.
     changes: Vec<String>,
     /// The polled node has more changes, so the next question can follow at once.
-    more: bool,
+    #[serde(rename = "more")]
+    has_more: bool,
 }
 
 /// What the polling side and the answering side share.
 #[derive(Clone)]
-pub struct Interest {
+pub struct InterestSync {
     lifecycle: Lifecycle,
     shards: Shards,
     peer_nodes: PeerNodes,
 }
 
-impl Interest {
+impl InterestSync {
     /// Spawns the tasks of both sides, if this is a node of a cluster.
-    pub fn begin(lifecycle: Lifecycle, shards: Shards, peer_nodes: PeerNodes) {
+    pub fn spawn_tasks(lifecycle: Lifecycle, shards: Shards, peer_nodes: PeerNodes) {
         if lifecycle.member().is_some() {
-            let this = Interest {
+            let this = InterestSync {
                 lifecycle,
                 shards,
                 peer_nodes,
@@ -100,9 +101,9 @@ impl Interest {
         }
     }
 
-    async fn ask(&self, home: ShardId, order: Order) -> Option<InterestReply> {
+    async fn ask(&self, next_home: ShardId, order: Order) -> Option<InterestReply> {
         let order = Control::Interest(order);
-        self.shards.ask(home, order).await.ok()
+        self.shards.ask(next_home, order).await.ok()
     }
 
     fn homes(&self) -> ShardId {
@@ -114,7 +115,7 @@ impl Interest {
         let mut server = FollowServer {
             node: self.clone(),
             following: HashMap::new(),
-            streams: 0,
+            stream_count: 0,
         };
         loop {
             if let Some(name) = self.peer_nodes.own_writer().await
@@ -129,7 +130,7 @@ impl Interest {
                         Ok(None) => break,
                         Err(_) => {}
                     }
-                    server.end_silent().await;
+                    server.end_one_silent_stream().await;
                 }
             }
             sleep(RETRY_DELAY).await;
@@ -141,14 +142,14 @@ impl Interest {
         let mut poller = FollowPoller {
             node: self,
             others: BTreeMap::new(),
-            slots: AtomicU64::new(0),
-            undropped: AtomicU64::new(0),
-            streams: AtomicU64::new(0),
+            used_slots: AtomicU64::new(0),
+            slots_to_drop: AtomicU64::new(0),
+            stream_count: AtomicU64::new(0),
         };
-        let mut every = interval(POLL_INTERVAL);
-        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            every.tick().await;
+            ticks.tick().await;
             poller.poll_all().await;
         }
     }
@@ -161,115 +162,123 @@ struct FollowingNode {
     filters: BTreeSet<String>,
     /// The number by which the homes know this stream, and the homes at which the stream has begun.
     stream_at_homes: u64,
-    begun_homes: BTreeSet<ShardId>,
+    homes_with_stream: BTreeSet<ShardId>,
     /// The home to ask next.
     home: ShardId,
-    asked_at: Instant,
+    last_question_at: Instant,
 }
 
 /// The answering side: answers the nodes that poll this one.
 struct FollowServer {
-    node: Interest,
+    node: InterestSync,
     following: HashMap<String, FollowingNode>,
-    streams: u64,
+    stream_count: u64,
 }
 
 impl FollowServer {
     async fn answer(&mut self, question: Question) {
-        let Ok(asked) = serde_json::from_slice::<FollowQuestion>(question.bytes()) else {
+        let Ok(follow) = serde_json::from_slice::<FollowQuestion>(question.bytes()) else {
             return;
         };
-        let polling_node = asked.polling_node.clone();
-        let answer = self.next(asked).await;
+        let polling_node = follow.polling_node.clone();
+        let answer = self.next_answer(follow).await;
         if answer.is_none() {
-            self.end(&polling_node).await;
+            self.end_stream(&polling_node).await;
         }
         question.answer(json(&answer)).await;
     }
 
     /// The next answer for a node. None if the polling node must begin a new stream.
-    async fn next(&mut self, asked: FollowQuestion) -> Option<FollowAnswer> {
-        if asked.answers == 0 {
-            self.end(&asked.polling_node).await;
+    async fn next_answer(&mut self, question: FollowQuestion) -> Option<FollowAnswer> {
+        if question.answers == 0 {
+            self.end_stream(&question.polling_node).await;
             let is_valid = |it: &String| check_filter(it.as_bytes(), MAX_TOPIC_BYTES).is_ok();
             if self.following.len() >= NODES_MAX
-                || asked.filters.len() > FILTERS_MAX
-                || !asked.filters.iter().all(is_valid)
+                || question.filters.len() > FILTERS_MAX
+                || !question.filters.iter().all(is_valid)
             {
                 return None;
             }
-            self.streams += 1;
-            let begins = FollowingNode {
-                stream: asked.stream,
+            self.stream_count += 1;
+            let new_follower = FollowingNode {
+                stream: question.stream,
                 answers: 0,
-                filters: asked.filters,
-                stream_at_homes: self.streams,
-                begun_homes: BTreeSet::new(),
+                filters: question.filters,
+                stream_at_homes: self.stream_count,
+                homes_with_stream: BTreeSet::new(),
                 home: 0,
-                asked_at: Instant::now(),
+                last_question_at: Instant::now(),
             };
-            self.following.insert(asked.polling_node.clone(), begins);
+            self.following
+                .insert(question.polling_node.clone(), new_follower);
         }
-        let of = self.following.get_mut(&asked.polling_node)?;
-        if (of.stream, of.answers) != (asked.stream, asked.answers) {
+        let follower = self.following.get_mut(&question.polling_node)?;
+        if (follower.stream, follower.answers) != (question.stream, question.answers) {
             return None;
         }
-        of.answers += 1;
-        of.asked_at = Instant::now();
-        of.collect(&self.node).await
+        follower.answers += 1;
+        follower.last_question_at = Instant::now();
+        follower.collect_changes(&self.node).await
     }
 
     /// Ends the stream of the node `polling_node`.
-    async fn end(&mut self, polling_node: &str) {
-        if let Some(of) = self.following.remove(polling_node) {
-            for home in of.begun_homes {
-                let _ = self.node.ask(home, Order::End(of.stream_at_homes)).await;
+    async fn end_stream(&mut self, polling_node: &str) {
+        if let Some(follower) = self.following.remove(polling_node) {
+            for home in follower.homes_with_stream {
+                let _ = self
+                    .node
+                    .ask(home, Order::End(follower.stream_at_homes))
+                    .await;
             }
         }
     }
 
     /// Ends the stream of a node that has not polled for [`STREAM_TIMEOUT`].
-    async fn end_silent(&mut self) {
-        let silent = |of: &FollowingNode| of.asked_at.elapsed() >= STREAM_TIMEOUT;
-        let mut all = self.following.iter();
-        let found = all.find_map(|(polling_node, of)| silent(of).then(|| polling_node.clone()));
-        if let Some(polling_node) = found {
-            self.end(&polling_node).await;
+    async fn end_one_silent_stream(&mut self) {
+        let is_silent =
+            |follower: &FollowingNode| follower.last_question_at.elapsed() >= STREAM_TIMEOUT;
+        let mut followers = self.following.iter();
+        let silent_node = followers
+            .find_map(|(polling_node, follower)| is_silent(follower).then(|| polling_node.clone()));
+        if let Some(polling_node) = silent_node {
+            self.end_stream(&polling_node).await;
         }
     }
 }
 
 impl FollowingNode {
     /// Collects changes from the homes. None if a home has lost changes, or does not answer.
-    async fn collect(&mut self, node: &Interest) -> Option<FollowAnswer> {
-        let (homes, mut bytes) = (node.homes(), 0);
+    async fn collect_changes(&mut self, node: &InterestSync) -> Option<FollowAnswer> {
+        let (homes, mut name_bytes) = (node.homes(), 0);
         let mut answer = FollowAnswer::default();
         for _ in 0..homes {
-            let mut more = true;
+            let mut home_has_more = true;
             for _ in 0..PAGES_MAX {
-                if bytes >= CHANGES_BYTES_MAX {
-                    answer.more = true;
+                if name_bytes >= CHANGES_BYTES_MAX {
+                    answer.has_more = true;
                     return Some(answer);
                 }
                 let filters = self.filters.iter();
                 let filters = filters.map(|it| it.as_bytes().into()).collect();
-                let begins = self.begun_homes.insert(self.home).then_some(filters);
-                let order = Order::Next(self.stream_at_homes, begins);
-                let Some(InterestReply::Changes(news)) = node.ask(self.home, order).await else {
+                let first_filters = self.homes_with_stream.insert(self.home).then_some(filters);
+                let order = Order::Next(self.stream_at_homes, first_filters);
+                let Some(InterestReply::Changes(changes)) = node.ask(self.home, order).await else {
                     return None;
                 };
-                let (news, is_more) = news?;
-                bytes += news.len();
-                answer.changes.extend(news.iter().map(|(begins, name)| {
-                    let sign = if begins { '+' } else { '-' };
-                    format!("{sign}{}", String::from_utf8_lossy(name))
-                }));
-                more = is_more;
-                if !more {
+                let (changes, has_more) = changes?;
+                name_bytes += changes.len();
+                answer
+                    .changes
+                    .extend(changes.iter().map(|(has_subscribers, name)| {
+                        let sign = if has_subscribers { '+' } else { '-' };
+                        format!("{sign}{}", String::from_utf8_lossy(name))
+                    }));
+                home_has_more = has_more;
+                if !has_more {
                     break;
                 }
             }
-            answer.more |= more;
+            answer.has_more |= home_has_more;
             self.home = (self.home + 1) % homes;
         }
         Some(answer)
@@ -280,13 +289,13 @@ impl FollowingNode {
 /// whoever may publish to the nodes' NATS subjects can send anything.
 fn parse_change(change: &str) -> Option<(bool, &[u8])> {
     let (sign, name) = change.split_at_checked(1)?;
-    let begins = match sign {
+    let has_subscribers = match sign {
         "+" => true,
         "-" => false,
         _ => return None,
     };
     check_stored_name(name.as_bytes()).ok()?;
-    Some((begins, name.as_bytes()))
+    Some((has_subscribers, name.as_bytes()))
 }
 
 /// A stream of answers from another node.
@@ -295,50 +304,50 @@ struct Stream {
     answers: u64,
     filters: BTreeSet<String>,
     /// The number by which the homes know this stream, set with the first answer.
-    slot: Option<u8>,
+    stream_at_homes: Option<u8>,
     is_complete: bool,
-    begun_at: Instant,
+    started_at: Instant,
 }
 
 /// Another node, which this one polls.
 #[derive(Default)]
 struct FollowedNode {
     stream: Option<Stream>,
-    /// The slot of the previous stream, until the current one is complete.
-    previous_slot: Option<u8>,
-    /// Whether this node had no room for all topics of the other node, and has logged that.
-    is_refused: bool,
+    /// The number of the previous stream at the homes, until the current one is complete.
+    previous_at_homes: Option<u8>,
+    /// Whether it was logged that this node has no space for all topics of the other node.
+    overflow_logged: bool,
 }
 
 /// The polling side: asks all other nodes.
 struct FollowPoller {
-    node: Interest,
+    node: InterestSync,
     others: BTreeMap<String, FollowedNode>,
-    /// A bit mask of the slots in use.
-    slots: AtomicU64,
+    /// A bit mask of the slots in use. A *slot* is the number by which the homes know a stream.
+    used_slots: AtomicU64,
     /// A bit mask of slots that no stream uses, but that still have topics, since a shard did not answer.
-    undropped: AtomicU64,
-    streams: AtomicU64,
+    slots_to_drop: AtomicU64,
+    stream_count: AtomicU64,
 }
 
 impl FollowPoller {
-    /// Polls all other nodes, if there is a follower at this node.
+    /// Polls all other nodes, if there is a follower at this node. Also forgets nodes that have gone, and frees the numbers of their streams.
     async fn poll_all(&mut self) {
         let (Some(filters), Some(state)) = (
-            self.filters().await,
+            self.followed_filters().await,
             self.node.peer_nodes.nodes_in_log().await,
         ) else {
             return;
         };
-        let undropped = self.undropped.swap(0, Relaxed);
-        for slot in (0..u64::BITS as u8).filter(|slot| undropped & 1 << slot != 0) {
+        let slots_to_drop = self.slots_to_drop.swap(0, Relaxed);
+        for slot in (0..u64::BITS as u8).filter(|slot| slots_to_drop & 1 << slot != 0) {
             self.drop_topics(slot).await;
         }
         let mut living: BTreeSet<String> = BTreeSet::new();
-        let mut own = None;
+        let mut own_name = None;
         for node in &state.nodes {
             match node.is_self {
-                true => own = Some(writer_text(node.writer)),
+                true => own_name = Some(writer_text(node.writer)),
                 false if filters.is_empty() => {}
                 false => drop(living.insert(writer_text(node.writer))),
             }
@@ -348,67 +357,70 @@ impl FollowPoller {
             match living.contains(&name) {
                 true => drop(self.others.insert(name, other)),
                 false => {
-                    let slots = [other.stream.and_then(|it| it.slot), other.previous_slot];
+                    let slots = [
+                        other.stream.and_then(|it| it.stream_at_homes),
+                        other.previous_at_homes,
+                    ];
                     for slot in slots.into_iter().flatten() {
                         self.drop_topics(slot).await;
                     }
                 }
             }
         }
-        let Some(own) = own else { return };
+        let Some(own_name) = own_name else { return };
         let mut others = std::mem::take(&mut self.others);
         for name in living {
             others.entry(name).or_default();
         }
-        let asked = others.iter_mut();
-        let asked = asked.map(|(name, other)| self.poll_node(&own, name, other, &filters));
-        join_all(asked).await;
+        let nodes = others.iter_mut();
+        let polls = nodes.map(|(name, node)| self.poll_node(&own_name, name, node, &filters));
+        join_all(polls).await;
         self.others = others;
     }
 
     /// The filters of all followers at this node. Home 0 knows all of them, since each follower sends its request to home 0 first. None if
     /// home 0 does not answer.
-    async fn filters(&self) -> Option<BTreeSet<String>> {
+    async fn followed_filters(&self) -> Option<BTreeSet<String>> {
         let Some(InterestReply::Filters(filters)) = self.node.ask(0, Order::Filters).await else {
             return None;
         };
         if filters.len() > FILTERS_MAX {
-            // Topics that begin with `$` are not included: they are local to a node.
+            // `#` does not match topics that begin with `$`. That is right, because they are local to a node.
             return Some(BTreeSet::from(["#".to_string()]));
         }
-        let text = filters
+        let texts = filters
             .iter()
             .map(|filter| String::from_utf8_lossy(filter).into_owned());
-        Some(text.collect())
+        Some(texts.collect())
     }
 
     /// Polls a node until it has no more changes, but for at most `ANSWERS_PER_POLL_MAX` answers.
     async fn poll_node(
         &self,
-        own: &str,
-        name: &str,
-        other: &mut FollowedNode,
+        own_name: &str,
+        node_name: &str,
+        followed: &mut FollowedNode,
         filters: &BTreeSet<String>,
     ) {
-        let is_other = |it: &Stream| {
+        let needs_new_stream = |it: &Stream| {
             it.is_complete
-                && it.begun_at.elapsed() >= STREAM_AGE_MIN
+                && it.started_at.elapsed() >= STREAM_AGE_MIN
                 && !filters.is_subset(&it.filters)
         };
-        if other.stream.as_ref().is_some_and(is_other) {
-            self.end(other).await;
+        if followed.stream.as_ref().is_some_and(needs_new_stream) {
+            self.end_stream(followed).await;
         }
         for _ in 0..ANSWERS_PER_POLL_MAX {
-            let stream = other.stream.get_or_insert_with(|| Stream {
-                number: self.streams.fetch_add(1, Relaxed),
+            let stream = followed.stream.get_or_insert_with(|| Stream {
+                number: self.stream_count.fetch_add(1, Relaxed),
                 answers: 0,
                 filters: filters.clone(),
-                slot: None,
+                stream_at_homes: None,
                 is_complete: false,
-                begun_at: Instant::now(),
+                started_at: Instant::now(),
             });
-            let asked = FollowQuestion {
-                polling_node: own.to_string(),
+            let question = FollowQuestion {
+                polling_node: own_name.to_string(),
                 stream: stream.number,
                 answers: stream.answers,
                 filters: match stream.answers {
@@ -416,75 +428,76 @@ impl FollowPoller {
                     _ => BTreeSet::new(),
                 },
             };
-            let Some(answer) = self.answer_of(name, &asked).await else {
-                return self.end(other).await;
+            let Some(answer) = self.ask_node(node_name, &question).await else {
+                return self.end_stream(followed).await;
             };
             stream.answers += 1;
-            stream.slot = stream.slot.or_else(|| self.take_slot());
-            let Some(slot) = stream.slot else {
+            stream.stream_at_homes = stream.stream_at_homes.or_else(|| self.take_slot());
+            let Some(slot) = stream.stream_at_homes else {
                 // All slots are taken.
-                return self.end(other).await;
+                return self.end_stream(followed).await;
             };
-            stream.is_complete |= !answer.more;
+            stream.is_complete |= !answer.has_more;
             let is_complete = stream.is_complete;
-            self.apply_changes(slot, &answer.changes, other).await;
-            if is_complete && let Some(previous_slot) = other.previous_slot.take() {
+            self.apply_changes(slot, &answer.changes, followed).await;
+            if is_complete && let Some(previous_slot) = followed.previous_at_homes.take() {
                 self.drop_topics(previous_slot).await;
             }
-            if !answer.more {
+            if !answer.has_more {
                 return;
             }
         }
     }
 
-    async fn answer_of(&self, name: &str, asked: &FollowQuestion) -> Option<FollowAnswer> {
+    async fn ask_node(&self, name: &str, question: &FollowQuestion) -> Option<FollowAnswer> {
         let peers = self.node.peer_nodes.peers()?;
-        let answer = timeout(ANSWER_TIMEOUT, peers.ask_one(name, json(asked))).await;
+        let answer = timeout(ANSWER_TIMEOUT, peers.ask_one(name, json(question))).await;
         serde_json::from_slice::<Option<FollowAnswer>>(&answer.ok()??).ok()?
     }
 
     /// Ends the stream of a node. If the stream was complete, its topics stay until the next stream is complete.
-    async fn end(&self, other: &mut FollowedNode) {
+    async fn end_stream(&self, other: &mut FollowedNode) {
         let Some(stream) = other.stream.take() else {
             return;
         };
-        match stream.slot {
-            Some(slot) if stream.is_complete => other.previous_slot = Some(slot),
+        match stream.stream_at_homes {
+            Some(slot) if stream.is_complete => other.previous_at_homes = Some(slot),
             Some(slot) => self.drop_topics(slot).await,
             None => {}
         }
     }
 
     fn take_slot(&self) -> Option<u8> {
-        let taken = self.slots.load(Relaxed);
-        let slot = (0..STREAMS).find(|slot| taken & 1 << slot == 0)?;
-        self.slots.fetch_or(1 << slot, Relaxed);
+        let used = self.used_slots.load(Relaxed);
+        let slot = (0..STREAMS).find(|slot| used & 1 << slot == 0)?;
+        self.used_slots.fetch_or(1 << slot, Relaxed);
         Some(slot)
     }
 
-    /// Passes changes on to the homes.
+    /// Passes changes to the homes. If a home has no space for a topic, that is logged once for each node.
     async fn apply_changes(&self, slot: u8, changes: &[String], other: &mut FollowedNode) {
         let placement = self.node.lifecycle.world().placement();
-        let mut refused = 0;
+        let mut refused_count = 0;
         for changes in changes.chunks(CHANGES_PER_ORDER_MAX) {
-            let mut of_homes: BTreeMap<ShardId, InterestChanges> = BTreeMap::new();
+            let mut changes_by_home: BTreeMap<ShardId, InterestChanges> = BTreeMap::new();
             for change in changes {
-                let Some((begins, name)) = parse_change(change) else {
+                let Some((has_subscribers, name)) = parse_change(change) else {
                     continue;
                 };
-                let news = of_homes.entry(placement.home_of_name(name)).or_default();
-                news.push(begins, name);
+                let home = placement.home_of_name(name);
+                let changes = changes_by_home.entry(home).or_default();
+                changes.push(has_subscribers, name);
             }
-            for (home, news) in of_homes {
-                let taken = self.node.ask(home, Order::ApplyRemote(slot, news)).await;
-                if let Some(InterestReply::Refused(count)) = taken {
-                    refused += count;
+            for (home, changes) in changes_by_home {
+                let reply = self.node.ask(home, Order::ApplyRemote(slot, changes)).await;
+                if let Some(InterestReply::Refused(count)) = reply {
+                    refused_count += count;
                 }
             }
         }
-        if refused > 0 && !std::mem::replace(&mut other.is_refused, true) {
+        if refused_count > 0 && !std::mem::replace(&mut other.overflow_logged, true) {
             tracing::warn!(
-                "cluster: followers of interest are not told of all topics: other nodes have more than limits.topics_max or limits.topics_per_shard lets this one know"
+                "cluster: followers of interest do not learn of all topics: other nodes have more topics than this node may store (limits.topics_max, limits.topics_per_shard)"
             );
         }
     }
@@ -492,20 +505,20 @@ impl FollowPoller {
     /// Removes the topics of a stream, and frees its slot.
     async fn drop_topics(&self, slot: u8) {
         for home in 0..self.node.homes() {
-            let mut from: Box<[u8]> = Box::default();
+            let mut after: Box<[u8]> = Box::default();
             loop {
-                match self.node.ask(home, Order::DropStream(slot, from)).await {
-                    Some(InterestReply::Dropped(Some(next))) => from = next,
+                match self.node.ask(home, Order::DropStream(slot, after)).await {
+                    Some(InterestReply::Dropped(Some(next))) => after = next,
                     Some(_) => break,
                     // The shard may still hold topics of this slot, so the slot stays in use.
                     None => {
-                        self.undropped.fetch_or(1 << slot, Relaxed);
+                        self.slots_to_drop.fetch_or(1 << slot, Relaxed);
                         return;
                     }
                 }
             }
         }
-        self.slots.fetch_and(!(1 << slot), Relaxed);
+        self.used_slots.fetch_and(!(1 << slot), Relaxed);
     }
 }
 

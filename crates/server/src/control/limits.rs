@@ -13,15 +13,15 @@ use super::state::AdminState;
 pub struct Limit {
     /// The key in the settings, or the name of a limit of the host.
     pub name: &'static str,
-    /// The unit of its count.
+    /// The unit of `used` and `limit`.
     pub unit: &'static str,
-    /// How much of it is used.
+    /// The part of the limit that is used.
     pub used: u64,
-    /// How much there may be.
+    /// The limit itself.
     pub limit: u64,
     /// `used / limit`.
     pub share: f64,
-    /// The fullest shard, where each has this limit.
+    /// If each shard has this limit: the shard that uses most of it, whose numbers are shown.
     pub shard: Option<ShardId>,
 }
 
@@ -48,7 +48,7 @@ impl Limit {
 /// All limits that are set. A limit of 0 counts as not set. A caller that shows the process's memory passes it as `memory_bytes`, so that
 /// both numbers are the same. Without it the resident memory is read here.
 pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u64>) -> Vec<Limit> {
-    let settings = state.effective().file;
+    let settings = state.effective_settings().file;
     let (limits, world) = (&settings.limits, state.lifecycle.world());
     let together = |name, unit, of: fn(&ShardCounters) -> u64, limit: u64| {
         let used = shards.iter().map(of).sum();

@@ -130,7 +130,7 @@ pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Res
         false => TextFormat::Prometheus,
     };
     let shards = state.counters.read_all();
-    let cluster = ClusterMetrics::of(&state.lifecycle, &state.peer_nodes).await;
+    let cluster = ClusterMetrics::collect(&state.lifecycle, &state.peer_nodes).await;
     let scrape = Scrape {
         limits: limits::all(&state, &shards, None),
         tables: stats::tables(&shards),

@@ -51,8 +51,8 @@ use crate::settings::admin::Admin;
 use crate::settings::webhook::Webhook;
 use crore_shard_loop::counters::Counters;
 use crore_shard_loop::{ControlLetter, Letter};
-pub use data_port::DataPort;
-use interest::Interest;
+pub use data_port::DataPortClient;
+use interest::InterestSync;
 use peer_nodes::PeerNodes;
 pub use starting::Starting;
 use state::{AdminContext, AdminState};
@@ -65,15 +65,15 @@ pub struct ControlArgs {
     /// The settings of the admin port.
     pub admin: Admin,
     /// The addresses of the data ports.
-    pub listen: Vec<SocketAddr>,
+    pub data_addresses: Vec<SocketAddr>,
     /// The shards' counters.
     pub counters: Arc<Counters>,
     /// The shards' inboxes, by number.
     pub senders: Vec<Sender<Letter>>,
     /// The inbox for the shards' reports.
     pub reports: Inbox<ControlLetter>,
-    /// Opens connections to the data port, for the console's tails.
-    pub data_port: DataPort,
+    /// Opens connections to the data port, for the console's pages that follow a topic live.
+    pub data_port: DataPortClient,
     /// The signals that all threads block. Only one thread may wait for them.
     pub signals: Signals,
     pub lifecycle: lifecycle::LifecycleArgs,
@@ -83,8 +83,8 @@ pub struct ControlArgs {
 /// Opens the admin port.
 ///
 /// # Errors
-/// The address cannot be bound. The error names the remedy.
-pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
+/// The address cannot be bound. The error says what to do.
+pub fn open_admin_port(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
     let Some(address) = admin.listen else {
         return Ok(None);
     };
@@ -99,37 +99,37 @@ pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
 ///
 /// # Errors
 /// The runtime cannot be made, the signals cannot be received, or the state cannot be saved when the server stops.
-pub fn run(start: ControlArgs) -> anyhow::Result<()> {
+pub fn run(args: ControlArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot make the control thread's runtime")?;
-    let ended = runtime.block_on(serve(start));
+    let result = runtime.block_on(serve(args));
     // A request of a webhook may take seconds, and the end does not wait for its answer.
     runtime.shutdown_background();
-    ended
+    result
 }
 
-async fn serve(start: ControlArgs) -> anyhow::Result<()> {
-    let shards = Shards::new(start.senders);
+async fn serve(args: ControlArgs) -> anyhow::Result<()> {
+    let shards = Shards::new(args.senders);
     let (count_requests, pending_counts) = mpsc::unbounded_channel();
     tokio::spawn(shards::forward_reports(
         shards.clone(),
-        start.reports,
+        args.reports,
         count_requests,
     ));
-    tokio::spawn(trim::run(start.counters.clone()));
-    tokio::spawn(refusal_log::run(start.counters.clone(), shards.clone()));
-    let signals = signals::listen(start.signals)?;
-    let key = start.admin.key().map_err(anyhow::Error::msg)?;
-    let lifecycle = Lifecycle::new(start.lifecycle, shards.clone());
+    tokio::spawn(trim::run(args.counters.clone()));
+    tokio::spawn(refusal_log::run(args.counters.clone(), shards.clone()));
+    let signals = signals::listen(args.signals)?;
+    let api_key = args.admin.key().map_err(anyhow::Error::msg)?;
+    let lifecycle = Lifecycle::new(args.lifecycle, shards.clone());
     let peer_nodes = PeerNodes::begin(
         lifecycle.clone(),
         shards.clone(),
-        start.counters.clone(),
+        args.counters.clone(),
         pending_counts,
     );
-    Interest::begin(lifecycle.clone(), shards.clone(), peer_nodes.clone());
+    InterestSync::spawn_tasks(lifecycle.clone(), shards.clone(), peer_nodes.clone());
     if peer_nodes.peers().is_some() {
         let calls = api::answer_calls(lifecycle.clone(), shards.clone(), peer_nodes.clone());
         tokio::spawn(calls);
@@ -137,29 +137,33 @@ async fn serve(start: ControlArgs) -> anyhow::Result<()> {
     let node = peer_nodes
         .peers()
         .map(|_| lifecycle.world().settings.node.name.as_str().into());
-    let webhooks = webhooks::start(&start.webhooks, &shards, node.as_ref())?;
+    let webhooks = webhooks::start(&args.webhooks, &shards, node.as_ref())?;
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
-        let samples = samples::spawn(start.counters.clone(), lifecycle.clone());
+        let samples = samples::spawn(args.counters.clone(), lifecycle.clone());
         let state = AdminState::new(AdminContext {
             shards,
             lifecycle: lifecycle.clone(),
             peer_nodes,
             webhooks,
-            request_guard: Arc::new(request_guard::RequestGuard::new(&start.admin, key, address)),
-            data_port: start.data_port,
-            port_counters: admin_port::PortCounters::new(&start.admin),
+            request_guard: Arc::new(request_guard::RequestGuard::new(
+                &args.admin,
+                api_key,
+                address,
+            )),
+            data_port: args.data_port,
+            port_counters: admin_port::PortCounters::new(&args.admin),
             chart_history: chart_history::ChartHistory::spawn(samples.clone()),
             samples,
-            counters: start.counters,
-            listen: start.listen,
+            counters: args.counters,
+            data_addresses: args.data_addresses,
             started_at: Instant::now(),
         });
-        let overflow = overflow_routes(state.clone(), &start.admin);
+        let overflow = overflow_routes(state.clone(), &args.admin);
         let counters = state.port_counters.clone();
-        let port = admin_port::AdminPort::new(&start.admin, counters, routes(state), overflow);
+        let port = admin_port::AdminPort::new(&args.admin, counters, routes(state), overflow);
         tokio::spawn(port.serve(listener));
     }
     lifecycle.run(signals).await
@@ -171,7 +175,7 @@ fn routes(state: AdminState) -> Router {
         state.request_guard.clone(),
         request_guard::check_request,
     );
-    admin_port::probes(get(ready))
+    admin_port::probe_routes(get(answer_ready))
         .merge(api::routes(&state))
         .merge(console::routes())
         .fallback(api::not_found)
@@ -185,21 +189,21 @@ fn overflow_routes(state: AdminState, admin: &Admin) -> Router {
         state.request_guard.clone(),
         request_guard::check_request,
     );
-    admin_port::probes(get(ready))
-        .fallback(admin_port::refusal(admin))
+    admin_port::probe_routes(get(answer_ready))
+        .fallback(admin_port::refuse_overflow(admin))
         .layer(guard)
         .with_state(state)
 }
 
 /// `/readyz`: ready if all shards answer, the server is not stopping, and a node of a cluster can read the log.
-async fn ready(State(state): State<AdminState>) -> (StatusCode, String) {
+async fn answer_ready(State(state): State<AdminState>) -> (StatusCode, String) {
     if state.lifecycle.is_stopping() {
-        let stops = "the server stops\n".to_string();
-        return (StatusCode::SERVICE_UNAVAILABLE, stops);
+        let why = "the server stops\n".to_string();
+        return (StatusCode::SERVICE_UNAVAILABLE, why);
     }
     if state.lifecycle.is_cut_off() {
-        let cut = "the log of the cluster is not heard of\n".to_string();
-        return (StatusCode::SERVICE_UNAVAILABLE, cut);
+        let why = "this node cannot read the log of the cluster\n".to_string();
+        return (StatusCode::SERVICE_UNAVAILABLE, why);
     }
     match state.shards.accounts().await {
         Ok(_) => (StatusCode::OK, "ready\n".to_string()),

@@ -293,7 +293,7 @@ impl PeerNodes {
             lag: partitions.map(|it| it.last.saturating_sub(it.read)).sum(),
             ready: !self.0.lifecycle.is_cut_off() && !self.0.lifecycle.is_stopping(),
             clock_ahead_s: clock::wall_offset_s(),
-            rules: digest_of_rules(&self.0.lifecycle.effective().file.rules),
+            rules: digest_of_rules(&self.0.lifecycle.effective_settings().file.rules),
             ..NodeReport::default()
         };
         for shard in &shards {

@@ -87,13 +87,9 @@ fn serve(
     let later =
         || async { unavailable(axum::Json(serde_json::json!({ "error": NOT_READY_TEXT }))) };
     let not_ready = get(async || unavailable(format!("{NOT_READY_TEXT}\n")));
-    let routes =
-        admin_port::probes(not_ready)
-            .fallback(later)
-            .layer(axum::middleware::from_fn_with_state(
-                guard,
-                request_guard::check_request,
-            ));
+    let routes = admin_port::probe_routes(not_ready).fallback(later).layer(
+        axum::middleware::from_fn_with_state(guard, request_guard::check_request),
+    );
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let counters = PortCounters::new(admin);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::admin_port::PortCounters;
 use super::chart_history::ChartHistory;
-use super::data_port::DataPort;
+use super::data_port::DataPortClient;
 use super::peer_nodes::PeerNodes;
 use super::request_guard::RequestGuard;
 use super::samples::LastSamples;
@@ -18,7 +18,7 @@ use crate::config::EffectiveSettings;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::Shards;
 
-/// A reference to the shared state, which each handler gets as axum's `State`.
+/// A shared reference to the [`AdminContext`], which each handler gets as axum's `State`.
 pub type AdminState = Arc<AdminContext>;
 
 /// The shared state.
@@ -28,18 +28,18 @@ pub struct AdminContext {
     /// Checks each request before a handler gets it, and counts the refused requests.
     pub request_guard: Arc<RequestGuard>,
     /// Opens connections to the data port, for the console's pages that follow a topic live.
-    pub data_port: DataPort,
+    pub data_port: DataPortClient,
     /// Counters of the admin port's connections.
     pub port_counters: Arc<PortCounters>,
-    /// Settings, reload, drain, checkpoints.
+    /// Reads and reloads the settings, drains the server, and knows the checkpoints.
     pub lifecycle: Lifecycle,
-    /// The other nodes of the cluster.
+    /// Knows the other nodes of the cluster, and sends requests to them.
     pub peer_nodes: PeerNodes,
     pub webhooks: Arc<[RunningWebhook]>,
     /// The newest counters of the shards.
     pub counters: Arc<Counters>,
     /// The addresses of the data ports.
-    pub listen: Vec<SocketAddr>,
+    pub data_addresses: Vec<SocketAddr>,
     /// The last two samples of the counters, from which rates are computed.
     pub samples: watch::Receiver<LastSamples>,
     /// The samples of the last quarter of an hour, for the console's charts.
@@ -50,9 +50,9 @@ pub struct AdminContext {
 
 impl AdminContext {
     /// The current settings, with the real addresses of the data ports in place of those in the file (which may have port 0).
-    pub fn effective(&self) -> EffectiveSettings {
-        let mut effective = self.lifecycle.effective();
-        effective.file.listen.clone_from(&self.listen);
+    pub fn effective_settings(&self) -> EffectiveSettings {
+        let mut effective = self.lifecycle.effective_settings();
+        effective.file.listen.clone_from(&self.data_addresses);
         effective
     }
 

@@ -30,32 +30,32 @@ const PER_CONNECTION_MIN: u64 = 1_000;
 /// The state and the rates of the server.
 #[derive(Serialize, ToSchema)]
 pub struct Stats {
-    /// Unix milliseconds.
+    /// The time of the newer sample, in Unix milliseconds.
     time_ms: u64,
-    /// Since the process began.
+    /// Seconds since the start of the process.
     uptime_s: u64,
-    /// Of the server.
+    /// The version of the server.
     version: &'static str,
     /// The name of the host.
     host: String,
-    /// Where clients find the server.
+    /// The URL of the data port.
     url: String,
-    /// The name of the cluster of which it is a node; null where it is none.
+    /// The name of the cluster; null if the server is not a node of a cluster.
     cluster: Option<String>,
-    /// The time over which the rates are taken.
+    /// The time between the two samples from which the rates are computed, in seconds.
     interval_s: f64,
     connections: Connections,
     accepts_per_s: f64,
     closes_per_s: f64,
     messages: Messages,
     latency_us: Percentiles,
-    /// Topics that exist.
+    /// Number of topics.
     topics: u64,
-    /// Subscriptions to topics.
+    /// Number of subscriptions to topics.
     subscriptions: u64,
-    /// Different filters that are subscribed to, once for each shard.
+    /// Number of different filters with subscribers. A filter counts once for each shard that has subscribers.
     filters: u64,
-    /// MQTT sessions, connected or away.
+    /// Number of MQTT sessions, with those of clients that are not connected.
     sessions: u64,
     slow: Slow,
     /// Clients that were refused, by reason.
@@ -75,7 +75,7 @@ pub struct Connections {
     by_transport: ByTransport,
 }
 
-/// Connections by protocol, a second or two ago.
+/// The number of connections by transport. It is up to two seconds old.
 #[derive(Serialize, ToSchema)]
 pub struct ByTransport {
     http: u64,
@@ -89,23 +89,23 @@ pub struct ByTransport {
     closing: u64,
 }
 
-/// Messages that were published, and deliveries.
+/// Published messages (`in`) and deliveries to subscribers (`out`).
 #[derive(Serialize, ToSchema)]
 pub struct Messages {
     in_per_s: f64,
     out_per_s: f64,
-    /// Bytes that came from sockets.
+    /// Bytes that were read from sockets.
     in_bytes_per_s: f64,
-    /// Bytes that sockets took.
+    /// Bytes that were written to sockets.
     out_bytes_per_s: f64,
     in_total: u64,
     out_total: u64,
 }
 
-/// From the turn that read a message to its write, over the last interval.
+/// The latency of deliveries in the last interval, in microseconds: from the turn of the shard that read a message until the message was written.
 #[derive(Serialize, ToSchema)]
 pub struct Percentiles {
-    /// Deliveries.
+    /// Number of deliveries.
     count: u64,
     p50: Option<u64>,
     p90: Option<u64>,
@@ -114,13 +114,13 @@ pub struct Percentiles {
     max: Option<u64>,
 }
 
-/// Connections that do not keep up.
+/// Connections whose clients read too slowly.
 #[derive(Serialize, ToSchema)]
 pub struct Slow {
-    /// Connections for which something waits.
+    /// Number of connections with bytes that wait for the socket.
     consumers: u64,
     outbox_bytes: u64,
-    /// Subscriptions that fell back to the log.
+    /// Subscriptions that were too slow and continue from the log, per second.
     fallbacks_per_s: f64,
     gaps_per_s: f64,
     gaps_total: u64,
@@ -129,9 +129,9 @@ pub struct Slow {
 /// Refusals for one reason.
 #[derive(Serialize, ToSchema)]
 pub struct Refused {
-    /// In a few words.
+    /// The reason in a few words.
     reason: &'static str,
-    /// Since the process began.
+    /// Number of refusals since the start of the process.
     total: u64,
     per_s: f64,
 }
@@ -162,7 +162,7 @@ pub struct Log {
 /// Memory of the process.
 #[derive(Serialize, ToSchema)]
 pub struct Memory {
-    /// Its proportional share; not known where `/proc` cannot be read.
+    /// The proportional share of the process (PSS); null if `/proc` cannot be read.
     pss_bytes: Option<u64>,
     per_connection_bytes: Option<u64>,
     tables: Vec<Table>,
@@ -172,7 +172,7 @@ pub struct Memory {
 #[derive(Serialize, ToSchema)]
 pub struct Table {
     pub name: &'static str,
-    /// Its purpose.
+    /// The purpose of the memory.
     pub what: &'static str,
     pub bytes: u64,
 }
@@ -184,7 +184,7 @@ pub struct ShardStats {
     connections: u64,
     in_per_s: f64,
     out_per_s: f64,
-    /// The part of a core's time in which it did not wait.
+    /// The share of time in which the shard did not wait for events, from 0 to 1.
     load: f64,
     turns_per_s: f64,
     turn_us_mean: f64,

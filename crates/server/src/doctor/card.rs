@@ -1,4 +1,4 @@
-//! Reads the network cards of the host, and finds the cores that handle their packets.
+//! Reads the network cards of the host, and finds out which cores handle their packets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use crate::config::host_files::HostFiles;
 
 /// The directory of network devices, below the root.
-const NETWORK: &str = "sys/class/net";
+const NETWORK_DEVICES: &str = "sys/class/net";
 
 /// A network device that has hardware.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,40 +14,45 @@ pub struct NetworkCard {
     pub name: String,
     /// Number of receive queues.
     pub queues: usize,
-    /// Cores that handled the interrupts of the receive queues; empty if none is known.
+    /// The cores that handled the interrupts of the receive queues; empty if none is known.
     pub interrupt_cores: BTreeSet<usize>,
-    /// The kernel can pass the packets of a receive queue to several cores (RPS). This is the maximum over the card's queues.
+    /// The kernel can pass the packets of a receive queue to several cores (RPS). This is the highest number of cores of any of the card's queues.
     pub rps_cores_max: usize,
 }
 
 /// All network cards, without virtual devices (loopback, bridges).
-pub fn read(files: &HostFiles<'_>) -> Vec<NetworkCard> {
+pub fn read_cards(files: &HostFiles<'_>) -> Vec<NetworkCard> {
     let interrupts = files.text("proc/interrupts").unwrap_or_default();
-    let names = files.names(NETWORK).into_iter();
-    let real = names.filter(|name| files.path(&format!("{NETWORK}/{name}/device")).exists());
-    real.map(|name| {
-        let device = fs::read_link(files.path(&format!("{NETWORK}/{name}/device")));
-        let device = device
-            .ok()
-            .and_then(|path| {
-                path.file_name()
-                    .map(|name| name.to_string_lossy().into_owned())
-            })
-            .unwrap_or_default();
-        let queues = files.names(&format!("{NETWORK}/{name}/queues"));
-        let receive = queues.iter().filter(|queue| queue.starts_with("rx-"));
-        let mask = |queue: &String| {
-            let mask = format!("{NETWORK}/{name}/queues/{queue}/rps_cpus");
-            files.text(&mask).map_or(0, |mask| count_cores(&mask))
-        };
-        NetworkCard {
-            queues: receive.clone().count(),
-            rps_cores_max: receive.map(mask).max().unwrap_or(0),
-            interrupt_cores: interrupt_cores(&interrupts, &[&name, &device]),
-            name,
-        }
-    })
-    .collect()
+    let names = files.names(NETWORK_DEVICES).into_iter();
+    let with_hardware = names.filter(|name| {
+        files
+            .path(&format!("{NETWORK_DEVICES}/{name}/device"))
+            .exists()
+    });
+    with_hardware
+        .map(|name| {
+            let device = fs::read_link(files.path(&format!("{NETWORK_DEVICES}/{name}/device")));
+            let device = device
+                .ok()
+                .and_then(|path| {
+                    path.file_name()
+                        .map(|name| name.to_string_lossy().into_owned())
+                })
+                .unwrap_or_default();
+            let queues = files.names(&format!("{NETWORK_DEVICES}/{name}/queues"));
+            let receive_queues = queues.iter().filter(|queue| queue.starts_with("rx-"));
+            let rps_core_count = |queue: &String| {
+                let mask_file = format!("{NETWORK_DEVICES}/{name}/queues/{queue}/rps_cpus");
+                files.text(&mask_file).map_or(0, |mask| count_cores(&mask))
+            };
+            NetworkCard {
+                queues: receive_queues.clone().count(),
+                rps_cores_max: receive_queues.map(rps_core_count).max().unwrap_or(0),
+                interrupt_cores: interrupt_cores(&interrupts, &[&name, &device]),
+                name,
+            }
+        })
+        .collect()
 }
 
 /// The number of cores in a mask such as `ff,00000003`.
@@ -80,34 +85,40 @@ fn interrupt_cores(text: &str, names: &[&str]) -> BTreeSet<usize> {
     let cores = lines
         .next()
         .map_or(0, |header| header.split_whitespace().count());
-    let mut found = BTreeSet::new();
+    let mut cores_found = BTreeSet::new();
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let (Some(counts), Some(what)) = (words.get(1..=cores), words.last()) else {
+        let (Some(counts), Some(interrupt)) = (words.get(1..=cores), words.last()) else {
             continue;
         };
-        if !names.iter().any(|name| is_receive_queue_of(what, name)) {
+        if !names
+            .iter()
+            .any(|name| is_receive_queue_of(interrupt, name))
+        {
             continue;
         }
         let counts = counts.iter().map(|count| count.parse().unwrap_or(0_u64));
-        let most = counts.enumerate().max_by_key(|(_, count)| *count);
-        if let Some((core, 1..)) = most {
-            found.insert(core);
+        let busiest = counts.enumerate().max_by_key(|(_, count)| *count);
+        if let Some((core, 1..)) = busiest {
+            cores_found.insert(core);
         }
     }
-    found
+    cores_found
 }
 
 /// Whether an interrupt's name (`eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp4@pci:0000:…`) belongs to a receive queue of the device.
-fn is_receive_queue_of(what: &str, device: &str) -> bool {
-    let Some(at) = (!device.is_empty()).then(|| what.find(device)).flatten() else {
+fn is_receive_queue_of(interrupt: &str, device: &str) -> bool {
+    let Some(index) = (!device.is_empty())
+        .then(|| interrupt.find(device))
+        .flatten()
+    else {
         return false;
     };
-    let rest = &what[at + device.len()..];
-    let is_longer_name = rest.starts_with(|next: char| next.is_ascii_digit());
+    let suffix = &interrupt[index + device.len()..];
+    let is_longer_name = suffix.starts_with(|next: char| next.is_ascii_digit());
     let is_no_receive_queue = ["output", "-tx", "config"]
         .iter()
-        .any(|word| rest.contains(word));
+        .any(|word| suffix.contains(word));
     !is_longer_name && !is_no_receive_queue
 }
 

@@ -1,9 +1,9 @@
-//! All that the doctor found about a host.
+//! Everything that the doctor found out about a host.
 
-use super::account::Account;
 use super::bounds::{self, Bound};
-use super::checks::{self, Check, State};
+use super::checks::{self, Check, Verdict};
 use super::host::Host;
+use super::memory_estimate::MemoryEstimate;
 use super::workload::Workload;
 
 pub struct Findings {
@@ -11,17 +11,17 @@ pub struct Findings {
     pub workload: Workload,
     /// The tightest first; never empty.
     pub bounds: Vec<Bound>,
-    pub account: Account,
+    pub memory_estimate: MemoryEstimate,
     pub checks: Vec<Check>,
 }
 
 impl Findings {
-    /// Judges the host by the workload.
+    /// Finds out whether the host holds the workload.
     pub fn new(host: Host, workload: Workload) -> Findings {
         Findings {
-            bounds: bounds::all(&host, &workload),
-            account: Account::new(&host, &workload),
-            checks: checks::all(&host, &workload),
+            bounds: bounds::all_bounds(&host, &workload),
+            memory_estimate: MemoryEstimate::new(&host, &workload),
+            checks: checks::all_checks(&host, &workload),
             host,
             workload,
         }
@@ -29,7 +29,10 @@ impl Findings {
 
     /// Whether the host holds the connections without a change.
     pub fn fits(&self) -> bool {
-        self.bounds[0].holds >= self.workload.connections
-            && self.checks.iter().all(|check| check.state != State::Change)
+        self.bounds[0].connections >= self.workload.connections
+            && self
+                .checks
+                .iter()
+                .all(|check| check.verdict != Verdict::Change)
     }
 }

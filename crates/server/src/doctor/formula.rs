@@ -12,7 +12,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Bytes charged to a control group for the TCP socket: the object itself (`/proc/slabinfo` of Linux 6.18), without the gaps in its slab,
 /// and 8 bytes with which the kernel finds the group.
 const TCP_OBJECT_BYTES: u64 = 2_368 + 8;
-/// Bytes charged for inode, directory entry, file, epoll item and epoll wait entry, with the 8 bytes for each of these five objects.
+/// Bytes charged for inode, directory entry, file, epoll item and epoll wait entry, each with 8 bytes with which the kernel finds the group.
 const OTHER_OBJECTS_BYTES: u64 = 832 + 192 + 192 + 128 + 72 + 5 * 8;
 
 /// Bytes charged to a control group for a connection. A group that does not count accepted sockets is charged only for what the server's
@@ -41,34 +41,34 @@ pub const OTHER_THREADS: u64 = 6;
 
 /// The system itself needs 1/20 of the memory of a planned host: 2 % for firmware and page tables (not in `MemTotal`), and 3 % for the
 /// programs of a bare system.
-const SYSTEM_PART: u64 = 20;
+const SYSTEM_DIVISOR: u64 = 20;
 
 /// Descriptors of a shard that are not for connections: listeners, poller, eventfds, the reserve.
 const SPARE_DESCRIPTORS: u64 = 16;
 
 /// Messages per second that a core sends, each to another connection (docs/benchmarks: unicast, 128,000 to 152,000).
-const SENDS_PER_CORE_AND_S: u64 = 150_000;
+const SENDS_PER_CORE_PER_S: u64 = 150_000;
 /// Milliseconds until a distant or mobile client acknowledges the bytes that the server sent.
 const ROUND_TRIP_MS: u64 = 200;
 /// The doctor assumes that 1/100 of the connections have stopped reading while bytes wait for them.
-const STALLED_PART: u64 = 100;
+const STALLED_DIVISOR: u64 = 100;
 /// The doctor assumes that for 1/8 of the connections the client is gone and the kernel still tries to close the socket.
-const DYING_PART: u64 = 8;
+const ORPHAN_DIVISOR: u64 = 8;
 /// The smallest send buffer that still takes an answer with many messages in one write, in bytes.
 const SEND_BUFFER_MIN_BYTES: u64 = 64 << 10;
 
-/// The kernel takes bytes to send in pieces of this size. It checks `TCP_NOTSENT_LOWAT` only between two pieces.
+/// The kernel copies bytes that are to be sent in pieces of this size. It checks `TCP_NOTSENT_LOWAT` only between two pieces.
 pub const UNSENT_PIECE_BYTES: u64 = 64 << 10;
 
 /// Milliseconds for which a shard may be busy and accept no connection.
-const QUEUE_MS: u64 = 500;
+const ACCEPT_PAUSE_MS: u64 = 500;
 /// Milliseconds for which packets may wait for a busy core.
-const PACKETS_MS: u64 = 10;
+const PACKET_WAIT_MS: u64 = 10;
 
 /// The maximum number of connections in a bucket of the hash table. Each packet costs a cache miss for each connection of its bucket.
 const CHAIN_MAX: u64 = 8;
 /// Connections in a bucket of a hash table of the recommended size.
-const CHAIN_WANTED: u64 = 2;
+const CHAIN_RECOMMENDED: u64 = 2;
 /// The kernel's default size of the hash table: a bucket for each 128 KiB of memory, at most `BUCKETS_MAX` buckets.
 const BYTES_PER_BUCKET: u64 = 128 << 10;
 const BUCKETS_MAX: u64 = 512 << 10;
@@ -76,22 +76,23 @@ const BUCKETS_MAX: u64 = 512 << 10;
 /// Seconds that a connection stays in TIME_WAIT at the side that closed it first (`TCP_TIMEWAIT_LEN`).
 const TIME_WAIT_S: u64 = 60;
 
-/// Memory that the kernel should keep free, because packets that arrive cannot wait until memory is freed: 16 MiB for each core, at least
+/// The kernel should always keep some memory free, because packets that arrive cannot wait until memory is freed: 16 MiB for each core, at least
 /// 64 MiB, at most 1/64 of all memory.
 const FREE_KIB_PER_CORE: u64 = 16 << 10;
 const FREE_KIB_MIN: u64 = 64 << 10;
-const FREE_PART: u64 = 64;
+const FREE_DIVISOR: u64 = 64;
 
 /// The RFS table needs an entry for each connection that is active at the same time: the doctor assumes 1/16 of all connections. The
 /// smallest table is that of Documentation/networking/scaling.rst for a moderately loaded server.
-const ACTIVE_PART: u64 = 16;
+const ACTIVE_DIVISOR: u64 = 16;
 const FLOWS_MIN: u64 = 32_768;
 const FLOWS_MAX: u64 = 1 << 20;
 
 /// Bytes of a heap arena of the C library. Each arena is two mappings.
 const ARENA_BYTES: u64 = 64 << 20;
-/// The number of mappings of the program and its libraries. The next constant is that of each shard (stack, guard, arena).
+/// The number of mappings of the program and its libraries.
 const PROGRAM_MAPPINGS: u64 = 256;
+/// The number of mappings of each shard: stack, guard, arena.
 const SHARD_MAPPINGS: u64 = 8;
 
 /// Memory of the process without connections, in bytes.
@@ -100,21 +101,21 @@ pub fn server_bytes(shards: u64) -> u64 {
 }
 
 /// The memory that programs may use on a planned host with `memory_bytes`.
-pub fn planned_available(memory_bytes: u64) -> u64 {
-    memory_bytes - memory_bytes / SYSTEM_PART
+pub fn available_bytes_of_plan(memory_bytes: u64) -> u64 {
+    memory_bytes - memory_bytes / SYSTEM_DIVISOR
 }
 
 /// Number of connections that all shards together hold if the descriptor table of each shard has `limit` entries.
-pub fn room_by_descriptors(limit: u64, shards: u64) -> u64 {
+pub fn connections_by_descriptors(limit: u64, shards: u64) -> u64 {
     let free = limit.saturating_sub(SPARE_DESCRIPTORS + shards);
     acceptor::room(free).saturating_mul(shards)
 }
 
 /// The smallest descriptor table of a shard, in thousands of entries, with which all shards together hold the connections.
-pub fn descriptors_for(connections: u64, shards: u64) -> u64 {
+pub fn descriptors_needed(connections: u64, shards: u64) -> u64 {
     const STEP: u64 = 1_000;
     let mut limit = connections.div_ceil(shards) / STEP * STEP;
-    while room_by_descriptors(limit, shards) < connections {
+    while connections_by_descriptors(limit, shards) < connections {
         limit += STEP;
     }
     limit
@@ -122,43 +123,43 @@ pub fn descriptors_for(connections: u64, shards: u64) -> u64 {
 
 /// The smallest number of shards that hold the connections with descriptor tables of `limit` entries; `None` if even `shards_max` shards
 /// are too few.
-pub fn shards_for(connections: u64, limit: u64, shards_max: u64) -> Option<u64> {
-    (1..=shards_max).find(|shards| room_by_descriptors(limit, *shards) >= connections)
+pub fn shards_needed(connections: u64, limit: u64, shards_max: u64) -> Option<u64> {
+    (1..=shards_max).find(|shards| connections_by_descriptors(limit, *shards) >= connections)
 }
 
 /// Number of sockets with unacknowledged bytes while all cores send as fast as they can. Each of these sockets holds at least a page.
 pub fn busy_sockets(connections: u64, cores: u64) -> u64 {
-    connections.min(cores * SENDS_PER_CORE_AND_S * ROUND_TRIP_MS / 1_000)
+    connections.min(cores * SENDS_PER_CORE_PER_S * ROUND_TRIP_MS / 1_000)
 }
 
 /// The recommended `net.ipv4.tcp_mem` (low, pressure and maximum, in pages). The pressure is a sixteenth of the memory, as in the kernel's
 /// default, but at most the memory that the connections leave, and at least the memory that the busy sockets need. As in the kernel, low is
 /// 3/4 of the pressure, and the maximum is 3/2 of it.
-pub fn tcp_mem(memory_bytes: u64, left_bytes: u64, busy: u64) -> [u64; 3] {
-    let by_kernel = memory_bytes / 16 / PAGE_BYTES;
-    let left = left_bytes / PAGE_BYTES * 2 / 3;
-    let pressure = by_kernel.min(left).max(busy);
+pub fn tcp_mem(memory_bytes: u64, free_bytes: u64, busy: u64) -> [u64; 3] {
+    let kernel_default = memory_bytes / 16 / PAGE_BYTES;
+    let free_pages = free_bytes / PAGE_BYTES * 2 / 3;
+    let pressure = kernel_default.min(free_pages).max(busy);
     [pressure / 4 * 3, pressure, pressure * 3 / 2]
 }
 
-/// Limit of a socket's unsent bytes: a power of two with which the unsent bytes of all stalled connections (one in [`STALLED_PART`]) fit
-/// into `tcp_mem`.
-pub fn send_buffer_max(tcp_mem_most_pages: u64, connections: u64) -> u64 {
-    let stalled = (connections / STALLED_PART).max(1);
-    let each = tcp_mem_most_pages * PAGE_BYTES / stalled;
-    let power = each.checked_ilog2().map_or(1, |log| 1 << log);
-    power.max(SEND_BUFFER_MIN_BYTES)
+/// The limit for a socket's unsent bytes: a power of two (at least [`SEND_BUFFER_MIN_BYTES`]). With it, the unsent bytes of all stalled connections (one
+/// in [`STALLED_DIVISOR`]) fit into `tcp_mem`.
+pub fn send_buffer_max(tcp_mem_max_pages: u64, connections: u64) -> u64 {
+    let stalled = (connections / STALLED_DIVISOR).max(1);
+    let bytes_per_socket = tcp_mem_max_pages * PAGE_BYTES / stalled;
+    let power_of_two = bytes_per_socket.checked_ilog2().map_or(1, |log| 1 << log);
+    power_of_two.max(SEND_BUFFER_MIN_BYTES)
 }
 
-/// Length of a listening socket's accept queue: the connections that arrive in [`QUEUE_MS`] while the shard is busy.
+/// Length of a listening socket's accept queue: the connections that arrive in [`ACCEPT_PAUSE_MS`] while the shard is busy.
 pub fn accept_queue_len(connections: u64, shards: u64, accepts_per_s: u64) -> u64 {
-    let arrivals = (accepts_per_s * QUEUE_MS / 1_000).min(connections);
+    let arrivals = (accepts_per_s * ACCEPT_PAUSE_MS / 1_000).min(connections);
     arrivals.div_ceil(shards).next_power_of_two()
 }
 
-/// Length of a core's packet queue: the acknowledgements of the messages that the core sends in [`PACKETS_MS`].
+/// Length of a core's packet queue: the acknowledgements of the messages that the core sends in [`PACKET_WAIT_MS`].
 pub fn packet_queue() -> u64 {
-    (SENDS_PER_CORE_AND_S * PACKETS_MS / 1_000).next_power_of_two()
+    (SENDS_PER_CORE_PER_S * PACKET_WAIT_MS / 1_000).next_power_of_two()
 }
 
 /// The smallest acceptable number of buckets in the kernel's hash table of established connections.
@@ -167,8 +168,8 @@ pub fn buckets_min(connections: u64) -> u64 {
 }
 
 /// The recommended number of buckets in that hash table (`thash_entries`), a power of two.
-pub fn buckets_wanted(connections: u64) -> u64 {
-    connections.div_ceil(CHAIN_WANTED).next_power_of_two()
+pub fn buckets_recommended(connections: u64) -> u64 {
+    connections.div_ceil(CHAIN_RECOMMENDED).next_power_of_two()
 }
 
 /// The kernel's default number of buckets in that hash table (`alloc_large_system_hash` in `tcp_init`).
@@ -180,7 +181,7 @@ pub fn buckets_by_kernel(memory_bytes: u64) -> u64 {
 
 /// Number of sockets that the server has closed while the peer has not yet confirmed the close.
 pub fn orphans(connections: u64) -> u64 {
-    connections / DYING_PART
+    connections / ORPHAN_DIVISOR
 }
 
 /// Number of connections in TIME_WAIT, if connections close as fast as they are accepted.
@@ -203,7 +204,7 @@ pub fn conntrack_buckets(connections: u64) -> u64 {
 pub fn min_free_kib(memory_bytes: u64, cores: u64) -> u64 {
     (cores * FREE_KIB_PER_CORE)
         .max(FREE_KIB_MIN)
-        .min(memory_bytes / 1024 / FREE_PART)
+        .min(memory_bytes / 1024 / FREE_DIVISOR)
 }
 
 /// Number of memory mappings of the process.
@@ -213,12 +214,12 @@ pub fn mappings(heap_bytes: u64, shards: u64) -> u64 {
 
 /// The number of cores that are busy if each connection gets one message per minute.
 pub fn cores_for_one_a_minute(connections: u64) -> f64 {
-    connections as f64 / 60.0 / SENDS_PER_CORE_AND_S as f64
+    connections as f64 / 60.0 / SENDS_PER_CORE_PER_S as f64
 }
 
 /// Number of entries in the RFS table, a power of two: one for each connection that is active at the same time.
 pub fn rfs_entries(connections: u64) -> u64 {
-    (connections / ACTIVE_PART)
+    (connections / ACTIVE_DIVISOR)
         .clamp(FLOWS_MIN, FLOWS_MAX)
         .next_power_of_two()
 }
@@ -243,15 +244,15 @@ mod tests {
     #[test]
     fn descriptors_and_connections_are_each_others_inverse() {
         // The number that the server prints when it starts with two shards.
-        assert_eq!(room_by_descriptors(20_000, 2), 39_452);
+        assert_eq!(connections_by_descriptors(20_000, 2), 39_452);
         for (connections, shards) in [(1, 1), (1_000, 2), (1_000_000, 54), (10_000_000, 16)] {
-            let limit = descriptors_for(connections, shards);
-            assert!(room_by_descriptors(limit, shards) >= connections);
-            assert!(room_by_descriptors(limit - 1_000, shards) < connections);
+            let limit = descriptors_needed(connections, shards);
+            assert!(connections_by_descriptors(limit, shards) >= connections);
+            assert!(connections_by_descriptors(limit - 1_000, shards) < connections);
         }
-        assert_eq!(shards_for(39_452, 20_000, 256), Some(2));
-        assert_eq!(shards_for(1_000_000, 20_000, 256), Some(51));
-        assert_eq!(shards_for(1_000_000, 16, 256), None);
+        assert_eq!(shards_needed(39_452, 20_000, 256), Some(2));
+        assert_eq!(shards_needed(1_000_000, 20_000, 256), Some(51));
+        assert_eq!(shards_needed(1_000_000, 16, 256), None);
     }
 
     #[test]
@@ -282,7 +283,7 @@ mod tests {
         // On a host with MemTotal 24,684,084 kB, net.ipv4.tcp_ehash_entries was 262144.
         assert_eq!(buckets_by_kernel(24_684_084 << 10), 262_144);
         assert_eq!(buckets_by_kernel(1 << 40), 524_288);
-        assert!(buckets_wanted(10_000_000) >= buckets_min(10_000_000));
+        assert!(buckets_recommended(10_000_000) >= buckets_min(10_000_000));
     }
 
     #[test]

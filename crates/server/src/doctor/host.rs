@@ -1,6 +1,6 @@
 //! Reads the state of a host from `/proc` and `/sys`: a kernel setting when a check asks for it, everything else once.
 //!
-//! Everything that may be missing (an old kernel, a container without the file, a network namespace that hides a setting) is an `Option`.
+//! A value that may be missing (with an old kernel, in a container without the file, in a network namespace that hides a setting) is an `Option`.
 //! Nothing here fails, guesses, writes, or uses the network. All paths are below a root directory, which tests replace.
 
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ pub struct Host {
     pub kernel: Option<(u32, u32)>,
     pub memory: Option<Memory>,
     /// The control groups of this process with a limit of memory, the innermost first.
-    pub groups: Vec<Group>,
+    pub memory_groups: Vec<Group>,
     /// The control groups with a limit of tasks, the innermost first.
-    pub tasks: Vec<Tasks>,
+    pub task_groups: Vec<Tasks>,
     /// Cores that this process may run on (affinity and cpuset).
     pub cores: Option<usize>,
     /// The control groups' limit of processor time, in cores.
     pub quota_cores: Option<f64>,
     /// The hard limit of descriptors (`RLIMIT_NOFILE`) of this process; `u64::MAX` if there is no limit.
-    pub descriptors: Option<u64>,
+    pub descriptors_max: Option<u64>,
     pub cards: Vec<NetworkCard>,
     /// Packets that were dropped because a core's queue was full.
     pub backlog_drops: Option<u64>,
@@ -57,10 +57,10 @@ impl Host {
     pub fn read(root: &Path) -> Host {
         let files = HostFiles { root };
         let kernel = files.text("proc/sys/kernel/osrelease");
-        let kernel = kernel.as_deref().and_then(version);
+        let kernel = kernel.as_deref().and_then(parse_version);
         let groups = files.text("proc/self/cgroup").unwrap_or_default();
         let status = files.text("proc/self/status").unwrap_or_default();
-        let allowed = field(&status, "Cpus_allowed_list:").and_then(list_count);
+        let allowed = field(&status, "Cpus_allowed_list:").and_then(count_list_items);
         Host {
             root: root.to_path_buf(),
             kernel,
@@ -68,23 +68,23 @@ impl Host {
                 .text("proc/meminfo")
                 .as_deref()
                 .and_then(Memory::parse),
-            groups: cgroups::memory_groups(&files, &groups, kernel),
-            tasks: cgroups::task_groups(&files, &groups),
+            memory_groups: cgroups::memory_groups(&files, &groups, kernel),
+            task_groups: cgroups::task_groups(&files, &groups),
             cores: allowed,
             quota_cores: cgroups::quota_cores(&files, &groups),
-            descriptors: files
+            descriptors_max: files
                 .text("proc/self/limits")
                 .as_deref()
-                .and_then(descriptors),
-            cards: card::read(&files),
+                .and_then(hard_descriptor_limit),
+            cards: card::read_cards(&files),
             backlog_drops: files
                 .text("proc/net/softnet_stat")
                 .as_deref()
-                .and_then(softnet_drops),
+                .and_then(parse_softnet_drops),
             listen_overflows: files
                 .text("proc/net/netstat")
                 .as_deref()
-                .and_then(listen_overflows),
+                .and_then(parse_listen_overflows),
             clock: (root == Path::new("/")).then(clock::sync_state).flatten(),
         }
     }
@@ -109,7 +109,7 @@ impl Host {
     /// The memory that this process may use: the machine's, or the lowest limit of its control groups.
     pub fn memory_bytes(&self) -> Option<u64> {
         let machine = self.memory.map(|memory| memory.total);
-        let groups = self.groups.iter().map(|group| group.limit);
+        let groups = self.memory_groups.iter().map(|group| group.limit);
         machine.into_iter().chain(groups).min()
     }
 
@@ -136,13 +136,13 @@ impl Memory {
     }
 }
 
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut parts = release.trim().split(['.', '-', '+', '_']);
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.trim().split(['.', '-', '+', '_']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The number of items in a list such as `0-3,8`.
-fn list_count(list: &str) -> Option<usize> {
+fn count_list_items(list: &str) -> Option<usize> {
     let mut count = 0;
     for part in list.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -153,7 +153,7 @@ fn list_count(list: &str) -> Option<usize> {
 }
 
 /// The hard limit of open files in `/proc/self/limits`.
-fn descriptors(limits: &str) -> Option<u64> {
+fn hard_descriptor_limit(limits: &str) -> Option<u64> {
     match field(limits, "Max open files")?.split_whitespace().nth(1)? {
         "unlimited" => Some(u64::MAX),
         number => number.parse().ok(),
@@ -161,7 +161,7 @@ fn descriptors(limits: &str) -> Option<u64> {
 }
 
 /// The sum of the second column of `/proc/net/softnet_stat`, over all cores.
-fn softnet_drops(text: &str) -> Option<u64> {
+fn parse_softnet_drops(text: &str) -> Option<u64> {
     let mut sum = 0;
     for line in text.lines() {
         sum += u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()?;
@@ -170,13 +170,13 @@ fn softnet_drops(text: &str) -> Option<u64> {
 }
 
 /// `ListenOverflows` in `/proc/net/netstat`. There a line of names stands before the line of values.
-fn listen_overflows(text: &str) -> Option<u64> {
+fn parse_listen_overflows(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
     let (names, values) = (lines.next()?, lines.next()?);
-    let at = names
+    let column = names
         .split_whitespace()
         .position(|name| name == "ListenOverflows")?;
-    values.split_whitespace().nth(at)?.parse().ok()
+    values.split_whitespace().nth(column)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -185,22 +185,22 @@ mod tests {
 
     #[test]
     fn lines_of_proc_are_understood() {
-        assert_eq!(version("6.18.44-fc-v669\n"), Some((6, 18)));
-        assert_eq!(version("3.9.0-rc1"), Some((3, 9)));
-        assert_eq!(version("tomorrow"), None);
-        assert_eq!(list_count("0-3,8,10-11"), Some(7));
-        assert_eq!(list_count("3-1"), None);
+        assert_eq!(parse_version("6.18.44-fc-v669\n"), Some((6, 18)));
+        assert_eq!(parse_version("3.9.0-rc1"), Some((3, 9)));
+        assert_eq!(parse_version("tomorrow"), None);
+        assert_eq!(count_list_items("0-3,8,10-11"), Some(7));
+        assert_eq!(count_list_items("3-1"), None);
         let limits = "Limit  Soft Limit  Hard Limit\nMax open files            1024                 524288               files\n";
-        assert_eq!(descriptors(limits), Some(524_288));
+        assert_eq!(hard_descriptor_limit(limits), Some(524_288));
         assert_eq!(
-            descriptors("Max open files  unlimited unlimited files"),
+            hard_descriptor_limit("Max open files  unlimited unlimited files"),
             Some(u64::MAX)
         );
-        assert_eq!(softnet_drops("000f 0002 0\n00a1 000a 0\n"), Some(12));
-        assert_eq!(softnet_drops("none"), None);
+        assert_eq!(parse_softnet_drops("000f 0002 0\n00a1 000a 0\n"), Some(12));
+        assert_eq!(parse_softnet_drops("none"), None);
         let netstat =
             "TcpExt: SyncookiesSent ListenOverflows\nTcpExt: 7 41\nIpExt: InOctets\nIpExt: 1\n";
-        assert_eq!(listen_overflows(netstat), Some(41));
+        assert_eq!(parse_listen_overflows(netstat), Some(41));
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         let host = Host::read(Path::new("/"));
         assert!(host.memory_bytes().unwrap() > 16 << 20);
         assert!(host.cores.unwrap() > 0);
-        assert!(host.descriptors.unwrap() > 0);
+        assert!(host.descriptors_max.unwrap() > 0);
         assert!(host.kernel >= Some((3, 0)));
         assert!(host.number("fs.nr_open").unwrap() > 0);
     }

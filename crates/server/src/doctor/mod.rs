@@ -1,19 +1,20 @@
 //! `crore doctor` answers: can this host hold a given number of connections, which limit is reached first, and what has to be changed?
 //!
-//! [`host`] reads the host, [`workload`] is the planned load, and [`formula`] has the source of every number. [`bounds`] computes how many
-//! connections each limit permits. [`account`] adds up the memory when everything is full. [`checks`] judges each setting and names the change.
-//! [`report`] prints the findings. Only [`host`] and `card` read files of the host; the others compute.
+//! [`host`] reads the host with its network cards ([`card`]), [`workload`] is the planned load, and [`formula`] has the source of every number.
+//! [`bounds`] computes how many connections each limit permits. [`memory_estimate`] adds up the memory that is used when everything is full. [`checks`] judges
+//! each setting and suggests a change. [`report`] formats the findings. Only [`host`] and [`card`] read the host's state, and only this module reads the
+//! settings; the others compute.
 //!
 //! The doctor looks at one host and not at the network. It measures nothing and changes nothing. The estimate is for idle connections that have one
-//! topic each; `crore-bench run fill` compares it with a real server whose memory a cgroup limits.
+//! topic each; `crore-bench run fill` checks the estimate against a real server whose memory a cgroup limits.
 
-mod account;
 mod bounds;
 mod card;
 mod checks;
 mod findings;
 pub mod formula;
 mod host;
+mod memory_estimate;
 mod report;
 mod workload;
 
@@ -35,11 +36,11 @@ pub const EXAMPLES: &str = "\
 Exit codes: 0 the connections fit, 1 they do not, 2 wrong usage. docs/DOCTOR.md has every formula.
 
 Examples:
-  crore doctor                                 whether it holds 10,000
+  crore doctor                                 whether it holds 10,000, or the configured number
   crore doctor --connections 1000000 --all     with every check and its reason
   crore doctor --connections 10000000 --protocol mqtt --cores 32 --memory 64GiB    plan another host";
 
-/// The number of connections if neither the flags nor the settings have one. Few teams need more, and a host holds so many with default settings.
+/// The number of connections if neither the flags nor the settings have one. Few teams need more, and a usual host holds this number without tuning.
 pub const USUAL_CONNECTIONS: u64 = 10_000;
 
 /// The maximum number of connections, since connections have numbers of 32 bits.
@@ -48,8 +49,8 @@ const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
 /// `crore doctor`
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
-    /// Connections to hold at once, such as 50000, 10k or 1m [default: limits.connections_max where the settings have it, else 10,000]
-    #[arg(short = 'n', long, value_name = "N", value_parser = connections)]
+    /// Connections to hold at once, such as 50000, 10k or 1m [default: limits.connections_max if it is configured, else 10,000]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse_connections)]
     pub connections: Option<u64>,
 
     /// The clients' protocol: ws (WebSocket), sse (Server-Sent Events), poll (long-poll) or mqtt
@@ -92,7 +93,7 @@ pub struct DoctorArgs {
     pub root: PathBuf,
 }
 
-fn connections(text: &str) -> Result<u64, String> {
+fn parse_connections(text: &str) -> Result<u64, String> {
     match numbers::parse_count(text)? {
         number @ 1..=CONNECTIONS_MAX => Ok(number),
         _ => Err(format!(
@@ -104,14 +105,14 @@ fn connections(text: &str) -> Result<u64, String> {
 
 /// Runs the doctor. The exit code says whether the connections fit.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let findings = examine(args)?;
+    let examined = examine(args)?;
     let text = match (args.json, args.all) {
-        (true, _) => format!("{}\n", report::json(&findings)),
-        (_, true) => report::text(&findings),
-        _ => report::summary(&findings),
+        (true, _) => format!("{}\n", report::json(&examined)),
+        (_, true) => report::full_text(&examined),
+        _ => report::summary(&examined),
     };
     print(text.as_bytes())?;
-    Ok(if findings.fits() {
+    Ok(if examined.fits() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -123,10 +124,10 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     if let Some(bytes) = args.memory {
         plan_memory(&mut host, bytes as u64);
     }
-    let here = Resources::here();
+    let this_process = Resources::here();
     let resources = Resources {
-        cores: cores(args, &host).unwrap_or(here.cores),
-        memory_bytes: host.memory_bytes().unwrap_or(here.memory_bytes),
+        cores: planned_cores(args, &host).unwrap_or(this_process.cores),
+        memory_bytes: host.memory_bytes().unwrap_or(this_process.memory_bytes),
     };
     let serve = ServeArgs {
         config: args.config.clone(),
@@ -137,15 +138,16 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
         ..ServeArgs::default()
     };
     let effective = config::load_for(&serve, &resources)?;
-    let set = effective.file.limits.connections_max;
-    let is_set = set != resources.connections_default();
-    let wanted = if is_set {
-        set as u64
+    let connections_max = effective.file.limits.connections_max;
+    // A value that equals the default counts as not configured.
+    let is_configured = connections_max != resources.connections_default();
+    let default_connections = if is_configured {
+        connections_max as u64
     } else {
         USUAL_CONNECTIONS
     };
     let workload = Workload::new(
-        args.connections.unwrap_or(wanted),
+        args.connections.unwrap_or(default_connections),
         args.protocol,
         resources.cores,
         &effective.file,
@@ -153,8 +155,8 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Findings> {
     Ok(Findings::new(host, workload))
 }
 
-/// The number of cores in the plan, or the cores that this process may use.
-fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
+/// The number of cores in the plan, or the number of cores that this process may use.
+fn planned_cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
     let granted = host
         .quota_cores
         .map_or(usize::MAX, |quota| (quota as usize).max(1));
@@ -165,7 +167,7 @@ fn cores(args: &DoctorArgs, host: &Host) -> Option<usize> {
 
 /// Replaces the memory of the host by the planned memory, and removes the limits of control groups.
 fn plan_memory(host: &mut Host, bytes: u64) {
-    let available = formula::planned_available(bytes);
+    let available = formula::available_bytes_of_plan(bytes);
     host.memory = Some(Memory {
         total: bytes,
         available,
@@ -173,6 +175,6 @@ fn plan_memory(host: &mut Host, bytes: u64) {
         committed: 0,
         swap: host.memory.map_or(0, |memory| memory.swap),
     });
-    host.groups.clear();
-    host.tasks.clear();
+    host.memory_groups.clear();
+    host.task_groups.clear();
 }

@@ -1,11 +1,11 @@
-//! Prints the doctor's findings as text and as JSON.
+//! Formats the doctor's findings as text and as JSON.
 
 use serde_json::{Value, json};
 
-use super::account::Account;
 use super::bounds::Bound;
-use super::checks::{Check, State};
+use super::checks::{Check, Verdict};
 use super::findings::Findings;
+use super::memory_estimate::MemoryEstimate;
 use crate::settings::numbers::{format_bytes, format_count};
 
 /// Width of the text, in columns.
@@ -20,37 +20,43 @@ const SUMMARY_CHECKS: usize = 6;
 
 /// The summary: the tightest limits, the necessary changes, and the verdict.
 pub fn summary(findings: &Findings) -> String {
-    let mut out = head(findings);
+    let mut out = headline(findings);
     out.push_str(
-        "\nWhat limits them, the tightest first, and how many connections each has room for:\n",
+        "\nLimits, the tightest first, and the number of connections that each permits:\n",
     );
-    out.push_str(&bound_lines(
+    out.push_str(&format_bounds(
         &findings.bounds[..findings.bounds.len().min(SUMMARY_BOUNDS)],
         findings,
     ));
-    let account = &findings.account;
-    let mark = if account.is_over() { ">" } else { " " };
-    let room = account.room.map_or("unknown".to_string(), format_bytes);
+    let estimate = &findings.memory_estimate;
+    let mark = if estimate.exceeds_available() {
+        ">"
+    } else {
+        " "
+    };
+    let available = estimate
+        .available
+        .map_or("unknown".to_string(), format_bytes);
     out.push_str(&format!(
-        "{mark} memory that Crore may use when everything is full: {} of {room} available\n",
-        format_bytes(account.bytes())
+        "{mark} memory that Crore may use when everything is full: {} of {available} available\n",
+        format_bytes(estimate.bytes())
     ));
     let changes = findings.checks.iter().filter(|it| it.has_change());
     let mut changes: Vec<&Check> = changes.collect();
-    changes.sort_by_key(|check| check.state);
+    changes.sort_by_key(|check| check.verdict);
     if !changes.is_empty() {
         out.push('\n');
     }
     for check in changes.iter().take(SUMMARY_CHECKS) {
         let value = check.value.as_deref().unwrap_or("cannot be read here");
-        out.push_str(&cut(&format!(
+        out.push_str(&cut_line(&format!(
             "{:INDENT$}{}: {value}; should be {}",
-            check.state.name(),
+            check.verdict.name(),
             check.setting,
             check.recommended
         )));
         if let Some(fix) = check.fixes.first() {
-            out.push_str(&cut(&format!("{:INDENT$}{fix}", "")));
+            out.push_str(&cut_line(&format!("{:INDENT$}{fix}", "")));
         }
     }
     if changes.len() > SUMMARY_CHECKS {
@@ -61,7 +67,7 @@ pub fn summary(findings: &Findings) -> String {
         ));
     }
     out.push_str(&format!(
-        "\n{}\n`crore doctor --all` shows every limit, what memory is for, and each of {} checks with its reason\n",
+        "\n{}\n`crore doctor --all` shows every limit, the use of memory, and each of {} checks with its reason\n",
         verdict(findings),
         findings.checks.len()
     ));
@@ -69,7 +75,7 @@ pub fn summary(findings: &Findings) -> String {
 }
 
 /// A line of text, cut between two words if it is longer than [`WIDTH`].
-fn cut(text: &str) -> String {
+fn cut_line(text: &str) -> String {
     let line: String = text.chars().take(WIDTH).collect();
     match line.rsplit_once(' ') {
         Some((words, _)) if line.len() < text.len() => format!("{words} …\n"),
@@ -78,57 +84,67 @@ fn cut(text: &str) -> String {
 }
 
 /// A line for each bound.
-fn bound_lines(all: &[Bound], findings: &Findings) -> String {
-    let widest = all.iter().map(|bound| bound.name.len()).max().unwrap_or(0);
+fn format_bounds(bounds: &[Bound], findings: &Findings) -> String {
+    let widest = bounds
+        .iter()
+        .map(|bound| bound.name.len())
+        .max()
+        .unwrap_or(0);
     let line = |bound: &Bound| {
-        let mark = match bound.holds < findings.workload.connections {
+        let mark = match bound.connections < findings.workload.connections {
             true => "<",
             false => " ",
         };
-        let (name, holds) = (&bound.name, format_count(bound.holds));
+        let (name, holds) = (&bound.name, format_count(bound.connections));
         let line = format!("{mark} {name:widest$}  {holds:>13}  {}", bound.how);
         line.trim_end().to_string() + "\n"
     };
-    all.iter().map(line).collect()
+    bounds.iter().map(line).collect()
 }
 
 /// All findings as text.
-pub fn text(findings: &Findings) -> String {
-    let mut out = head(findings);
+pub fn full_text(findings: &Findings) -> String {
+    let mut out = headline(findings);
     out.push_str(
-        "\nWhat limits them, the tightest first, and how many connections each has room for:\n\n",
+        "\nLimits, the tightest first, and the number of connections that each permits:\n\n",
     );
-    out.push_str(&bound_lines(&findings.bounds, findings));
-    out.push_str(&account(&findings.account));
+    out.push_str(&format_bounds(&findings.bounds, findings));
+    out.push_str(&format_memory(&findings.memory_estimate));
     for check in &findings.checks {
         out.push('\n');
-        out.push_str(&check_text(check));
+        out.push_str(&format_check(check));
     }
     out.push_str(&format!("\n{}\n", verdict(findings)));
     out
 }
 
-fn account(account: &Account) -> String {
-    let room = account.room.map_or("unknown".to_string(), format_bytes);
-    let known = account.parts.iter().map(|part| {
-        let most = part.bytes.map_or("unknown".to_string(), format_bytes);
-        (" ", part.name, most, part.how.clone())
+fn format_memory(estimate: &MemoryEstimate) -> String {
+    let room = estimate
+        .available
+        .map_or("unknown".to_string(), format_bytes);
+    let part_rows = estimate.parts.iter().map(|part| {
+        let size = part.bytes.map_or("unknown".to_string(), format_bytes);
+        (" ", part.name, size, part.how.clone())
     });
-    let mark = if account.is_over() { ">" } else { " " };
-    let sum = (
+    let mark = if estimate.exceeds_available() {
+        ">"
+    } else {
+        " "
+    };
+    let sum_row = (
         mark,
         "all together",
-        format_bytes(account.bytes()),
+        format_bytes(estimate.bytes()),
         format!("of {room} available"),
     );
-    let mut out = "\nWhat memory is for when everything that has a limit is full:\n\n".to_string();
-    for (mark, name, most, how) in known.chain([sum]) {
-        out.push_str(&format!("{mark} {name:<19}  {most:>10}  {how}\n"));
+    let mut out = "\nThe use of memory when everything that has a limit is full:\n\n".to_string();
+    for (mark, name, size, how) in part_rows.chain([sum_row]) {
+        out.push_str(&format!("{mark} {name:<19}  {size:>10}  {how}\n"));
     }
     out
 }
 
-fn head(findings: &Findings) -> String {
+fn headline(findings: &Findings) -> String {
     let workload = &findings.workload;
     let host = &findings.host;
     let memory = host
@@ -143,7 +159,7 @@ fn head(findings: &Findings) -> String {
         "{} {} connections{} on {}, {memory}, {kernel}, with {} of Crore\n{}\n",
         format_count(workload.connections),
         workload.protocol.title(),
-        if workload.tls { " over TLS" } else { "" },
+        if workload.has_tls { " over TLS" } else { "" },
         plural(workload.cores, "core"),
         plural(workload.shards, "shard"),
         tightest_line(findings)
@@ -153,8 +169,8 @@ fn head(findings: &Findings) -> String {
 fn tightest_line(findings: &Findings) -> String {
     let tightest = &findings.bounds[0];
     format!(
-        "There is room for about {}; the limit that they would reach first: {}",
-        format_count(tightest.holds),
+        "There is room for about {}; the first limit that they would reach: {}",
+        format_count(tightest.connections),
         tightest.name
     )
 }
@@ -166,11 +182,14 @@ fn plural(number: u64, what: &str) -> String {
 
 /// The verdict, which is the last line of the report.
 fn verdict(findings: &Findings) -> String {
-    let number = |state| {
-        let same = findings.checks.iter().filter(|check| check.state == state);
+    let count_of = |state| {
+        let same = findings
+            .checks
+            .iter()
+            .filter(|check| check.verdict == state);
         same.count() as u64
     };
-    let (changes, advice) = (number(State::Change), number(State::Advice));
+    let (changes, advice) = (count_of(Verdict::Change), count_of(Verdict::Advice));
     let connections = format_count(findings.workload.connections);
     match (findings.fits(), advice) {
         (false, _) => {
@@ -187,11 +206,11 @@ fn verdict(findings: &Findings) -> String {
     }
 }
 
-fn check_text(check: &Check) -> String {
-    let mut out = format!("{:INDENT$}{}\n", check.state.name(), check.setting);
+fn format_check(check: &Check) -> String {
+    let mut out = format!("{:INDENT$}{}\n", check.verdict.name(), check.setting);
     let value = check.value.as_deref().unwrap_or("cannot be read here");
     let mut add = |name: &str, text: &str| {
-        out.push_str(&wrapped(&format!("{name:<8}{text}"), INDENT, 8));
+        out.push_str(&wrap_lines(&format!("{name:<8}{text}"), INDENT, 8));
     };
     add("is", value);
     add("should", &check.recommended);
@@ -202,13 +221,13 @@ fn check_text(check: &Check) -> String {
     out
 }
 
-/// Wraps the text into lines that are indented by `indent`, and from the second line on by `hang` more.
-fn wrapped(text: &str, indent: usize, hang: usize) -> String {
+/// Wraps the text into lines. The first is indented by `indent` columns, and all others by `indent + hang`.
+fn wrap_lines(text: &str, indent: usize, hang: usize) -> String {
     let mut out = " ".repeat(indent);
     let mut column = indent;
-    for (at, word) in text.split(' ').enumerate() {
+    for (index, word) in text.split(' ').enumerate() {
         let width = word.chars().count();
-        if column + width >= WIDTH && at > 0 {
+        if column + width >= WIDTH && index > 0 {
             out.truncate(out.trim_end().len());
             out.push('\n');
             out.push_str(&" ".repeat(indent + hang));
@@ -225,19 +244,19 @@ fn wrapped(text: &str, indent: usize, hang: usize) -> String {
 
 /// The findings as JSON.
 pub fn json(findings: &Findings) -> Value {
-    let (workload, account) = (&findings.workload, &findings.account);
+    let (workload, estimate) = (&findings.workload, &findings.memory_estimate);
     json!({
         "connections": workload.connections,
         "protocol": <&str>::from(workload.protocol),
-        "tls": workload.tls,
+        "tls": workload.has_tls,
         "shards": workload.shards,
         "cores": workload.cores,
         "bytes_per_connection": workload.connection_bytes(&findings.host),
         "fits": findings.fits(),
-        "holds": findings.bounds[0].holds,
+        "holds": findings.bounds[0].connections,
         "binds_first": findings.bounds[0].name,
         "bounds": findings.bounds,
-        "memory": { "parts": account.parts, "bytes": account.bytes(), "available": account.room },
+        "memory": { "parts": estimate.parts, "bytes": estimate.bytes(), "available": estimate.available },
         "checks": findings.checks,
     })
 }
@@ -248,7 +267,7 @@ mod tests {
 
     #[test]
     fn long_lines_are_broken_between_words() {
-        let text = wrapped(&"word ".repeat(60), 10, 8);
+        let text = wrap_lines(&"word ".repeat(60), 10, 8);
         assert!(text.lines().count() > 2);
         assert!(text.lines().all(|line| line.len() < WIDTH));
         assert!(text.lines().next().unwrap().starts_with("          word"));

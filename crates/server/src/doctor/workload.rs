@@ -65,20 +65,20 @@ pub struct Workload {
     /// The number of addresses that the server listens on.
     pub addresses: u64,
     /// Whether the server is behind proxies.
-    pub proxies: bool,
+    pub has_proxies: bool,
     /// Whether the server has TLS. Then all connections are assumed to use it.
-    pub tls: bool,
+    pub has_tls: bool,
     /// `limits.log_bytes`.
     pub log_bytes: u64,
     /// `limits.memory_bytes`.
     pub memory_bytes_max: u64,
     /// The lowest valid `limits.memory_bytes`.
-    pub memory_bytes_least: u64,
+    pub memory_bytes_min: u64,
     /// `limits.connections_max`.
     pub connections_max: u64,
     /// `limits.connections_per_shard`.
     pub connections_per_shard: u64,
-    /// Limit of topics in all homes together.
+    /// The maximum number of topics in all homes together.
     pub topics_max: u64,
     /// `limits.accepts_per_s`.
     pub accepts_per_s: u64,
@@ -110,11 +110,11 @@ impl Workload {
             cores: cores as u64,
             backlog: file.backlog.into(),
             addresses: file.listen.len() as u64,
-            proxies: !file.http.trusted_proxies.is_empty(),
-            tls: file.tls.is_on(),
+            has_proxies: !file.http.trusted_proxies.is_empty(),
+            has_tls: file.tls.is_on(),
             log_bytes: limits.log_bytes as u64,
             memory_bytes_max: limits.memory_bytes as u64,
-            memory_bytes_least: no_memory.memory_bytes_default(limits) as u64,
+            memory_bytes_min: no_memory.memory_bytes_default(limits) as u64,
             connections_max: limits.connections_max as u64,
             connections_per_shard: limits.connections_per_shard as u64,
             topics_max: limits.topics_per_home(homes) as u64 * homes as u64,
@@ -130,7 +130,7 @@ impl Workload {
 
     /// Memory of the process for one connection.
     pub fn process_bytes(&self) -> u64 {
-        let tls = if self.tls { formula::TLS_BYTES } else { 0 };
+        let tls = if self.has_tls { formula::TLS_BYTES } else { 0 };
         self.protocol.process_bytes() + tls
     }
 
@@ -150,7 +150,7 @@ impl Workload {
     }
 }
 
-/// The number of threads that verify passwords and ask the callback.
+/// The number of threads that verify passwords and send requests to the callback.
 fn verifier_threads(cores: usize, file: &File) -> usize {
     let Some(access) = &file.access else {
         return 0;

@@ -1,6 +1,6 @@
-//! An HTTP endpoint of the operator that the server calls: its URL, its trusted root certificates, and the log of its failures.
+//! An HTTP endpoint of the operator that the server calls: its URL and root certificates, requests with a timeout, and log lines about failures.
 //!
-//! Redirects are not followed: they could lead to an address that the operator has not configured.
+//! The server follows no redirects: they could lead to an address that the operator has not configured.
 
 use std::io;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct EndpointSettings<'a> {
     /// The PEM file with the root certificates to trust.
     pub ca: Option<&'a Path>,
     pub ca_key: &'static str,
-    /// Whether only addresses of the internet are connected to.
+    /// Whether the server may connect only to addresses of the internet, not to private ones.
     pub public_only: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Endpoint {
     server: Server,
     timeout: Duration,
     /// The reasons that were logged within the last [`LOG_EVERY`], and when.
-    logged: Mutex<Vec<(String, Instant)>>,
+    recent_reasons: Mutex<Vec<(String, Instant)>>,
 }
 
 impl Endpoint {
@@ -64,15 +64,15 @@ impl Endpoint {
             ca_key,
             public_only,
         } = settings;
-        let is_url = ["http://", "https://"]
+        let is_http = ["http://", "https://"]
             .iter()
             .any(|scheme| url.starts_with(scheme));
-        let server = match is_url {
+        let server = match is_http {
             true => Server::parse(url, |secure| if secure { 443 } else { 80 }),
             false => Err(format!("`{}` is not offered", without_credentials(url))),
         };
         let remedy = "write https://HOST:PORT/PATH, or http:// within a network of your own";
-        let server = server.map_err(|what| (url_key, format!("{what}; {remedy}")))?;
+        let server = server.map_err(|fault| (url_key, format!("{fault}; {remedy}")))?;
         let server = match (server.is_https(), ca) {
             (true, ca) => {
                 let trust = Trust::new(ca, ca_key).map_err(|what| (ca_key, what))?;
@@ -91,21 +91,21 @@ impl Endpoint {
                 false => server,
             },
             timeout,
-            logged: Mutex::default(),
+            recent_reasons: Mutex::default(),
         })
     }
 
-    /// Sends a request, and reads the whole answer. Uses the connection `kept` if that is still open. Blocks for at most the timeout.
+    /// Sends a request, and reads the whole answer. Uses `reusable_connection` if that is still open. Blocks for at most the timeout.
     ///
     /// # Errors
     /// Why there is no answer, as text for the log.
     pub fn exchange(
         &self,
         request: &Request<'_>,
-        kept: &mut Option<Connection>,
+        reusable_connection: &mut Option<Connection>,
     ) -> Result<(Head, Vec<u8>), String> {
-        let (head, body) = self.try_exchange(request, kept)?;
-        let body = body.map_err(|error| self.words(&error))?;
+        let (head, body) = self.try_exchange(request, reusable_connection)?;
+        let body = body.map_err(|error| self.failure_text(&error))?;
         Ok((head, body))
     }
 
@@ -116,17 +116,17 @@ impl Endpoint {
     pub fn exchange_head(
         &self,
         request: &Request<'_>,
-        kept: &mut Option<Connection>,
+        reusable_connection: &mut Option<Connection>,
     ) -> Result<Head, String> {
-        let (head, _) = self.try_exchange(request, kept)?;
+        let (head, _) = self.try_exchange(request, reusable_connection)?;
         Ok(head)
     }
 
-    fn words(&self, error: &io::Error) -> String {
+    fn failure_text(&self, error: &io::Error) -> String {
         use io::ErrorKind::{TimedOut, UnexpectedEof, WouldBlock};
         match error.kind() {
             WouldBlock | TimedOut => format!("no answer within {} s", self.timeout.as_secs()),
-            UnexpectedEof => "it closed the connection without an answer".to_string(),
+            UnexpectedEof => "it closed the connection before the end of its answer".to_string(),
             _ => error.to_string(),
         }
     }
@@ -135,13 +135,13 @@ impl Endpoint {
     fn try_exchange(
         &self,
         request: &Request<'_>,
-        kept: &mut Option<Connection>,
+        reusable_connection: &mut Option<Connection>,
     ) -> Result<(Head, io::Result<Vec<u8>>), String> {
-        let answered = self.begin_exchange(request, kept);
-        let (mut connection, head) = answered.map_err(|error| self.words(&error))?;
+        let answered = self.begin_exchange(request, reusable_connection);
+        let (mut connection, head) = answered.map_err(|error| self.failure_text(&error))?;
         let body = connection.read_whole_body(request.answer_bytes_max);
         if body.is_ok() {
-            *kept = Some(connection);
+            *reusable_connection = Some(connection);
         }
         Ok((head, body))
     }
@@ -150,10 +150,13 @@ impl Endpoint {
     fn begin_exchange(
         &self,
         request: &Request<'_>,
-        kept: &mut Option<Connection>,
+        reusable_connection: &mut Option<Connection>,
     ) -> io::Result<(Connection, Head)> {
         let deadline = Instant::now() + self.timeout;
-        let mut connection = match kept.take().and_then(Connection::into_reusable) {
+        let mut connection = match reusable_connection
+            .take()
+            .and_then(Connection::into_reusable)
+        {
             Some(connection) => connection,
             None => Connection::open_within(&self.server, self.timeout)?,
         };
@@ -161,19 +164,24 @@ impl Endpoint {
         let head = connection.request(
             &self.server,
             request.method,
-            self.server.root_target(),
+            self.server.url_path(),
             request.headers,
             request.body,
         )?;
         Ok((connection, head))
     }
 
-    /// Logs a failure: each reason once in [`LOG_EVERY`].
-    pub fn log(&self, why: &str) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        logged.retain(|(_, last)| last.elapsed() < LOG_EVERY);
-        if logged.len() < LOGGED_MAX && !logged.iter().any(|(known, _)| known == why) {
-            logged.push((why.to_string(), Instant::now()));
+    /// Logs a failure: each reason once in [`LOG_EVERY`], and at most [`LOGGED_MAX`] reasons in that time.
+    pub fn log_failure(&self, why: &str) {
+        let mut recent_reasons = self
+            .recent_reasons
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        recent_reasons.retain(|(_, last)| last.elapsed() < LOG_EVERY);
+        if recent_reasons.len() < LOGGED_MAX
+            && !recent_reasons.iter().any(|(known, _)| known == why)
+        {
+            recent_reasons.push((why.to_string(), Instant::now()));
             tracing::warn!("{} at {}: {why}", self.name, self.server);
         }
     }

@@ -212,7 +212,7 @@ impl Server {
     }
 
     /// The request target of the URL itself: the prefix, or `/`.
-    pub fn root_target(&self) -> &str {
+    pub fn url_path(&self) -> &str {
         if self.prefix.is_empty() {
             "/"
         } else {

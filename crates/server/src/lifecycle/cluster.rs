@@ -135,7 +135,7 @@ pub fn join(
     world
         .admission
         .note_heartbeat(u32::try_from(clock::counted_s()).unwrap_or(u32::MAX));
-    let took = began.elapsed();
+    let restore_time = began.elapsed();
     let partitions = member.cluster.status().partitions;
     let places = partitions.iter().zip(&after);
     let batches: u64 = places
@@ -145,14 +145,14 @@ pub fn join(
         batches,
         partitions = world.partitions,
         "read the log of the cluster in {:.1} s",
-        took.as_secs_f64()
+        restore_time.as_secs_f64()
     );
     Ok(RestoredServer {
         world,
         shards: homes,
         engine: Some(Engine::Nats(Box::new(member))),
         start_commit: None,
-        took,
+        restore_time,
     })
 }
 

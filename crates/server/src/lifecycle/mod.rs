@@ -45,7 +45,7 @@ pub struct RestoredServer {
     /// The changes of files that complete the start. They must be committed before any client is served.
     pub start_commit: Option<state::StartCommit>,
     /// How long restoring took.
-    pub took: Duration,
+    pub restore_time: Duration,
 }
 
 /// The arguments of [`Lifecycle::new`].
@@ -60,7 +60,7 @@ pub struct LifecycleArgs {
     /// The engine that appends messages to a log, if there is one.
     pub engine: Option<Engine>,
     /// How long the restoring of the last server's state took.
-    pub recovery: Duration,
+    pub restore_time: Duration,
     /// TLS, if it is on.
     pub tls: Option<tls::Shared>,
 }
@@ -75,7 +75,7 @@ struct Inner {
     verifier: Verifier,
     engine: Option<Engine>,
     checkpoints: Arc<CheckpointStats>,
-    recovery: Duration,
+    restore_time: Duration,
     running: Mutex<Running>,
     tls: Option<tls::Shared>,
     /// Locked during a reload, and during a change of revocations.
@@ -104,23 +104,22 @@ pub struct Reloads {
 }
 
 impl Lifecycle {
-    pub fn new(start: LifecycleArgs, shards: Shards) -> Self {
+    pub fn new(args: LifecycleArgs, shards: Shards) -> Self {
         let checkpoints = CheckpointStats::default();
-        if let (Some(_), Some(directory)) = (&start.engine, start.effective.file.state.directory())
-        {
+        if let (Some(_), Some(directory)) = (&args.engine, args.effective.file.state.directory()) {
             let base_bytes = state::base_bytes(directory);
             checkpoints.base_bytes.store(base_bytes, Relaxed);
         }
         Lifecycle(Arc::new(Inner {
-            args: start.args,
+            args: args.args,
             shards,
-            verifier: start.verifier,
-            engine: start.engine,
+            verifier: args.verifier,
+            engine: args.engine,
             checkpoints: Arc::new(checkpoints),
-            recovery: start.recovery,
+            restore_time: args.restore_time,
             running: Mutex::new(Running {
-                effective: start.effective,
-                world: start.world,
+                effective: args.effective,
+                world: args.world,
                 is_stopping: false,
                 reloads: Reloads {
                     applied: 0,
@@ -128,14 +127,14 @@ impl Lifecycle {
                     applied_unix_s: clock::unix_s(),
                 },
             }),
-            tls: start.tls,
+            tls: args.tls,
             settings_lock: tokio::sync::Mutex::default(),
             drain_requested: Notify::new(),
         }))
     }
 
     /// The current settings.
-    pub fn effective(&self) -> EffectiveSettings {
+    pub fn effective_settings(&self) -> EffectiveSettings {
         self.running().effective.clone()
     }
 
@@ -196,7 +195,7 @@ impl Lifecycle {
 
     /// How long the restoring of the last server's state took.
     pub fn recovery(&self) -> Duration {
-        self.0.recovery
+        self.0.restore_time
     }
 
     /// Makes the server drain and stop, as SIGTERM does.
@@ -209,7 +208,7 @@ impl Lifecycle {
     /// # Errors
     /// The state could not be saved for the next server.
     pub async fn run(self, mut signals: SignalQueue) -> anyhow::Result<()> {
-        supervisor::report_ready(&self.effective().file.listen);
+        supervisor::report_ready(&self.effective_settings().file.listen);
         supervisor::start_watchdog(self.0.shards.clone());
         memory::release_code_pages();
         self.follow_revocations();
@@ -234,7 +233,7 @@ impl Lifecycle {
         }
         self.running().is_stopping = true;
         tokio::select! {
-            stopped = self.stop(checkpoints) => stopped,
+            result = self.stop(checkpoints) => result,
             () = second_interrupt(&mut signals) => {
                 tracing::warn!("SIGINT: ended at once");
                 Ok(())
@@ -243,19 +242,19 @@ impl Lifecycle {
     }
 
     fn start_checkpoints(&self) -> Option<Checkpoints> {
-        let settings = self.effective().file;
+        let settings = self.effective_settings().file;
         let started = match self.0.engine.as_ref()? {
             Engine::Disk(log) => state::start(self.checkpoint_context(settings.state, log.clone())),
             Engine::Nats(member) => {
                 node::start(self.checkpoint_context(settings.cluster, member.as_ref().clone()))
             }
         };
-        let failed = |error: &std::io::Error| {
+        let log_error = |error: &std::io::Error| {
             tracing::error!(
                 "cannot start the thread of checkpoints, so that the log only grows: {error}"
             );
         };
-        started.inspect_err(failed).ok()
+        started.inspect_err(log_error).ok()
     }
 
     fn checkpoint_context<S, E>(&self, settings: S, engine: E) -> CheckpointContext<S, E> {
@@ -272,7 +271,7 @@ impl Lifecycle {
     /// Moves all clients to other servers. Then saves the state for the next start, if the settings ask for it.
     async fn stop(&self, checkpoints: Option<Checkpoints>) -> anyhow::Result<()> {
         let shards = &self.0.shards;
-        stop::move_off(shards, &self.effective().file.drain).await;
+        stop::move_clients_off(shards, &self.effective_settings().file.drain).await;
         if let Some(checkpoints) = checkpoints {
             checkpoints.stop().await;
         }
@@ -282,7 +281,13 @@ impl Lifecycle {
             log.remove_spares();
             Some(log.end())
         };
-        stop::save_state(shards, &self.effective().file.state, &self.world(), log_end).await
+        stop::save_state(
+            shards,
+            &self.effective_settings().file.state,
+            &self.world(),
+            log_end,
+        )
+        .await
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

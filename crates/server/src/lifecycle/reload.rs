@@ -11,7 +11,7 @@ use crore_net::clock;
 use serde::{Deserialize as _, Serialize};
 use toml::Value;
 
-use super::revoke::listed;
+use super::revoke::read_revoked;
 use super::{Lifecycle, supervisor};
 use crate::access;
 use crate::config::{self, EffectiveSettings};
@@ -21,7 +21,7 @@ use crate::settings::schema::{SCHEMA, to_table};
 
 /// The result of a reload, as the admin API returns it.
 #[derive(Debug, Serialize)]
-pub struct Reloaded {
+pub struct ReloadResult {
     /// The keys whose value has changed.
     pub changed: Vec<String>,
     /// The keys whose new value takes effect only after a restart.
@@ -33,27 +33,29 @@ impl Lifecycle {
     ///
     /// # Errors
     /// The errors of the file, one a line, as at the start.
-    pub async fn reload(&self) -> Result<Reloaded, String> {
+    pub async fn reload(&self) -> Result<ReloadResult, String> {
         // The reload runs in its own task. The client of the admin API may hang up, but a reload that has begun must be finished.
         let lifecycle = self.clone();
-        let all = tokio::spawn(async move { lifecycle.reload_now().await });
-        all.await.expect("it does not panic, and nobody aborts it")
+        let reload = tokio::spawn(async move { lifecycle.reload_now().await });
+        reload
+            .await
+            .expect("it does not panic, and nobody aborts it")
     }
 
-    async fn reload_now(&self) -> Result<Reloaded, String> {
+    async fn reload_now(&self) -> Result<ReloadResult, String> {
         let _one = self.0.settings_lock.lock().await;
         if self.is_stopping() {
             return Err("the server stops".to_string());
         }
         supervisor::report_reloading();
         let reloaded = self.replace_settings().await;
-        self.count(reloaded.is_ok());
-        supervisor::report_ready(&self.effective().file.listen);
+        self.count_reload(reloaded.is_ok());
+        supervisor::report_ready(&self.effective_settings().file.listen);
         match &reloaded {
-            Ok(Reloaded { changed, kept }) => {
-                tracing::info!(changed = %list(changed), "settings read again");
+            Ok(ReloadResult { changed, kept }) => {
+                tracing::info!(changed = %join_keys(changed), "settings read again");
                 if !kept.is_empty() {
-                    tracing::warn!(kept = %list(kept), "these change only with a restart");
+                    tracing::warn!(kept = %join_keys(kept), "these change only with a restart");
                 }
             }
             Err(error) => tracing::error!("settings not changed: {error}"),
@@ -61,7 +63,7 @@ impl Lifecycle {
         reloaded
     }
 
-    fn count(&self, applied: bool) {
+    fn count_reload(&self, applied: bool) {
         let reloads = &mut self.running().reloads;
         if applied {
             reloads.applied += 1;
@@ -71,22 +73,22 @@ impl Lifecycle {
         }
     }
 
-    async fn replace_settings(&self) -> Result<Reloaded, String> {
-        let now = self.effective();
-        let asked = config::load_again(&self.0.args, &now).map_err(|error| error.to_string())?;
-        asked.warn();
-        let mut next = keep_restart_settings(&now, &asked);
-        let former = self.world();
-        let node = former.settings.node.clone();
+    async fn replace_settings(&self) -> Result<ReloadResult, String> {
+        let running = self.effective_settings();
+        let new = config::load_again(&self.0.args, &running).map_err(|error| error.to_string())?;
+        new.log_warnings();
+        let mut next = keep_restart_settings(&running, &new);
+        let previous_world = self.world();
+        let node = previous_world.settings.node.clone();
         let rules = Rules::new(&next.settings(node.clone()).rules);
-        if former.appends() && former.rules.durability() != rules.durability() {
+        if previous_world.appends() && previous_world.rules.durability() != rules.durability() {
             return Err("rule.durable, or a rule before one that has it, differs: which topics stand in the log changes with a restart only".to_string());
         }
-        next.take_access(&asked, self.0.args.insecure)
+        next.replace_access(&new, self.0.args.insecure)
             .map_err(|error| error.to_string())?;
         let verifiers = access::credential_verifiers(next.file.access.as_ref())
             .map_err(|error| error.to_string())?;
-        let revoked = listed(&next, self.member())?;
+        let revoked = read_revoked(&next, self.member())?;
         if let Some(tls) = &self.0.tls {
             // TLS is reloaded even if the settings are the same, because the certificate in the file may have changed. This is the last
             // step that can fail, so that settings and certificate change together.
@@ -98,20 +100,20 @@ impl Lifecycle {
         let world = Arc::new(World {
             rules,
             settings,
-            admission: former.admission.clone(),
-            ..*former
+            admission: previous_world.admission.clone(),
+            ..*previous_world
         });
-        let reloaded = Reloaded {
-            changed: now.differences(&next),
-            kept: next.differences(&asked),
+        let reloaded = ReloadResult {
+            changed: running.differences(&next),
+            kept: next.differences(&new),
         };
         world.admission.change_limits(&world.settings);
         self.0.verifier.replace(verifiers);
         self.0.verifier.revoke(revoked);
-        if !former.rules.govern_alike(&world.rules) {
+        if !previous_world.rules.govern_alike(&world.rules) {
             self.prepare_rules(&world).await;
         }
-        let told = self
+        let answers = self
             .0
             .shards
             .ask_all::<()>(|| Control::Settings(world.clone()))
@@ -121,7 +123,7 @@ impl Lifecycle {
             running.effective = next;
             running.world = world;
         }
-        if let Err(silent) = told {
+        if let Err(silent) = answers {
             // The shard has not lost the order: it handles the order later.
             let shard = silent.0;
             tracing::warn!(shard, "a shard is busy and takes the new settings later");
@@ -145,46 +147,51 @@ impl Lifecycle {
     }
 }
 
-/// The settings `asked`, but with the current values where a change needs a restart. For access, see [`EffectiveSettings::take_access`].
-fn keep_restart_settings(now: &EffectiveSettings, asked: &EffectiveSettings) -> EffectiveSettings {
-    let (source, given) = (now.source.clone(), asked.given.clone());
-    let (now, asked) = (&now.file, &asked.file);
-    let (had, mut table) = with_secrets(|| (to_table(now), to_table(asked)));
-    for row in SCHEMA.settings.iter().filter(|row| row.restart) {
-        let value = match row.table() {
-            "" => had.get(row.key()),
-            section => had.get(section).and_then(|table| table.get(row.key())),
+/// The new settings, but with the values of `running` where a change needs a restart. For access, see [`EffectiveSettings::replace_access`].
+fn keep_restart_settings(
+    running: &EffectiveSettings,
+    new: &EffectiveSettings,
+) -> EffectiveSettings {
+    let (file_path, origins) = (running.file_path.clone(), new.origins.clone());
+    let (running_file, new_file) = (&running.file, &new.file);
+    let (running_table, mut table) = with_secrets(|| (to_table(running_file), to_table(new_file)));
+    for setting in SCHEMA.settings.iter().filter(|it| it.needs_restart) {
+        let value = match setting.table() {
+            "" => running_table.get(setting.key()),
+            section => running_table
+                .get(section)
+                .and_then(|table| table.get(setting.key())),
         };
-        let table = match row.table() {
+        let table = match setting.table() {
             "" => Some(&mut table),
             section => table.get_mut(section).and_then(Value::as_table_mut),
         };
         if let (Some(table), Some(value)) = (table, value) {
-            table.insert(row.key().to_string(), value.clone());
+            table.insert(setting.key().to_string(), value.clone());
         }
     }
     let mut file = File::deserialize(table).expect("both were read from files");
-    file.access.clone_from(&now.access);
-    file.backends.clone_from(&now.backends);
-    file.webhooks.clone_from(&now.webhooks);
+    file.access.clone_from(&running_file.access);
+    file.backends.clone_from(&running_file.backends);
+    file.webhooks.clone_from(&running_file.webhooks);
     // Without a log on disk, the directory is used only at a stop, so its settings may change.
-    if !now.state.is_durable() && !asked.state.is_durable() {
-        file.state.clone_from(&asked.state);
+    if !running_file.state.is_durable() && !new_file.state.is_durable() {
+        file.state.clone_from(&new_file.state);
     }
     // A reload cannot turn TLS on or off.
-    if !now.tls.is_on() || !asked.tls.is_on() {
-        file.tls.clone_from(&now.tls);
+    if !running_file.tls.is_on() || !new_file.tls.is_on() {
+        file.tls.clone_from(&running_file.tls);
     }
     let warnings = Vec::new();
     EffectiveSettings {
         file,
-        source,
-        given,
+        file_path,
+        origins,
         warnings,
     }
 }
 
-fn list(keys: &[String]) -> String {
+fn join_keys(keys: &[String]) -> String {
     match keys {
         [] => "nothing".to_string(),
         keys => keys.join(", "),

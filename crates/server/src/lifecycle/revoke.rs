@@ -32,7 +32,7 @@ pub enum RevokeError {
     /// The settings name no file for the list.
     NoFile,
     /// The entry is invalid, or there are too many entries.
-    Entry(String),
+    InvalidEntry(String),
     /// The file cannot be read or written.
     File(String),
     /// NATS does not accept the entry.
@@ -43,7 +43,7 @@ pub enum RevokeError {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn listed(
+pub fn read_revoked(
     effective: &EffectiveSettings,
     member: Option<&Member>,
 ) -> Result<Arc<Revoked>, String> {
@@ -71,7 +71,7 @@ fn entries_in_cluster(member: &Member) -> Vec<Revocation> {
 }
 
 /// The key of an entry in the cluster's table. It is a hash, because an id may have bytes that NATS does not allow in keys.
-fn key_of(id: &str) -> String {
+fn table_key(id: &str) -> String {
     let hash = digest(&SHA256, id.as_bytes());
     hash.as_ref()
         .iter()
@@ -93,7 +93,7 @@ impl Lifecycle {
         if self.member().is_none() {
             self.revocations_file()?;
         }
-        let mut entries = entries_in_file(&self.effective()).map_err(RevokeError::File)?;
+        let mut entries = entries_in_file(&self.effective_settings()).map_err(RevokeError::File)?;
         for entry in self.member().into_iter().flat_map(entries_in_cluster) {
             if !entries.contains(&entry) {
                 entries.push(entry);
@@ -107,7 +107,7 @@ impl Lifecycle {
     /// # Errors
     /// The entry is invalid, or the list cannot be written.
     pub async fn revoke(&self, entry: Revocation) -> Result<(), RevokeError> {
-        entry.check().map_err(RevokeError::Entry)?;
+        entry.check().map_err(RevokeError::InvalidEntry)?;
         if let Some(member) = self.member() {
             return self.revoke_in_cluster(member, &entry).await;
         }
@@ -122,11 +122,11 @@ impl Lifecycle {
     ///
     /// # Errors
     /// The list cannot be written.
-    pub async fn reinstate(&self, id: &str) -> Result<bool, RevokeError> {
+    pub async fn remove_revocation(&self, id: &str) -> Result<bool, RevokeError> {
         let listed = self.revocations()?;
         let is_listed = listed.iter().any(|entry| entry.id == id);
         if let (Some(member), true) = (self.member(), is_listed) {
-            let removed = member.revoked.remove(&key_of(id)).await;
+            let removed = member.revoked.remove(&table_key(id)).await;
             removed.map_err(|error| RevokeError::Cluster(error.to_string()))?;
         }
         let remove = |list: &mut Vec<Revocation>| list.retain(|entry| entry.id != id);
@@ -144,15 +144,18 @@ impl Lifecycle {
         entry: &Revocation,
     ) -> Result<(), RevokeError> {
         let table = &member.revoked;
-        let failed = |error: crore_nats::Error| RevokeError::Cluster(error.to_string());
+        let to_error = |error: crore_nats::Error| RevokeError::Cluster(error.to_string());
         let row = serde_json::to_vec(entry).expect("an entry is JSON");
-        table.put(&key_of(&entry.id), row).await.map_err(failed)?;
+        table
+            .put(&table_key(&entry.id), row)
+            .await
+            .map_err(to_error)?;
         let now_unix_s = clock::unix_s();
         let is_over = |row: &[u8]| {
             serde_json::from_slice(row).is_ok_and(|entry: Revocation| entry.is_over(now_unix_s))
         };
-        let over = table.rows().into_iter().filter(|(_, row)| is_over(row));
-        for (key, _) in over.take(EXPIRED_REMOVED_MAX) {
+        let expired = table.rows().into_iter().filter(|(_, row)| is_over(row));
+        for (key, _) in expired.take(EXPIRED_REMOVED_MAX) {
             if let Err(error) = table.remove(&key).await {
                 tracing::debug!("an expired revocation stays until the next revocation: {error}");
             }
@@ -169,7 +172,7 @@ impl Lifecycle {
         tokio::spawn(async move {
             loop {
                 if let Err(why) = lifecycle.apply_revocations().await {
-                    tracing::error!("revocations of the cluster do not count yet: {why:?}");
+                    tracing::error!("revocations of the cluster are not applied yet: {why:?}");
                 }
                 table.wait_for_change().await;
                 tokio::time::sleep(COALESCE_DELAY).await;
@@ -180,13 +183,14 @@ impl Lifecycle {
     async fn apply_revocations(&self) -> Result<(), RevokeError> {
         // Locked, so that no reload reads the list meanwhile.
         let _one = self.0.settings_lock.lock().await;
-        let revoked = listed(&self.effective(), self.member()).map_err(RevokeError::File)?;
-        self.apply(revoked).await;
+        let revoked =
+            read_revoked(&self.effective_settings(), self.member()).map_err(RevokeError::File)?;
+        self.apply_revoked(revoked).await;
         Ok(())
     }
 
     fn revocations_file(&self) -> Result<PathBuf, RevokeError> {
-        let effective = self.effective();
+        let effective = self.effective_settings();
         let path = list_path(&effective).ok_or(RevokeError::NoFile)?;
         Ok(path.to_path_buf())
     }
@@ -198,29 +202,30 @@ impl Lifecycle {
         // Locked, so that no reload reads the list meanwhile.
         let _one = self.0.settings_lock.lock().await;
         let path = self.revocations_file()?;
-        let mut list = entries_in_file(&self.effective()).map_err(RevokeError::File)?;
+        let mut list = entries_in_file(&self.effective_settings()).map_err(RevokeError::File)?;
         change(&mut list);
-        let written = tokio::task::spawn_blocking(move || revocations::write(&path, &list));
-        let written = written
+        let result = tokio::task::spawn_blocking(move || revocations::write(&path, &list));
+        let written = result
             .await
             .expect("it does not panic, and nobody aborts it");
         written.map_err(RevokeError::File)?;
-        let revoked = listed(&self.effective(), self.member()).map_err(RevokeError::File)?;
-        self.apply(revoked).await;
+        let revoked =
+            read_revoked(&self.effective_settings(), self.member()).map_err(RevokeError::File)?;
+        self.apply_revoked(revoked).await;
         Ok(())
     }
 
     /// Makes the verifier and the shards refuse the credentials in `revoked`.
-    async fn apply(&self, revoked: Arc<Revoked>) {
+    async fn apply_revoked(&self, revoked: Arc<Revoked>) {
         self.0.verifier.revoke(Arc::clone(&revoked));
-        let former = self.world();
-        let mut settings = former.settings.clone();
+        let previous_world = self.world();
+        let mut settings = previous_world.settings.clone();
         settings.access.revoked = revoked;
         let world = Arc::new(World {
             rules: Rules::new(&settings.rules),
             settings,
-            admission: former.admission.clone(),
-            ..*former
+            admission: previous_world.admission.clone(),
+            ..*previous_world
         });
         let order = || Control::Settings(Arc::clone(&world));
         if let Err(silent) = self.0.shards.ask_all::<()>(order).await {

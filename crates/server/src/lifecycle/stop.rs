@@ -22,41 +22,41 @@ const LOSS_WITH_LOG: &str = "the next start has all acknowledged messages, from 
      topics with durable = false, as after a crash";
 /// What a stop loses if it cannot write a base, without a log.
 const LOSS_WITHOUT_LOG: &str =
-    "the next start goes on with nothing, and clients with positions of before are told a gap";
+    "the next start has no messages, and clients with earlier positions are told of a gap";
 
 /// Asks all clients to reconnect elsewhere, and closes the connections that remain at the deadline of the settings.
-pub async fn move_off(shards: &Shards, drain: &Drain) {
+pub async fn move_clients_off(shards: &Shards, drain: &Drain) {
     supervisor::report_stopping();
     let began = Instant::now();
     if let Err(silent) = shards.ask_all::<()>(|| Control::Drain).await {
         tracing::error!(shard = silent.0, "a shard does not answer");
     }
-    let before = connections(shards).await;
-    let most = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE_TIME;
-    if before > 0 {
-        let (rate, most) = (drain.rate_per_s, drain.deadline_s);
+    let connections_at_start = connections(shards).await;
+    let time_max = Duration::from_secs(u64::from(drain.deadline_s)) + CLOSE_TIME;
+    if connections_at_start > 0 {
+        let (rate, deadline_s) = (drain.rate_per_s, drain.deadline_s);
         tracing::info!(
-            "moving clients off: {before}, at most {rate} a second, for at most {most} s"
+            "moving clients off: {connections_at_start}, at most {rate} a second, for at most {deadline_s} s"
         );
-        report_progress(before, before);
+        report_progress(connections_at_start, connections_at_start);
     }
     let mut reported_at = began;
     loop {
-        let left = connections(shards).await;
-        if left == 0 || began.elapsed() > most {
+        let remaining = connections(shards).await;
+        if remaining == 0 || began.elapsed() > time_max {
             break;
         }
         if reported_at.elapsed() >= PROGRESS_INTERVAL {
             reported_at = Instant::now();
-            let of = before.max(left);
-            tracing::info!("{left} of {of} clients are still here");
-            report_progress(left, of);
+            let total = connections_at_start.max(remaining);
+            tracing::info!("{remaining} of {total} clients are still here");
+            report_progress(remaining, total);
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
-    if before > 0 {
+    if connections_at_start > 0 {
         tracing::info!(
-            "clients moved off: {before}, in {:.1} s",
+            "clients moved off: {connections_at_start}, in {:.1} s",
             began.elapsed().as_secs_f64()
         );
     }

@@ -1,6 +1,6 @@
 //! `[access]`: the rights of clients. If the file has this table, even an empty one, only granted actions are permitted.
 //!
-//! Keys, passwords and the callback are only text here; `access::CredentialVerifiers` parses them.
+//! Keys, passwords and the callback's URL are only text here; `access::CredentialVerifiers` parses them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,25 +17,25 @@ use super::problems::Problems;
 
 /// No request head can hold a larger token.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// An hour. A client that loses a right may keep it for this time, with a token that has not expired.
+/// An hour. If a client loses a right, a cached verification may still grant the right for this time.
 const MAX_CACHE_S: u32 = 3_600;
 /// Each entry takes some 150 bytes.
 const MAX_CACHE_ENTRIES: usize = 10_000_000;
-/// It would take more than a minute to verify a longer queue, and no client waits so long.
+/// It would take more than a minute to verify a longer queue, and clients give up before that.
 const MAX_QUESTIONS: usize = 1 << 20;
 /// If two clocks differ by more, one of them is wrong.
 pub const MAX_LEEWAY_S: u32 = 300;
 /// A day. Keys that their issuer has withdrawn should not be used for longer.
 const MAX_REFRESH_S: u32 = 86_400;
-/// More threads would need too much memory for passwords.
+/// Each verification of a password needs much memory, so more threads would need too much. It also limits requests to the callback.
 const MAX_THREADS: usize = 256;
-/// No client waits longer for the callback.
+/// A client does not wait longer for the callback.
 const MAX_TIMEOUT_S: u32 = 60;
 
 /// Printed instead of a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// Text that is never printed.
+/// Text that is printed as [`HIDDEN`]. (An empty text has nothing to hide, and settings show it as `""`.)
 #[derive(Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("writeOnly" = true))]
@@ -48,14 +48,15 @@ impl fmt::Debug for Secret {
 }
 
 thread_local! {
-    static REVEALED: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread serializes secrets in clear text.
+    static SERIALIZES_SECRETS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `serialize` with secrets in clear text: to compare settings, never to print them.
 pub fn with_secrets<T>(serialize: impl FnOnce() -> T) -> T {
-    REVEALED.set(true);
+    SERIALIZES_SECRETS.set(true);
     let serialized = serialize();
-    REVEALED.set(false);
+    SERIALIZES_SECRETS.set(false);
     serialized
 }
 
@@ -63,7 +64,7 @@ impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(match &self.0[..] {
             "" => "",
-            secret if REVEALED.get() => secret,
+            secret if SERIALIZES_SECRETS.get() => secret,
             _ => HIDDEN,
         })
     }
@@ -83,17 +84,17 @@ pub struct Access {
     #[default("token")]
     #[schemars(extend("format" = "a name"))]
     pub query: String,
-    /// Bytes of a token, or of a user and a password. Longer ones get 401.
+    /// The maximum size of a token, or of a user's name and password together. If they are longer, the answer is 401.
     #[default(4 << 10)]
     #[schemars(range(min = 64, max = MAX_TOKEN_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub token_bytes: usize,
-    /// The value that a token's `aud` must have; `""`: any, or none.
+    /// The value that a token's `aud` must have; `""`: a token may have any value, or no `aud`.
     pub audience: String,
-    /// The value that a token's `iss` must have; `""`: any, or none.
+    /// The value that a token's `iss` must have; `""`: a token may have any value, or no `iss`.
     pub issuer: String,
-    /// The list of revoked tokens and users ([ACCESS.md](ACCESS.md#revoking)), which `crore admin revoke` writes; `""` for none. It is read at the start and
-    /// at a reload.
+    /// The file with the list of revoked tokens and users ([ACCESS.md](ACCESS.md#revoking)), which `crore admin revoke` writes; `""` for none. The server
+    /// reads it at the start and at a reload.
     #[schemars(extend("format" = "a file"))]
     pub revoked: PathBuf,
     /// Seconds by which the clock of a token's issuer may differ.
@@ -104,13 +105,13 @@ pub struct Access {
     #[default(60)]
     #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,
-    /// Answers that are cached, some 150 bytes each. Besides, each shard caches its newest 4,096.
+    /// The maximum number of cached verification results, about 150 bytes each. In addition, each shard caches its newest 4,096.
     #[default(100_000)]
     #[schemars(range(max = MAX_CACHE_ENTRIES))]
-    #[schemars(extend("x-share" = "refusals, which anybody can cause, go before good answers; whoever is forgotten asks again, and questions have shares"))]
+    #[schemars(extend("x-share" = "a full cache drops refusals first, since anybody can cause them; a result that was dropped is computed again, within the shares of `access.questions_max`"))]
     pub cache_entries: usize,
-    /// Credentials that wait to be verified. Tokens, passwords and the callback have a queue of this length each. If a queue is full, the
-    /// answer is 503 (MQTT 0x89, 3.1.1: 3). [Shared](#shares).
+    /// The maximum number of credentials that wait to be verified. Tokens, passwords and the callback have a queue of this length each. If a queue is full,
+    /// the answer is 503 (MQTT 5: 0x89, MQTT 3.1.1: 3). [Shared](#shares).
     #[default(1_024)]
     #[schemars(range(min = 1, max = MAX_QUESTIONS))]
     #[schemars(extend("x-share" = "of an address: as many as are free"))]
@@ -119,7 +120,7 @@ pub struct Access {
     #[schemars(range(max = MAX_THREADS))]
     #[schemars(extend("x-share" = "addresses take turns"))]
     pub password_threads: usize,
-    /// Rights of all clients: filters by right.
+    /// Rights that every client has, also without a token or password: filters by right.
     #[serde(skip_serializing_if = "FiltersByRight::is_empty")]
     pub anonymous: FiltersByRight,
     /// Keys that sign tokens.
@@ -165,7 +166,7 @@ pub struct FiltersByRight {
         help = "Filter of topics that may be created, deleted and purged (repeatable)"
     )]
     pub manage: Vec<String>,
-    /// Filters of topics whose state may be read.
+    /// Filters of topics whose info may be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
     #[arg(
@@ -183,13 +184,13 @@ pub struct FiltersByRight {
         help = "Filter of topics whose interest may be followed (repeatable)"
     )]
     pub interest: Vec<String>,
-    /// Filters of topics of which may be read and watched who is present.
+    /// Filters of topics whose presence (the list of subscribers) may be read and watched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
     #[arg(
         long,
         value_name = "FILTER",
-        help = "Filter of topics of which may be read who is present (repeatable)"
+        help = "Filter of topics whose presence may be read and watched (repeatable)"
     )]
     pub presence: Vec<String>,
 }
@@ -225,14 +226,14 @@ impl FiltersByRight {
 #[derive(Clone, Debug, SmartDefault, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Key {
-    /// The key's name, if tokens name one.
+    /// The key's id, for tokens that contain one (`kid`).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kid: String,
-    /// The algorithm. Not for a JWKS file, which names the algorithms itself.
+    /// The algorithm. Leave it out for a JWKS, which contains the algorithms of its keys.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("format" = "`HS256`, `RS256`, `ES256` or `EdDSA`"))]
     pub alg: String,
-    /// A secret of 32 to 255 bytes, a public key in PEM, or a JWKS. A public key in any form is refused as a secret
+    /// A secret of 32 to 255 bytes, a public key in PEM, or a JWKS. With `alg = "HS256"` a file that contains a public key is refused, in whatever form
     /// ([ACCESS.md](ACCESS.md#keys)).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PathBuf", extend("format" = "a file"))]
@@ -241,15 +242,15 @@ pub struct Key {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Secret")]
     pub secret: Option<Secret>,
-    /// In place of a file: where the issuer publishes its JWKS. Redirects are not followed, and secrets in it are ignored.
+    /// In place of a file: where the issuer publishes its JWKS. The server follows no redirects, and ignores secrets (symmetric keys) in the JWKS.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
-    /// PEM: the roots to trust at the URL; without it, those of the host.
+    /// The root certificates to trust at the URL, in PEM. Without it, those of the host are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PathBuf", extend("format" = "a file"))]
     pub ca: Option<PathBuf>,
-    /// How long keys of a URL are used before they are fetched again. If a token has an unknown `kid`, they are fetched at once.
+    /// How long the keys of a URL are used before they are fetched again. If a token has an unknown `kid`, they are fetched at once.
     #[default(3_600)]
     #[serde(skip_serializing_if = "is_default_refresh")]
     #[schemars(range(min = 60, max = MAX_REFRESH_S))]
@@ -278,10 +279,10 @@ pub struct User {
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Callback {
-    /// The URL of the endpoint, without user, query and characters that a URL cannot have. The default port is 443, or 80 for `http`.
+    /// The URL of the endpoint. It must contain neither a user nor a query. The default port is 443, or 80 for `http`.
     #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
-    /// PEM: the roots to trust by TLS; without it, those of the host.
+    /// The root certificates to trust at the URL, in PEM. Without it, those of the host are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PathBuf", extend("format" = "a file"))]
     pub ca: Option<PathBuf>,
@@ -289,47 +290,57 @@ pub struct Callback {
     #[default(2)]
     #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,
-    /// How long an answer without `cache_s` is used.
+    /// How long the endpoint's answer is cached, if the answer itself has no `cache_s`.
     #[default(60)]
     #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,
-    /// Questions at once.
+    /// The maximum number of requests to the endpoint at the same time.
     #[default(8)]
     #[schemars(range(min = 1, max = MAX_THREADS))]
     #[schemars(extend("x-share" = "addresses take turns"))]
     pub concurrency: usize,
 }
 
-/// Random secrets of this process: the key of [`crore_broker::settings::Access::key`], and the token of [`operator_token`].
-static OWN: LazyLock<([u8; 32], String)> = LazyLock::new(|| {
-    let random = || [(); 4].map(|()| crore_net::memory::random_u64());
-    let key = random().map(u64::to_le_bytes).concat();
-    let token = random().iter().map(|part| format!("{part:016x}")).collect();
-    (key.try_into().expect("four times eight bytes"), token)
+/// Random secrets of this process, which no other process knows.
+struct ProcessSecrets {
+    /// [`crore_broker::settings::Access::key`].
+    digest_key: [u8; 32],
+    operator_token: String,
+}
+
+static PROCESS_SECRETS: LazyLock<ProcessSecrets> = LazyLock::new(|| {
+    let random_words = || [(); 4].map(|()| crore_net::memory::random_u64());
+    let key = random_words().map(u64::to_le_bytes).concat();
+    let token = random_words().map(|word| format!("{word:016x}")).concat();
+    ProcessSecrets {
+        digest_key: key.try_into().expect("four times eight bytes"),
+        operator_token: token,
+    }
 });
 
-/// The token with which the process connects to its own data port. It may subscribe to everything.
+/// The token with which the process connects to its own data port. It permits subscriptions to all topics.
 pub fn operator_token() -> &'static str {
-    &OWN.1
+    &PROCESS_SECRETS.operator_token
 }
 
 /// The digest and the rights of [`operator_token`].
-fn operator(key: &[u8; 32]) -> (Digest, Arc<Grants>) {
-    let reads = ["#", "$SYS/#"].map(|filter| (Right::Subscribe, filter));
-    let grants = Grants::new("", reads).expect("these are filters");
+fn operator_credential(digest_key: &[u8; 32]) -> (Digest, Arc<Grants>) {
+    let all_topics = ["#", "$SYS/#"].map(|filter| (Right::Subscribe, filter));
+    let grants = Grants::new("", all_topics).expect("these are filters");
     (
-        Credential::Token(operator_token().as_bytes()).digest(key),
+        Credential::Token(operator_token().as_bytes()).digest(digest_key),
         Arc::new(grants),
     )
 }
 
-/// The settings of access for the shards.
+/// Converts the settings of access to the form that the shards use.
 pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
     let defaults = crore_broker::settings::Settings::default().access;
+    let digest_key = PROCESS_SECRETS.digest_key;
     let Some(access) = access else {
-        // The key makes session ids too, which need no credentials.
+        // Without credentials the key is still needed, for session ids.
         return crore_broker::settings::Access {
-            key: OWN.0,
+            key: digest_key,
             ..defaults
         };
     };
@@ -340,8 +351,8 @@ pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
         cookie: access.cookie.clone(),
         query: access.query.clone(),
         token_bytes: access.token_bytes,
-        key: OWN.0,
-        operator: Some(operator(&OWN.0)),
+        key: digest_key,
+        operator: Some(operator_credential(&digest_key)),
         ..defaults
     }
 }
@@ -353,17 +364,17 @@ impl Access {
             ("access.cookie", &self.cookie),
             ("access.query", &self.query),
         ] {
-            let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-            if !name.bytes().all(plain) {
-                let what = format!(
+            let is_permitted = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+            if !name.bytes().all(is_permitted) {
+                let message = format!(
                     "`{name}` is no name; write letters, digits, _, - and ., or \"\" for none"
                 );
-                problems.fail(path, what);
+                problems.fail(path, message);
             }
         }
         if let Err(error) = self.anonymous.grants("") {
-            let what = format!("{error}; write topic filters such as \"news/#\"");
-            problems.fail("access.anonymous", what);
+            let message = format!("{error}; write topic filters such as \"news/#\"");
+            problems.fail("access.anonymous", message);
         }
     }
 }

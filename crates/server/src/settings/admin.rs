@@ -18,42 +18,42 @@ const MIN_TOKEN_BYTES: usize = 16;
 
 /// Each connection needs a descriptor, and the control plane has few of them.
 const MAX_CONNECTIONS: u32 = 10_000;
-/// A longer timeout makes no sense.
+/// An hour. A longer timeout would protect from nothing.
 const MAX_WAIT_S: u32 = 3_600;
 
 /// The admin port.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admin {
-    /// Where the admin port is (of a name, its first address); `""` for none. Another address than the loopback needs
+    /// Where the admin port listens (of a name: its first address); `""` for none. An address that is not the loopback needs
     /// `admin.token`.
     #[default(Some(DEFAULT_LISTEN.parse().expect("a literal address")))]
     #[serde(with = "optional_address")]
     #[schemars(with = "String", extend("type" = ["string", "integer"], "format" = "an address", "x-flag" = "--admin-listen ADDR:PORT"))]
     pub listen: Option<SocketAddr>,
-    /// A client that sends it (`Authorization: Bearer`) may do everything there. `""`: every client that reaches the port may.
+    /// A client that sends this token (`Authorization: Bearer`) may do everything at the admin port. `""`: every client that reaches the port may.
     #[schemars(extend("format" = "from 16 characters"))]
     pub token: String,
-    /// The key of [Centrifugo's server API](CENTRIFUGO.md#server-api), which backends send as `X-API-Key`. It opens the paths of that API
-    /// only, where `token` opens them too. `""`: these paths are like all others.
+    /// The key of [Centrifugo's server API](CENTRIFUGO.md#server-api), which backends send as `X-API-Key`. It permits the paths of that API
+    /// only; `token` permits them too. `""`: only `token` protects these paths, as all others.
     #[schemars(extend("format" = "from 16 characters"))]
     pub api_key: Secret,
     /// In place of `api_key`: a file with the key.
     #[schemars(extend("format" = "a file"))]
     pub api_key_file: PathBuf,
-    /// Host names that requests may have in `Host`, besides its address (any address, if it listens on all).
+    /// Host names that requests may have in `Host`, in addition to the port's address (any address, if it listens on all).
     #[schemars(extend("format" = "hosts"))]
     pub hosts: Vec<String>,
-    /// Connections at once, event streams included. At the limit, a new one takes the place of one that has shown no right to ask
-    /// (`admin.token`), the oldest of the address with most of them; without such a one 503 with the reason. `/healthz` and `/readyz` are
-    /// answered all the same.
+    /// The maximum number of connections at the same time, event streams included. At the limit, a new connection replaces one that has not sent
+    /// `admin.token` yet: the oldest of the address that has most such connections. If there is none, the new one gets 503 with the reason. `/healthz` and
+    /// `/readyz` are answered all the same.
     // A console opens a handful of connections, a scraper one. Many more are a mistake, or an attempt to occupy the port.
     #[default(256)]
     #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
-    #[schemars(extend("x-share" = "a connection that has shown no right to ask makes room for a new one: the oldest of the address that has most"))]
+    #[schemars(extend("x-share" = "a new connection replaces one without the token: the oldest of the address that has most such connections"))]
     pub connections_max: u32,
-    /// How long the head of a request may take, counted from the beginning of the connection or from the end of the previous answer. Then
-    /// the connection is ended.
+    /// How long the head of a request may take, counted from the beginning of the connection or from the end of the previous answer. If it takes longer,
+    /// the server ends the connection.
     #[default(10)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub head_s: u32,
@@ -63,7 +63,7 @@ pub struct Admin {
     pub body_s: u32,
 }
 
-/// Checks a secret that requests carry in a header. Empty: there is none.
+/// Checks a secret that requests carry in a header. An empty one is valid: there is no secret.
 fn check_secret(secret: &str) -> Result<(), String> {
     let bytes = secret.len();
     if bytes > 0 && bytes < MIN_TOKEN_BYTES {
@@ -114,7 +114,7 @@ impl Admin {
         if let Err(what) = self.key() {
             problems.fail("admin.api_key_file", what);
         }
-        problems.hosts("admin.hosts", &self.hosts);
+        problems.check_hosts("admin.hosts", &self.hosts);
         let Some(listen) = self.listen else {
             return;
         };

@@ -12,7 +12,7 @@ use super::problems::Problems;
 const MAX_TIMEOUT_S: u32 = 60;
 /// Each request has a thread.
 const MAX_CONCURRENCY: usize = 256;
-/// So many calls of 1 MiB would need more memory than small machines have; `limits.memory_bytes` bounds their bytes.
+/// This number of calls of 1 MiB would need more memory than small machines have; `limits.memory_bytes` limits the bytes of all calls.
 const MAX_CALLS: usize = 100_000;
 
 /// A kind of call.
@@ -27,26 +27,25 @@ pub enum BackendEvent {
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Backend {
-    /// The URL of the endpoint, without user, query and characters that a URL cannot have. The default port is 443, or 80 for `http`. Redirects are not
-    /// followed.
+    /// The URL of the endpoint. It must contain neither a user nor a query. The default port is 443, or 80 for `http`. The server follows no redirects.
     #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
     /// The [calls](CENTRIFUGO.md#calls-to-your-backend) that it answers. Each kind has one backend.
     #[schemars(extend("format" = "`[\"rpc\"]`", "examples" = [["rpc"]]))]
     pub events: Vec<BackendEvent>,
-    /// PEM: the roots to trust by TLS; `""`: those of the host.
+    /// The root certificates to trust at the URL, in PEM. `""`: those of the host.
     #[schemars(extend("format" = "a file"))]
     pub ca: PathBuf,
     /// How long an answer may take. A client whose call takes longer gets error 100, which it may retry.
     #[default(5)]
     #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,
-    /// Requests at once. Further calls wait; addresses take turns.
+    /// The maximum number of requests at the same time. Further calls wait; addresses take turns.
     #[default(16)]
     #[schemars(range(min = 1, max = MAX_CONCURRENCY))]
     #[schemars(extend("x-share" = "none: addresses take turns"))]
     pub concurrency: usize,
-    /// Calls that wait or are under way. A client whose call finds no room gets error 111, which it may retry.
+    /// The maximum number of calls that wait or are in progress. At the limit, a client gets error 111, and may retry.
     #[default(1_000)]
     #[schemars(range(min = 1, max = MAX_CALLS))]
     #[schemars(extend("x-share" = "half of what is free"))]

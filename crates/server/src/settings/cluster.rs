@@ -21,20 +21,19 @@ const MIN_HISTORY_BYTES: usize = 64 << 20;
 const MIN_CHECKPOINT_BYTES: usize = 1 << 20;
 /// A hundred years.
 const MAX_HISTORY_AGE_S: u32 = 3_155_760_000;
-/// Limit of bytes in batches that were read but are not applied yet. A shard applies this number of bytes in well under a second.
+/// The maximum size of all batches that were read but are not applied yet. A shard applies this number of bytes in well under a second.
 const BACKLOG_BYTES: usize = 32 << 20;
 /// How long a start waits for NATS servers that start at the same time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The section.
+/// The section `[cluster]`.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cluster {
     /// NATS servers that keep the log of the cluster: 2.15.2 or later, with JetStream. Empty: this server is not a node of a cluster.
     #[schemars(extend("format" = "`nats://` or `tls://`, host and port", "x-flag" = "--cluster URLS"))]
     pub urls: Vec<String>,
-    /// The cluster's name, the same at all nodes. Streams and subjects bear it, so that several clusters may use the same servers
-    /// of NATS.
+    /// The cluster's name, the same at all nodes. The names of streams and subjects contain it, so several clusters may use the same NATS servers.
     #[default("main")]
     #[schemars(extend("format" = "1 to 32 of `a-z`, `0-9`, `-`, `_`"))]
     pub name: String,
@@ -49,23 +48,23 @@ pub struct Cluster {
     pub credentials: PathBuf,
     /// The seed of an nkey.
     pub nkey: Secret,
-    /// How many servers of NATS keep each batch. With 1 or 2 the death of one server stops the cluster, and with 1 it may lose
-    /// answered messages.
+    /// The number of NATS servers that keep each batch. With 1 or 2 the cluster stops if one server dies, and with 1 it may lose
+    /// messages whose publishes were already answered.
     #[default(3)]
     #[schemars(range(min = 1, max = MAX_REPLICAS))]
     pub replicas: usize,
-    /// Bytes that the log keeps for nodes that were cut off, in equal parts for the partitions. NATS reserves room for twice as much on
+    /// The number of bytes that the log keeps for nodes that were disconnected, in equal parts for the partitions. NATS reserves twice as much on
     /// the disk of each server.
     ///
-    /// Older batches go once [checkpoints](CLUSTER.md#checkpoints) contain them, and never before: at one and a half times as much
-    /// publishers wait, and get 503 after five seconds. The setting is used when the streams are made; later `nats stream edit` changes
-    /// `max_bytes`.
+    /// Older batches are deleted once [checkpoints](CLUSTER.md#checkpoints) contain them, and never before. If the log grows to one and a half times this
+    /// size, publishers wait, and get 503 after five seconds. The setting is used only when the streams are created; later change their `max_bytes` with
+    /// `nats stream edit`.
     #[default(2 << 30)]
     #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
     #[schemars(extend("x-share" = "none: NATS bounds the streams as a whole; `limits.log_bytes` has shares at each node"))]
     pub history_bytes: usize,
-    /// When the log after the newest [checkpoints](CLUSTER.md#checkpoints) has this many bytes, in equal parts for the partitions, new ones
-    /// are written. A node that joins reads about this much of the log.
+    /// New [checkpoints](CLUSTER.md#checkpoints) are written when the log after the newest ones has this number of bytes, in equal parts for the
+    /// partitions. A node that joins reads about this much of the log.
     #[default(512 << 20)]
     #[schemars(range(min = MIN_CHECKPOINT_BYTES, max = isize::MAX as usize))]
     #[schemars(extend("x-share" = "none: it bounds what nodes write, by their own limits"))]
@@ -73,19 +72,19 @@ pub struct Cluster {
     /// How long a batch is kept. A batch that no checkpoint contains yet is kept longer.
     #[schemars(range(min = 60, max = MAX_HISTORY_AGE_S), extend("x-zero" = "no limit"))]
     pub history_age_s: u32,
-    /// Monitoring URLs of the servers of NATS. At its start a node asks there whether the servers have `sync_interval: always`.
+    /// Monitoring URLs of the NATS servers. When a node starts, it checks there that the servers have `sync_interval: always`.
     #[schemars(extend("format" = "`http://`, host and port"))]
     pub monitoring: Vec<String>,
-    /// The roots of NATS' certificates. Empty: those of the system.
+    /// The root certificates that sign the certificates of the NATS servers. Empty: those of the system.
     #[schemars(extend("format" = "a PEM file"))]
     pub tls_ca: PathBuf,
-    /// Our certificate for NATS. Empty: we show none.
+    /// The node's own certificate for connections to NATS. Empty: none.
     #[schemars(extend("format" = "a PEM file"))]
     pub tls_certificate: PathBuf,
-    /// Its key.
+    /// The key of `tls_certificate`.
     #[schemars(extend("format" = "a PEM file"))]
     pub tls_key: PathBuf,
-    /// A connection to NATS without TLS is refused.
+    /// Whether the node refuses to connect to NATS without TLS.
     pub tls_required: bool,
 }
 
@@ -97,14 +96,14 @@ impl Cluster {
 
     /// The settings of the log in NATS.
     pub fn nats(&self) -> crore_nats::Settings {
-        let file = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
+        let if_set = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
         crore_nats::Settings {
             urls: self.urls.clone(),
             name: self.name.clone(),
-            credentials: self.login(),
+            credentials: self.nats_credentials(),
             tls: crore_nats::Tls {
-                ca: file(&self.tls_ca),
-                identity: file(&self.tls_certificate).zip(file(&self.tls_key)),
+                ca: if_set(&self.tls_ca),
+                identity: if_set(&self.tls_certificate).zip(if_set(&self.tls_key)),
                 required: self.tls_required,
             },
             replicas: self.replicas,
@@ -115,7 +114,7 @@ impl Cluster {
         }
     }
 
-    fn login(&self) -> Credentials {
+    fn nats_credentials(&self) -> Credentials {
         if !self.user.is_empty() {
             Credentials::User(self.user.clone(), self.password.0.clone())
         } else if !self.token.0.is_empty() {
@@ -129,7 +128,7 @@ impl Cluster {
         }
     }
 
-    /// The files in the settings, with their keys.
+    /// The files that are set, with their keys.
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         let all = [
             ("cluster.credentials", &self.credentials),
@@ -137,10 +136,10 @@ impl Cluster {
             ("cluster.tls_certificate", &self.tls_certificate),
             ("cluster.tls_key", &self.tls_key),
         ];
-        let named = all
+        let set = all
             .into_iter()
             .filter(|(_, path)| !path.as_os_str().is_empty());
-        named.map(|(key, path)| (key, path.as_path())).collect()
+        set.map(|(key, path)| (key, path.as_path())).collect()
     }
 
     /// Checks the values.
@@ -156,7 +155,7 @@ impl Cluster {
                 .find_map(|scheme| url.strip_prefix(scheme));
             if host.is_none_or(str::is_empty) {
                 let what = format!(
-                    "`{url}` is no server of NATS; write such as \"nats://10.0.0.1:4222\", or \"tls://...\""
+                    "`{url}` is not the URL of a NATS server; write one such as \"nats://10.0.0.1:4222\", or \"tls://...\""
                 );
                 problems.fail(format!("cluster.urls[{}]", index + 1), what);
             }
@@ -179,8 +178,9 @@ impl Cluster {
                 let what = "has a user in it, which others would see; leave it out";
                 problems.fail(format!("cluster.monitoring[{}]", index + 1), what);
             } else if !url.starts_with("http://") {
-                let what =
-                    format!("`{url}` is no monitoring URL; write such as \"http://10.0.0.1:8222\"");
+                let what = format!(
+                    "`{url}` is not a monitoring URL; write one such as \"http://10.0.0.1:8222\""
+                );
                 problems.fail(format!("cluster.monitoring[{}]", index + 1), what);
             }
         }
@@ -188,17 +188,18 @@ impl Cluster {
     }
 
     fn check_credentials(&self, problems: &mut Problems) {
-        let ways = [
+        let login_methods = [
             ("user", !self.user.is_empty()),
             ("token", !self.token.0.is_empty()),
             ("credentials", !self.credentials.as_os_str().is_empty()),
             ("nkey", !self.nkey.0.is_empty()),
         ];
-        let mut used = ways.iter().filter(|(_, is_used)| *is_used);
-        if let (Some((one, _)), Some((other, _))) = (used.next(), used.next()) {
-            let what =
-                format!("is set besides cluster.{one}, and only one of them is used; remove one");
-            problems.fail(format!("cluster.{other}"), what);
+        let mut methods_set = login_methods.iter().filter(|(_, is_set)| *is_set);
+        if let (Some((first, _)), Some((second, _))) = (methods_set.next(), methods_set.next()) {
+            let message = format!(
+                "is set in addition to cluster.{first}, but only one of them can be used; remove one"
+            );
+            problems.fail(format!("cluster.{second}"), message);
         }
         if self.user.is_empty() && !self.password.0.is_empty() {
             problems.fail("cluster.password", "has no user; write cluster.user, too");

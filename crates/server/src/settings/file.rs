@@ -24,40 +24,40 @@ use super::webhook::Webhook;
 /// The default of `listen`: the loopback, which only this machine reaches.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
 
-/// Topics hash to 256 slots, so further shards could keep no topics.
+/// Topics hash to 256 slots, so more shards could not keep topics.
 pub const MAX_SHARDS: usize = 256;
 
-/// The whole file. A value that is left to the host is 0 here.
+/// The whole file. A value that depends on the host and is not configured is 0 here.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// Where to listen: addresses and ports. A single one needs no list; a port alone is a port of 127.0.0.1. Addresses other than the
+    /// The addresses and ports to listen on. A single one needs no list; a port alone is a port of 127.0.0.1. Addresses other than the
     /// loopback need a table [`[access]`](#access).
     ///
-    /// A name stands for the addresses that the host's resolver finds when the settings are read; `localhost` is 127.0.0.1, and `[::1]`
-    /// where the host has IPv6. Without `[access]` everyone who reaches another address may publish and subscribe, so only the flag
-    /// `--insecure` permits that. While all addresses are loopback, only requests whose `Host` names the loopback, or is one of
-    /// `http.hosts`, are answered.
+    /// A name stands for the addresses that the host's resolver finds when the settings are read; `localhost` is 127.0.0.1, and also `[::1]`
+    /// if the host has IPv6. Without `[access]`, everyone who reaches an address may publish and subscribe, so addresses other than the loopback then
+    /// need the flag `--insecure`. If all addresses are loopback, the server answers only requests whose `Host` is a loopback address, `localhost`, or one
+    /// of `http.hosts`.
     #[default(vec![DEFAULT_LISTEN.parse().expect("a literal address")])]
     #[serde(with = "addresses")]
     #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "type" = ["array", "string", "integer"], "format" = "addresses", "x-flag" = "-l, --listen ADDR:PORT"))]
     pub listen: Vec<SocketAddr>,
-    /// Shard threads.
+    /// The number of shard threads.
     #[schemars(range(min = 1, max = MAX_SHARDS), extend("x-changes" = "restart", "x-zero" = "one for each core", "x-flag" = "--shards N"))]
     pub shards: usize,
-    /// Partitions of topics and sessions: each has a log and counts its messages. A state directory and a cluster keep the number
-    /// that they were made with.
+    /// The number of partitions of topics and sessions. Each has its own log and counts its own messages. A state directory and a cluster keep the
+    /// number with which they were created.
     ///
-    /// Each partition belongs to one of the shards that keep topics (one for each core, at most one for each partition). More partitions
-    /// make positions by filter longer, and the batches of a cluster smaller.
+    /// Each partition belongs to one of the shards that keep topics (one for each core, at most one for each partition). With more partitions, positions of
+    /// a filter are longer, and the batches of a cluster smaller.
     #[schemars(range(min = 1, max = SLOTS as u32), extend("x-changes" = "restart", "x-zero" = "16, or 4 in a new cluster"))]
     pub partitions: PartitionId,
-    /// Pin each shard to a core. Good on a machine that serves nothing else.
+    /// Pin each shard to a core. Good on a machine that runs nothing else.
     // A pinned shard cannot move away from another program that uses its core. On a shared machine that costs more than the
     // warm cache gains.
     #[schemars(extend("x-changes" = "restart", "x-flag" = "--pin"))]
     pub pin: bool,
-    /// Length of each listening socket's queue, in connections. `net.core.somaxconn` of Linux limits it.
+    /// The length of each listening socket's queue, in connections. `net.core.somaxconn` of Linux limits it.
     #[default(4096)]
     #[schemars(range(min = 1, max = u16::MAX), extend("x-changes" = "restart", "x-flag" = "--backlog N"))]
     #[schemars(extend("x-share" = "none: the kernel's queue is first in, first out; the shard empties it at once into its own, in which addresses take turns"))]
@@ -68,7 +68,7 @@ pub struct File {
     pub limits: Limits,
     /// How long a peer may take.
     pub timeouts: Timeouts,
-    /// Heartbeats of silent connections.
+    /// Heartbeats on idle connections.
     pub heartbeat: Heartbeat,
     /// Compression of WebSocket messages.
     pub deflate: Deflate,
@@ -76,7 +76,7 @@ pub struct File {
     pub publish: Publishing,
     /// Clients that follow which topics have subscribers.
     pub interest: Interest,
-    /// Who is present: the subscribers of topics whose rules have `presence`.
+    /// The presence (the list of subscribers) of topics whose rules have `presence`.
     pub presence: Presence,
     /// Clients of MQTT and their sessions.
     pub mqtt: Mqtt,
@@ -93,9 +93,9 @@ pub struct File {
     pub log: Logging,
     /// How clients are moved off before the server stops.
     pub drain: Drain,
-    /// The files of the state that outlives the process.
+    /// The state on disk, which outlives the process.
     pub state: State,
-    /// Where the log of several nodes is.
+    /// The NATS servers that keep the log of a cluster.
     #[schemars(extend("x-changes" = "restart"))]
     pub cluster: Cluster,
     /// TLS on the data ports.
@@ -104,7 +104,7 @@ pub struct File {
     #[serde(rename = "backend", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-changes" = "restart"))]
     pub backends: Vec<Backend>,
-    /// An endpoint that is told of events: which topics have subscribers, who is present.
+    /// An endpoint to which the server sends events: which topics have subscribers, who joins and leaves a topic, which clients connect.
     #[serde(rename = "webhook", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-changes" = "restart"))]
     pub webhooks: Vec<Webhook>,

@@ -8,69 +8,70 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::str::FromStr;
 
 /// The accepted forms, for error messages.
-pub const FORM: &str = "an address and a port, such as \"127.0.0.1:8800\", \"[::1]:8800\" or \"localhost:8800\", or a port of the loopback alone, such as 8800";
+pub const ACCEPTED_FORMS: &str = "an address and a port, such as \"127.0.0.1:8800\", \"[::1]:8800\" or \"localhost:8800\", or a port of the loopback alone, such as 8800";
 
 /// The addresses of an entry of `listen`, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen(Vec<SocketAddr>);
+pub struct ListenEntry(Vec<SocketAddr>);
 
-impl FromStr for Listen {
+impl FromStr for ListenEntry {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Listen, String> {
+    fn from_str(text: &str) -> Result<ListenEntry, String> {
         if let Ok(address) = text.parse() {
-            return Ok(Listen(vec![address]));
+            return Ok(ListenEntry(vec![address]));
         }
-        if let Some(port) = port(text) {
-            return Ok(Listen(vec![(Ipv4Addr::LOCALHOST, port).into()]));
+        if let Some(port) = parse_port(text) {
+            return Ok(ListenEntry(vec![(Ipv4Addr::LOCALHOST, port).into()]));
         }
-        let wrong = || {
+        let to_error = || {
             match text.contains('@') {
             // The text is not shown, since it contains a password.
             true => "a user and a password have no place in an address; write the address and the port alone".to_string(),
-            false => format!("`{text}` {}", remedy(text)),
+            false => format!("`{text}` {}", fault_and_remedy(text)),
         }
         };
-        let (name, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-        let port: u16 = port.parse().map_err(|_| wrong())?;
-        if !is_name(name) {
-            return Err(wrong());
+        let (host, port) = text.rsplit_once(':').ok_or_else(to_error)?;
+        let port: u16 = port.parse().map_err(|_| to_error())?;
+        if !is_host_name(host) {
+            return Err(to_error());
         }
-        if name.eq_ignore_ascii_case("localhost") {
-            return Ok(Listen(loopback(port)));
+        if host.eq_ignore_ascii_case("localhost") {
+            return Ok(ListenEntry(loopback_addresses(port)));
         }
-        let found = (name, port).to_socket_addrs();
-        let found = found.map_err(|error| format!("`{text}` has no address here: {error}"))?;
+        let resolved = (host, port).to_socket_addrs();
+        let resolved_addresses =
+            resolved.map_err(|error| format!("`{text}` has no address here: {error}"))?;
         let mut addresses = Vec::new();
-        for address in found {
+        for address in resolved_addresses {
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
         match addresses.is_empty() {
             true => Err(format!("`{text}` has no address here")),
-            false => Ok(Listen(addresses)),
+            false => Ok(ListenEntry(addresses)),
         }
     }
 }
 
 /// Parses a port, without a sign.
-fn port(text: &str) -> Option<u16> {
+fn parse_port(text: &str) -> Option<u16> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| is_digits)
 }
 
 /// The fault of an entry, and the remedy.
-fn remedy(text: &str) -> String {
-    let bare = ["http://", "https://"]
+fn fault_and_remedy(text: &str) -> String {
+    let without_scheme = ["http://", "https://"]
         .iter()
         .find_map(|scheme| text.strip_prefix(scheme));
-    if let Some(bare) = bare {
-        let bare = bare.split('/').next().unwrap_or_default();
-        return format!("is a URL; write the address and the port alone: \"{bare}\"");
+    if let Some(url_rest) = without_scheme {
+        let host_and_port = url_rest.split('/').next().unwrap_or_default();
+        return format!("is a URL; write the address and the port alone: \"{host_and_port}\"");
     }
-    let open = text.strip_prefix('*').unwrap_or(text);
-    match open.strip_prefix(':').and_then(port) {
+    let after_star = text.strip_prefix('*').unwrap_or(text);
+    match after_star.strip_prefix(':').and_then(parse_port) {
         Some(port) => format!(
             "has no address; write \"127.0.0.1:{port}\" for this machine alone, or \"0.0.0.0:{port}\" for all its addresses"
         ),
@@ -79,14 +80,14 @@ fn remedy(text: &str) -> String {
                 "is an address of IPv6 without brackets and port; write one such as \"[{text}]:8800\""
             )
         }
-        None if text.parse::<Ipv4Addr>().is_ok() || is_name(text) => {
+        None if text.parse::<Ipv4Addr>().is_ok() || is_host_name(text) => {
             format!("has no port; write it behind a colon, such as \"{text}:8800\"")
         }
-        None => format!("is not {FORM}"),
+        None => format!("is not {ACCEPTED_FORMS}"),
     }
 }
 
-impl Listen {
+impl ListenEntry {
     /// The first address.
     pub fn first(&self) -> SocketAddr {
         self.0[0]
@@ -94,9 +95,9 @@ impl Listen {
 
     /// All addresses of a list. The first address of each entry comes first, so that indices agree with the list. The other addresses of
     /// the entries follow.
-    pub fn all(list: &[Listen]) -> Vec<SocketAddr> {
+    pub fn all_addresses(list: &[ListenEntry]) -> Vec<SocketAddr> {
         let others = list.iter().flat_map(|entry| &entry.0[1..]);
-        let firsts = list.iter().map(Listen::first);
+        let firsts = list.iter().map(ListenEntry::first);
         firsts.chain(others.copied()).collect()
     }
 }
@@ -108,14 +109,14 @@ pub mod addresses {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    use super::Listen;
+    use super::ListenEntry;
 
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<SocketAddr>, D::Error> {
         let list = Vec::<String>::deserialize(deserializer)?;
-        let list: Result<Vec<Listen>, String> = list.iter().map(|text| text.parse()).collect();
-        list.map(|list| Listen::all(&list))
+        let list: Result<Vec<ListenEntry>, String> = list.iter().map(|text| text.parse()).collect();
+        list.map(|list| ListenEntry::all_addresses(&list))
             .map_err(D::Error::custom)
     }
 
@@ -134,7 +135,7 @@ pub mod optional_address {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    use super::Listen;
+    use super::ListenEntry;
 
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
@@ -143,9 +144,9 @@ pub mod optional_address {
         if text.is_empty() {
             return Ok(None);
         }
-        let found: Result<Listen, String> = text.parse();
-        let wrong = |error| D::Error::custom(format!("{error}; or \"\" to switch it off"));
-        found.map(|entry| Some(entry.first())).map_err(wrong)
+        let entry: Result<ListenEntry, String> = text.parse();
+        let to_error = |error| D::Error::custom(format!("{error}; or \"\" to switch it off"));
+        entry.map(|entry| Some(entry.first())).map_err(to_error)
     }
 
     pub fn serialize<S: Serializer>(
@@ -158,16 +159,16 @@ pub mod optional_address {
 
 /// Whether this can be a host's name: labels of letters, digits and hyphens. The last label must begin with a letter, so
 /// that a mistyped address is not resolved.
-fn is_name(name: &str) -> bool {
-    let label = |label: &str| {
+fn is_host_name(name: &str) -> bool {
+    let is_label = |label: &str| {
         !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
     };
-    let last = name.rsplit('.').next().unwrap_or_default();
-    name.split('.').all(label) && last.starts_with(|c: char| c.is_ascii_alphabetic())
+    let last_label = name.rsplit('.').next().unwrap_or_default();
+    name.split('.').all(is_label) && last_label.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
 /// The loopback addresses of IPv4 and, if the host has it, of IPv6.
-fn loopback(port: u16) -> Vec<SocketAddr> {
+fn loopback_addresses(port: u16) -> Vec<SocketAddr> {
     let mut addresses = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
     if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
         addresses.push(SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
@@ -183,7 +184,7 @@ mod tests {
     fn localhost_is_the_loopback() {
         for text in ["localhost:8800", "LocalHost:8800"] {
             let found = text
-                .parse::<Listen>()
+                .parse::<ListenEntry>()
                 .expect("a name that needs no resolver");
             assert_eq!(found.first(), "127.0.0.1:8800".parse().unwrap());
             assert!(found.0.iter().all(|address| address.ip().is_loopback()));
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn a_port_alone_is_one_of_the_loopback() {
         for text in ["8800", "0", "65535"] {
-            let found = text.parse::<Listen>().expect("a port");
+            let found = text.parse::<ListenEntry>().expect("a port");
             assert_eq!(
                 found.0,
                 [SocketAddr::from((
@@ -203,7 +204,7 @@ mod tests {
             );
         }
         for text in ["65536", "-1", "+1", "8800 "] {
-            assert!(text.parse::<Listen>().is_err(), "{text}");
+            assert!(text.parse::<ListenEntry>().is_err(), "{text}");
         }
     }
 
@@ -220,7 +221,7 @@ mod tests {
             ("::1", "\"[::1]:8800\""),
             ("http://localhost:1/pub", "alone: \"localhost:1\""),
         ] {
-            let error = text.parse::<Listen>().expect_err(text);
+            let error = text.parse::<ListenEntry>().expect_err(text);
             assert!(
                 error.starts_with(&format!("`{text}` ")) && error.contains(words),
                 "{error}"
@@ -241,17 +242,17 @@ mod tests {
             "a b:1",
             "\u{fc}.example:1",
         ] {
-            let error = text.parse::<Listen>().expect_err(text);
-            assert!(error.ends_with(FORM), "{error}");
+            let error = text.parse::<ListenEntry>().expect_err(text);
+            assert!(error.ends_with(ACCEPTED_FORMS), "{error}");
         }
     }
 
     #[test]
     fn an_entry_keeps_its_place() {
-        let list: Vec<Listen> = ["localhost:1", "127.0.0.1:2", "[::1]:3"]
+        let list: Vec<ListenEntry> = ["localhost:1", "127.0.0.1:2", "[::1]:3"]
             .map(|text| text.parse().unwrap())
             .into();
-        let all = Listen::all(&list);
+        let all = ListenEntry::all_addresses(&list);
         let ports: Vec<u16> = all.iter().map(SocketAddr::port).collect();
         assert_eq!(ports[..3], [1, 2, 3]);
         assert!(

@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Logging {
-    /// Form of the log: `text`, or `json` for programs.
+    /// Log format: `text`, or `json` for programs.
     #[schemars(extend("x-changes" = "restart", "x-flag" = "--log-format FORMAT"))]
-    pub format: Format,
+    pub format: LogFormat,
     /// The clients that [the log of clients](OPERATIONS.md#the-log-of-clients) contains: `user=NAME`, `address=IP`, `client=ID` (the client
     /// id of MQTT). Empty: all clients.
     #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "format" = "`user=NAME`, `address=IP`, `client=ID`"))]
     pub clients: Vec<ClientFilter>,
 }
 
-/// The form of a log line.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// For people: time, level, message, and fields behind it.
+pub enum LogFormat {
+    /// For people: time, level, message, and then the fields.
     #[default]
     Text,
     /// For programs: a JSON object with `timestamp`, `level`, `message` and the fields.

@@ -7,8 +7,8 @@ pub fn format_count(number: u64) -> String {
     }
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -30,7 +30,7 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "write a count, such as 10000, 1,000,000, 10k or 1m".to_string())
 }
 
-/// A number of bytes in the largest of B, KiB, MiB and GiB of which there is at least one.
+/// A number of bytes in the largest unit (B, KiB, MiB or GiB) that is not more than the number.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {

@@ -24,17 +24,17 @@ use super::units::format_size;
 pub use setting::Setting;
 use setting::Unit;
 
-/// Least similarity (Jaro-Winkler, from 0 to 1) of a name that is suggested for a misspelt one.
-const SIMILARITY_MIN: f64 = 0.8;
+/// The minimum similarity (Jaro-Winkler, from 0 to 1) of a name that is suggested for a misspelt one.
+const MIN_SIMILARITY: f64 = 0.8;
 
 /// The prefix of environment variables that are settings.
 pub const VARIABLE_PREFIX: &str = "CRORE_";
 
 /// The table of all settings.
 pub static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
-    let inline =
+    let generator =
         schemars::generate::SchemaSettings::draft07().with(|it| it.inline_subschemas = true);
-    let json = inline.into_generator().into_root_schema_for::<File>();
+    let json = generator.into_generator().into_root_schema_for::<File>();
     let mut schema = Schema {
         json: json.to_value(),
         sections: Vec::new(),
@@ -62,25 +62,25 @@ pub struct Section {
 
 impl Schema {
     /// Adds the sections and settings of this schema object, and of the objects within it.
-    fn add_properties(&mut self, path: &str, json: &Json, restart: bool, is_in_list: bool) {
+    fn add_properties(&mut self, path: &str, json: &Json, needs_restart: bool, is_in_list: bool) {
         for (key, json) in json["properties"].as_object().into_iter().flatten() {
             let path = join_path(path, key);
-            let restart = restart || json["x-changes"] == "restart";
+            let restart = needs_restart || json["x-changes"] == "restart";
             let is_list = json["items"].get("properties").is_some();
-            let inner = if is_list { &json["items"] } else { json };
-            if inner.get("properties").is_some() {
+            let section_json = if is_list { &json["items"] } else { json };
+            if section_json.get("properties").is_some() {
                 self.sections.push(Section {
                     path: path.clone(),
                     is_list,
                 });
-                self.add_properties(&path, inner, restart, is_in_list || is_list);
+                self.add_properties(&path, section_json, restart, is_in_list || is_list);
             } else {
                 let json = json.clone();
                 let variable = VARIABLE_PREFIX.to_string() + &path.replace('.', "_").to_uppercase();
                 self.settings.push(Setting {
                     path,
                     variable: (!is_in_list).then_some(variable),
-                    restart,
+                    needs_restart: restart,
                     json,
                 });
             }
@@ -92,41 +92,42 @@ impl Schema {
     }
 
     /// Converts the values of a file to the form that [`File`] deserializes. Faulty values are reported and left out.
-    pub fn convert(&self, table: Table, problems: &mut Problems) -> Table {
+    pub fn to_deserializable(&self, table: Table, problems: &mut Problems) -> Table {
         self.convert_table("", "", table, problems)
     }
 
-    /// Converts the table at `path`. Problems are reported at `place`, which is `path` with the indices in lists, such as `rule[2]`.
+    /// Converts the table at `path`. Problems are reported at `reported_path`, which is `path` with the indices in lists, such as `rule[2]`.
     fn convert_table(
         &self,
         path: &str,
-        place: &str,
+        reported_path: &str,
         table: Table,
         problems: &mut Problems,
     ) -> Table {
         let mut converted = Table::new();
         for (key, value) in table {
-            let (path, place) = (join_path(path, &key), join_path(place, &key));
+            let (path, reported_path) = (join_path(path, &key), join_path(reported_path, &key));
             let section = self.sections.iter().find(|it| it.path == path);
             let is_list = section.map(|it| it.is_list);
             let value = match (self.setting(&path), is_list, value) {
-                (Some(setting), _, value) => setting.value(&place, value, problems),
-                (_, Some(false), Value::Table(table)) => {
-                    Some(self.convert_table(&path, &place, table, problems).into())
-                }
+                (Some(setting), _, value) => setting.convert_value(&reported_path, value, problems),
+                (_, Some(false), Value::Table(table)) => Some(
+                    self.convert_table(&path, &reported_path, table, problems)
+                        .into(),
+                ),
                 (_, Some(true), Value::Array(list)) => {
-                    self.convert_list(&path, &place, list, problems)
+                    self.convert_list(&path, &reported_path, list, problems)
                 }
                 (_, Some(true), Value::Table(_)) => {
                     problems.fail(
-                        &place,
+                        &reported_path,
                         format!("is a list of tables; write [[{path}]] instead of [{path}]"),
                     );
                     None
                 }
                 (_, Some(_), value) => {
                     problems.fail(
-                        &place,
+                        &reported_path,
                         format!(
                             "{} is not a table; write [{path}] and its keys below",
                             describe(&value)
@@ -135,7 +136,7 @@ impl Schema {
                     None
                 }
                 (None, None, _) => {
-                    problems.fail_key(&place, self.unknown_key_error(&path));
+                    problems.fail_key(&reported_path, self.unknown_key_error(&path));
                     None
                 }
             };
@@ -148,43 +149,48 @@ impl Schema {
     fn convert_list(
         &self,
         path: &str,
-        place: &str,
+        reported_path: &str,
         list: Vec<Value>,
         problems: &mut Problems,
     ) -> Option<Value> {
-        let each = list.into_iter().enumerate().map(|(index, value)| {
-            let place = format!("{place}[{}]", index + 1);
+        let tables = list.into_iter().enumerate().map(|(index, value)| {
+            let reported_path = format!("{reported_path}[{}]", index + 1);
             match value {
-                Value::Table(table) => self.convert_table(path, &place, table, problems).into(),
+                Value::Table(table) => self
+                    .convert_table(path, &reported_path, table, problems)
+                    .into(),
                 value => {
                     problems.fail(
-                        place,
+                        reported_path,
                         format!("{} is not a table; write [[{path}]]", describe(&value)),
                     );
                     Value::from(Table::new())
                 }
             }
         });
-        Some(Value::Array(each.collect()))
+        Some(Value::Array(tables.collect()))
     }
 
     /// The error message for an unknown key.
     fn unknown_key_error(&self, path: &str) -> String {
-        let (table, wrong) = split_path(path);
-        let all = || {
+        let (table, wrong_key) = split_path(path);
+        let all_paths = || {
             let sections = self.sections.iter().map(|it| &it.path);
             sections.chain(self.settings.iter().map(|setting| &setting.path))
         };
-        let here: Vec<&str> = all()
+        let keys_here: Vec<&str> = all_paths()
             .map(|path| split_path(path))
             .filter(|it| it.0 == table)
             .map(|it| it.1)
             .collect();
-        let elsewhere = self.settings.iter().find(|setting| setting.key() == wrong);
-        let suggestion = match (elsewhere, nearest(&here, wrong)) {
+        let same_key = self
+            .settings
+            .iter()
+            .find(|setting| setting.key() == wrong_key);
+        let suggestion = match (same_key, most_similar(&keys_here, wrong_key)) {
             (Some(setting), _) => format!("; did you mean `{}`?", setting.path),
             (None, Some(name)) => format!("; did you mean `{}`?", join_path(table, name)),
-            (None, None) => format!("; here stand `{}`.", here.join("`, `")),
+            (None, None) => format!("; here stand `{}`.", keys_here.join("`, `")),
         };
         format!(
             "unknown setting{suggestion} Correct the name or remove the key (docs/SETTINGS.md lists all settings)"
@@ -238,13 +244,13 @@ fn describe(value: &Value) -> String {
 }
 
 /// The most similar name, if it is similar enough.
-pub fn nearest<'a>(names: &[&'a str], wrong: &str) -> Option<&'a str> {
-    let similarity = |name: &&str| strsim::jaro_winkler(name, wrong);
-    let nearest = names
+pub fn most_similar<'a>(names: &[&'a str], misspelt: &str) -> Option<&'a str> {
+    let similarity = |name: &&str| strsim::jaro_winkler(name, misspelt);
+    let candidate = names
         .iter()
         .copied()
         .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    nearest.filter(|name| similarity(name) >= SIMILARITY_MIN)
+    candidate.filter(|name| similarity(name) >= MIN_SIMILARITY)
 }
 
 /// The path of a key in a table.

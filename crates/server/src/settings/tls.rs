@@ -18,17 +18,17 @@ pub struct Tls {
     /// PEM: the certificate's private key, without a passphrase.
     #[schemars(extend("format" = "a file"))]
     pub key: PathBuf,
-    /// Connections without TLS are refused.
+    /// Whether connections without TLS are refused.
     #[schemars(extend("x-changes" = "restart"))]
     pub required: bool,
-    /// The oldest version that is spoken: `"1.2"` or `"1.3"`.
-    pub min_version: Version,
+    /// The oldest version that the server accepts: `"1.2"` or `"1.3"`.
+    pub min_version: TlsVersion,
     /// PEM: the root certificates that sign the clients' certificates. `""`: clients are not asked for certificates.
     #[schemars(extend("format" = "a file"))]
     pub client_ca: PathBuf,
-    /// Whether a client must show a certificate (`"required"`), or may connect without one (`"optional"`). A bad one is always refused.
+    /// Whether a client must show a certificate (`"required"`), or may connect without one (`"optional"`). An invalid one is always refused.
     pub client_certificates: ClientCertificates,
-    /// Unfinished handshakes of the whole server. If one more begins, the oldest is ended.
+    /// The maximum number of unfinished handshakes of the whole server. If one more begins, the server ends the oldest.
     // Each handshake takes about ten kilobytes.
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX), extend("x-changes" = "restart"))]
@@ -38,7 +38,7 @@ pub struct Tls {
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Version {
+pub enum TlsVersion {
     /// RFC 5246.
     #[default]
     #[serde(rename = "1.2")]
@@ -52,7 +52,7 @@ pub enum Version {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// A client without a certificate is let in.
+    /// A client without a certificate may connect.
     Optional,
     /// A client without a certificate is refused.
     #[default]

@@ -1,7 +1,7 @@
 //! Parses and formats sizes and times with units, for which TOML has no type.
 
-/// Units of a size: first the binary, then the decimal ones, each from the largest to the smallest.
-const UNITS: [(&str, usize); 7] = [
+/// Units of a size, with their bytes: first the binary, then the decimal ones, each from the largest to the smallest.
+const SIZE_UNITS: [(&str, usize); 7] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
     ("KiB", 1 << 10),
@@ -17,10 +17,8 @@ pub const SIZE_FORM: &str =
 
 /// Parses `65536`, `64 KiB` or `64KiB` as bytes.
 pub fn parse_size(text: &str) -> Result<usize, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let unit = unit.trim();
-    let factor = match UNITS.iter().find(|(name, _)| *name == unit) {
+    let (number, unit) = split_unit(text);
+    let factor = match SIZE_UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, factor)) => *factor,
         None if unit.is_empty() => 1,
         None => {
@@ -37,10 +35,19 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("`{text}` is more than this machine can address"))
 }
 
-/// The shortest exact form, such as `1 MiB` or `10 GB`; none if no unit divides the bytes.
+/// Splits `64 KiB` or `64KiB` into the digits and the unit.
+fn split_unit(text: &str) -> (&str, &str) {
+    let digit_count = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digit_count);
+    (number, unit.trim())
+}
+
+/// The shortest exact form, such as `1 MiB` or `10 GB`; none if no unit (except the byte and kB) divides the bytes.
 pub fn format_size(bytes: usize) -> Option<String> {
     let divides = |factor: usize| bytes >= factor && bytes.is_multiple_of(factor);
-    let units = UNITS[..5].iter().filter(|(_, factor)| divides(*factor));
+    let units = SIZE_UNITS[..5]
+        .iter()
+        .filter(|(_, factor)| divides(*factor));
     let (name, factor) = units.max_by_key(|(_, factor)| *factor)?;
     Some(format!("{} {name}", bytes / factor))
 }
@@ -59,9 +66,7 @@ pub const TIME_FORM: &str = "a time; write one such as 90s, 15m, 8h or 30d";
 
 /// Parses `90s`, `15m`, `8h`, `30d` or `1500ms` as a number of units of `unit_ms` milliseconds. A bare number counts these units.
 pub fn parse_time(text: &str, unit_ms: u64) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let unit = unit.trim();
+    let (number, unit) = split_unit(text);
     let factor = match TIME_UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, factor)) => Some(*factor),
         None => unit.is_empty().then_some(unit_ms),
@@ -89,8 +94,8 @@ pub fn parse_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
 pub fn format_seconds(seconds: u64) -> String {
     let ms = seconds.saturating_mul(1_000);
     let mut units = TIME_UNITS.iter().rev();
-    let found = units.find(|(_, factor)| ms > 0 && ms.is_multiple_of(*factor));
-    found.map_or("0s".to_string(), |(unit, factor)| {
+    let largest_exact = units.find(|(_, factor)| ms > 0 && ms.is_multiple_of(*factor));
+    largest_exact.map_or("0s".to_string(), |(unit, factor)| {
         format!("{}{unit}", ms / factor)
     })
 }

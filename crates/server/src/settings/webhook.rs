@@ -1,4 +1,4 @@
-//! `[[webhook]]`: endpoints of the operator that are told of events.
+//! `[[webhook]]`: endpoints of the operator to which the server sends events.
 
 use std::path::PathBuf;
 
@@ -12,15 +12,15 @@ use super::problems::Problems;
 
 /// More endpoints would need too many threads.
 const MAX_WEBHOOKS: usize = 16;
-/// A minute. Slower events are of no use.
+/// A minute. Events that come later are of no use.
 const MAX_BATCH_MS: u32 = 60_000;
-/// A minute. A slower endpoint should queue the events itself.
+/// A minute. An endpoint that needs longer should queue the events itself.
 const MAX_TIMEOUT_S: u32 = 60;
-/// A day. After a longer failure, the state as a whole says more.
+/// A day. After a longer failure, the endpoint should read the whole state instead.
 const MAX_RETRY_S: u32 = 86_400;
 const MAX_CONCURRENCY: usize = 16;
 
-/// An event of which a webhook is told.
+/// An event that a webhook can receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WebhookEvent {
@@ -38,7 +38,7 @@ pub enum WebhookEvent {
     ClientDisconnected,
 }
 
-/// The form of the requests of a webhook.
+/// The format of the requests to a webhook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WebhookFormat {
@@ -53,8 +53,7 @@ pub enum WebhookFormat {
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Webhook {
-    /// The URL of the endpoint, without user, query and characters that a URL cannot have. The default port is 443, or 80 for `http`. Redirects are not
-    /// followed.
+    /// The URL of the endpoint. It must contain neither a user nor a query. The default port is 443, or 80 for `http`. The server follows no redirects.
     #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
     /// Events of topics that match one of these filters. Events of clients have no topic.
@@ -74,7 +73,7 @@ pub struct Webhook {
     /// With `format = "pusher"`: the value of `X-Pusher-Key`.
     #[schemars(extend("format" = "a name"))]
     pub key: String,
-    /// PEM: the roots to trust by TLS; `""`: those of the host.
+    /// The root certificates to trust at the URL, in PEM. `""`: those of the host.
     #[schemars(extend("format" = "a file"))]
     pub ca: PathBuf,
     /// Whether the endpoint may be on this machine or in a private network.
@@ -87,11 +86,11 @@ pub struct Webhook {
     #[default(10)]
     #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,
-    /// How long a request without a good answer is repeated. Then its events are given up, and a `resync` follows.
+    /// How long a request is repeated that gets no good answer. After that its events are dropped, and a `resync` event follows.
     #[default(3_600)]
     #[schemars(range(min = 1, max = MAX_RETRY_S))]
     pub retry_s: u32,
-    /// Requests at once, each for the topics of other shards.
+    /// The maximum number of requests at the same time. Each shard's events are sent one request after the other, so that they keep their order.
     #[default(1)]
     #[schemars(range(min = 1, max = MAX_CONCURRENCY))]
     #[schemars(extend("x-share" = "none: a shard's events wait for each other only"))]

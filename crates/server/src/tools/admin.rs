@@ -1,6 +1,7 @@
 //! `crore admin`: the admin API on the command line.
 //!
-//! The command prints tables for people, or with `--json` the JSON of the API. The exit code is 0 if the server carried out the request.
+//! The command prints tables for people, or with `--json` the JSON of the API (for `limits` and `memory`, a part of it). The exit code is 0 if the server
+//! carried out the request.
 
 mod list;
 mod overview;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 use super::flags::{TlsFlags, server_of};
 use super::profile::ProfileFlag;
 use super::publish::{message_of, read_stdin};
-use super::tables::{sheet, table};
+use super::tables::{key_value_text, table};
 use super::values;
 use crate::http_client::server::{Server, escape};
 use crate::settings::units::parse_seconds;
@@ -86,7 +87,7 @@ Examples:
   crore admin config                                the settings in use";
 
 /// The heading of the flags for the connection.
-const CONNECTION: &str = "Connection";
+const CONNECTION_HEADING: &str = "Connection";
 
 /// Flags for the connection to an admin port, and for the output.
 #[derive(Debug, Args)]
@@ -96,11 +97,11 @@ pub struct AdminFlags {
     pub json: bool,
 
     /// URL of the admin port [default: $CRORE_ADMIN_URL, or http://127.0.0.1:8801]
-    #[arg(short, long, alias = "server", short_alias = 's', value_name = "URL", value_parser = admin_port, global = true, help_heading = CONNECTION)]
+    #[arg(short, long, alias = "server", short_alias = 's', value_name = "URL", value_parser = parse_admin_url, global = true, help_heading = CONNECTION_HEADING)]
     url: Option<Server>,
 
     /// The token that admin.token sets [default: $CRORE_ADMIN_TOKEN]
-    #[arg(long, value_name = "TOKEN", global = true, help_heading = CONNECTION)]
+    #[arg(long, value_name = "TOKEN", global = true, help_heading = CONNECTION_HEADING)]
     token: Option<String>,
 
     #[command(flatten)]
@@ -111,7 +112,7 @@ pub struct AdminFlags {
 }
 
 /// Parses the URL of an admin port.
-fn admin_port(url: &str) -> Result<Server, String> {
+fn parse_admin_url(url: &str) -> Result<Server, String> {
     Server::parse(url, |_secure| DEFAULT_PORT)
 }
 
@@ -125,8 +126,8 @@ impl AdminFlags {
             URL_VARIABLE,
             self.url.is_some(),
         )?;
-        let server = server_of(self.url.as_ref(), &profile, URL_VARIABLE, admin_port)?;
-        let server = server.unwrap_or_else(|| admin_port(DEFAULT_URL).expect("a literal URL"));
+        let server = server_of(self.url.as_ref(), &profile, URL_VARIABLE, parse_admin_url)?;
+        let server = server.unwrap_or_else(|| parse_admin_url(DEFAULT_URL).expect("a literal URL"));
         let server = self.tls.apply(server.with_token(token), &profile);
         server.map_err(anyhow::Error::msg)
     }
@@ -236,9 +237,9 @@ enum Command {
     /// Revoke a token or a user; without flags, list what is revoked
     Revoke {
         #[command(flatten)]
-        what: Revoked,
+        what: RevocationTarget,
         /// Revoke only tokens of the user that were issued before this time: a Unix second, or `now` [default: all credentials of the user]
-        #[arg(long, value_name = "SECOND", requires = "user", value_parser = moment)]
+        #[arg(long, value_name = "SECOND", requires = "user", value_parser = parse_time)]
         issued_before: Option<u32>,
         /// How long the revocation lasts, such as 8h [default: a token until it expires, a user until --undo]
         #[arg(long = "for", value_name = "TIME", conflicts_with = "undo", value_parser = parse_seconds::<u32>)]
@@ -257,7 +258,7 @@ enum Command {
         /// Event name of the message, for Server-Sent Events
         #[arg(long, value_name = "NAME", value_parser = values::header_value)]
         event: Option<String>,
-        /// Key of the message: with `keep = "latest"` it replaces the message before with this key
+        /// Key of the message. In a topic with `keep = "latest"`, the message replaces the earlier message with the same key
         #[arg(long, value_parser = values::header_value)]
         key: Option<String>,
         /// How long the message is kept and sent, such as 90s or 8h
@@ -277,7 +278,7 @@ enum Command {
     Limits,
     /// List webhooks, with their queues and last answers
     Webhooks,
-    /// Show what uses the server's memory, with the parts of limits.memory_bytes
+    /// Show what uses the server's memory, and how limits.memory_bytes is divided
     Memory,
     /// Show the rules in use, with the built-in rule for topics that match no other
     Rules,
@@ -291,8 +292,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Revoked {
-    /// Revoke this user: the claim `sub` of its tokens, or the name of its password
+struct RevocationTarget {
+    /// Revoke this user: the claim `sub` of the tokens, or the user name that belongs to the password
     #[arg(long, value_name = "NAME", value_parser = values::text)]
     user: Option<String>,
     /// Revoke the token with this claim `jti`
@@ -306,15 +307,15 @@ struct Revoked {
     undo: Option<String>,
 }
 
-impl Revoked {
-    /// Whether no flag is given. Then the command shows the list of revocations.
-    fn is_none(&self) -> bool {
+impl RevocationTarget {
+    /// Whether there is nothing to revoke. Then (without `--undo`, which the caller checks first) the command shows the list of revocations.
+    fn lists_only(&self) -> bool {
         self.user.is_none() && self.jti.is_none() && !self.token_stdin
     }
 }
 
 /// Parses a Unix second, or `now`.
-fn moment(text: &str) -> Result<u32, String> {
+fn parse_time(text: &str) -> Result<u32, String> {
     match text {
         "now" => Ok(u32::try_from(clock::unix_s()).unwrap_or(u32::MAX)),
         text => values::number(text),
@@ -349,7 +350,7 @@ struct ConnectionFilter {
     #[arg(short, long, aliases = ["topic", "subscribed"], short_alias = 't', value_name = "TOPIC", value_parser = values::filter)]
     filter: Option<String>,
     /// Only connections of this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo, http2 or closing
-    #[arg(long, alias = "protocol", value_parser = transport)]
+    #[arg(long, alias = "protocol", value_parser = parse_transport)]
     transport: Option<String>,
     /// Only connections whose client has not read all that was sent
     #[arg(long)]
@@ -357,7 +358,7 @@ struct ConnectionFilter {
 }
 
 /// Parses the name of a transport, as the API or the tools write it.
-fn transport(text: &str) -> Result<String, String> {
+fn parse_transport(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase().replace('-', "_");
     let name = match &*name {
         "ws" | "websockets" => "websocket",
@@ -401,7 +402,7 @@ impl ConnectionFilter {
 pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
     let server = args.flags.server()?;
     let port = AdminPort { server: &server };
-    let (answer, columns) = ask(&port, &args.command)?;
+    let (answer, columns) = send_command(&port, &args.command)?;
     let text = match (&args.command, columns) {
         _ if args.flags.json => serde_json::to_string_pretty(&answer)? + "\n",
         (Command::Stats { all: false }, _) => overview::text(&answer),
@@ -412,8 +413,8 @@ pub fn admin(args: &AdminArgs) -> anyhow::Result<()> {
         (Command::Reload, _) => overview::reload(&answer),
         (Command::Drain, _) => overview::drain(&answer),
         (Command::Publish { .. }, _) => overview::published(&answer),
-        (Command::Rules, _) => table(&with_default(&answer), columns),
-        (_, []) => sheet(&answer),
+        (Command::Rules, _) => table(&with_default_rule(&answer), columns),
+        (_, []) => key_value_text(&answer),
         (_, columns) => table(&answer, columns),
     };
     if let (Command::Topics { filter, .. }, Some([])) = (&args.command, rows(&answer, "topics")) {
@@ -431,16 +432,16 @@ fn rows<'a>(answer: &'a Value, name: &str) -> Option<&'a [Value]> {
 }
 
 /// The rules, followed by the built-in rule for topics that no other rule matches.
-fn with_default(answer: &Value) -> Value {
+fn with_default_rule(answer: &Value) -> Value {
     let mut rules = answer["rules"].as_array().cloned().unwrap_or_default();
-    let mut others = answer["default"].clone();
-    others["match"] = json!("(all others)");
-    rules.push(others);
+    let mut default_rule = answer["default"].clone();
+    default_rule["match"] = json!("(all others)");
+    rules.push(default_rule);
     json!({ "rules": rules })
 }
 
 /// Sends the requests of a command. Returns the answer, and the columns to show if the answer is a list.
-fn ask(
+fn send_command(
     port: &AdminPort<'_>,
     command: &Command,
 ) -> anyhow::Result<(Value, &'static [&'static str])> {
@@ -448,16 +449,16 @@ fn ask(
         return Ok((port.list(&list)?, list.columns));
     }
     let stats = || port.ask("GET", "stats", None);
-    let named = |path: &str, name: &str| format!("{path}?name={}", escape(name));
+    let with_name = |path: &str, name: &str| format!("{path}?name={}", escape(name));
     let answer = match command {
-        Command::Topic { name } => port.ask("GET", &named("topic", name), None)?,
+        Command::Topic { name } => port.ask("GET", &with_name("topic", name), None)?,
         Command::Presence { name, after } => {
             let after = after.map_or_else(String::new, |after| format!("&after={after}"));
-            let target = format!("{}{after}&limit=1000", named("topic/presence", name));
+            let target = format!("{}{after}&limit=1000", with_name("topic/presence", name));
             port.ask("GET", &target, None)?
         }
-        Command::Purge { name } => port.ask("DELETE", &named("topic/messages", name), None)?,
-        Command::Delete { name } => port.ask("DELETE", &named("topic", name), None)?,
+        Command::Purge { name } => port.ask("DELETE", &with_name("topic/messages", name), None)?,
+        Command::Delete { name } => port.ask("DELETE", &with_name("topic", name), None)?,
         Command::Connection { id } => {
             port.ask("GET", &format!("connections/{}", escape(id)), None)?
         }
@@ -490,7 +491,7 @@ fn ask(
             let entry = escape(what.undo.as_deref().unwrap_or_default());
             port.ask("DELETE", &format!("revocations/{entry}"), None)?
         }
-        Command::Revoke { what, .. } if what.is_none() => {
+        Command::Revoke { what, .. } if what.lists_only() => {
             let list = port.ask("GET", "revocations", None)?;
             return Ok((list, REVOCATION_COLUMNS));
         }
@@ -503,13 +504,13 @@ fn ask(
                 true => Some(String::from_utf8(read_stdin()?)?.trim().to_string()),
                 false => None,
             };
-            let end = |time_s: u32| clock::unix_s().saturating_add(time_s.into());
+            let expires_at = |time_s: u32| clock::unix_s().saturating_add(time_s.into());
             let body = json!({
                 "user": what.user,
                 "jti": what.jti,
                 "token": token,
                 "issued_before": issued_before,
-                "expires": time_s.map(end),
+                "expires": time_s.map(expires_at),
             });
             port.ask("POST", "revocations", Some(&body))?
         }

@@ -20,7 +20,7 @@ use super::values;
 use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
 use crate::http_client::servers::Servers;
-use crate::settings::problems::size;
+use crate::settings::problems::size_text;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
@@ -159,7 +159,7 @@ fn read_whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     if data.len() > MAX_MESSAGE_BYTES {
         bail!(
             "{name} has more than {}, which no server takes as one message, so nothing is published; --lines makes a message of each line",
-            size(MAX_MESSAGE_BYTES)
+            size_text(MAX_MESSAGE_BYTES)
         );
     }
     Ok(data)
@@ -225,7 +225,7 @@ impl Publisher<'_> {
             let data = line.strip_suffix(b"\n").unwrap_or(&line);
             let data = data.strip_suffix(b"\r").unwrap_or(data);
             if data.len() > MAX_MESSAGE_BYTES {
-                let most = size(MAX_MESSAGE_BYTES);
+                let most = size_text(MAX_MESSAGE_BYTES);
                 bail!(
                     "{}: it has more than {most}, which no server takes",
                     place()

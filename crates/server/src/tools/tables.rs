@@ -98,7 +98,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
 }
 
 /// The values of an answer, each on a line with its name. Then the lists of the answer follow as tables.
-pub fn sheet(answer: &Value) -> String {
+pub fn key_value_text(answer: &Value) -> String {
     let (mut values, mut lists) = (Vec::new(), Vec::new());
     flatten(String::new(), answer, &mut values, &mut lists);
     let mut out = align(&values);
@@ -124,7 +124,7 @@ fn list(rows: &[Value]) -> String {
             .is_some_and(|row| row.values().any(Value::is_object))
     };
     if columns.len() > COLUMNS_MAX || rows.iter().any(nested) {
-        let each = rows.iter().map(sheet);
+        let each = rows.iter().map(key_value_text);
         return each.collect::<Vec<_>>().join("\n");
     }
     let mut lines = vec![columns.iter().map(ToString::to_string).collect()];
@@ -220,11 +220,11 @@ mod tests {
                 "made_unix_s": 1_795_673_443, "took_s": 0.25, "ahead_s": -3},
             "shards": [{"shard": 0, "turns": 17}, {"shard": 1, "turns": 4}],
         });
-        let text = sheet(&answer);
+        let text = key_value_text(&answer);
         let wanted = "name            a b\nof.one          1\nof.none         -\nof.in_bytes     2.0 KiB\n\
             of.age_s        90m\nof.sent_per_s   7\nof.made_unix_s  2026-11-26 06:10:43\nof.took_s       0.25s\nof.ahead_s      -3s\n\n\
             shards:\nshard  turns\n0      17\n1      4\n";
         assert_eq!(text, wanted);
-        assert_eq!(sheet(&json!({"changed": []})), "changed  -\n");
+        assert_eq!(key_value_text(&json!({"changed": []})), "changed  -\n");
     }
 }

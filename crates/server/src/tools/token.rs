@@ -278,7 +278,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
             "the signature was not verified; --config names the settings to do that with",
         );
     };
-    let access = config::access_of(path)?;
+    let access = config::read_access(path)?;
     let keys = &credential_verifiers(access.as_ref())?.keys;
     keys.fetch();
     let known = keys.verify(token, now_unix_s);

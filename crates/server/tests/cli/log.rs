@@ -94,7 +94,7 @@ fn the_first_lines_say_where_the_server_is_and_what_it_keeps() {
     let state = State::new();
     let in_memory = ["in memory, until a restart (state.directory keeps them on disk)"];
     let place = format!("on disk in {}", state.0.display());
-    let on_disk = [&place[..], "; 2 of [[rule]]"];
+    let on_disk = [&place[..], "; 2 [[rule]] tables"];
     let rules = "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\n";
     for (settings, kept) in [
         (String::new(), &in_memory[..]),

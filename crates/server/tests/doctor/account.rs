@@ -36,7 +36,7 @@ fn limited_memory_is_added_up_and_must_fit() {
     let text = Tree::large().doctor(&[TEN, &["--all"]].concat()).stdout;
     let text = String::from_utf8(text).unwrap();
     assert!(
-        text.contains("  limits.memory_bytes    16.0 GiB  what"),
+        text.contains("  limits.memory_bytes    16.0 GiB  all other data"),
         "{text}"
     );
     assert!(text.contains("  all together "), "{text}");

@@ -63,16 +63,16 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
         question: question(b"a.b.c", 7),
     };
     let queues = [(); 2].map(|()| Arc::<JobQueue<Job>>::default());
-    state.senders[Queue::Tokens as usize] = Some(JobSender(Arc::clone(&queues[0])));
-    state.senders[Queue::Callback as usize] = Some(JobSender(Arc::clone(&queues[1])));
+    state.job_senders[Queue::Tokens as usize] = Some(JobSender(Arc::clone(&queues[0])));
+    state.job_senders[Queue::Callback as usize] = Some(JobSender(Arc::clone(&queues[1])));
     state.enqueue(Queue::Tokens, job);
     // Closes the queue, so that `run_worker` ends after this job.
-    drop(state.senders[Queue::Tokens as usize].take());
+    drop(state.job_senders[Queue::Tokens as usize].take());
     run_worker(Queue::Tokens, &queues[0], &state.events);
     let event = inbox.try_recv().expect("an event");
-    state.handle(event);
+    state.handle_event(event);
     assert!(queues[1].next().is_some(), "the callback is asked");
-    let has_room = |queue| state.load[queue as usize].may_add(7, 1);
+    let has_room = |queue| state.loads[queue as usize].may_add(7, 1);
     assert!(has_room(Queue::Tokens) && !has_room(Queue::Callback));
 }
 
@@ -125,7 +125,7 @@ fn only_a_question_that_was_sent_counts_as_open() {
     let sender = QuestionSender {
         shard: 0,
         events,
-        open: Arc::new(AtomicUsize::new(OPEN_QUESTIONS_MAX - 1)),
+        open_questions: Arc::new(AtomicUsize::new(OPEN_QUESTIONS_MAX - 1)),
     };
     let ask = || {
         sender.ask(
@@ -136,10 +136,10 @@ fn only_a_question_that_was_sent_counts_as_open() {
             question(b"token", 1),
         )
     };
-    let open = || sender.open.load(Relaxed);
+    let open = || sender.open_questions.load(Relaxed);
     assert!(ask() && open() == OPEN_QUESTIONS_MAX);
     assert!(!ask() && open() == OPEN_QUESTIONS_MAX, "too many are open");
-    sender.open.store(0, Relaxed);
+    sender.open_questions.store(0, Relaxed);
     drop(inbox);
     assert!(!ask() && open() == 0, "the thread has ended");
 }

@@ -230,10 +230,15 @@ pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
         error: sync.is_always.as_ref().err().cloned(),
     });
     Ok(Json(ClusterStatus {
-        name: lifecycle.effective().file.cluster.name,
+        name: lifecycle.effective_settings().file.cluster.name,
         ready: !lifecycle.is_cut_off() && !lifecycle.is_stopping(),
         epoch: world.epoch,
-        problems: problems(&status, &homes, &nodes, &lifecycle.effective().file.cluster),
+        problems: problems(
+            &status,
+            &homes,
+            &nodes,
+            &lifecycle.effective_settings().file.cluster,
+        ),
         sum,
         partitions: status
             .partitions

@@ -31,7 +31,7 @@ pub struct Connection {
     http2: Option<String>,
     /// request (between or within requests), waiting (for an answer), open (it subscribes) or closing.
     state: &'static str,
-    /// The client's address: as a proxy of http.trusted_proxies has named it for the last request or for the connection, otherwise that of the peer.
+    /// The client's address: the one that a proxy of http.trusted_proxies named for the last request or for the connection, otherwise that of the peer.
     address: Option<String>,
     /// The user, if it is known.
     user: Option<String>,
@@ -53,22 +53,22 @@ pub struct Connection {
     connected_unix_s: u32,
     /// Whether this server encrypts it with TLS. Behind a proxy that ends TLS, it does not.
     tls: bool,
-    /// Only for MQTT.
+    /// The state of an MQTT connection; null for other protocols.
     mqtt: Option<Mqtt>,
 }
 
 /// The state of an MQTT connection.
 #[derive(Serialize, ToSchema)]
 pub struct Mqtt {
-    /// 5.0 or 3.1.1.
+    /// The version of the protocol: 5.0 or 3.1.1.
     version: &'static str,
-    /// The keep alive in seconds; 0: none.
+    /// The keep alive in seconds; 0 if the client has set none.
     keep_alive_s: u16,
     /// The number of QoS 1 and 2 messages that the client has not acknowledged.
     in_flight: u64,
-    /// The most of them that the client allows, its Receive Maximum.
+    /// The maximum of `in_flight` that the client allows (its Receive Maximum).
     in_flight_max: u16,
-    /// Messages that wait for acknowledgements before they are sent.
+    /// The number of messages that wait to be sent until earlier ones are acknowledged.
     waiting: u64,
     /// Seconds that the session outlives the connection; 4294967295: for ever.
     session_expiry_s: u32,
@@ -353,7 +353,7 @@ pub async fn end_all(
     }))
 }
 
-/// Carries out an order for the connections that `which` selects at each shard; none where it selects nothing. Returns how many they were.
+/// Carries out an order for the connections that `which` selects at each shard (`None`: none at that shard). Returns the number of these connections.
 pub async fn order_each(
     shards: &Shards,
     order: &ConnectionOrder,

@@ -12,7 +12,7 @@ use crate::access::revocations::Revocation;
 use crate::control::state::AdminState;
 use crate::lifecycle::revoke::RevokeError;
 
-/// All that is revoked.
+/// The list of revoked tokens and users.
 #[derive(Serialize, ToSchema)]
 pub struct Revocations {
     revocations: Vec<Revocation>,
@@ -22,15 +22,16 @@ pub struct Revocations {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToRevoke {
-    /// A user, as `sub` of a token, the name of a password or the answer of the callback has it.
+    /// The name of a user: the claim `sub` of a token, the name that belongs to a password, or the user in an answer of the callback.
     user: Option<String>,
-    /// A token by its claim `jti`.
+    /// The claim `jti` of a token.
     jti: Option<String>,
-    /// A token itself; without `expires` the entry ends when the token expires. The token is not kept.
+    /// A token itself. Without `expires`, the entry ends when the token expires. The token is not stored.
     token: Option<String>,
-    /// For a user: only tokens that were issued (`iat`) before this Unix second, and those without `iat`. Without it all credentials of the user.
+    /// For a user: revoke only tokens that were issued (`iat`) before this Unix second, and tokens without `iat`. Without this value all credentials of the
+    /// user are revoked.
     issued_before: Option<u32>,
-    /// The Unix second at which the entry ends; without it the entry stays until it is removed.
+    /// The Unix second at which the entry ends. Without it, the entry stays until it is removed (except the entry of a `token`).
     expires: Option<u32>,
 }
 
@@ -52,7 +53,7 @@ impl ToRevoke {
     }
 }
 
-/// What was taken off the list.
+/// The id of the entry that was removed from the list.
 #[derive(Serialize, ToSchema)]
 pub struct Reinstated {
     reinstated: String,
@@ -65,7 +66,7 @@ impl From<RevokeError> for ApiError {
                 StatusCode::CONFLICT,
                 "there is no list of what is revoked; name a file in access.revoked, and reload",
             ),
-            RevokeError::Entry(why) => ApiError::bad(why),
+            RevokeError::InvalidEntry(why) => ApiError::bad(why),
             RevokeError::Cluster(why) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why),
             RevokeError::File(why) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why),
         }
@@ -129,7 +130,7 @@ pub async fn reinstate(
     State(state): State<AdminState>,
     Path(id): Path<String>,
 ) -> Answer<Reinstated> {
-    match state.lifecycle.reinstate(&id).await? {
+    match state.lifecycle.remove_revocation(&id).await? {
         true => Ok(Json(Reinstated { reinstated: id })),
         false => Err(ApiError::missing("entry")),
     }

@@ -1,4 +1,4 @@
-//! `GET` of the current rules and settings, without the secrets.
+//! Handlers that show the current rules and settings, without secrets.
 
 use axum::Json;
 use axum::extract::State;
@@ -21,55 +21,55 @@ const SECRET_KEYS: &[&str] = &["token", "secret", "password"];
 /// The rules of the settings, in their order, and the built-in one.
 #[derive(Serialize, ToSchema)]
 pub struct Rules {
-    /// As `[[rule]]` in the file.
+    /// The rules, each in the form of a table `[[rule]]` of the settings file.
     #[schema(value_type = Vec<Object>)]
     rules: Value,
-    /// The built-in rule, for the topics that none of them matches.
+    /// The built-in rule, for topics that match no other rule.
     #[schema(value_type = Object)]
     default: Value,
 }
 
-/// The settings that hold.
+/// The settings that the server uses.
 #[derive(Serialize, ToSchema)]
 pub struct Config {
-    /// The file that was read.
+    /// The path of the settings file; null if there is none.
     source: Option<String>,
-    /// As the file would have to be; secrets are hidden.
+    /// All settings in the form of a settings file; secrets are hidden.
     #[schema(value_type = Object)]
     config: Value,
-    /// Each of them that has one value: those of lists of tables (`[[rule]]`) are in `config` only.
+    /// All settings that have one value each. Settings in lists of tables (`[[rule]]`) are in `config` only.
     settings: Vec<Setting>,
 }
 
-/// A setting that holds.
+/// A setting and its value.
 #[derive(Serialize, ToSchema)]
 pub struct Setting {
-    /// Its key, as `limits.topic_bytes`.
+    /// The key, such as `limits.topic_bytes`.
     name: String,
-    /// As a file has it; a secret is hidden.
+    /// The value in the form of a settings file; a secret is hidden.
     value: String,
-    /// Where it was given: `default`, `file`, a variable or flag by its name, or `host` (left to the server, which computes it from memory and cores).
+    /// The origin of the value: `default`, `file`, the name of a variable or flag, or `host` (the server computes the value from memory and cores).
     source: &'static str,
     /// Whether a change needs a restart.
     restart: bool,
-    /// Its effect, in a sentence.
+    /// The effect of the setting, in a sentence.
     help: String,
 }
 
-/// Each setting with its value and the place where it was given.
+/// Each setting with its value and the origin of the value.
 fn setting_rows(effective: &EffectiveSettings, values: &Value) -> Result<Vec<Setting>, ApiError> {
     let defaults = settings_json(&File::default())?;
     let found = SCHEMA.settings.iter().filter_map(|row| {
         let place = format!("/{}", row.path.replace('.', "/"));
         let value = values.pointer(&place)?;
-        let given = effective.given.get(&row.path).copied();
+        let given = effective.origins.get(&row.path).copied();
         let is_default = defaults.pointer(&place) == Some(value);
         Some(Setting {
             name: row.path.clone(),
             value: value.to_string(),
             source: given.unwrap_or(if is_default { "default" } else { "host" }),
-            restart: row.restart,
-            help: row.brief(),
+            restart: row.needs_restart,
+            help: row.short_help(),
         })
     });
     Ok(found.collect())
@@ -116,7 +116,7 @@ fn is_secret(key: &str, text: &str) -> bool {
     responses((status = 200, body = Rules))
 )]
 pub async fn rules(State(state): State<AdminState>) -> Answer<Rules> {
-    let mut settings = settings_json(&state.effective().file)?;
+    let mut settings = settings_json(&state.effective_settings().file)?;
     let rules = settings.get_mut("rule").map(Value::take);
     let built_in = File {
         rules: vec![Rule::default()],
@@ -136,8 +136,8 @@ pub async fn rules(State(state): State<AdminState>) -> Answer<Rules> {
     responses((status = 200, body = Config))
 )]
 pub async fn config(State(state): State<AdminState>) -> Answer<Config> {
-    let effective = state.effective();
-    let source = effective.source.as_ref();
+    let effective = state.effective_settings();
+    let source = effective.file_path.as_ref();
     let config = settings_json(&effective.file)?;
     Ok(Json(Config {
         source: source.map(|path| path.display().to_string()),

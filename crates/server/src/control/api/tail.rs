@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::ApiError;
-use crate::control::data_port::{DataPort, OpenTail, Stream, TAILS_MAX};
+use crate::control::data_port::{DataPortClient, OpenTail, Stream, TAILS_MAX};
 use crate::control::state::AdminState;
 use crate::http_client::server::escape;
 use crate::settings::access::operator_token;
@@ -69,7 +69,7 @@ pub async fn tail(
     let (data_port, world) = (&state.data_port, state.lifecycle.world());
     let http = &world.settings.http;
     let request = request(data_port, http, &asked, &headers)?;
-    let tls = state.effective().file.tls;
+    let tls = state.effective_settings().file.tls;
     if data_port.requires_tls() && tls.requires_client_certificates() {
         let why = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
@@ -105,7 +105,7 @@ pub async fn tail(
 
 /// Writes the request to the data port. It is HTTP/1.0, so that the answer is not chunked and ends with the connection.
 fn request(
-    data_port: &DataPort,
+    data_port: &DataPortClient,
     http: &Http,
     asked: &TailQuery,
     headers: &HeaderMap,
@@ -142,7 +142,7 @@ fn request(
 
 /// Connects and sends the request. Returns the head of the answer and the bytes received after it.
 async fn begin(
-    data_port: &DataPort,
+    data_port: &DataPortClient,
     http: &Http,
     request: &[u8],
 ) -> std::io::Result<(Vec<u8>, Vec<u8>, Stream)> {
@@ -165,7 +165,7 @@ fn status(head: &[u8]) -> Option<StatusCode> {
     StatusCode::from_bytes(head.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()
 }
 
-fn unreachable_port(data_port: &DataPort, http: &Http, why: &str) -> ApiError {
+fn unreachable_port(data_port: &DataPortClient, http: &Http, why: &str) -> ApiError {
     let remedy = if http.proxy_protocol {
         "; with http.proxy_protocol the loopback must be in http.trusted_proxies"
     } else {
@@ -225,7 +225,7 @@ mod tests {
     use crore_broker::settings::Settings;
 
     fn request_to(
-        data_port: &DataPort,
+        data_port: &DataPortClient,
         topic: Option<&str>,
         filter: Option<&str>,
     ) -> Result<String, ApiError> {
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn whatever_the_topic_is_called_the_request_stays_one_line() {
-        let data_port = DataPort::new(&["0.0.0.0:8800".parse().unwrap()], None);
+        let data_port = DataPortClient::new(&["0.0.0.0:8800".parse().unwrap()], None);
         let name = "a b\r\nX-Evil: 1/\u{2713}&since=live#";
         let Ok(text) = request_to(&data_port, Some(name), None) else {
             panic!("it is refused");
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_topic_or_a_filter_and_not_both() {
-        let data_port = DataPort::new(&["[::]:8800".parse().unwrap()], None);
+        let data_port = DataPortClient::new(&["[::]:8800".parse().unwrap()], None);
         for (one, other) in [(None, None), (Some("a"), Some("#"))] {
             assert!(request_to(&data_port, one, other).is_err());
         }

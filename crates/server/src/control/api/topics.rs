@@ -135,13 +135,13 @@ pub struct PresenceQuery {
 /// Who is present in a topic at this node, if the topic's rule has `presence`.
 #[derive(Serialize, ToSchema)]
 pub struct Presence {
-    /// The connections that are present.
+    /// Number of connections that are present.
     clients: u32,
-    /// Their different users, as far as they are listed. Anonymous clients are one user together.
+    /// Number of different users of the listed connections. All anonymous clients count as one user.
     users: u32,
-    /// The connections that are listed: the rule limits them.
+    /// Number of connections in the list of members, which the rule limits.
     listed: u32,
-    /// Listed members, in the order in which they came.
+    /// A page of the members, in the order in which they joined.
     members: Vec<PresentMember>,
     /// The `after` of the next page.
     next: Option<u64>,
@@ -150,15 +150,15 @@ pub struct Presence {
 /// A connection that is present in a topic.
 #[derive(Serialize, ToSchema)]
 pub struct PresentMember {
-    /// Identifies the member in its topic.
+    /// The id of the member, which is unique in its topic.
     id: u64,
     /// The user's name; empty for an anonymous client.
     user: String,
     /// The id of the connection.
     connection: String,
-    /// When the member came, in Unix seconds.
+    /// The Unix second in which the member joined.
     since_s: u32,
-    /// What its token tells others of it, as JSON.
+    /// The info about the member from its token (`presence_info`), as JSON.
     #[schema(value_type = Object)]
     info: serde_json::Value,
 }
@@ -562,7 +562,7 @@ pub struct NewMessage {
     pub idempotency_key: Option<Box<[u8]>>,
 }
 
-/// Checks a message and publishes it. Returns the state of the topic after it.
+/// Checks a message and publishes it. Returns the state of the topic after the publish.
 pub async fn publish_message(
     state: &AdminState,
     topic: &str,

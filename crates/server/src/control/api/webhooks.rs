@@ -12,22 +12,22 @@ use crate::control::webhooks::RunningWebhook;
 #[derive(Serialize, ToSchema)]
 pub struct Webhook {
     url: String,
-    /// The names of its events.
+    /// The names of the webhook's events.
     #[schema(value_type = Vec<String>)]
     events: serde_json::Value,
-    /// Events that were sent and wait for an answer. Later ones wait at the shards.
+    /// Number of events that were sent and wait for an answer. Later events wait at the shards.
     waiting: u64,
-    /// Seconds for which the oldest of them has waited. Null if none waits.
+    /// Seconds for which the oldest of these events has waited. Null if none waits.
     waiting_s: Option<u64>,
-    /// The last answer: a status, or why there was none. Null before the first.
+    /// The last answer: its status, or why there was none. Null before the first request.
     last_answer: Option<String>,
-    /// Seconds since then.
+    /// Seconds since the last answer.
     last_answer_s: Option<u64>,
-    /// Events that the endpoint has taken.
+    /// Number of events that the endpoint has accepted.
     delivered: u64,
-    /// Requests without a good answer.
+    /// Number of requests without a good answer.
     failed: u64,
-    /// How often the state as a whole was sent, at the start too.
+    /// How often the whole state was sent (`resync`); the start of the server counts too.
     resyncs: u64,
 }
 

@@ -94,7 +94,7 @@ const METRICS: &[Metric] = &[
         "Live nodes of the cluster, by the last signs of life in its log"),
     row(Gauge, "crore_cluster_checkpoints_bytes", "", One(|s| s.cluster.checkpoint_bytes as f64),
         "Bytes of the newest [checkpoints](CLUSTER.md#checkpoints) of all partitions"),
-    row(Gauge, "crore_cluster_late_checkpoints", "", One(|s| s.cluster.late_checkpoints as f64),
+    row(Gauge, "crore_cluster_late_checkpoints", "", One(|s| s.cluster.overdue_checkpoints as f64),
         "Partitions with a newest checkpoint that is too old; the log of the steward has the reason"),
     row(Gauge, "crore_cluster_full_partitions", "", One(|s| s.cluster.full_partitions as f64),
         "Partitions whose log is full: publishes wait, and are refused, until [a checkpoint](CLUSTER.md#checkpoints) makes room"),

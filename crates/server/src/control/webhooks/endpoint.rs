@@ -99,12 +99,12 @@ impl WebhookEndpoint {
             )),
             _ => Err(head.status_text()),
         });
-        answer.inspect_err(|why| self.endpoint.log(why))
+        answer.inspect_err(|why| self.endpoint.log_failure(why))
     }
 
     /// Logs that events are given up.
     pub fn log_given_up(&self, events: u64) {
-        self.endpoint.log(&format!(
+        self.endpoint.log_failure(&format!(
             "{events} events had no good answer within retry_s and are given up; a resync follows"
         ));
     }

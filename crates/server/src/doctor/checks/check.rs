@@ -11,7 +11,7 @@ use strum::IntoStaticStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub enum State {
+pub enum Verdict {
     /// The host cannot hold the connections without a change.
     Change,
     /// The host holds the connections, but serves them worse without a change.
@@ -26,7 +26,7 @@ pub enum State {
     Obsolete,
 }
 
-impl State {
+impl Verdict {
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -38,7 +38,8 @@ pub struct Check {
     /// The name of the setting.
     pub setting: String,
     /// The verdict.
-    pub state: State,
+    #[serde(rename = "state")]
+    pub verdict: Verdict,
     /// The value, if it can be read.
     #[serde(rename = "is")]
     pub value: Option<String>,
@@ -55,7 +56,7 @@ pub struct Check {
 impl Check {
     /// Whether the check demands or advises a change.
     pub fn has_change(&self) -> bool {
-        matches!(self.state, State::Change | State::Advice)
+        matches!(self.verdict, Verdict::Change | Verdict::Advice)
     }
 
     pub(super) fn new(
@@ -63,65 +64,70 @@ impl Check {
         value: Option<String>,
         recommended: impl Into<String>,
     ) -> Check {
-        let state = if value.is_some() {
-            State::Fits
+        let verdict = if value.is_some() {
+            Verdict::Fits
         } else {
-            State::Unknown
+            Verdict::Unknown
         };
         Check {
             setting: setting.into(),
             value,
             recommended: recommended.into(),
             why: String::new(),
-            state,
+            verdict,
             fixes: Vec::new(),
         }
     }
 
-    /// Checks that a kernel setting is at least `least`. A lower value has the verdict `state`, and the fix sets it to `least`.
-    pub(super) fn at_least(host: &Host, name: &'static str, least: u64, state: State) -> Check {
+    /// Checks that a kernel setting is at least `minimum`. A lower value has the verdict `verdict`, and the fix sets it to `minimum`.
+    pub(super) fn at_least_check(
+        host: &Host,
+        name: &'static str,
+        minimum: u64,
+        verdict: Verdict,
+    ) -> Check {
         let value = host.number(name);
-        let fix = sysctl(name, least);
+        let fix = sysctl_fix(name, minimum);
         Check::new(
             name,
             value.map(format_count),
-            format!("at least {}", format_count(least)),
+            format!("at least {}", format_count(minimum)),
         )
-        .unless(value.is_none_or(|value| value >= least), state, [fix])
+        .change_unless(value.is_none_or(|value| value >= minimum), verdict, [fix])
     }
 
-    pub(super) fn because(mut self, why: impl Into<String>) -> Check {
+    pub(super) fn with_reason(mut self, why: impl Into<String>) -> Check {
         self.why = why.into();
         self
     }
 
-    /// Sets `state` and the fixes, unless the value is good or unknown.
-    pub(super) fn unless(
+    /// Sets `verdict` and the fixes if the value is bad (`is_good` is false). A value that is unknown stays unknown.
+    pub(super) fn change_unless(
         mut self,
-        good: bool,
-        state: State,
+        is_good: bool,
+        verdict: Verdict,
         fixes: impl IntoIterator<Item = String>,
     ) -> Check {
-        if !good && self.state == State::Fits {
-            self.state = state;
+        if !is_good && self.verdict == Verdict::Fits {
+            self.verdict = verdict;
             self.fixes = fixes.into_iter().collect();
         }
         self
     }
 
     /// Sets a verdict that does not depend on the value.
-    pub(super) fn with_state(mut self, state: State) -> Check {
-        self.state = state;
+    pub(super) fn with_verdict(mut self, verdict: Verdict) -> Check {
+        self.verdict = verdict;
         self
     }
 }
 
 /// The command that changes a kernel setting.
-pub(super) fn sysctl(name: &str, value: impl Display) -> String {
+pub(super) fn sysctl_fix(name: &str, value: impl Display) -> String {
     format!("sysctl -w {name}='{value}'")
 }
 
 /// A fix that changes the server's settings file.
-pub(super) fn set_line(line: String) -> String {
+pub(super) fn settings_fix(line: String) -> String {
     line + " in the server's settings"
 }

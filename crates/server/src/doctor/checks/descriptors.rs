@@ -1,6 +1,6 @@
 //! Checks of the limits that connections can reach: descriptors, open files, epoll watches, and the server's own limits.
 
-use super::check::{Check, State, set_line};
+use super::check::{Check, Verdict, settings_fix};
 use crate::config::MAX_SHARDS;
 use crate::doctor::formula;
 use crate::doctor::host::Host;
@@ -9,34 +9,34 @@ use crate::settings::numbers::format_count;
 
 pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     vec![
-        limit(host, workload),
-        nr_open(host, workload),
-        file_max(host, workload),
-        watches(host, workload),
-        setting(
+        check_rlimit_nofile(host, workload),
+        check_nr_open(host, workload),
+        check_file_max(host, workload),
+        check_epoll_watches(host, workload),
+        check_server_setting(
             "limits.connections_max",
             workload.connections_max,
             workload.connections,
-            "connections of all shards together; 0 stands for what 8/10 of the memory has room for",
+            "the limit for all shards together; 0 means: as many as fit in 8/10 of the memory",
         ),
-        setting(
+        check_server_setting(
             "limits.connections_per_shard",
             workload.connections_per_shard,
             workload.connections.div_ceil(workload.shards),
             "connections / shards",
         ),
-        topics(workload),
+        check_topics(workload),
     ]
 }
 
-fn limit(host: &Host, workload: &Workload) -> Check {
-    let wanted = formula::descriptors_for(workload.connections, workload.shards);
-    let value = host.descriptors;
-    let shards = value.and_then(|value| {
-        formula::shards_for(workload.connections, value, MAX_SHARDS as u64)
+fn check_rlimit_nofile(host: &Host, workload: &Workload) -> Check {
+    let wanted = formula::descriptors_needed(workload.connections, workload.shards);
+    let value = host.descriptors_max;
+    let more_shards = value.and_then(|value| {
+        formula::shards_needed(workload.connections, value, MAX_SHARDS as u64)
             .filter(|shards| *shards > workload.shards)
     });
-    let or = shards.map_or(String::new(), |shards| {
+    let alternative = more_shards.map_or(String::new(), |shards| {
         format!(". With the limit as it is, {shards} shards hold them too (--shards {shards})")
     });
     Check::new(
@@ -44,67 +44,71 @@ fn limit(host: &Host, workload: &Workload) -> Check {
         value.map(|value| format!("{}, for each shard", format_count(value))),
         format!("at least {}", format_count(wanted)),
     )
-    .because(format!(
-        "each shard has a descriptor table of its own: connections / {} shards, and some for itself and for whom it turns away{or}. \
+    .with_reason(format!(
+        "each shard has its own descriptor table, with connections / {} shards, and some for the shard itself and for clients that it refuses{alternative}. \
          This is the limit of this shell; a service has that of its unit (LimitNOFILE=)",
         workload.shards,
     ))
-    .unless(
-        value.is_none_or(|value| formula::room_by_descriptors(value, workload.shards) >= workload.connections),
-        State::Change,
+    .change_unless(
+        value.is_none_or(|value| formula::connections_by_descriptors(value, workload.shards) >= workload.connections),
+        Verdict::Change,
         [format!("LimitNOFILE={wanted} in the unit, nofile {wanted} in limits.d")],
     )
 }
 
-fn nr_open(host: &Host, workload: &Workload) -> Check {
-    let wanted = formula::descriptors_for(workload.connections, workload.shards);
-    Check::at_least(host, "fs.nr_open", wanted, State::Change)
-        .because("no table grows, and no RLIMIT_NOFILE may be raised, past it")
-}
-
-fn file_max(host: &Host, workload: &Workload) -> Check {
-    let open = host.numbers::<3>("fs.file-nr").map_or(0, |[open, ..]| open);
-    Check::at_least(host, "fs.file-max", workload.connections + open, State::Change).because(format!(
-        "one open file for each connection, and the {} that are open now; past it nobody on the host opens one",
-        format_count(open)
-    ))
-}
-
-fn watches(host: &Host, workload: &Workload) -> Check {
-    let wanted = workload.connections + 3 * workload.shards;
-    Check::at_least(host, "fs.epoll.max_user_watches", wanted, State::Change).because(
-        "one for each connection and three for each shard; by default the kernel lets watches (184 B each) use 4 % of the memory, which a busy host reaches before its memory is full",
+fn check_nr_open(host: &Host, workload: &Workload) -> Check {
+    let wanted = formula::descriptors_needed(workload.connections, workload.shards);
+    Check::at_least_check(host, "fs.nr_open", wanted, Verdict::Change).with_reason(
+        "the kernel's upper bound for RLIMIT_NOFILE and for a process's descriptor table",
     )
 }
 
-fn setting(name: &str, value: u64, wanted: u64, why: &str) -> Check {
+fn check_file_max(host: &Host, workload: &Workload) -> Check {
+    let open_files = host.numbers::<3>("fs.file-nr").map(|[open, ..]| open);
+    let wanted = workload.connections + open_files.unwrap_or(0);
+    let others = open_files.map_or("those".to_string(), |open| {
+        format!("the {}", format_count(open))
+    });
+    Check::at_least_check(host, "fs.file-max", wanted, Verdict::Change).with_reason(format!(
+        "one open file for each connection, and {others} that are open now; at the limit no program on the host can open a file",
+    ))
+}
+
+fn check_epoll_watches(host: &Host, workload: &Workload) -> Check {
+    let wanted = workload.connections + 3 * workload.shards;
+    Check::at_least_check(host, "fs.epoll.max_user_watches", wanted, Verdict::Change).with_reason(
+        "one for each connection and three for each shard. By default watches (184 B each) may use 4 % of the memory, and a busy host reaches this limit before its memory is full",
+    )
+}
+
+fn check_server_setting(name: &str, value: u64, wanted: u64, why: &str) -> Check {
     Check::new(
         name,
         Some(format_count(value)),
         format!("at least {}", format_count(wanted)),
     )
-    .because(why)
-    .unless(
+    .with_reason(why)
+    .change_unless(
         value >= wanted,
-        State::Change,
-        [set_line(format!("{name} = {wanted}"))],
+        Verdict::Change,
+        [settings_fix(format!("{name} = {wanted}"))],
     )
 }
 
-fn topics(workload: &Workload) -> Check {
+fn check_topics(workload: &Workload) -> Check {
     const NAME: &str = "limits.topics_per_shard";
-    let each = workload.topics_max / workload.homes;
-    let wanted = workload.connections.div_ceil(workload.homes);
+    let topics_per_home = workload.topics_max / workload.homes;
+    let connections_per_home = workload.connections.div_ceil(workload.homes);
     // Topics are distributed by a hash of their names, so some homes (shards that keep topics) get more topics than others.
-    let wanted = wanted + wanted / 16;
-    Check::new(NAME, Some(format_count(each)), format!("at least {}", format_count(wanted)))
-        .because(format!(
-            "a topic for each connection, over {} shards, and a sixteenth more, since names are hashed. Where connections share topics, fewer do",
+    let wanted = connections_per_home + connections_per_home / 16;
+    Check::new(NAME, Some(format_count(topics_per_home)), format!("at least {}", format_count(wanted)))
+        .with_reason(format!(
+            "a topic for each connection, distributed over the {} shards that keep topics, and a sixteenth more, since names are hashed. If connections share topics, a lower limit is enough",
             workload.homes
         ))
-        .unless(
+        .change_unless(
             workload.topics_max >= workload.connections,
-            State::Change,
-            [set_line(format!("{NAME} = {wanted}"))],
+            Verdict::Change,
+            [settings_fix(format!("{NAME} = {wanted}"))],
         )
 }

@@ -1,7 +1,7 @@
 //! Checks of the kernel's connection tracker (`nf_conntrack`). It has an entry for each connection if a rule of a firewall or of NAT uses
 //! it.
 
-use super::check::{Check, State, sysctl};
+use super::check::{Check, Verdict, sysctl_fix};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::workload::Workload;
@@ -15,12 +15,12 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     let Some(entries) = host.number(COUNT) else {
         return vec![
             Check::new(MAX, Some("not loaded".to_string()), "not loaded, or enough")
-                .because("connections are not tracked: nothing to pay, nothing to fill"),
+                .with_reason("connections are not tracked, so no table can get full"),
         ];
     };
     let wanted = formula::conntrack_entries(workload.connections);
     let why = format!(
-        "an entry of {} B for each connection and a quarter more for those that ended: {}; past it new connections are dropped. \
+        "an entry of {} B for each connection, and a quarter more for connections that have ended: {}. At the limit the kernel drops new connections. \
          Or do not track the server's port: nft add rule ip raw prerouting tcp dport PORT notrack, and the same for output",
         formula::TRACKED_BYTES,
         format_bytes(wanted * formula::TRACKED_BYTES),
@@ -31,30 +31,33 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
                 MAX,
                 host.number(MAX)
                     .map(|max| format!("{}, and nothing is tracked", format_count(max))),
-                format!("at least {} if something is", format_count(wanted)),
+                format!(
+                    "at least {} if connections are tracked",
+                    format_count(wanted)
+                ),
             )
-            .because(why)
-            .with_state(State::Note),
+            .with_reason(why)
+            .with_verdict(Verdict::Note),
         ];
     }
     let value = host.number(MAX);
-    let most = Check::new(
+    let max_check = Check::new(
         MAX,
         value.map(|value| format!("{}, {} used", format_count(value), format_count(entries))),
         format!("at least {}", format_count(wanted)),
     )
-    .because(why)
-    .unless(
+    .with_reason(why)
+    .change_unless(
         value.is_none_or(|value| value >= wanted),
-        State::Change,
-        [sysctl(MAX, wanted)],
+        Verdict::Change,
+        [sysctl_fix(MAX, wanted)],
     );
-    let buckets = Check::at_least(
+    let buckets_check = Check::at_least_check(
         host,
         BUCKETS,
         formula::conntrack_buckets(workload.connections),
-        State::Advice,
+        Verdict::Advice,
     )
-    .because("four entries in a bucket; with more each packet walks a long chain");
-    vec![most, buckets]
+    .with_reason("four entries in a bucket; with more, each packet searches a long chain");
+    vec![max_check, buckets_check]
 }

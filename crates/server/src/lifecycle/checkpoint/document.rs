@@ -1,5 +1,5 @@
-//! Reads and writes documents. A document is a snapshot, in blocks with checksums, of one partition or of all partitions of a home (a shard
-//! that keeps topics). On disk a document is a file, in a cluster an object of NATS.
+//! Reads and writes documents. A document is a snapshot as it is stored: in blocks with checksums, of one partition or of all partitions of a home (a
+//! shard that keeps topics). On disk a document is a file, in a cluster an object of NATS.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crore_net::{clock, memory};
 /// The reason why a document cannot be used.
 #[derive(Debug)]
 pub enum Unusable {
-    /// The document is damaged.
+    /// The document is damaged, or another version of the program has written it.
     Damaged(String),
     /// The store cannot return the document now. A later attempt may succeed.
     Unreadable(PathBuf, io::Error),
@@ -32,7 +32,7 @@ impl fmt::Display for Unusable {
 
 impl Unusable {
     /// Turns an error of reading the document with this name into the reason why it cannot be used.
-    pub fn of(name: &Path, error: io::Error) -> Unusable {
+    pub fn from_read_error(name: &Path, error: io::Error) -> Unusable {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Unusable::damaged(name, "it is not whole"),
             io::ErrorKind::NotADirectory | io::ErrorKind::InvalidData => {
@@ -48,8 +48,8 @@ impl Unusable {
     }
 }
 
-/// The head of a document that is written now. It names the first home; for a document of another home the caller changes the head.
-pub fn head_now(world: &World) -> Head {
+/// The head of a new document. Its `home` is the first home; for another home the caller changes the head.
+pub fn new_head(world: &World) -> Head {
     Head {
         stop_id: memory::random_u64(),
         epoch: world.epoch,
@@ -65,9 +65,9 @@ pub fn head_now(world: &World) -> Head {
 /// Writes a document block by block.
 pub struct DocumentWriter<W> {
     out: W,
-    count: u64,
-    /// Bytes of the blocks written so far.
-    pub bytes: u64,
+    block_count: u64,
+    /// Bytes of the blocks written so far, without the blocks' heads.
+    pub written_bytes: u64,
 }
 
 impl<W: Write> DocumentWriter<W> {
@@ -79,8 +79,8 @@ impl<W: Write> DocumentWriter<W> {
         out.write_all(&preamble())?;
         Ok(DocumentWriter {
             out,
-            count: 0,
-            bytes: 0,
+            block_count: 0,
+            written_bytes: 0,
         })
     }
 
@@ -88,10 +88,10 @@ impl<W: Write> DocumentWriter<W> {
     ///
     /// # Errors
     /// The errors of the writer.
-    pub fn block(&mut self, block: &[u8]) -> io::Result<()> {
-        let head = seal(self.count, block);
-        self.count += 1;
-        self.bytes += block.len() as u64;
+    pub fn write_block(&mut self, block: &[u8]) -> io::Result<()> {
+        let head = seal(self.block_count, block);
+        self.block_count += 1;
+        self.written_bytes += block.len() as u64;
         self.out.write_all(&head)?;
         self.out.write_all(block)
     }
@@ -100,7 +100,7 @@ impl<W: Write> DocumentWriter<W> {
         &mut self.out
     }
 
-    /// Ends the document after the last block.
+    /// Returns the writer after the last block. A document has no end mark.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -113,7 +113,7 @@ impl<W: Write> DocumentWriter<W> {
 pub fn read_head(from: &mut impl Read, name: &Path) -> Result<Head, Unusable> {
     let mut preamble = [0; PREAMBLE_BYTES];
     let read = from.read_exact(&mut preamble);
-    read.map_err(|error| Unusable::of(name, error))?;
+    read.map_err(|error| Unusable::from_read_error(name, error))?;
     let format = format_of(&preamble).map_err(|why| Unusable::damaged(name, why))?;
     if format != FORMAT {
         return Err(Unusable::damaged(name, "another version has written it"));
@@ -132,16 +132,16 @@ pub fn read_into(
     from: &mut impl Read,
     name: &Path,
 ) -> Result<(), Unusable> {
-    let damaged = |why| Unusable::damaged(name, why);
+    let to_damaged = |why| Unusable::damaged(name, why);
     let head = read_head(from, name)?;
-    restored.begin_snapshot(&head).map_err(damaged)?;
+    restored.begin_snapshot(&head).map_err(to_damaged)?;
     let mut block = Vec::new();
     let mut number = 1;
     while read_block(from, name, number, &mut block)? {
-        restored.read_block(&block).map_err(damaged)?;
+        restored.read_block(&block).map_err(to_damaged)?;
         number += 1;
     }
-    restored.end_snapshot().map_err(damaged)
+    restored.end_snapshot().map_err(to_damaged)
 }
 
 /// Reads the block with this number. Returns false at the end.
@@ -154,13 +154,13 @@ pub fn read_block(
     number: u64,
     block: &mut Vec<u8>,
 ) -> Result<bool, Unusable> {
-    let failed = |error| Unusable::of(name, error);
+    let read_error = |error| Unusable::from_read_error(name, error);
     block.clear();
     let read = from
         .by_ref()
         .take(BLOCK_HEAD_BYTES as u64)
         .read_to_end(block);
-    if read.map_err(failed)? == 0 {
+    if read.map_err(read_error)? == 0 {
         return Ok(false);
     }
     let head = (&block[..]).try_into();
@@ -170,7 +170,7 @@ pub fn read_block(
     let bytes = block_bytes(&head).map_err(damaged)?;
     block.clear();
     let read = from.take(bytes as u64).read_to_end(block);
-    if read.map_err(failed)? < bytes {
+    if read.map_err(read_error)? < bytes {
         return Err(Unusable::damaged(name, "it is not whole"));
     }
     check_block(&head, number, block).map_err(damaged)?;

@@ -23,7 +23,7 @@ use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Restored, Shadow, Wor
 use crore_nats::{Checkpoint, MAX_BYTES_FACTOR, NewCheckpoint, PartitionStatus, Store};
 use crore_net::clock;
 
-use super::document::{self, DocumentWriter, Unusable, head_now};
+use super::document::{self, DocumentWriter, Unusable, new_head};
 use super::{CheckpointError, CheckpointWorker, Checkpoints, RETRY_DELAY};
 use crate::engine::Member;
 use crate::settings::cluster::Cluster as Settings;
@@ -174,7 +174,7 @@ pub fn read(
     let name = checkpoint.to_string();
     let name = Path::new(&name);
     let object = store.read(checkpoint);
-    let object = object.map_err(|error| Unusable::of(name, error))?;
+    let object = object.map_err(|error| Unusable::from_read_error(name, error))?;
     let counted = CountedReader(object, bytes);
     let mut from = BufReader::with_capacity(READ_BYTES, counted);
     document::read_into(restored, &mut from, name)
@@ -307,10 +307,10 @@ impl CheckpointMaker {
         let failed = |error: std::io::Error| format!("the checkpoint: {error}");
         let mut blocks = DocumentWriter::begin(upload).map_err(failed)?;
         let home = world.placement().home_of(partition);
-        let write = |block: &[u8]| blocks.block(block).map_err(failed);
+        let write = |block: &[u8]| blocks.write_block(block).map_err(failed);
         self.worker
-            .complete(&mut shadow, home, &head_now(&world), write)?;
-        let bytes = blocks.bytes;
+            .complete(&mut shadow, home, &new_head(&world), write)?;
+        let bytes = blocks.written_bytes;
         // From here on the checkpoint is stored.
         blocks.into_inner().end()?;
         tracing::debug!(partition, sequence = last, bytes, "checkpoint");

@@ -35,7 +35,7 @@ use super::index::{Index, checksum_after};
 use super::load::Documents;
 use super::room::{BaseShape, BaseWrite, CheckpointRoom, next_reserve, room_of_log, with_margin};
 use crate::engine::Durable;
-use crate::lifecycle::checkpoint::document::head_now;
+use crate::lifecycle::checkpoint::document::new_head;
 use crate::lifecycle::checkpoint::{
     self, CheckpointError, CheckpointWorker, Checkpoints, RETRY_DELAY,
 };
@@ -429,7 +429,7 @@ impl CheckpointMaker {
         // All documents of a base have the same head.
         let head = match is_in_place {
             true => *documents.head(),
-            false => head_now(&world),
+            false => new_head(&world),
         };
         let shadows = Shadow::world(&world, head.epoch);
         let (mut written, mut not_replaced) = (0, None);

@@ -436,7 +436,7 @@ impl Document {
 
     /// Bytes of the blocks written so far.
     pub fn bytes(&self) -> u64 {
-        self.blocks.bytes
+        self.blocks.written_bytes
     }
 
     /// Writes the next block.
@@ -444,7 +444,7 @@ impl Document {
     /// # Errors
     /// The errors of the file system.
     pub fn block(&mut self, block: &[u8]) -> Result<(), String> {
-        let mut written = self.blocks.block(block);
+        let mut written = self.blocks.write_block(block);
         if self.bytes() - self.synced >= SYNC_BYTES {
             self.synced = self.bytes();
             let file = self.blocks.get_mut();

@@ -85,7 +85,8 @@ impl Documents {
     /// The documents cannot be used.
     pub fn of(directory: &Path, base: Base) -> Result<Documents, Unusable> {
         let found = base.documents(directory);
-        let found = found.map_err(|error| Unusable::of(&base.path(directory), error))?;
+        let found =
+            found.map_err(|error| Unusable::from_read_error(&base.path(directory), error))?;
         Ok(Documents {
             base,
             clean: base.is_clean(directory),
@@ -219,7 +220,7 @@ fn open(path: &Path) -> Result<(Head, BufReader<File>), Unusable> {
 }
 
 fn buffered(path: &Path) -> Result<BufReader<File>, Unusable> {
-    let file = File::open(path).map_err(|error| Unusable::of(path, error))?;
+    let file = File::open(path).map_err(|error| Unusable::from_read_error(path, error))?;
     Ok(BufReader::new(file))
 }
 
@@ -235,5 +236,5 @@ pub fn verify(path: &Path) -> Result<u64, Unusable> {
     }
     let file = rest.into_inner().metadata();
     file.map(|it| it.len())
-        .map_err(|error| Unusable::of(path, error))
+        .map_err(|error| Unusable::from_read_error(path, error))
 }

@@ -66,7 +66,7 @@ pub struct RestoredState {
     /// The changes of files that complete the start; to be committed before any client is served.
     pub start_commit: Option<StartCommit>,
     /// How long restoring took.
-    pub took: Duration,
+    pub restore_time: Duration,
 }
 
 /// The numbers that identify the state and must outlive the process.
@@ -103,7 +103,7 @@ pub fn resume(
             shards: VecDeque::new(),
             log: None,
             start_commit: None,
-            took: Duration::ZERO,
+            restore_time: Duration::ZERO,
         });
     };
     prepare(directory)?;
@@ -178,7 +178,7 @@ pub fn resume(
                 let lives = Arc::new(lives);
                 let mut resumed =
                     build_restored_state(directory, state, world, documents, replayed, now, lives)?;
-                resumed.took = began.elapsed();
+                resumed.restore_time = began.elapsed();
                 if let Some(commit) = &mut resumed.start_commit {
                     commit.last_epoch = last_epoch;
                 }
@@ -345,7 +345,7 @@ fn build_restored_state(
             partitions: world.partitions,
         }),
         world,
-        took: Duration::ZERO,
+        restore_time: Duration::ZERO,
         log,
     })
 }

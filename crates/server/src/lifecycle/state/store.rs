@@ -15,7 +15,7 @@ use super::files::{
     Base, Document, begin, keep_reserve, prepare, publish, return_room_of_incomplete_base,
 };
 use super::room::{BaseShape, next_reserve, room_of_log, with_margin};
-use crate::lifecycle::checkpoint::document::head_now;
+use crate::lifecycle::checkpoint::document::new_head;
 use crate::lifecycle::shards::Shards;
 use crate::settings::state::State;
 
@@ -81,7 +81,7 @@ fn write_homes(
 ) -> Result<Base, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     begin(directory).map_err(failed)?;
-    let head = head_now(world);
+    let head = new_head(world);
     for (home, shard) in (0..).zip(homes) {
         let head = Head { home, ..head };
         let mut document = Document::begin(directory, home)?;
@@ -113,7 +113,7 @@ async fn write(
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     begin(directory).map_err(failed)?;
-    let head = head_now(world);
+    let head = new_head(world);
     // With a log there is no limit, because the documents must contain all messages of the log.
     let bytes_max = match log {
         Some(_) => usize::MAX,

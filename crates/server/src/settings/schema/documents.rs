@@ -90,7 +90,7 @@ fn is_row(line: &str) -> bool {
     let first = line.split('`').nth(1).unwrap_or_default();
     let is_flag = |setting: &Setting| {
         setting
-            .text("x-flag")
+            .text_attribute("x-flag")
             .is_some_and(|flag| flag.ends_with(first))
     };
     line.starts_with("|---")
@@ -112,7 +112,7 @@ fn table_rows(table: &str) -> String {
             (None, Some(text)) => format!("`{text}`"),
             (None, None) => String::new(),
         };
-        let changes = if setting.restart {
+        let changes = if setting.needs_restart {
             "restart"
         } else {
             "at once"
@@ -136,7 +136,7 @@ fn table_rows(table: &str) -> String {
 fn flags() -> String {
     let mut made = "| flag | key |\n|---|---|\n".to_string();
     for setting in &SCHEMA.settings {
-        if let Some(flag) = setting.text("x-flag") {
+        if let Some(flag) = setting.text_attribute("x-flag") {
             let again = if setting.is_list() {
                 " (repeatable, or with commas between)"
             } else {
@@ -176,7 +176,7 @@ fn each_limit_has_its_share_or_the_reason_why_it_has_none() {
         let bounds =
             (ends || setting.table() == "limits") && !NO_BOUNDS.contains(&setting.path.as_str());
         assert_eq!(
-            setting.text("x-share").is_some(),
+            setting.text_attribute("x-share").is_some(),
             bounds,
             "{}: a limit of what clients can use up has x-share, and nothing else has",
             setting.path
@@ -192,9 +192,9 @@ fn the_table_of_shares_is_made_from_the_table() {
         let (_, after) = rest.split_once("\n\n").expect("its end");
         let mut made = format!("{before}{BEGIN}|---|---|---|\n");
         for setting in &SCHEMA.settings {
-            if let Some(share) = setting.text("x-share") {
+            if let Some(share) = setting.text_attribute("x-share") {
                 let default = setting.default_text().unwrap_or_default();
-                let default = match (default.as_str(), setting.text("x-zero")) {
+                let default = match (default.as_str(), setting.text_attribute("x-zero")) {
                     ("0", Some(zero)) => zero.to_string(),
                     (default, _) => format!("`{default}`"),
                 };
@@ -235,7 +235,7 @@ fn the_example_is_made_from_the_table() {
                     .example()
                     .or_else(|| setting.default_text())
                     .unwrap();
-                made += &commented(&setting.brief());
+                made += &commented(&setting.short_help());
                 made += &format!("{sign}{} = {value}\n", setting.key());
             }
         }
@@ -276,7 +276,7 @@ fn for_editors(schema: &mut Json, path: &str) {
         if setting.unit().is_some() {
             schema["type"] = json!(["integer", "string"]);
         }
-        if setting.text("x-zero").is_some() {
+        if setting.text_attribute("x-zero").is_some() {
             let least = schema["minimum"].take();
             schema.as_object_mut().unwrap().remove("minimum");
             schema["anyOf"] = json!([{ "const": 0 }, { "minimum": least }]);
@@ -300,7 +300,7 @@ fn for_editors(schema: &mut Json, path: &str) {
 impl Setting {
     /// The help after its first paragraph.
     fn note(&self) -> Option<String> {
-        let (_, note) = self.text("description")?.split_once("\n\n")?;
+        let (_, note) = self.text_attribute("description")?.split_once("\n\n")?;
         Some(note.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
@@ -328,7 +328,7 @@ impl Setting {
             return format.unwrap_or_default().to_string();
         }
         let (low, high) = self.range();
-        let zero = if self.text("x-zero").is_some() {
+        let zero = if self.text_attribute("x-zero").is_some() {
             "0, or "
         } else {
             ""

@@ -6,13 +6,13 @@ use serde::Deserialize as _;
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
-use super::{SCHEMA, describe, nearest, split_path};
+use super::{SCHEMA, describe, most_similar, split_path};
 use crate::settings::file::File;
-use crate::settings::problems::{Problems, size};
+use crate::settings::problems::{Problems, size_text};
 use crate::settings::units::{SIZE_FORM, TIME_FORM, parse_size, parse_time};
 
 /// The formats of settings that are paths.
-const PATHS: [&str; 3] = ["a file", "a PEM file", "a directory"];
+const PATH_FORMATS: [&str; 3] = ["a file", "a PEM file", "a directory"];
 
 /// A setting.
 pub struct Setting {
@@ -21,7 +21,7 @@ pub struct Setting {
     /// The environment variable: `CRORE_LIMITS_TOPIC_BYTES`. None in a list of tables, where a variable would be ambiguous.
     pub variable: Option<String>,
     /// Whether a change needs a restart.
-    pub restart: bool,
+    pub needs_restart: bool,
     pub(super) json: Json,
 }
 
@@ -39,42 +39,42 @@ impl Setting {
         split_path(&self.path).1
     }
 
-    /// The path of the setting's table.
+    /// The path of the setting's table, which is the path without the key.
     pub fn table(&self) -> &str {
         split_path(&self.path).0
     }
 
     /// A text of the schema: `x-flag`, `x-zero`, `description`.
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub fn text_attribute(&self, name: &str) -> Option<&str> {
         self.json[name].as_str()
     }
 
     /// The first paragraph of the help, and the meaning of 0.
     pub fn meaning(&self) -> String {
-        let help = self.text("description").unwrap_or_default();
+        let help = self.text_attribute("description").unwrap_or_default();
         let first = help.split("\n\n").next().unwrap_or_default();
         let first = first.replace('\n', " ");
-        match self.text("x-zero") {
+        match self.text_attribute("x-zero") {
             Some(zero) => format!("{first} 0: {zero}."),
             None => first,
         }
     }
 
-    /// The first sentence of the help, and the sentences about an empty value or 0.
-    pub fn brief(&self) -> String {
+    /// The first sentence of the help, and the sentences that say what an empty value or 0 means.
+    pub fn short_help(&self) -> String {
         let help = self.meaning();
-        let special = |it: &&str| {
+        let is_about_special_value = |it: &&str| {
             ["0: ", "Empty: ", "`\"\"`: "]
                 .iter()
-                .any(|sign| it.starts_with(sign))
+                .any(|prefix| it.starts_with(prefix))
         };
         let mut sentences = help.split(". ");
         let first = sentences.next().into_iter();
-        let brief: Vec<_> = first
-            .chain(sentences.filter(special))
+        let sentences: Vec<_> = first
+            .chain(sentences.filter(is_about_special_value))
             .map(plain_text)
             .collect();
-        brief.join(". ")
+        sentences.join(". ")
     }
 
     /// The default in TOML.
@@ -95,33 +95,36 @@ impl Setting {
     }
 
     /// Whether the file may have a single value instead of a list.
-    fn takes_one(&self) -> bool {
+    fn accepts_single_value(&self) -> bool {
         self.json["type"].is_array() && self.is_list()
     }
 
     /// Whether the setting is an address to listen on, or a list of them.
     fn is_address(&self) -> bool {
-        matches!(self.text("format"), Some("an address" | "addresses"))
+        matches!(
+            self.text_attribute("format"),
+            Some("an address" | "addresses")
+        )
     }
 
     /// The schema of the value, or of the values of a list.
-    fn item(&self) -> &Json {
+    fn item_schema(&self) -> &Json {
         self.json.get("items").unwrap_or(&self.json)
     }
 
     pub(super) fn has_type(&self, kind: &str) -> bool {
-        let is = |of: &Json| of == kind;
-        is(&self.item()["type"])
-            || self.item()["type"]
+        let equals = |json: &Json| json == kind;
+        equals(&self.item_schema()["type"])
+            || self.item_schema()["type"]
                 .as_array()
-                .is_some_and(|all| all.iter().any(is))
+                .is_some_and(|all| all.iter().any(equals))
     }
 
     /// The possible values of an enumeration; empty for other settings.
     pub(super) fn choices(&self) -> Vec<Value> {
-        let (names, each) = (&self.item()["enum"], &self.item()["oneOf"]);
-        let names = names.as_array().into_iter().flatten();
-        let each = each
+        let (constants, variants) = (&self.item_schema()["enum"], &self.item_schema()["oneOf"]);
+        let constant_values = constants.as_array().into_iter().flatten();
+        let variant_values = variants
             .as_array()
             .into_iter()
             .flatten()
@@ -130,19 +133,22 @@ impl Setting {
             Json::String(text) => Some(text.as_str().into()),
             json => json.as_i64().map(Value::from),
         };
-        names.chain(each).filter_map(value).collect()
+        constant_values
+            .chain(variant_values)
+            .filter_map(value)
+            .collect()
     }
 
     /// The lowest and the highest number.
     pub(super) fn range(&self) -> (i64, i64) {
-        let bound = |name: &str| self.item()[name].as_i64();
-        let largest = match self.item()["format"].as_str() {
+        let limit_of = |name: &str| self.item_schema()[name].as_i64();
+        let type_max = match self.item_schema()["format"].as_str() {
             Some("uint32") => u32::MAX.into(),
             _ => i64::MAX,
         };
         (
-            bound("minimum").unwrap_or(0),
-            bound("maximum").unwrap_or(largest),
+            limit_of("minimum").unwrap_or(0),
+            limit_of("maximum").unwrap_or(type_max),
         )
     }
 
@@ -160,52 +166,58 @@ impl Setting {
         }
     }
 
-    /// Converts the file's value at `place` to the form that [`File`] deserializes; none if the value is faulty.
-    pub(super) fn value(
+    /// Converts the file's value to the form that [`File`] deserializes; none if the value is faulty.
+    pub(super) fn convert_value(
         &self,
-        place: &str,
+        reported_path: &str,
         value: Value,
         problems: &mut Problems,
     ) -> Option<Value> {
-        // A single value becomes a list of one value. Its place has no index.
-        let is_one = !value.is_array();
+        // A single value becomes a list of one value, and problems are then reported without an index.
+        let is_single = !value.is_array();
         let list = match value {
             Value::Array(list) if self.is_list() => list,
-            Value::String(_) | Value::Integer(_) if self.takes_one() => vec![value],
+            Value::String(_) | Value::Integer(_) if self.accepts_single_value() => vec![value],
             Value::Array(_) | Value::Table(_) => {
                 problems.fail(
-                    place,
-                    format!("{} is not {}", describe(&value), self.form()),
+                    reported_path,
+                    format!("{} is not {}", describe(&value), self.form_text()),
                 );
                 return None;
             }
             value if self.is_list() => {
-                problems.fail(place, format!("is a list; write [{value}]"));
+                problems.fail(reported_path, format!("is a list; write [{value}]"));
                 return None;
             }
             value => {
-                let entry = self.entry(value).map_err(|what| problems.fail(place, what));
+                let entry = self
+                    .convert_entry(value)
+                    .map_err(|what| problems.fail(reported_path, what));
                 return entry
                     .ok()
-                    .map(|value| self.absolute(value, &problems.folder));
+                    .map(|value| self.to_absolute_path(value, &problems.folder));
             }
         };
-        let before = problems.found.len();
-        let each = list.into_iter().enumerate().filter_map(|(index, value)| {
-            let place = match is_one {
-                true => place.to_string(),
-                false => format!("{place}[{}]", index + 1),
+        let problems_before = problems.list.len();
+        let entries = list.into_iter().enumerate().filter_map(|(index, value)| {
+            let reported_path = match is_single {
+                true => reported_path.to_string(),
+                false => format!("{reported_path}[{}]", index + 1),
             };
-            let entry = self.entry(value);
-            entry.map_err(|what| problems.fail(place, what)).ok()
+            let entry = self.convert_entry(value);
+            entry
+                .map_err(|what| problems.fail(reported_path, what))
+                .ok()
         });
-        let list: Vec<Value> = each.collect();
-        (problems.found.len() == before).then_some(list.into())
+        let list: Vec<Value> = entries.collect();
+        (problems.list.len() == problems_before).then_some(list.into())
     }
 
     /// Makes a path absolute; a relative path is relative to `folder`. Other values stay unchanged.
-    fn absolute(&self, value: Value, folder: &Path) -> Value {
-        let is_path = self.text("format").is_some_and(|it| PATHS.contains(&it));
+    fn to_absolute_path(&self, value: Value, folder: &Path) -> Value {
+        let is_path = self
+            .text_attribute("format")
+            .is_some_and(|it| PATH_FORMATS.contains(&it));
         let text = value.as_str().filter(|text| is_path && !text.is_empty());
         let path = text.and_then(|text| std::path::absolute(folder.join(text)).ok());
         match path.as_deref().and_then(Path::to_str) {
@@ -215,45 +227,46 @@ impl Setting {
     }
 
     /// Converts a value, or an entry of a list, to the form that [`File`] deserializes.
-    fn entry(&self, value: Value) -> Result<Value, String> {
+    fn convert_entry(&self, value: Value) -> Result<Value, String> {
         let choices = self.choices();
         if !choices.is_empty() {
             return match choices.contains(&value) {
                 true => Ok(value),
-                false => Err(
-                    format!("{} is not offered; write {}", describe(&value), self.form())
-                        + &self.suggestion(&value),
-                ),
+                false => Err(format!(
+                    "{} is not offered; write {}",
+                    describe(&value),
+                    self.form_text()
+                ) + &self.suggestion(&value)),
             };
         }
         match (&value, self.unit()) {
             (Value::String(text), Some(Unit::Bytes)) => {
                 let bytes = i64::try_from(parse_size(text)?);
-                self.in_range(bytes.unwrap_or(i64::MAX))
+                self.check_range(bytes.unwrap_or(i64::MAX))
             }
             (Value::String(text), Some(Unit::Time(unit_ms))) => {
                 let time = i64::try_from(parse_time(text, unit_ms)?);
-                self.in_range(time.unwrap_or(i64::MAX))
+                self.check_range(time.unwrap_or(i64::MAX))
             }
             // A port alone, which stands for an address of the loopback.
             (Value::Integer(port), _) if self.is_address() => {
-                self.deserialized(port.to_string().into())
+                self.check_by_deserializing(port.to_string().into())
             }
             (Value::String(_) | Value::Integer(_), _) if self.has_type("string") => {
-                self.deserialized(value)
+                self.check_by_deserializing(value)
             }
-            (Value::Integer(number), _) if self.has_type("integer") => self.in_range(*number),
+            (Value::Integer(number), _) if self.has_type("integer") => self.check_range(*number),
             (Value::Boolean(_), _) if self.has_type("boolean") => Ok(value),
-            _ => Err(format!("{} is not {}", describe(&value), self.form())),
+            _ => Err(format!("{} is not {}", describe(&value), self.form_text())),
         }
     }
 
     /// Checks a value whose type parses it, such as an address, by deserializing a [`File`] with it.
-    fn deserialized(&self, value: Value) -> Result<Value, String> {
+    fn check_by_deserializing(&self, value: Value) -> Result<Value, String> {
         if !self.has_type("integer") && !value.is_str() {
-            return Err(format!("{value} is not {}", self.form()));
+            return Err(format!("{value} is not {}", self.form_text()));
         }
-        let listed = |value| {
+        let in_list = |value| {
             if self.is_list() {
                 Value::Array(vec![value])
             } else {
@@ -262,7 +275,7 @@ impl Setting {
         };
         let mut parts = self.path.rsplit('.');
         let key = parts.next().unwrap_or_default().to_string();
-        let mut table = Table::from_iter([(key, listed(value.clone()))]);
+        let mut table = Table::from_iter([(key, in_list(value.clone()))]);
         let mut path = self.table();
         for part in parts {
             let is_list = SCHEMA
@@ -281,9 +294,9 @@ impl Setting {
         Ok(value)
     }
 
-    fn in_range(&self, number: i64) -> Result<Value, String> {
+    fn check_range(&self, number: i64) -> Result<Value, String> {
         let (low, high) = self.range();
-        let zero = self.text("x-zero");
+        let zero = self.text_attribute("x-zero");
         if (low..=high).contains(&number) || number == 0 && zero.is_some() {
             return Ok(number.into());
         }
@@ -296,26 +309,29 @@ impl Setting {
 
     /// The valid numbers, for error messages.
     fn valid_numbers(&self) -> String {
-        let zero = self.text("x-zero");
-        let zero = zero.map_or(String::new(), |zero| format!("0 ({zero}) or "));
+        let zero = self.text_attribute("x-zero");
+        let zero_text = zero.map_or(String::new(), |zero| format!("0 ({zero}) or "));
         let (low, high) = self.range();
         let upper = match high {
             i64::MAX => "upwards".to_string(),
             high => format!("to {}", self.format_number(high)),
         };
-        format!("{zero}a value from {} {upper}", self.format_number(low))
+        format!(
+            "{zero_text}a value from {} {upper}",
+            self.format_number(low)
+        )
     }
 
     /// A number as text: with a unit if it is a size.
     pub(super) fn format_number(&self, number: i64) -> String {
         match (self.unit(), usize::try_from(number)) {
-            (Some(Unit::Bytes), Ok(bytes)) => size(bytes),
+            (Some(Unit::Bytes), Ok(bytes)) => size_text(bytes),
             _ => number.to_string(),
         }
     }
 
-    /// The form of a value, for error messages.
-    fn form(&self) -> String {
+    /// What a valid value looks like, for error messages.
+    fn form_text(&self) -> String {
         let choices: Vec<String> = self.choices().iter().map(Value::to_string).collect();
         match (choices.split_last(), self.unit()) {
             (Some((last, [])), _) => last.clone(),
@@ -337,13 +353,13 @@ impl Setting {
     fn suggestion(&self, value: &Value) -> String {
         let choices = self.choices();
         let names: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
-        let near = nearest(&names, value.as_str().unwrap_or_default());
-        near.map_or(String::new(), |name| format!("; did you mean \"{name}\"?"))
+        let similar = most_similar(&names, value.as_str().unwrap_or_default());
+        similar.map_or(String::new(), |name| format!("; did you mean \"{name}\"?"))
     }
 
     /// Converts the text of a flag.
     pub fn parse_flag(&self, text: &str) -> Result<Value, String> {
-        self.entry(self.toml_value(text))
+        self.convert_entry(self.toml_value(text))
     }
 
     /// Converts the text of a variable to a value of a file, which is checked later. Commas separate the entries of a list.

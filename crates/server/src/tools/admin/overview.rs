@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use crore_broker::position::{self, Position};
 use serde_json::{Value, json};
 
-use super::super::tables::{align, sheet, table, value_text};
+use super::super::tables::{align, key_value_text, table, value_text};
 use crate::settings::numbers;
 
 /// The number of limits in the summary. The summary shows the limits of which the largest share is used.
@@ -190,7 +190,7 @@ pub fn topic(topic: &Value) -> String {
         .into();
     let of_cluster = match &topic["cluster"] {
         Value::Null => String::new(),
-        cluster => "\nin the cluster:\n".to_string() + &sheet(cluster),
+        cluster => "\nin the cluster:\n".to_string() + &key_value_text(cluster),
     };
     align(&lines) + &of_cluster
 }

@@ -28,10 +28,7 @@ impl AdminPort<'_> {
         if body.is_some() {
             headers.push(("Content-Type", "application/json"));
         }
-        let target = format!(
-            "{}/api/v1/{path}",
-            server.root_target().trim_end_matches('/')
-        );
+        let target = format!("{}/api/v1/{path}", server.url_path().trim_end_matches('/'));
         let body = match (&body, method) {
             (None, "POST") => Some(&b""[..]),
             (body, _) => body.as_ref().map(String::as_bytes),

@@ -1,7 +1,7 @@
 //! Adds up the memory that is used when everything that has a limit is full, and compares the sum with the available memory.
 //!
-//! The other parts of the doctor that estimate memory (`bounds.rs`, `checks/memory.rs`) count idle connections only. The account also
-//! counts all else that clients can make the server and the kernel hold: kept messages, unsent bytes, socket buffers.
+//! The other estimates of the doctor (`bounds.rs`, most checks in `checks/memory.rs`) count idle connections only. This one also
+//! counts everything else that clients can make the server and the kernel hold: kept messages, unsent bytes, socket buffers.
 
 use serde::Serialize;
 
@@ -12,9 +12,9 @@ use crate::settings::numbers::{format_bytes, format_count};
 
 /// A part of the memory that has its own limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
+pub struct MemoryPart {
     pub name: &'static str,
-    /// The limit, if it is known.
+    /// The maximum size, if it is known.
     pub bytes: Option<u64>,
     /// How `bytes` was computed.
     pub how: String,
@@ -22,21 +22,21 @@ pub struct Part {
 
 /// All parts, and the memory that they share.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Account {
+pub struct MemoryEstimate {
     /// In the order of the report.
-    pub parts: Vec<Part>,
+    pub parts: Vec<MemoryPart>,
     /// The memory available to the server: the available memory of the machine, or what remains of a control group's limit if that is less.
-    pub room: Option<u64>,
+    pub available: Option<u64>,
 }
 
-impl Account {
-    pub fn new(host: &Host, workload: &Workload) -> Account {
-        let part = |name, bytes, how| Part { name, bytes, how };
+impl MemoryEstimate {
+    pub fn new(host: &Host, workload: &Workload) -> MemoryEstimate {
+        let part = |name, bytes, how| MemoryPart { name, bytes, how };
         let connections = format_count(workload.connections);
-        let each = workload.connection_bytes(host) - workload.process_bytes();
-        let (buffers, reach) = buffers(host, workload);
-        let groups = host.groups.iter();
-        Account {
+        let kernel_bytes = workload.connection_bytes(host) - workload.process_bytes();
+        let (buffer_bytes, buffers_how) = max_socket_buffers(host, workload);
+        let groups = host.memory_groups.iter();
+        MemoryEstimate {
             parts: vec![
                 part(
                     "server",
@@ -53,10 +53,10 @@ impl Account {
                 ),
                 part(
                     "sockets",
-                    Some(workload.connections * each),
-                    format!("{connections} connections x {each} B of the kernel"),
+                    Some(workload.connections * kernel_bytes),
+                    format!("{connections} connections x {kernel_bytes} B of the kernel"),
                 ),
-                part("socket buffers", buffers, reach),
+                part("socket buffers", buffer_bytes, buffers_how),
                 part(
                     "limits.log_bytes",
                     Some(workload.log_bytes),
@@ -65,11 +65,11 @@ impl Account {
                 part(
                     MEMORY_SETTING,
                     Some(workload.memory_bytes_max),
-                    "what else clients make the server hold; by default an eighth of the memory"
+                    "all other data that clients make the server hold; by default an eighth of the memory"
                         .to_string(),
                 ),
             ],
-            room: host
+            available: host
                 .memory
                 .map(|memory| memory.available)
                 .into_iter()
@@ -84,33 +84,35 @@ impl Account {
     }
 
     /// Whether the sum exceeds the available memory.
-    pub fn is_over(&self) -> bool {
-        self.room.is_some_and(|room| self.bytes() > room)
+    pub fn exceeds_available(&self) -> bool {
+        self.available
+            .is_some_and(|available| self.bytes() > available)
     }
 }
 
-/// The setting that limits the last part.
+/// The setting that limits the last part of the list.
 pub const MEMORY_SETTING: &str = "limits.memory_bytes";
 
-/// Limit of the kernel's socket buffers, and how it was computed.
-fn buffers(host: &Host, workload: &Workload) -> (Option<u64>, String) {
-    let most = |name| host.numbers::<3>(name).map(|[.., most]| most);
-    let send = most("net.ipv4.tcp_wmem").map(|most| match workload.send_buffer_bytes {
+/// The maximum size of the kernel's socket buffers, and how it was computed.
+fn max_socket_buffers(host: &Host, workload: &Workload) -> (Option<u64>, String) {
+    let last_number = |name| host.numbers::<3>(name).map(|[.., last]| last);
+    let send_max = last_number("net.ipv4.tcp_wmem").map(|most| match workload.send_buffer_bytes {
         0 => most,
         unsent => most.min(unsent + formula::UNSENT_PIECE_BYTES),
     });
-    let receive = most("net.ipv4.tcp_rmem");
-    let each = send
-        .zip(receive)
+    let receive_max = last_number("net.ipv4.tcp_rmem");
+    let of_connections = send_max
+        .zip(receive_max)
         .map(|(send, receive)| workload.connections.saturating_mul(send + receive));
-    let all = most("net.ipv4.tcp_mem").map(|pages| pages.saturating_mul(formula::PAGE_BYTES));
-    let shown = |most: Option<u64>| most.map_or("unknown".to_string(), format_bytes);
+    let of_kernel =
+        last_number("net.ipv4.tcp_mem").map(|pages| pages.saturating_mul(formula::PAGE_BYTES));
+    let or_unknown = |maximum: Option<u64>| maximum.map_or("unknown".to_string(), format_bytes);
     let how = format!(
         "{} connections x ({} to send + {} received), at most net.ipv4.tcp_mem: {}",
         format_count(workload.connections),
-        shown(send),
-        shown(receive),
-        shown(all)
+        or_unknown(send_max),
+        or_unknown(receive_max),
+        or_unknown(of_kernel)
     );
-    (each.into_iter().chain(all).min(), how)
+    (of_connections.into_iter().chain(of_kernel).min(), how)
 }
