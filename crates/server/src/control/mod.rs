@@ -138,7 +138,7 @@ async fn serve(args: ControlArgs) -> anyhow::Result<()> {
         .peers()
         .map(|_| lifecycle.world().settings.node.name.as_str().into());
     let webhooks = webhooks::start(&args.webhooks, &shards, node.as_ref())?;
-    if let Some(listener) = start.listener {
+    if let Some(listener) = args.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
