@@ -1,8 +1,9 @@
 //! A trie that finds the filters which match a topic. The cost of a match depends on the levels of the topic and on the number of matches, not on the
 //! number of filters.
 //!
-//! A node is one level under one parent. All nodes with text are in one hash index, by parent and text. A parent links directly to its children `+` and
-//! `#`. The last node of a filter has a value, which the owner of the trie chooses. If several topics are to be matched, call [`Filters::prefetch`] first.
+//! A node is one level under one parent. All nodes with text are in one hash index, by parent and text. A parent links directly to its
+//! child `+` (the single-level wildcard) and its child `#` (the multi-level wildcard). The last node of a filter has a value, which the owner of the
+//! trie chooses. If several topics are to be matched, call [`Filters::prefetch`] first.
 //!
 //! Invariants: a node exists while a filter ends at it or it has children. For each level of a topic, a match visits at most one node for each *shape* of
 //! the filters up to that level. A shape is the set of levels that are `+`: the text of all other levels must be the topic's. Filters with at most
@@ -37,13 +38,13 @@ pub const LEVELS_MAX: usize = 16;
 /// The nodes that a match visits in the time of a step. Nodes near the root are in the CPU's cache.
 const NODES_PER_STEP: usize = 4;
 /// The matches of a topic are cached if the topic has at most this many.
-const FOUND_KEPT: usize = 4096;
+const CACHED_MATCHES_MAX: usize = 4096;
 
-/// The free bytes of a trie are charged only above this number.
-const FREE_MAX: usize = 1 << 20;
+/// Free bytes of a trie are charged only above this number.
+const UNCHARGED_BYTES_MAX: usize = 1 << 20;
 
 /// A flag in `Node::children`: a filter ends at this node.
-const ENDS: u32 = 1 << 31;
+const ENDS_FILTER: u32 = 1 << 31;
 
 struct Node {
     hash: u32,
@@ -53,12 +54,12 @@ struct Node {
     level: Blob,
     /// The value of the filter that ends at this node.
     value: u32,
-    /// The number of children, and the flag [`ENDS`].
+    /// The number of children, and the flag [`ENDS_FILTER`].
     children: u32,
     /// The child `+`.
-    plus: u32,
+    single_level: u32,
     /// The child `#`.
-    many: u32,
+    multi_level: u32,
 }
 
 const _: () = assert!(size_of::<Node>() == 32);
@@ -73,8 +74,8 @@ impl SlabRow for Node {
             level: Blob::NONE,
             value: NONE,
             children: 0,
-            plus: NONE,
-            many: NONE,
+            single_level: NONE,
+            multi_level: NONE,
         }
     }
     fn next_vacant(&self) -> u32 {
@@ -95,16 +96,16 @@ pub struct Filters {
     nodes: Slab<Node>,
     index: Index,
     levels: Names,
-    /// The nodes `+` and `#` at the first level. They have no parent.
-    plus: u32,
-    many: u32,
+    /// The nodes `+` and `#` of the first level. They have no parent.
+    single_level: u32,
+    multi_level: u32,
     filters: u32,
     /// The result of [`Filters::bytes`], which each turn reads.
     bytes: usize,
     shapes: Shapes,
     seed: u64,
     steps: Steps,
-    last: Cell<CachedMatches>,
+    cached_matches: Cell<CachedMatches>,
 }
 
 /// The cached matches of a topic.
@@ -123,14 +124,14 @@ impl Filters {
             nodes: Slab::default(),
             index: Index::default(),
             levels: Names::default(),
-            plus: NONE,
-            many: NONE,
+            single_level: NONE,
+            multi_level: NONE,
             filters: 0,
             bytes: 0,
             shapes: Shapes::default(),
             seed,
             steps: steps.clone(),
-            last: Cell::default(),
+            cached_matches: Cell::default(),
         }
     }
 
@@ -145,7 +146,7 @@ impl Filters {
         self.filters
     }
 
-    /// Bytes of the nodes, their buckets and their texts. Includes free capacity above `FREE_MAX`.
+    /// Bytes of the nodes, their buckets and their texts. Includes free capacity above `UNCHARGED_BYTES_MAX`.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -153,7 +154,7 @@ impl Filters {
     fn count_bytes(&mut self) {
         let occupied = self.nodes.len() as usize * (size_of::<Node>() + 4) + self.levels.bytes();
         let reserved = self.nodes.bytes() + self.index.bytes() + self.levels.reserved_bytes();
-        self.bytes = occupied.max(reserved.saturating_sub(FREE_MAX));
+        self.bytes = occupied.max(reserved.saturating_sub(UNCHARGED_BYTES_MAX));
     }
 
     /// Bytes that a filter needs if it shares no node with another filter.
@@ -164,11 +165,11 @@ impl Filters {
     /// Whether any open filter matches the topic.
     #[inline]
     pub fn has_match(&self, topic: &[u8]) -> bool {
-        let mut found = false;
+        let mut has_match = false;
         if !self.is_empty() {
-            self.matches(topic, |_| found = true);
+            self.matches(topic, |_| has_match = true);
         }
-        found
+        has_match
     }
 
     /// Returns the id of a filter. If the filter is not open, adds it for this party, with the value `NONE`.
@@ -179,28 +180,28 @@ impl Filters {
         if let Some(id) = self.find(filter) {
             return Ok(id);
         }
-        self.shapes.take(filter, party)?;
-        self.last.get_mut().is_valid = false;
-        let mut at = NONE;
+        self.shapes.add(filter, party)?;
+        self.cached_matches.get_mut().is_valid = false;
+        let mut node = NONE;
         for level in levels(filter) {
-            at = match self.child(at, level) {
+            node = match self.child(node, level) {
                 Some(child) => child,
-                None => self.add(at, level),
+                None => self.add(node, level),
             };
         }
-        self.nodes.get_mut(at).children |= ENDS;
+        self.nodes.get_mut(node).children |= ENDS_FILTER;
         self.filters += 1;
         self.count_bytes();
-        Ok(at)
+        Ok(node)
     }
 
     /// The id of a filter, if it is open.
     pub fn find(&self, filter: &[u8]) -> Option<u32> {
-        let mut at = NONE;
+        let mut node = NONE;
         for level in levels(filter) {
-            at = self.child(at, level)?;
+            node = self.child(node, level)?;
         }
-        (self.nodes.get(at).children & ENDS != 0).then_some(at)
+        (self.nodes.get(node).children & ENDS_FILTER != 0).then_some(node)
     }
 
     /// The value of an open filter.
@@ -215,11 +216,11 @@ impl Filters {
 
     /// The text of an open filter.
     pub fn name(&self, id: u32) -> Vec<u8> {
-        let (mut path, mut at) = (Vec::new(), id);
-        while at != NONE {
-            let node = self.nodes.get(at);
-            path.push(self.level(at));
-            at = node.parent;
+        let (mut path, mut node_id) = (Vec::new(), id);
+        while node_id != NONE {
+            let node = self.nodes.get(node_id);
+            path.push(self.level(node_id));
+            node_id = node.parent;
         }
         path.reverse();
         path.join(&b'/')
@@ -228,36 +229,36 @@ impl Filters {
     /// The text of a node's level. It may be `+` or `#`.
     fn level(&self, id: u32) -> &[u8] {
         let node = self.nodes.get(id);
-        let (plus, many) = self.wildcards(node.parent);
+        let (single_level, multi_level) = self.wildcards(node.parent);
         match id {
-            _ if id == plus => b"+",
-            _ if id == many => b"#",
+            _ if id == single_level => b"+",
+            _ if id == multi_level => b"#",
             _ => self.levels.get(node.level),
         }
     }
 
     /// The open filter with the lowest id from `from` on.
     pub fn next_open(&self, from: u32) -> Option<u32> {
-        let ends = |id: &u32| {
+        let ends_filter = |id: &u32| {
             let node = self.nodes.try_get(*id);
-            node.is_some_and(|node| node.children & ENDS != 0)
+            node.is_some_and(|node| node.children & ENDS_FILTER != 0)
         };
-        (from..self.nodes.end()).find(ends)
+        (from..self.nodes.end()).find(ends_filter)
     }
 
     /// Removes an open filter.
     pub fn close(&mut self, id: u32) {
         self.filters -= 1;
-        self.last.get_mut().is_valid = false;
+        self.cached_matches.get_mut().is_valid = false;
         if !self.shapes.is_empty() {
-            self.shapes.forget(&self.name(id));
+            self.shapes.remove(&self.name(id));
         }
         let node = self.nodes.get_mut(id);
-        node.children &= !ENDS;
+        node.children &= !ENDS_FILTER;
         node.value = NONE;
-        let mut at = id;
-        while at != NONE && self.nodes.get(at).children == 0 {
-            at = self.prune(at);
+        let mut node_id = id;
+        while node_id != NONE && self.nodes.get(node_id).children == 0 {
+            node_id = self.prune(node_id);
         }
         self.count_bytes();
     }
@@ -267,19 +268,19 @@ impl Filters {
         if self.is_empty() {
             return;
         }
-        let mut found = self.last.take();
-        if found.is_valid && found.topic == topic {
-            self.count(found.ids.len());
+        let mut cached = self.cached_matches.take();
+        if cached.is_valid && cached.topic == topic {
+            self.count_visits(cached.ids.len());
         } else {
-            found.topic.clear();
-            found.topic.extend_from_slice(topic);
-            found.ids.clear();
-            self.collect(topic, &mut found.ids);
+            cached.topic.clear();
+            cached.topic.extend_from_slice(topic);
+            cached.ids.clear();
+            self.collect(topic, &mut cached.ids);
         }
-        found.ids.iter().copied().for_each(each);
-        found.is_valid = found.ids.capacity() <= FOUND_KEPT;
-        if found.is_valid {
-            self.last.set(found);
+        cached.ids.iter().copied().for_each(each);
+        cached.is_valid = cached.ids.capacity() <= CACHED_MATCHES_MAX;
+        if cached.is_valid {
+            self.cached_matches.set(cached);
         }
     }
 
@@ -287,73 +288,79 @@ impl Filters {
     fn collect(&self, topic: &[u8], ids: &mut Vec<u32>) {
         let mut levels = [Level::default(); LEVELS_MAX + 1];
         let mut count = 0;
-        for (at, text) in levels.iter_mut().zip(self::levels(topic)) {
+        for (level, text) in levels.iter_mut().zip(self::levels(topic)) {
             let hash = self.hash_of_level(text);
-            *at = Level { text, hash };
+            *level = Level { text, hash };
             count += 1;
         }
         // No filter has more levels than these, so further levels of the topic do not matter.
-        let wild = !topic::is_reserved(topic);
-        let visited = self.visit(NONE, &levels[..count], wild, ids);
-        self.count(visited);
+        let allows_wildcards = !topic::is_reserved(topic);
+        let visited = self.visit(NONE, &levels[..count], allows_wildcards, ids);
+        self.count_visits(visited);
     }
 
-    /// Counts the work of visiting `nodes` nodes or matches.
-    pub fn count(&self, nodes: usize) {
+    /// Adds the work of visiting `nodes` nodes or matches to the steps.
+    pub fn count_visits(&self, nodes: usize) {
         self.steps.add(nodes / NODES_PER_STEP);
     }
 
     /// Visits a node and its descendants that match `rest`, the remaining levels of the topic. Adds the ids of the filters that match to `ids`. Returns the
-    /// number of visited nodes. `wild`: whether wildcards may match the next level.
-    fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, ids: &mut Vec<u32>) -> usize {
-        let (plus, many) = self.wildcards(at);
-        if wild && many != NONE {
-            ids.push(many);
+    /// number of visited nodes. `allows_wildcards`: whether wildcards may match the next level.
+    fn visit(
+        &self,
+        node_id: u32,
+        rest: &[Level<'_>],
+        allows_wildcards: bool,
+        ids: &mut Vec<u32>,
+    ) -> usize {
+        let (single_level, multi_level) = self.wildcards(node_id);
+        if allows_wildcards && multi_level != NONE {
+            ids.push(multi_level);
         }
         let Some((level, rest)) = rest.split_first() else {
-            if self.nodes.get(at).children & ENDS != 0 {
-                ids.push(at);
+            if self.nodes.get(node_id).children & ENDS_FILTER != 0 {
+                ids.push(node_id);
             }
             return 1;
         };
         let mut visited = 1;
-        let child = match self.has_texts(at) {
-            true => self.text_child(at, level),
+        let child = match self.has_text_children(node_id) {
+            true => self.text_child(node_id, level),
             false => None,
         };
         if let Some(child) = child {
             visited += self.visit(child, rest, true, ids);
         }
-        if wild && plus != NONE {
-            visited += self.visit(plus, rest, true, ids);
+        if allows_wildcards && single_level != NONE {
+            visited += self.visit(single_level, rest, true, ids);
         }
         visited
     }
 
-    fn wildcards(&self, at: u32) -> (u32, u32) {
-        if at == NONE {
-            return (self.plus, self.many);
+    fn wildcards(&self, node_id: u32) -> (u32, u32) {
+        if node_id == NONE {
+            return (self.single_level, self.multi_level);
         }
-        let node = self.nodes.get(at);
-        (node.plus, node.many)
+        let node = self.nodes.get(node_id);
+        (node.single_level, node.multi_level)
     }
 
     /// Whether a node has children other than `+` and `#`. Many nodes have none, and this check saves the cache misses of a look-up in the index.
     #[inline]
-    fn has_texts(&self, at: u32) -> bool {
-        if at == NONE {
+    fn has_text_children(&self, node_id: u32) -> bool {
+        if node_id == NONE {
             return true;
         }
-        let node = self.nodes.get(at);
-        let wildcards = u32::from(node.plus != NONE) + u32::from(node.many != NONE);
-        node.children & !ENDS > wildcards
+        let node = self.nodes.get(node_id);
+        let wildcards = u32::from(node.single_level != NONE) + u32::from(node.multi_level != NONE);
+        node.children & !ENDS_FILTER > wildcards
     }
 
     fn child(&self, parent: u32, level: &[u8]) -> Option<u32> {
-        let (plus, many) = self.wildcards(parent);
+        let (single_level, multi_level) = self.wildcards(parent);
         match level {
-            b"+" => (plus != NONE).then_some(plus),
-            b"#" => (many != NONE).then_some(many),
+            b"+" => (single_level != NONE).then_some(single_level),
+            b"#" => (multi_level != NONE).then_some(multi_level),
             text => {
                 let hash = self.hash_of_level(text);
                 self.text_child(parent, &Level { text, hash })
@@ -363,9 +370,10 @@ impl Filters {
 
     #[inline]
     fn text_child(&self, parent: u32, level: &Level<'_>) -> Option<u32> {
-        let is = |node: &Node| node.parent == parent && self.levels.get(node.level) == level.text;
+        let is_match =
+            |node: &Node| node.parent == parent && self.levels.get(node.level) == level.text;
         self.index
-            .find(&self.nodes, hash_under(parent, level.hash), is)
+            .find(&self.nodes, hash_under(parent, level.hash), is_match)
     }
 
     fn hash_of_level(&self, text: &[u8]) -> u64 {
@@ -375,8 +383,8 @@ impl Filters {
     fn add(&mut self, parent: u32, level: &[u8]) -> u32 {
         let mut node = Node::vacant(NONE);
         node.parent = parent;
-        let wildcard = self.wildcard_link(parent, level).is_some();
-        if !wildcard {
+        let is_wildcard = self.wildcard_link(parent, level).is_some();
+        if !is_wildcard {
             self.steps.add(self.levels.compact(&mut self.nodes));
             node.level = self.levels.insert(level);
             node.hash = hash_under(parent, self.hash_of_level(level));
@@ -414,16 +422,16 @@ impl Filters {
     }
 
     fn wildcard_link(&mut self, parent: u32, level: &[u8]) -> Option<&mut u32> {
-        let (plus, many) = match parent {
-            NONE => (&mut self.plus, &mut self.many),
+        let (single_level, multi_level) = match parent {
+            NONE => (&mut self.single_level, &mut self.multi_level),
             _ => {
                 let node = self.nodes.get_mut(parent);
-                (&mut node.plus, &mut node.many)
+                (&mut node.single_level, &mut node.multi_level)
             }
         };
         match level {
-            b"+" => Some(plus),
-            b"#" => Some(many),
+            b"+" => Some(single_level),
+            b"#" => Some(multi_level),
             _ => None,
         }
     }
@@ -448,13 +456,15 @@ fn levels(filter: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Whether both filters match some topic. Each may also be a topic.
 pub fn overlap(one: &[u8], other: &[u8]) -> bool {
-    let wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
-    if topic::is_reserved(one) && wild(other) || topic::is_reserved(other) && wild(one) {
+    let begins_with_wildcard = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
+    if topic::is_reserved(one) && begins_with_wildcard(other)
+        || topic::is_reserved(other) && begins_with_wildcard(one)
+    {
         return false;
     }
-    let (mut ones, mut others) = (levels(one), levels(other));
+    let (mut levels_of_one, mut levels_of_other) = (levels(one), levels(other));
     loop {
-        match (ones.next(), others.next()) {
+        match (levels_of_one.next(), levels_of_other.next()) {
             (Some(b"#"), _) | (_, Some(b"#")) | (None, None) => return true,
             (Some(b"+"), Some(_)) | (Some(_), Some(b"+")) => {}
             (Some(one), Some(other)) if one == other => {}

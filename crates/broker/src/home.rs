@@ -209,8 +209,12 @@ impl Home {
             attaches: self.topics.carriers.attaches,
             detaches: self.topics.carriers.detaches,
             pages_waited: self.page_queue.queued_count,
-            superseded: self.logs.iter().map(|log| log.unneeded.superseded).sum(),
-            expired: self.logs.iter().map(|log| log.unneeded.expired).sum(),
+            superseded: self
+                .logs
+                .iter()
+                .map(|log| log.removal_counts.superseded)
+                .sum(),
+            expired: self.logs.iter().map(|log| log.removal_counts.expired).sum(),
             ..self.reports.stats
         }
     }

@@ -67,14 +67,14 @@ pub struct Log {
     /// The entries whose message has a time to live: (chain, second of expiry, entry). This finds the expired entries of a chain without a scan.
     expiries: BTreeSet<(u32, u32, u32)>,
     /// Chains of deleted or emptied topics, whose messages are still to be removed, see `orphans.rs`.
-    orphaned: BTreeSet<u32>,
+    orphans: BTreeSet<u32>,
     /// Counts the steps of the shard's work.
     steps: Steps,
     recently_read: RecentlyRead,
     /// The losses that readers by filter must be told.
     pub losses: Losses,
     /// Counters of messages that were removed without being lost.
-    pub unneeded: Unneeded,
+    pub removal_counts: RemovalCounts,
 }
 
 /// Counters of kept bytes by client: one for the process, one for the logs of this home.
@@ -108,7 +108,7 @@ impl ByteCounts {
 
 /// Counters of messages that were removed without being lost.
 #[derive(Default)]
-pub struct Unneeded {
+pub struct RemovalCounts {
     /// Messages that a newer message with the same key replaced.
     pub superseded: u64,
     /// Messages that had expired when they were removed.
@@ -148,11 +148,11 @@ impl Log {
             counts: ByteCounts { admission, home },
             lists: Lists::new(rules),
             expiries: BTreeSet::new(),
-            orphaned: BTreeSet::new(),
+            orphans: BTreeSet::new(),
             steps,
             recently_read: RecentlyRead::new(),
             losses,
-            unneeded: Unneeded::default(),
+            removal_counts: RemovalCounts::default(),
         }
     }
 
@@ -165,7 +165,7 @@ impl Log {
     }
 
     /// All bytes of the log.
-    pub fn held(&self) -> LogBytes {
+    pub fn bytes_by_kind(&self) -> LogBytes {
         let expiries = self.expiries.len() * EXPIRY_BYTES;
         LogBytes {
             messages: self.bytes(),
@@ -182,12 +182,12 @@ impl Log {
     }
 
     /// The number of chains: of topics with messages, of topics whose newest messages were removed without being lost, and orphaned chains.
-    pub fn chains(&self) -> u32 {
+    pub fn chain_count(&self) -> u32 {
         self.chains.len()
     }
 
     /// The number of keys in topics that keep latest values.
-    pub fn keys(&self) -> u32 {
+    pub fn key_count(&self) -> u32 {
         self.keys.len()
     }
 
@@ -218,108 +218,108 @@ impl Log {
         rule: &Rule,
         messages_max: u32,
         steps_max: usize,
-        new: &NewMessage<'_>,
+        message: &NewMessage<'_>,
     ) -> (u32, bool) {
-        let latest = rule.keep == RetentionMode::Latest;
-        if latest && chain != NONE {
-            self.supersede(chain, new.headers.key);
+        let keeps_latest = rule.keep == RetentionMode::Latest;
+        if keeps_latest && chain != NONE {
+            self.supersede(chain, message.headers.key);
         }
         // The chain is trimmed first, so that the new message can reuse the slot of a removed one.
-        let frame_bytes = new.frame.len();
-        let until = self.steps.count().saturating_add(steps_max as u64);
+        let frame_bytes = message.frame.len();
+        let until_step = self.steps.count().saturating_add(steps_max as u64);
         let mut must_trim = false;
         while chain != NONE
             && (self.chains.get(chain)).exceeds_limits(rule, messages_max, frame_bytes, 0)
         {
-            must_trim = self.steps.count() >= until;
+            must_trim = self.steps.count() >= until_step;
             if must_trim {
                 break;
             }
             // Expired messages are removed first: otherwise the result would depend on whether a reader has removed them before. So a server that replays
             // an engine's log keeps the same messages as the server that wrote it.
-            if !self.drop_expired(chain, NONE, new.time_s) {
-                chain = self.drop_oldest(chain, new.time_s);
+            if !self.drop_expired(chain, NONE, message.time_s) {
+                chain = self.drop_oldest(chain, message.time_s);
             }
         }
         if chain == NONE {
-            let row = Chain::new(new.topic, rule_number, latest, new.previous);
-            chain = self.chains.insert(row);
+            let new_chain = Chain::new(message.topic, rule_number, keeps_latest, message.previous);
+            chain = self.chains.insert(new_chain);
         }
         let row = self.chains.get(chain);
-        let before = row.newest();
-        let previous = if before == NONE {
-            row.lost()
+        let newest = row.newest();
+        let previous = if newest == NONE {
+            row.last_lost_offset()
         } else {
-            self.entries.get(before).offset
+            self.entries.get(newest).offset
         };
-        let (id, taken) = self.insert(chain, previous, new);
-        if latest {
-            self.keys.insert(chain, new.headers.key, id, before);
+        let (id, occupied) = self.insert(chain, previous, message);
+        if keeps_latest {
+            self.keys.insert(chain, message.headers.key, id, newest);
         }
         let row = self.chains.get_mut(chain);
         row.count += 1;
-        row.bytes += taken as u32;
-        row.has_ttls |= new.headers.ttl_s.is_some();
+        row.bytes += occupied as u32;
+        row.has_ttls |= message.headers.ttl_s.is_some();
         row.newest_removed = false;
         row.set_newest(id);
-        if before == NONE {
+        if newest == NONE {
             row.set_oldest(id);
         } else {
-            self.entries.get_mut(before).next = id;
+            self.entries.get_mut(newest).next = id;
         }
         (chain, must_trim)
     }
 
     /// Adds an entry for a message to the list of its rule, but not to its chain. Returns the entry and the bytes that it occupies.
-    fn insert(&mut self, chain: u32, previous: u64, new: &NewMessage<'_>) -> (u32, usize) {
-        let end_s = new
+    fn insert(&mut self, chain: u32, previous: u64, message: &NewMessage<'_>) -> (u32, usize) {
+        let expires_at_s = message
             .headers
             .ttl_s
-            .map(|ttl_s| new.time_s.saturating_add(ttl_s));
+            .map(|ttl_s| message.time_s.saturating_add(ttl_s));
         self.steps.add(self.blobs.compact(&mut self.entries));
         let (blobs, admission) = (&mut self.blobs, &self.counts.admission);
-        let blob = match &new.whole {
+        let blob = match &message.whole {
             Some(frame) => blobs.insert_shared(frame.message().clone()),
-            None => with_parts(new, [new.frame, &[]], |parts| {
+            None => with_parts(message, [message.frame, &[]], |parts| {
                 blobs.insert(parts, admission)
             }),
         };
-        let attributes_len = match new.headers.attributes.len() {
+        let attributes_len = match message.headers.attributes.len() {
             0 => 0,
             len => LENGTH_BYTES + len,
         };
         let entry = Entry {
-            offset: new.offset,
+            offset: message.offset,
             previous,
-            time_s: new.time_s,
-            len: (attributes_len + new.frame.len()) as u32,
+            time_s: message.time_s,
+            len: (attributes_len + message.frame.len()) as u32,
             chain,
             next: NONE,
             younger: NONE,
             older: NONE,
             blob,
-            key: new.headers.key.len() as u8,
-            content_type: new.headers.content_type.len() as u8,
-            event: new.headers.event.len() as u8,
-            flags: flags_of(new),
+            key_len: message.headers.key.len() as u8,
+            content_type_len: message.headers.content_type.len() as u8,
+            event_len: message.headers.event.len() as u8,
+            flags: flags_of(message),
         };
-        let taken = occupied_bytes(entry.bytes());
+        let occupied = occupied_bytes(entry.bytes());
         let id = self.entries.insert(entry);
         let rule_number = self.chains.get(chain).rule;
         self.lists.append(&mut self.entries, rule_number, id);
-        if let Some(end_s) = end_s {
+        if let Some(end_s) = expires_at_s {
             self.expiries.insert((chain, end_s, id));
         }
-        self.steps.add_bytes(new.frame.len());
-        self.counts.add(new.owner, taken);
-        (id, taken)
+        self.steps.add_bytes(message.frame.len());
+        self.counts.add(message.owner, occupied);
+        (id, occupied)
     }
 }
 
 /// Encodes a large message into shared memory, in the layout of an entry's bytes. Returns the slice that contains the frame.
-pub fn encode_shared(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
+pub fn encode_shared(message: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
-    let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();
+    let bytes = with_parts(message, frame, |parts| parts.concat()).into_boxed_slice();
     let len = bytes.len();
     Shared::new(bytes, admission).slice(len - frame_bytes..len)
 }

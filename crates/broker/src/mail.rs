@@ -33,7 +33,7 @@ pub use answer::{
 };
 pub use ask::{
     Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, RecordedClaim,
-    ReleaseAt, SessionNews, TopicRequest, Unacked,
+    ReleaseAt, SessionNews, TopicRequest, UnackedMessage,
 };
 pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};

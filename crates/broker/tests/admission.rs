@@ -129,7 +129,7 @@ impl TestServer {
             bytes = [header, bytes].concat();
         }
         self.of.socket(conn).received.clear();
-        self.of.say(conn, bytes);
+        self.of.send(conn, bytes);
         self.settle();
     }
 
@@ -147,7 +147,7 @@ impl TestServer {
             }
             Step::Tick(seconds) => {
                 for _ in 0..seconds {
-                    self.of.tick_s(1);
+                    self.of.advance_and_tick_s(1);
                     self.settle();
                 }
             }

@@ -36,7 +36,7 @@ fn publish(server: &mut TestServer, publisher: usize, (topic, fields): (&str, &s
         "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {bytes}\r\n\r\n"
     );
     request.extend(std::iter::repeat_n('x', bytes));
-    server.say(publisher, request);
+    server.send(publisher, request);
     server.settle();
     let answer = std::mem::take(&mut server.socket(publisher).received);
     assert!(answer.starts_with(b"HTTP/1.1 20"), "{answer:?}");

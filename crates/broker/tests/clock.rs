@@ -60,7 +60,7 @@ impl Stepped {
         self.step();
         let conn = self.server.open(0);
         let length = body.len();
-        self.server.say(
+        self.server.send(
             conn,
             format!(
                 "{line} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {length}\r\n\r\n{body}"
@@ -106,7 +106,7 @@ impl Stepped {
     fn mqtt(&mut self, packets: &[u8]) -> Vec<u8> {
         self.step();
         let conn = self.server.open(0);
-        self.server.say(conn, packets);
+        self.server.send(conn, packets);
         self.server.settle();
         let answers = self.server.received(conn).to_vec();
         self.server.cut(conn);

@@ -28,7 +28,7 @@ impl Pair {
     }
 
     fn receive(&mut self, conn: usize, bytes: &[u8]) {
-        self.0.say(conn, bytes);
+        self.0.send(conn, bytes);
     }
 
     /// A connection that has sent these bytes.
@@ -45,7 +45,7 @@ impl Pair {
         let asks = |bytes: &[u8]| bytes.windows(7).filter(|w| w == b"message").count();
         let mail = &self.0.io[n].mail;
         let messages = mail.iter().map(|(_, mail)| asks(&mail.bytes)).sum();
-        self.0.carry(1 - n);
+        self.0.deliver_mail(1 - n);
         messages
     }
 

@@ -28,7 +28,7 @@ fn server(world: &Arc<World>) -> TestServer {
     for at in 0..server.shards.len() {
         for _ in 0..CLIENTS {
             let conn = server.open(at);
-            server.say(conn, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            server.send(conn, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
         }
         server.flush(at);
     }

@@ -1,8 +1,8 @@
 //! Tests which texts are positions, character by character.
 
 use crore_broker::position::{
-    Malformed, Position, Since, later, parse, parse_decimal, parse_partitions, read_back, write,
-    write_partitions, write_set,
+    Malformed, Position, Since, later_start, parse, parse_decimal, parse_partitions,
+    parse_returned, write, write_partitions, write_set,
 };
 use proptest::prelude::*;
 
@@ -134,7 +134,7 @@ fn a_position_is_read_with_what_a_proxy_put_behind_it() {
         write(&mut texts, at);
         let read = |suffix: &str| {
             let text = [&texts[..], suffix.as_bytes()].concat();
-            read_back(&text, |text| parse(text, 0, 1))
+            parse_returned(&text, |text| parse(text, 0, 1))
         };
         for suffix in ["", "-br"].iter().chain(SUFFIXES) {
             assert_eq!(read(suffix), Ok(vec![Since::At(at)]), "{suffix}");
@@ -150,20 +150,20 @@ fn a_position_is_read_with_what_a_proxy_put_behind_it() {
         write_partitions(&mut filtered, count as u16, all.iter().copied());
         for suffix in SUFFIXES {
             let text = [&set[..], suffix.as_bytes()].concat();
-            let read = read_back(&text, |text| parse(text, 0xab, count));
+            let read = parse_returned(&text, |text| parse(text, 0xab, count));
             assert_eq!(read.as_ref(), Ok(&expected), "{count} {suffix}");
-            let of_another = read_back(&text, |text| parse(text, 0xac, count));
+            let of_another = parse_returned(&text, |text| parse(text, 0xac, count));
             assert_eq!(
                 of_another,
                 Ok(vec![Since::Unknown; count]),
                 "{count} {suffix}"
             );
             let text = [&filtered[..], suffix.as_bytes()].concat();
-            let read = read_back(&text, |text| parse_partitions(text, count as u16));
+            let read = parse_returned(&text, |text| parse_partitions(text, count as u16));
             assert_eq!(read.as_ref(), Ok(&expected), "{count} {suffix}");
         }
     }
-    let one = |text: &str| read_back(text.as_bytes(), |text| parse(text, 0, 1));
+    let one = |text: &str| parse_returned(text.as_bytes(), |text| parse(text, 0, 1));
     for text in [
         "1a-5gzip",
         "x1a-5",
@@ -189,7 +189,7 @@ fn the_later_of_two_positions_counts() {
         (early, Since::Unreadable, early),
         (Since::Unreadable, Since::Unknown, Since::Unreadable),
     ] {
-        assert_eq!(later(one, other, 3), expected, "{one:?} {other:?}");
+        assert_eq!(later_start(one, other, 3), expected, "{one:?} {other:?}");
     }
 }
 

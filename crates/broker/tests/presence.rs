@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crore_broker::Verdict;
-use crore_broker::access::{Grants, Known, Right};
+use crore_broker::access::{Grants, Right, VerifiedClient};
 use crore_broker::account::MemoryLevel;
 use crore_broker::settings::Rule;
 use crore_broker::settings::Settings;
@@ -47,9 +47,9 @@ fn stream(server: &mut TestServer, at: usize, path: &str, (user, info): (&str, &
     let head = format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{token}\r\n"
     );
-    server.say(conn, head);
+    server.send(conn, head);
     if !user.is_empty() {
-        let (asker, question) = server.io[at].asked.pop().expect("a question");
+        let (asker, question) = server.io[at].questions.pop().expect("a question");
         let rights = [Right::Subscribe, Right::Presence].map(|right| (right, "#"));
         let grants = Grants::new(user, rights).expect("they are valid");
         let grants = match info {
@@ -58,7 +58,7 @@ fn stream(server: &mut TestServer, at: usize, path: &str, (user, info): (&str, &
         };
         let verdict = Verdict {
             digest: question.digest,
-            found: Ok(Known {
+            found: Ok(VerifiedClient {
                 grants: Arc::new(grants),
                 until_unix_s: u32::MAX,
             }),
@@ -76,7 +76,7 @@ fn stats(server: &mut TestServer, user: &str) -> String {
     let head = format!(
         "GET /presence/{TOPIC}?stats=1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {user}\r\n\r\n"
     );
-    server.say(conn, head);
+    server.send(conn, head);
     server.settle();
     let answer = String::from_utf8_lossy(server.received(conn)).into_owned();
     let body = answer.split("\r\n\r\n").nth(1).expect("it has a body");
@@ -104,10 +104,10 @@ fn members_that_leave_together_take_an_eighth_of_each_turn_until_all_have_left()
             server.flush(0);
         }
         server.settle();
-        server.later_s(1);
+        server.advance_s(1);
     }
     assert!(stats(&mut server, "reader").contains("\"listed\":2000"));
-    server.later_s(20);
+    server.advance_s(20);
     let mut turns = 0;
     loop {
         let before = server.shards[0].steps();
@@ -141,7 +141,7 @@ fn turn_sends_a_bounded_number_of_pages_to_watchers() {
         stream(&mut server, 1, &path, ("", ""));
         server.flush(1);
     }
-    server.carry(0);
+    server.deliver_mail(0);
     let mut told = Vec::new();
     while told.iter().sum::<usize>() < WATCHERS {
         let more = server.flush(0);
@@ -161,7 +161,7 @@ fn turn_sends_a_bounded_number_of_pages_to_watchers() {
 
 /// Runs ticks of the sweep of one second. Returns how many, and the most steps in one.
 fn sweep(server: &mut TestServer) -> (usize, u64) {
-    server.later_s(1);
+    server.advance_s(1);
     let (mut ticks, mut most) = (0, 0);
     loop {
         let before = server.shards[0].steps();
@@ -191,7 +191,7 @@ fn mqtt_clients(server: &mut TestServer, clients: usize, topics: usize) {
         for topic in 1..=topics {
             packets.extend(subscribe(&format!("chat/{topic}"), topic as u16));
         }
-        server.say(conn, packets);
+        server.send(conn, packets);
         server.settle();
     }
 }
@@ -263,8 +263,8 @@ fn idle_shard_sleeps_until_a_watcher_may_be_told() {
 fn incomplete_post(server: &mut TestServer, bytes: usize) -> usize {
     let conn = server.open_from(0, [127, 0, 1, 1].into());
     let head = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n";
-    server.say(conn, head);
-    server.say(conn, vec![b'x'; bytes]);
+    server.send(conn, head);
+    server.send(conn, vec![b'x'; bytes]);
     server.settle();
     conn
 }

@@ -58,7 +58,7 @@ fn restarted(server: &mut TestServer, change: impl FnOnce(Restored) -> Restored)
 
 fn said(server: &mut TestServer, bytes: impl AsRef<[u8]>) -> String {
     let conn = server.open(0);
-    server.say(conn, bytes);
+    server.send(conn, bytes);
     server.settle();
     String::from_utf8_lossy(server.received(conn)).into_owned()
 }
@@ -101,7 +101,7 @@ fn connect(server: &mut TestServer) -> (usize, bool) {
     };
     encode::connect(&mut bytes, &connect);
     let conn = server.open(0);
-    server.say(conn, bytes);
+    server.send(conn, bytes);
     server.settle();
     let bytes = server.received(conn);
     let (header, len) = mqtt::fixed_header(bytes, 1 << 20)
@@ -129,7 +129,7 @@ fn served() -> TestServer {
             &Properties::NONE,
             [(filter, options)].into_iter(),
         );
-        server.say(conn, bytes);
+        server.send(conn, bytes);
         server.settle();
     }
     server.cut(conn);

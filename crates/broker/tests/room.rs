@@ -39,20 +39,20 @@ fn client_that_ends_for_room_gets_no_bytes_of_the_client_that_needs_it() {
         "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
         3 << 20
     );
-    server.say(large, head);
+    server.send(large, head);
     let device = server.open(0);
-    server.say(
+    server.send(
         device,
         b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n",
     );
     // The beginning of a PUBLISH of a megabyte before any CONNECT is read only when it is whole.
-    server.say(device, frame(2, &[0x10, 0x80, 0x80, 0x40]));
+    server.send(device, frame(2, &[0x10, 0x80, 0x80, 0x40]));
     let mut sent = 0;
     while server.is_open(large) && sent < 4 << 20 {
-        server.say(large, vec![b'x'; 60_000]);
+        server.send(large, vec![b'x'; 60_000]);
         let more = [frame(9, b"PONG OF ANOTHER"), frame(2, &[b'y'; 30_000])].concat();
-        server.say(device, more);
+        server.send(device, more);
         server.settle();
         server.flush(0);
         sent += 60_000;

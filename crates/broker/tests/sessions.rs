@@ -29,8 +29,8 @@ impl Pair {
         self.0.open(0)
     }
 
-    fn say(&mut self, conn: usize, bytes: Vec<u8>) {
-        self.0.say(conn, bytes);
+    fn send(&mut self, conn: usize, bytes: Vec<u8>) {
+        self.0.send(conn, bytes);
     }
 
     fn cut(&mut self, conn: usize) {
@@ -72,7 +72,7 @@ impl Pair {
     fn messages(&mut self, topic: &str) -> String {
         let link = self.open();
         let request = format!("GET /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        self.say(link, request.into_bytes());
+        self.send(link, request.into_bytes());
         self.settle();
         let answer = std::str::from_utf8(self.0.received(link)).expect("text");
         let count = answer.lines().find(|line| line.contains("messages:"));
@@ -134,7 +134,7 @@ fn topic_at(home: u16, prefix: &str) -> String {
 fn client(pair: &mut Pair) -> (String, usize) {
     for n in 0.. {
         let (client, link) = (format!("client{n}"), pair.open());
-        pair.say(link, support::connect(&client, EXPIRY_S));
+        pair.send(link, support::connect(&client, EXPIRY_S));
         pair.near();
         let is_near = pair.told(link) == ["connack false"];
         pair.settle();
@@ -150,11 +150,11 @@ fn client_that_returns_during_its_publish_gets_its_session_after_the_commit() {
     let mut pair = Pair::new(Settings::default());
     let topic = topic_at(1, "t");
     let (client, first) = client(&mut pair);
-    pair.say(first, publish(&topic, false));
+    pair.send(first, publish(&topic, false));
     pair.near();
     let second = pair.open();
-    pair.say(second, support::connect(&client, EXPIRY_S));
-    pair.say(second, publish(&topic, true));
+    pair.send(second, support::connect(&client, EXPIRY_S));
+    pair.send(second, publish(&topic, true));
     pair.near();
     assert!(pair.told(second).is_empty(), "the first is still under way");
     pair.settle();
@@ -170,20 +170,20 @@ fn publish_refused_while_its_client_was_away_is_accepted_when_sent_again() {
     let mut pair = Pair::new(settings);
     let (taken, topic) = (topic_at(1, "taken"), topic_at(1, "t"));
     let (client, first) = client(&mut pair);
-    pair.say(first, publish(&taken, false));
+    pair.send(first, publish(&taken, false));
     pair.settle();
-    pair.say(first, release());
-    pair.say(first, publish(&topic, false));
+    pair.send(first, release());
+    pair.send(first, publish(&topic, false));
     pair.near();
     let second = pair.open();
-    pair.say(second, support::connect(&client, EXPIRY_S));
+    pair.send(second, support::connect(&client, EXPIRY_S));
     pair.settle();
     assert_eq!(pair.told(second), ["connack true"]);
     let link = pair.open();
     let request = format!("DELETE /pub/{taken} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    pair.say(link, request.into_bytes());
+    pair.send(link, request.into_bytes());
     pair.settle();
-    pair.say(second, publish(&topic, true));
+    pair.send(second, publish(&topic, true));
     pair.settle();
     let told = &pair.told(second)[1..];
     assert_eq!(told, ["pubrec 7 0x10 No matching subscribers"]);
@@ -195,23 +195,23 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     let mut pair = Pair::new(Settings::default());
     let topic = topic_at(1, "t");
     let (client, first) = client(&mut pair);
-    pair.say(first, subscribe("#"));
+    pair.send(first, subscribe("#"));
     pair.settle();
     pair.cut(first);
     pair.settle();
     let publisher = pair.open();
-    pair.say(publisher, support::connect("publisher", EXPIRY_S));
+    pair.send(publisher, support::connect("publisher", EXPIRY_S));
     pair.settle();
-    pair.say(publisher, publish(&topic, false));
+    pair.send(publisher, publish(&topic, false));
     pair.settle();
     let second = pair.open();
-    pair.say(second, support::connect(&client, EXPIRY_S));
+    pair.send(second, support::connect(&client, EXPIRY_S));
     pair.near();
     assert_eq!(pair.told(second), ["connack true"]);
     pair.cut(second);
     pair.settle();
     let third = pair.open();
-    pair.say(third, support::connect(&client, EXPIRY_S));
+    pair.send(third, support::connect(&client, EXPIRY_S));
     pair.settle();
     assert_eq!(pair.told(third), ["connack true", "Publish"]);
 }
@@ -221,7 +221,7 @@ fn subscription_of_a_session_goes_on_after_its_topic_was_deleted_while_the_clien
     let mut pair = Pair::new(Settings::default());
     let topic = topic_at(1, "t");
     let (client, first) = client(&mut pair);
-    pair.say(first, subscribe(&topic));
+    pair.send(first, subscribe(&topic));
     pair.settle();
     pair.cut(first);
     pair.settle();
@@ -230,14 +230,14 @@ fn subscription_of_a_session_goes_on_after_its_topic_was_deleted_while_the_clien
     let delete = format!("DELETE /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let publisher = pair.open();
     for request in [&post, &delete] {
-        pair.say(publisher, request.clone().into_bytes());
+        pair.send(publisher, request.clone().into_bytes());
         pair.settle();
     }
     let second = pair.open();
-    pair.say(second, support::connect(&client, EXPIRY_S));
+    pair.send(second, support::connect(&client, EXPIRY_S));
     pair.settle();
     assert_eq!(pair.told(second), ["connack true"]);
-    pair.say(publisher, post.into_bytes());
+    pair.send(publisher, post.into_bytes());
     pair.settle();
     assert_eq!(pair.told(second), ["connack true", "Publish"]);
 }
@@ -251,12 +251,12 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
         let topic = topic_at(1, "t/");
         let filter = if wildcard { "t/+" } else { &topic };
         let (client, first) = client(&mut pair);
-        pair.say(first, subscribe_by(filter, Qos::AtMostOnce));
+        pair.send(first, subscribe_by(filter, Qos::AtMostOnce));
         pair.settle();
         pair.cut(first);
         pair.settle();
         let second = pair.open();
-        pair.say(second, support::connect(&client, EXPIRY_S));
+        pair.send(second, support::connect(&client, EXPIRY_S));
         pair.near();
         assert!(
             pair.told(second).is_empty(),
@@ -266,18 +266,18 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
         let publisher = pair.0.open(1);
         let request =
             format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1");
-        pair.0.carry(1);
-        pair.0.say(publisher, request);
+        pair.0.deliver_mail(1);
+        pair.0.send(publisher, request);
         pair.settle();
         assert_eq!(pair.told(second), ["connack true", "Publish"], "{filter}");
         // A client that leaves before its CONNACK has ended its connection, but not its session.
         let third = pair.open();
-        pair.say(third, support::connect(&client, EXPIRY_S));
+        pair.send(third, support::connect(&client, EXPIRY_S));
         pair.near();
         pair.cut(third);
         pair.settle();
         let fourth = pair.open();
-        pair.say(fourth, support::connect(&client, EXPIRY_S));
+        pair.send(fourth, support::connect(&client, EXPIRY_S));
         pair.settle();
         assert_eq!(pair.told(fourth), ["connack true"], "{filter}");
     }
@@ -295,7 +295,7 @@ fn suback_of_a_repeated_subscription_waits_until_it_is_in_force() {
             let mut again = subscribe_by(filter, qos);
             // The second SUBSCRIBE has another packet id.
             again[3] += 1;
-            pair.say(
+            pair.send(
                 link,
                 [subscribe_by(filter, Qos::AtMostOnce), again].concat(),
             );
@@ -314,17 +314,17 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
     settings.limits.filters_per_shard = 1;
     let mut pair = Pair::new(settings);
     let (client, first) = client(&mut pair);
-    pair.say(first, subscribe("kept/#"));
+    pair.send(first, subscribe("kept/#"));
     pair.settle();
     pair.cut(first);
     pair.settle();
     let filler = pair.open();
-    pair.say(filler, support::connect("filler", 0));
+    pair.send(filler, support::connect("filler", 0));
     pair.settle();
-    pair.say(filler, subscribe("#"));
+    pair.send(filler, subscribe("#"));
     pair.settle();
     let second = pair.open();
-    pair.say(second, support::connect(&client, 0));
+    pair.send(second, support::connect(&client, 0));
     pair.settle();
     assert_eq!(pair.told(second), ["connack true", "Disconnect"]);
     pair.cut(filler);
@@ -341,9 +341,9 @@ fn a_client_gets_what_it_publishes_behind_its_subscription() {
     let (_, link) = client(&mut pair);
     for home in [0, 1] {
         let topic = topic_at(home, "t");
-        pair.say(link, [subscribe(&topic), publish(&topic, false)].concat());
+        pair.send(link, [subscribe(&topic), publish(&topic, false)].concat());
         pair.settle();
-        pair.say(link, release());
+        pair.send(link, release());
         let mut told = pair.told(link);
         told.retain(|packet| packet == "Publish");
         assert_eq!(told.len(), usize::from(home) + 1, "home {home}");
@@ -356,7 +356,7 @@ fn clients_that_fight_over_an_id_are_slowed_down_until_a_second_has_passed() {
     let fight = |pair: &mut Pair, times| {
         let answers = (0..times).filter(|_| {
             let link = pair.open();
-            pair.say(link, support::connect("fought over", EXPIRY_S));
+            pair.send(link, support::connect("fought over", EXPIRY_S));
             pair.settle();
             pair.told(link).contains(&"connack true".into())
         });
@@ -365,7 +365,7 @@ fn clients_that_fight_over_an_id_are_slowed_down_until_a_second_has_passed() {
     let allowed = Settings::default().mqtt.takeovers_per_minute as usize;
     // The first one begins the session.
     assert_eq!(fight(&mut pair, 1000), allowed);
-    pair.0.tick_s(2);
+    pair.0.advance_and_tick_s(2);
     pair.settle();
     assert!(fight(&mut pair, 1) == 1, "a second has passed");
 }

@@ -110,7 +110,7 @@ impl TestServer {
 
     fn said(&mut self, bytes: impl AsRef<[u8]>) -> String {
         let conn = self.server.open(0);
-        self.server.say(conn, bytes);
+        self.server.send(conn, bytes);
         self.commit();
         let said = String::from_utf8_lossy(self.server.received(conn)).into_owned();
         self.server.cut(conn);
@@ -144,7 +144,7 @@ impl TestServer {
     /// Lets time pass for the server.
     fn pass_s(&mut self, seconds: u32) {
         for _ in 0..3 {
-            self.server.tick_s(seconds / 2);
+            self.server.advance_and_tick_s(seconds / 2);
             self.commit();
         }
     }
@@ -261,7 +261,7 @@ impl TestServer {
     /// Lets time pass for the server, and commits what it writes in the first second and in the last one.
     fn wait_s(&mut self, seconds: u32) {
         for seconds in [1, seconds - 1] {
-            self.server.tick_s(seconds);
+            self.server.advance_and_tick_s(seconds);
             self.commit();
         }
     }
@@ -269,7 +269,7 @@ impl TestServer {
     /// A client of MQTT with a durable session connects. Returns its connection and what it got.
     fn connects(&mut self) -> (usize, Vec<u8>) {
         let conn = self.server.open(0);
-        self.server.say(conn, connect("it", EXPIRY_S));
+        self.server.send(conn, connect("it", EXPIRY_S));
         self.commit();
         let got = self.server.received(conn).to_vec();
         assert_eq!(got[0], CONNACK);
@@ -586,7 +586,7 @@ fn subscriptions_that_overlap_bring_a_message_once_after_a_checkpoint_in_place()
         let filters = [(filter, SubscribeOptions::of(Qos::ExactlyOnce))];
         let filters = filters.into_iter();
         encode::subscribe(&mut out, Version::V5, id, &Properties::NONE, filters);
-        server.server.say(conn, out);
+        server.server.send(conn, out);
     }
     server.commit();
     server.server.cut(conn);

@@ -24,7 +24,7 @@ fn publish<N: std::fmt::Display>(server: &mut TestServer, conn: usize, topics: &
         "POST /pub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    server.say(conn, request);
+    server.send(conn, request);
 }
 
 /// While nothing is published, each turn removes a few expired messages. While others publish, at least as many are removed as are
@@ -74,7 +74,7 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
 /// The steps (units of work) that one request takes. The request is answered within the turn.
 fn request(server: &mut TestServer, conn: usize, line: &str) -> u64 {
     let before = server.shards[0].steps();
-    server.say(conn, format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    server.send(conn, format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     server.shards[0].steps() - before
 }
 

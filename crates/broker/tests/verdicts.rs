@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crore_broker::Verdict;
-use crore_broker::access::{Grants, Known};
+use crore_broker::access::{Grants, VerifiedClient};
 use crore_broker::account::MemoryPart;
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits, World, work};
@@ -19,20 +19,20 @@ fn world() -> Arc<World> {
 
 /// Connects a client with the token. Returns whether the shard asked the verifier.
 fn comes(server: &mut TestServer) -> bool {
-    let before = server.io[0].asked.len();
+    let before = server.io[0].questions.len();
     let conn = server.open(0);
-    server.say(
+    server.send(
         conn,
         b"GET /sub/a HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t\r\n\r\n",
     );
     server.flush(0);
-    server.io[0].asked.len() > before
+    server.io[0].questions.len() > before
 }
 
 /// Answers the shard's last question: the token is valid for an hour.
 fn answer(server: &mut TestServer) {
-    let (conn, question) = server.io[0].asked.last().expect("a question");
-    let known = Known {
+    let (conn, question) = server.io[0].questions.last().expect("a question");
+    let known = VerifiedClient {
         grants: Arc::new(Grants::default()),
         until_unix_s: u32::MAX,
     };
@@ -71,7 +71,7 @@ fn asks_with_long_token(server: &mut TestServer) -> u64 {
     let head = "GET /sub/a HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ";
     let token = format!("{}{conn}", "t".repeat(TOKEN_BYTES));
     let before = server.shards[0].steps();
-    server.say(conn, format!("{head}{token}\r\n\r\n"));
+    server.send(conn, format!("{head}{token}\r\n\r\n"));
     server.flush(0);
     server.shards[0].steps() - before
 }
@@ -113,7 +113,7 @@ fn credentials_that_the_verifier_has_not_answered_are_in_the_account() {
             held(&server)
         );
     }
-    server.io[0].asked.clear();
+    server.io[0].questions.clear();
     server.settle();
     server.flush(0);
     assert_eq!(held(&server), 0);

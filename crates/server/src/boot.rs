@@ -56,7 +56,7 @@ pub fn serve(
     let node = this_node(&addresses, admin_listener.as_ref());
     let revoked = lifecycle::revoke::read_revoked(&effective, None).map_err(anyhow::Error::msg)?;
     let new_world = |identity: state::StateIdentity| {
-        let placement = Placement::of_server(identity.partitions, shards, cores.len());
+        let placement = Placement::for_server(identity.partitions, shards, cores.len());
         let mut settings = effective.settings(node.clone());
         settings.access.revoked = Arc::clone(&revoked);
         create_world(file, settings, placement, &identity)

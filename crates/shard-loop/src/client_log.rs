@@ -28,7 +28,7 @@ impl ClientLog {
 
     /// Logs an event, if a filter selects its client.
     pub fn write(&self, event: &ClientEvent) {
-        if let EventKind::Dropped(count) = event.what {
+        if let EventKind::Dropped(count) = event.kind {
             tracing::debug!(target: TARGET, count, "events of clients were dropped: too many at once");
             return;
         }
@@ -50,7 +50,7 @@ impl ClientLog {
             |text: &'_ str| (!text.is_empty()).then(|| tracing::field::display(text.to_string()));
         let (user, client) = (non_empty(&event.user), non_empty(&event.client_id));
         let detail = non_empty(&event.detail);
-        match event.what {
+        match event.kind {
             EventKind::Connected => {
                 tracing::debug!(target: TARGET, connection, address, "connected");
             }
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn filter_selects_by_user_address_in_either_form_and_client_id() {
         let event = ClientEvent {
-            what: EventKind::Subscribed,
+            kind: EventKind::Subscribed,
             conn: None,
             address: Some("::ffff:10.0.0.7".parse().unwrap()),
             user: "ann".into(),

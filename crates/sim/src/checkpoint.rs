@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crore_broker::orders::{LogPage, TopicsPage};
+use crore_broker::orders::{LogPageRequest, TopicsPageRequest};
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{
     Batch, Control, Input, Now, Report, Restored, Shadow, Shard, ShardId, Ticket, World,
@@ -59,7 +59,7 @@ impl Checkpoint {
                 }
             }
             let home = server.placement().home_of(partition);
-            net.turn_of = home;
+            net.current_shard = home;
             let home = &mut shards[usize::from(home)];
             while let Some(order) = shadow.next_floors_order(TOPICS_PER_ORDER) {
                 match report_of(home, order, net, now) {
@@ -123,8 +123,8 @@ pub type Content = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
 pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) -> Content {
     let mut content = Content::new();
     for (id, shard) in shards.iter_mut().enumerate() {
-        net.turn_of = id as ShardId;
-        let page = TopicsPage {
+        net.current_shard = id as ShardId;
+        let page = TopicsPageRequest {
             filter: b"#"[..].into(),
             from: 0,
             most: ALL,
@@ -140,7 +140,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
             let mut messages = BTreeMap::new();
             let mut after = 0;
             loop {
-                let page = LogPage {
+                let page = LogPageRequest {
                     epoch: None,
                     name: topic.name.clone(),
                     after,

@@ -31,7 +31,7 @@ pub struct CloseCheck {
 
 impl CloseCheck {
     /// Parses the bytes that the socket takes. Returns false if some of these bytes follow a Close frame.
-    pub fn takes(&mut self, bytes: impl Iterator<Item = u8>) -> bool {
+    pub fn accepts(&mut self, bytes: impl Iterator<Item = u8>) -> bool {
         for byte in bytes {
             match &mut self.stream {
                 Stream::NotWebSocket => return true,
@@ -64,15 +64,15 @@ impl CloseCheck {
 
 /// The state after these first bytes of a frame (section 5.2). A server's frames have no mask.
 fn after_header(header: VecDeque<u8>) -> Stream {
-    let long = match header.get(1) {
+    let extended_len_bytes = match header.get(1) {
         Some(126) => 2,
         Some(127) => 8,
         _ => 0,
     };
-    if header.len() < 2 + long {
+    if header.len() < 2 + extended_len_bytes {
         return Stream::Header(header);
     }
-    let len = match long {
+    let len = match extended_len_bytes {
         0 => u64::from(header[1]),
         _ => header
             .iter()
@@ -99,12 +99,12 @@ mod tests {
         for step in 1..sent.len() {
             let mut check = CloseCheck::default();
             for part in sent.chunks(step) {
-                assert!(check.takes(part.iter().copied()), "{step}");
+                assert!(check.accepts(part.iter().copied()), "{step}");
             }
-            assert!(check.takes([].into_iter()));
-            assert!(!check.takes([0x8A].into_iter()), "{step}");
+            assert!(check.accepts([].into_iter()));
+            assert!(!check.accepts([0x8A].into_iter()), "{step}");
         }
         let mut check = CloseCheck::default();
-        assert!(check.takes(b"HTTP/1.1 200 OK\r\n\r\n\x88\x00\x88\x00".iter().copied()));
+        assert!(check.accepts(b"HTTP/1.1 200 OK\r\n\r\n\x88\x00\x88\x00".iter().copied()));
     }
 }

@@ -65,9 +65,9 @@ struct Log {
     /// The bytes of each appended batch, by number.
     appended: BTreeMap<u64, Arc<[u8]>>,
     /// The number of the last committed batch.
-    last: u64,
+    last_committed: u64,
     /// The offset after the last committed record.
-    next: Option<u64>,
+    next_offset: Option<u64>,
     /// The first offset and the records of each committed batch.
     records: BTreeSet<(u64, Vec<u8>)>,
 }
@@ -145,8 +145,8 @@ impl Engine {
         if happens(self.behavior.duplication) {
             log.arriving.push(batch.clone());
         }
-        let back = usize::from(happens(self.behavior.reordering)).min(log.arriving.len());
-        log.arriving.insert(log.arriving.len() - back, batch);
+        let swapped = usize::from(happens(self.behavior.reordering)).min(log.arriving.len());
+        log.arriving.insert(log.arriving.len() - swapped, batch);
         Ok(())
     }
 
@@ -181,13 +181,13 @@ impl Engine {
                         header,
                         batch: None,
                     });
-                    if header.number != log.last + 1 {
+                    if header.number != log.last_committed + 1 {
                         self.coverage.void += 1;
                         continue;
                     }
-                    log.last = header.number;
-                    let next = header.first_offset + u64::from(header.record_count);
-                    match log.next.replace(next) {
+                    log.last_committed = header.number;
+                    let end = header.first_offset + u64::from(header.record_count);
+                    match log.next_offset.replace(end) {
                         // There may be offsets between two batches, which belong to topics that are not durable.
                         Some(due) if due > header.first_offset => {
                             return Err(format!(
@@ -198,7 +198,7 @@ impl Engine {
                         _ => {}
                     }
                     self.coverage.committed += 1;
-                    count(&mut self.messages, &batch.bytes);
+                    count_messages(&mut self.messages, &batch.bytes);
                     let records = &batch.bytes[HEADER_BYTES..];
                     if !log.records.insert((header.first_offset, records.to_vec())) {
                         return Err(format!("records of partition {partition} are kept twice"));
@@ -227,7 +227,7 @@ impl Engine {
             if takes_all || rng.chance(self.behavior.progress) {
                 let messages = &mut self.messages;
                 cluster_log.store(partition, now.unix_s, &mut self.coverage, |bytes| {
-                    count(messages, bytes);
+                    count_messages(messages, bytes);
                 })?;
             }
             if takes_all || rng.chance(self.behavior.progress) {
@@ -259,12 +259,12 @@ impl Engine {
                 rng.range(1, 8)
             };
             for batch in disk_log.commit(batches_max, rng)? {
-                record(&mut self.messages, &mut self.log, batch);
+                record_committed(&mut self.messages, &mut self.log, batch);
                 self.coverage.committed += 1;
             }
         }
-        let reports = takes_all || rng.chance(self.behavior.progress);
-        Ok(if reports {
+        let may_report = takes_all || rng.chance(self.behavior.progress);
+        Ok(if may_report {
             disk_log.report(partitions)
         } else {
             Vec::new()
@@ -274,7 +274,7 @@ impl Engine {
     /// Kills the process. With `is_power_cut` the power fails.
     pub fn crash(&mut self, is_power_cut: bool, rng: &mut Rng) {
         for batch in self.disk_log().crash(is_power_cut, rng) {
-            record(&mut self.messages, &mut self.log, batch);
+            record_committed(&mut self.messages, &mut self.log, batch);
         }
     }
 
@@ -285,9 +285,9 @@ impl Engine {
     pub fn start(&mut self) -> Result<Start, Violation> {
         let start = self.disk_log().start()?;
         for bytes in &start.batches[start.batches.len() - start.unreported..] {
-            let header = Header::read(bytes).map_err(|why| why.to_string())?;
+            let header = Header::read(bytes).map_err(|error| error.to_string())?;
             let bytes = bytes.clone();
-            record(&mut self.messages, &mut self.log, Batch { header, bytes });
+            record_committed(&mut self.messages, &mut self.log, Batch { header, bytes });
         }
         self.coverage.unreported_batches += start.unreported as u64;
         for lost in &start.lost {
@@ -325,13 +325,13 @@ impl Engine {
 }
 
 /// Records a committed batch.
-fn record(messages: &mut BTreeMap<u32, u32>, log: &mut Vec<Batch>, batch: Batch) {
-    count(messages, &batch.bytes);
+fn record_committed(messages: &mut BTreeMap<u32, u32>, log: &mut Vec<Batch>, batch: Batch) {
+    count_messages(messages, &batch.bytes);
     log.push(batch);
 }
 
 /// Counts the messages in a batch.
-fn count(messages: &mut BTreeMap<u32, u32>, batch: &[u8]) {
+fn count_messages(messages: &mut BTreeMap<u32, u32>, batch: &[u8]) {
     for message in numbers_in(batch) {
         *messages.entry(message).or_default() += 1;
     }

@@ -49,17 +49,19 @@ pub fn digest(writer: &World, log: &[Batch]) -> Result<u64, String> {
         unix_s: 1_800_000_000,
     };
     let shard = |id| Shard::new(id, server.clone(), now);
-    let mut all: Vec<Shard> = (0..shards).map(shard).collect();
-    let mut net = Net::new(1, all.len(), 0, None);
+    let mut shards: Vec<Shard> = (0..shards).map(shard).collect();
+    let mut net = Net::new(1, shards.len(), 0, None);
     for batch in log {
         (now.s, now.unix_s) = (now.s + 1, now.unix_s + 1);
-        for (id, shard) in all.iter_mut().enumerate() {
-            net.turn_of = id as ShardId;
+        for (id, shard) in shards.iter_mut().enumerate() {
+            net.current_shard = id as ShardId;
             shard.handle(Input::Tick, now, &mut net);
             let folded = shard.apply_logged_batch(&batch.header, &batch.bytes, now);
-            folded.map_err(|why| why.to_string())?;
+            folded.map_err(|error| error.to_string())?;
             shard.flush(now, &mut net);
         }
     }
-    Ok(all.iter().fold(0, |digest, shard| digest ^ shard.digest()))
+    Ok(shards
+        .iter()
+        .fold(0, |digest, shard| digest ^ shard.digest()))
 }

@@ -18,6 +18,17 @@ use crate::close_frame::CloseCheck;
 use crate::coverage::Coverage;
 use crate::engine::{ClusterLog, Engine, EngineBehavior};
 
+/// The events of a socket that a poller reports.
+#[derive(Clone, Copy, Default)]
+pub struct Readiness {
+    /// Bytes, the end of the client's half, or a reset can be read.
+    pub is_readable: bool,
+    /// Bytes can be written, or the connection was reset.
+    pub is_writable: bool,
+    /// The connection was reset, or both halves are closed.
+    pub is_hung_up: bool,
+}
+
 /// A connection, as both ends see it.
 #[derive(Default)]
 pub struct Socket {
@@ -35,9 +46,9 @@ pub struct Socket {
     close_check: CloseCheck,
     /// The maximum number of bytes in `to_client`.
     pub window: usize,
-    /// Whether the shard wants to know when it can read. `write` is the same for writing.
-    read: bool,
-    write: bool,
+    /// Whether the shard wants to know when it can read, and when it can write.
+    wants_to_read: bool,
+    wants_to_write: bool,
     /// Whether the client has closed its half.
     pub client_fin: bool,
     /// Whether the client has closed both halves. The server learns this when it sends: then the connection is reset.
@@ -51,15 +62,20 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// The events that a poller reports: readable, writable, hung up.
-    pub fn readiness(&self) -> (bool, bool, bool) {
+    /// The events that a poller reports.
+    pub fn readiness(&self) -> Readiness {
         if self.server_closed || self.conn.is_none() {
-            return (false, false, false);
+            return Readiness::default();
         }
-        let readable = self.read && (!self.to_server.is_empty() || self.client_fin || self.reset);
-        let writable = self.write && (self.room() > 0 || self.reset);
-        let hangup = self.reset || (self.client_fin && self.server_fin);
-        (readable, writable, hangup)
+        let is_readable =
+            self.wants_to_read && (!self.to_server.is_empty() || self.client_fin || self.reset);
+        let is_writable = self.wants_to_write && (self.room() > 0 || self.reset);
+        let is_hung_up = self.reset || (self.client_fin && self.server_fin);
+        Readiness {
+            is_readable,
+            is_writable,
+            is_hung_up,
+        }
     }
 
     fn room(&self) -> usize {
@@ -71,13 +87,13 @@ impl Socket {
 pub struct Transit(Vec<Vec<VecDeque<Mail>>>);
 
 impl Transit {
-    fn between(shards: usize) -> Transit {
+    fn new(shards: usize) -> Transit {
         let of_shard = || (0..shards).map(|_| VecDeque::new()).collect();
         Transit((0..shards).map(|_| of_shard()).collect())
     }
 
     /// The mail from one shard to another.
-    pub fn of(&mut self, from: usize, to: usize) -> &mut VecDeque<Mail> {
+    pub fn queue(&mut self, from: usize, to: usize) -> &mut VecDeque<Mail> {
         &mut self.0[from][to]
     }
 
@@ -87,13 +103,13 @@ impl Transit {
     }
 
     /// The maximum number of bytes of asks in flight between two shards.
-    pub fn most_bytes(&self) -> usize {
+    pub fn ask_bytes_max(&self) -> usize {
         let bytes = |mails: &VecDeque<Mail>| mails.iter().map(|mail| mail.bytes.len()).sum();
         self.0.iter().flatten().map(bytes).max().unwrap_or(0)
     }
 
     /// Number of inputs in the mail for this shard: asks, tells, and the mails themselves.
-    pub fn inputs(&self, to: usize) -> usize {
+    pub fn inputs_for(&self, to: usize) -> usize {
         let inputs = |mail: &Mail| 1 + mail.asks.len() + mail.tells.len();
         let all = self.0.iter().flat_map(|of_shard| &of_shard[to]);
         all.map(inputs).sum()
@@ -109,7 +125,7 @@ pub struct Net {
     /// Number of shards of a node.
     shards: usize,
     /// The shard that takes its turn (a round of its loop).
-    pub turn_of: ShardId,
+    pub current_shard: ShardId,
     /// Random choices of the current turn.
     pub rng: Rng,
     /// The percentage of sends of which a socket takes only a part although there is room.
@@ -136,9 +152,9 @@ impl Net {
     ) -> Self {
         Net {
             sockets: Vec::new(),
-            mail: Transit::between(nodes * shards),
+            mail: Transit::new(nodes * shards),
             shards,
-            turn_of: 0,
+            current_shard: 0,
             rng: Rng::new(0),
             partial_send_percent,
             coverage: Coverage::default(),
@@ -201,7 +217,7 @@ impl Net {
     }
 
     /// Counts an effect of the process. Returns false if the process has ended, so that the effect is dropped.
-    fn takes_effect(&mut self) -> bool {
+    fn count_effect(&mut self) -> bool {
         let is_alive = self.effects_left > 0;
         if self.effects_left < usize::MAX {
             self.effects_left = self.effects_left.saturating_sub(1);
@@ -214,17 +230,17 @@ impl Net {
         self.sockets.push(Socket {
             shard,
             window,
-            read: true,
+            wants_to_read: true,
             ..Socket::default()
         });
         self.sockets.len() as u32 - 1
     }
 
-    fn socket(&mut self, link: SocketId, what: &str) -> Option<&mut Socket> {
+    fn socket(&mut self, link: SocketId, action: &str) -> Option<&mut Socket> {
         let socket = &mut self.sockets[link.0 as usize];
-        if socket.server_closed || socket.shard != self.turn_of {
+        if socket.server_closed || socket.shard != self.current_shard {
             self.violation
-                .get_or_insert(format!("{what} of link {} that it does not have", link.0));
+                .get_or_insert(format!("{action} of link {} that it does not have", link.0));
             return None;
         }
         Some(socket)
@@ -243,7 +259,7 @@ impl Io for Net {
 
     fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let (is_partial, dice) = (self.rng.chance(self.partial_send_percent), self.rng.draw());
-        if !self.takes_effect() {
+        if !self.count_effect() {
             return 0;
         }
         let Some(socket) = self.socket(link, "send") else {
@@ -268,7 +284,7 @@ impl Io for Net {
             taken = dice as usize % (taken + 1);
         }
         let bytes = parts.iter().flat_map(|part| part.as_ref().iter().copied());
-        let in_order = socket.close_check.takes(bytes.clone().take(taken));
+        let in_order = socket.close_check.accepts(bytes.clone().take(taken));
         socket.to_client.extend(bytes.take(taken));
         if !in_order {
             self.violation
@@ -284,24 +300,24 @@ impl Io for Net {
         }
         if let Some(socket) = self.socket(link, "interest") {
             assert_eq!(socket.conn, Some(conn), "a link has one connection");
-            (socket.read, socket.write) = (read, write);
+            (socket.wants_to_read, socket.wants_to_write) = (read, write);
         }
     }
 
-    fn close(&mut self, link: SocketId, how: CloseMode) {
+    fn close(&mut self, link: SocketId, mode: CloseMode) {
         let may_reset = self.rng.chance(30);
-        if !self.takes_effect() {
+        if !self.count_effect() {
             return;
         }
         let Some(socket) = self.socket(link, "close") else {
             return;
         };
         socket.server_fin = true;
-        match how {
+        match mode {
             CloseMode::Drain => {}
             CloseMode::Now | CloseMode::Reset => {
                 // The kernel may send a reset in place of a close if the server has not read all bytes.
-                let reset = how == CloseMode::Reset || (may_reset && !socket.to_server.is_empty());
+                let reset = mode == CloseMode::Reset || (may_reset && !socket.to_server.is_empty());
                 socket.server_closed = true;
                 socket.to_server.clear();
                 if reset {
@@ -313,10 +329,10 @@ impl Io for Net {
     }
 
     fn append(&mut self, batch: Batch) {
-        if !self.takes_effect() {
+        if !self.count_effect() {
             return;
         }
-        let node = usize::from(self.turn_of) / self.shards;
+        let node = usize::from(self.current_shard) / self.shards;
         let taken = match &mut self.engine {
             Some(engine) => engine.append(node, batch, &mut self.rng),
             None => Err("records for no engine".into()),
@@ -327,12 +343,16 @@ impl Io for Net {
     }
 
     fn post(&mut self, to: ShardId, mail: Mail) {
-        let from = usize::from(self.turn_of);
-        let local = from % self.shards;
-        assert_eq!(usize::from(mail.from), local, "mail says who sends it");
-        if self.takes_effect() {
-            let to = from - local + usize::from(to);
-            self.mail.of(from, to).push_back(mail);
+        let from = usize::from(self.current_shard);
+        let shard_in_node = from % self.shards;
+        assert_eq!(
+            usize::from(mail.from),
+            shard_in_node,
+            "mail says who sends it"
+        );
+        if self.count_effect() {
+            let to = from - shard_in_node + usize::from(to);
+            self.mail.queue(from, to).push_back(mail);
         }
     }
 

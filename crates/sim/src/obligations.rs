@@ -7,16 +7,16 @@
 use crate::truth::{Message, Truth, Violation};
 
 impl Truth {
-    /// Whether a message may have expired by the second `second`. The server counts its time to live from the moment of sending or later.
-    pub fn may_have_expired(&self, number: u32, second: u32) -> bool {
+    /// Whether a message may have expired by the second `by_s`. The server counts its time to live from the moment of sending or later.
+    pub fn may_have_expired(&self, number: u32, by_s: u32) -> bool {
         let message = &self.messages[number as usize];
         message
             .ttl_s
-            .is_some_and(|ttl_s| message.sent_s + ttl_s <= second)
+            .is_some_and(|ttl_s| message.sent_s + ttl_s <= by_s)
     }
 
     /// Whether the limits of the topic's rule may have removed a message from the log by now.
-    pub fn may_have_run_out(&self, number: u32) -> bool {
+    pub fn may_have_been_removed(&self, number: u32) -> bool {
         let message = &self.messages[number as usize];
         let rule = &self.topics[message.topic].rule;
         let (mut count, mut bytes) = (0, 0);
@@ -44,11 +44,11 @@ impl Truth {
                 .iter()
                 .any(|other| {
                     let other_message = &self.messages[*other as usize];
-                    let behind = match (message.offset, other_message.offset) {
+                    let is_after = match (message.offset, other_message.offset) {
                         (Some(one), Some(other)) => other > one,
                         _ => *other != number,
                     };
-                    behind && other_message.sent_step <= by_step
+                    is_after && other_message.sent_step <= by_step
                 })
     }
 
@@ -62,13 +62,18 @@ impl Truth {
     }
 
     /// Checks that a received message had neither expired nor been superseded when the subscriber sent the request for it, in the step
-    /// `asked` and the second `asked_s`.
-    pub fn check_not_stale(&self, number: u32, asked: u32, asked_s: u32) -> Result<(), Violation> {
+    /// `request_step` and the second `request_s`.
+    pub fn check_not_stale(
+        &self,
+        number: u32,
+        request_step: u32,
+        request_s: u32,
+    ) -> Result<(), Violation> {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
         if let (Some(acked), Some(ttl_s)) = (message.acked_step, message.ttl_s)
-            && acked < asked
-            && message.acked_s + ttl_s <= asked_s
+            && acked < request_step
+            && message.acked_s + ttl_s <= request_s
         {
             return Err(format!(
                 "message {number} had expired when it was asked for"
@@ -81,24 +86,24 @@ impl Truth {
                 .is_none_or(|damage_step| acked > damage_step)
         };
         self.check_newest(number, "it was asked for", |other| {
-            let acked = other.acked_step.filter(|acked| *acked < asked);
+            let acked = other.acked_step.filter(|acked| *acked < request_step);
             topic.keeps_latest() && acked.is_some_and(still_exists)
         })
     }
 
-    /// Checks that a received message was the newest of its key among the messages for which `counts` is true.
+    /// Checks that a received message was the newest of its key among the messages for which `is_counted` is true.
     pub fn check_newest(
         &self,
         number: u32,
         when: &str,
-        counts: impl Fn(&Message) -> bool,
+        is_counted: impl Fn(&Message) -> bool,
     ) -> Result<(), Violation> {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
         let mut others = topic.by_key[usize::from(message.spec.key)].iter();
         let newer = others.find(|other| {
             let other = &self.messages[**other as usize];
-            counts(other) && message.is_before(other)
+            is_counted(other) && message.is_before(other)
         });
         match newer {
             Some(newer) => Err(format!(

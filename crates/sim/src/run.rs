@@ -220,7 +220,7 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
     // This check comes first, because it may publish unanswered messages again, and may end connections for lack of room.
     check_interest(sim, rng)?;
     for subscriber in &mut sim.clients.subscribers {
-        subscriber.require_head(&sim.truth);
+        subscriber.require_newest(&sim.truth);
     }
     for client in &mut sim.clients.mqtt {
         client.check_all_received(&sim.truth)?;

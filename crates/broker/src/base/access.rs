@@ -18,7 +18,7 @@ use crate::base::work::{FILTERS_PER_STEP, Steps};
 pub use crore_settings::rights::{Right, Rights};
 use crore_wire::topic::{self, TopicError};
 
-/// Most filters of one client. A token has room for fewer, so only the access callback or a file can exceed this.
+/// The maximum number of filters of one client. A token has room for fewer, so only the access callback or a file can exceed this.
 const FILTERS_MAX: usize = 1_000;
 /// Longest filter, in bytes: the longest topic name that the settings allow.
 const FILTER_BYTES_MAX: usize = 1_000;
@@ -57,7 +57,7 @@ impl core::error::Error for GrantError {}
 /// The token that grants come from, and its age. Revocations name both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenIssue {
-    /// The token's number ([`Revoked::token`]); 0 without a token.
+    /// The token's number ([`Revoked::token_number`]); 0 without a token.
     pub token: u64,
     /// The Unix second of the token's `iat` claim; 0 if the token has no `iat`. `u32::MAX` without a token, since a password has no age.
     pub issued_unix_s: u32,
@@ -79,7 +79,8 @@ impl TokenIssue {
     }
 }
 
-/// The grants of a client, with the user's name, and what others are told of a client that is present (`info`). One allocation, since each of a million connections may have its own grants.
+/// The grants of a client, the user's name, and the `info`: what others are told of the client while it is present. All are in one allocation,
+/// since each of a million connections may have its own grants.
 ///
 /// Layout: the [`TokenIssue`] (12 bytes), the length of the name (1 byte), the name. Then, for each filter: its rights (1 byte), its length (2 bytes), its
 /// text. An entry without rights is the info.
@@ -88,7 +89,7 @@ pub struct Grants(Box<[u8]>);
 
 impl Default for Grants {
     fn default() -> Self {
-        Grants::new("", []).expect("nobody without grants is in order")
+        Grants::new("", []).expect("an empty name and no filters are valid")
     }
 }
 
@@ -144,7 +145,7 @@ impl Grants {
 
     /// The same grants, issued by this token.
     #[must_use]
-    pub fn issued(mut self, issue: TokenIssue) -> Grants {
+    pub fn with_issue(mut self, issue: TokenIssue) -> Grants {
         self.0[..TokenIssue::BYTES].copy_from_slice(&issue.bytes());
         self
     }
@@ -171,7 +172,7 @@ impl Grants {
         )
     }
 
-    /// What others are told of the client while it is present, as JSON; empty if that is nothing.
+    /// What others are told of the client while it is present, as JSON; empty if they are told nothing.
     pub fn info(&self) -> &[u8] {
         let mut info = self.entries().filter(|(rights, _)| rights.is_empty());
         info.next().map_or(&[], |(_, info)| info)
@@ -179,12 +180,12 @@ impl Grants {
 
     /// The user's name; empty for a client without a name.
     pub fn user(&self) -> &str {
-        let name = &self.named()[1..=self.name_len()];
+        let name = &self.from_name_length()[1..=self.name_len()];
         core::str::from_utf8(name).expect("it was a string")
     }
 
     /// The bytes from the length of the name on.
-    fn named(&self) -> &[u8] {
+    fn from_name_length(&self) -> &[u8] {
         &self.0[TokenIssue::BYTES..]
     }
 
@@ -203,7 +204,7 @@ impl Grants {
     }
 
     fn entries(&self) -> impl Iterator<Item = (Rights, &[u8])> {
-        let mut rest = &self.named()[1 + self.name_len()..];
+        let mut rest = &self.from_name_length()[1 + self.name_len()..];
         core::iter::from_fn(move || {
             let [rights, low, high, text @ ..] = rest else {
                 return None;
@@ -215,15 +216,15 @@ impl Grants {
     }
 
     /// Whether this right is granted for all topics that `filter` matches. `filter` may be a topic. Adds the compared filters to `steps`.
-    pub fn cover(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
+    pub fn covers(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
         let mut compared = 0;
-        let granted = |(rights, granted): (Rights, &[u8])| {
+        let covers = |(rights, granted): (Rights, &[u8])| {
             compared += 1;
             rights.has(right) && topic::covers(granted, filter)
         };
-        let covers = self.filters().any(granted);
+        let is_covered = self.filters().any(covers);
         steps.add(compared / FILTERS_PER_STEP);
-        covers
+        is_covered
     }
 
     /// Whether nothing is granted.
@@ -237,13 +238,22 @@ impl Grants {
     }
 }
 
-/// The tokens and users that the operator has revoked. A revocation ends at a Unix second (`u32::MAX`: never). Both lists are sorted.
+/// The tokens and users that the operator has revoked. A revocation ends at a Unix second (`u32::MAX`: never).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// By token number ([`Revoked::token`]): the end of the revocation.
-    pub tokens: Vec<(u64, u32)>,
+    /// The revoked tokens, sorted by number.
+    pub tokens: Vec<RevokedToken>,
     /// The revoked users, sorted by name.
     pub users: Vec<RevokedUser>,
+}
+
+/// The revocation of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RevokedToken {
+    /// The token's number ([`Revoked::token_number`]).
+    pub number: u64,
+    /// The Unix second in which the revocation ends.
+    pub end_unix_s: u32,
 }
 
 /// The revocation of a user's credentials.
@@ -260,7 +270,7 @@ pub struct RevokedUser {
 impl Revoked {
     /// The number of a token. `name` is its `jti` claim, or a hash of its bytes if it has no `jti`. The hash is cryptographic, so that nobody can make a
     /// token with the number of another token.
-    pub fn token(name: &[u8]) -> u64 {
+    pub fn token_number(name: &[u8]) -> u64 {
         let mut number = [0; 8];
         number.copy_from_slice(&blake3::hash(name).as_bytes()[..8]);
         u64::from_le_bytes(number)
@@ -276,8 +286,8 @@ impl Revoked {
         let first = self
             .users
             .partition_point(|user| *user.name < *grants.user());
-        let of_user = self.users[first..].iter();
-        let mut of_user = of_user.take_while(|user| *user.name == *grants.user());
+        let entries_of_user = self.users[first..].iter();
+        let mut entries_of_user = entries_of_user.take_while(|user| *user.name == *grants.user());
         // A password's `issued_unix_s` is `u32::MAX`, so only an entry for all credentials revokes it.
         let is_revoked = |user: &RevokedUser| {
             let before_unix_s = user.issued_before_unix_s;
@@ -286,16 +296,18 @@ impl Revoked {
         };
         let first = self
             .tokens
-            .partition_point(|(token, _)| *token < issue.token);
-        let of_token = self.tokens[first..].iter();
-        let mut of_token = of_token.take_while(|(token, _)| *token == issue.token);
-        of_user.any(is_revoked) || issue.token != 0 && of_token.any(|(_, end)| now_unix_s < *end)
+            .partition_point(|revoked| revoked.number < issue.token);
+        let entries_of_token = self.tokens[first..].iter();
+        let mut entries_of_token =
+            entries_of_token.take_while(|revoked| revoked.number == issue.token);
+        entries_of_user.any(is_revoked)
+            || issue.token != 0 && entries_of_token.any(|revoked| now_unix_s < revoked.end_unix_s)
     }
 }
 
 /// A client whose credentials were accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct VerifiedClient {
     /// The user's name and grants.
     pub grants: Arc<Grants>,
     /// The Unix second at which the credentials expire; `u32::MAX` for never.
@@ -350,7 +362,7 @@ impl Credential<'_> {
     }
 }
 
-/// The bytes of a shard's questions that exist. They belong to the memory account of the shard, though the verifier holds them.
+/// The bytes of all existing questions of a shard. They are charged to the shard's memory, though the verifier holds them.
 #[derive(Debug, Default)]
 pub struct QuestionBytes(Arc<AtomicUsize>);
 
@@ -392,17 +404,17 @@ pub struct Question {
     pub settings_generation: u32,
     /// The number of the party that asks: the client's address, or the connection if the address is unknown.
     pub asker: u64,
-    _counted: CountedBytes,
+    _counted_bytes: CountedBytes,
 }
 
 impl Question {
-    /// Asks about this credential. Its bytes are added to `held` until the question is dropped.
+    /// Asks about this credential. Its bytes are added to `total` until the question is dropped.
     pub fn new(
         credential: Credential<'_>,
         digest: Digest,
         settings_generation: u32,
         asker: u64,
-        held: &QuestionBytes,
+        total: &QuestionBytes,
     ) -> Question {
         let bytes = size_of::<Question>() + credential.len();
         let (user, secret) = match credential {
@@ -415,7 +427,7 @@ impl Question {
             secret: secret.into(),
             settings_generation,
             asker,
-            _counted: CountedBytes::new(held, bytes),
+            _counted_bytes: CountedBytes::new(total, bytes),
         }
     }
 }
@@ -446,16 +458,16 @@ mod tests {
         assert_eq!(grants.iter().count(), 2, "a filter stands there once");
         for &right in Right::ALL {
             let inside = matches!(right, Right::Publish | Right::Info);
-            assert_eq!(grants.cover(right, b"in/1", &steps), inside, "{right:?}");
+            assert_eq!(grants.covers(right, b"in/1", &steps), inside, "{right:?}");
             assert_eq!(
-                grants.cover(right, b"out/1/x", &steps),
+                grants.covers(right, b"out/1/x", &steps),
                 right == Right::Subscribe,
                 "{right:?}"
             );
         }
-        assert!(grants.cover(Right::Subscribe, b"out/+/x", &steps));
-        assert!(!grants.cover(Right::Subscribe, b"out/#", &steps));
-        assert!(!Grants::default().cover(Right::Publish, b"in/1", &steps));
+        assert!(grants.covers(Right::Subscribe, b"out/+/x", &steps));
+        assert!(!grants.covers(Right::Subscribe, b"out/#", &steps));
+        assert!(!Grants::default().covers(Right::Publish, b"in/1", &steps));
     }
 
     #[test]
@@ -468,17 +480,17 @@ mod tests {
         let nobody = Grants::default().with_info("\"#\"");
         assert!(nobody.is_empty());
         for &right in Right::ALL {
-            assert!(!nobody.cover(right, b"a", &Steps::default()), "{right:?}");
+            assert!(!nobody.covers(right, b"a", &Steps::default()), "{right:?}");
         }
     }
 
     #[test]
     fn revoked_token_or_user_is_found_and_nobody_else() {
         let grants = |user: &str, name: &str, issued_unix_s| {
-            let token = Revoked::token(name.as_bytes());
+            let token = Revoked::token_number(name.as_bytes());
             Grants::new(user, [(Right::Info, "a/#")])
                 .unwrap()
-                .issued(TokenIssue {
+                .with_issue(TokenIssue {
                     token,
                     issued_unix_s,
                 })
@@ -489,7 +501,10 @@ mod tests {
             end_unix_s,
         };
         let revoked = Revoked {
-            tokens: alloc::vec![(Revoked::token(b"leaked"), 50)],
+            tokens: alloc::vec![RevokedToken {
+                number: Revoked::token_number(b"leaked"),
+                end_unix_s: 50,
+            }],
             users: alloc::vec![user("ann", 100, 50), user("bob", u32::MAX, u32::MAX)],
         };
         let has = |grants: &Grants| revoked.has(grants, 49);

@@ -3,14 +3,14 @@
 //! before one that needs much.
 //!
 //! The algorithm is start-time fair queueing. A party's *share* is the queue's virtual time when the party came, plus the work done for the party
-//! since. The party with the lowest share is next. A party must gain nothing by leaving and coming back, so the queue remembers a party without
+//! since. The party with the lowest share is next. A party must gain nothing by leaving and coming back. So the queue remembers a party without
 //! items until the virtual time reaches the party's share. When the queue runs empty, all parties are equal.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
-/// Above this number of parties, a party that runs empty frees its allocation. Below it, the party keeps the allocation, and short queues do not
-/// allocate each time.
+/// Above this number of parties, a party that runs empty frees its allocation. Below it, the party keeps its allocation, so that a short queue does
+/// not allocate for each item.
 const IDLE_PARTIES_MAX: usize = 64;
 /// The maximum number of bytes of the allocations of parties without items.
 const IDLE_BYTES_MAX: usize = 16 << 10;
@@ -24,7 +24,7 @@ pub struct FairQueue<T> {
     /// The parties with items, except the served one.
     order: BinaryHeap<Reverse<Entry>>,
     /// The number of entries that were ever added to `order`.
-    entries: u64,
+    arrivals: u64,
     /// Parties that ran empty and freed their allocation, in this order. Their shares are remembered. Some may have items again.
     drained: VecDeque<u64>,
     /// The virtual time. It rises to the share of each party that is served.
@@ -61,7 +61,7 @@ impl<T> Default for FairQueue<T> {
         FairQueue {
             parties: BTreeMap::new(),
             order: BinaryHeap::new(),
-            entries: 0,
+            arrivals: 0,
             drained: VecDeque::new(),
             virtual_time: 0,
             share_max: 0,
@@ -77,27 +77,27 @@ impl<T> FairQueue<T> {
     /// Queues an item of this party.
     pub fn push(&mut self, party: u64, item: T) {
         let virtual_time = self.virtual_time;
-        let waiting = self.parties.entry(party).or_insert_with(|| PartyQueue {
+        let party_queue = self.parties.entry(party).or_insert_with(|| PartyQueue {
             items: VecDeque::new(),
             share: virtual_time,
         });
-        let before = waiting.items.capacity();
-        if waiting.items.is_empty() {
-            self.idle_capacity -= before;
+        let former_capacity = party_queue.items.capacity();
+        if party_queue.items.is_empty() {
+            self.idle_capacity -= former_capacity;
             if self.served != Some(party) {
-                waiting.share = waiting.share.max(virtual_time);
-                self.entries += 1;
+                party_queue.share = party_queue.share.max(virtual_time);
+                self.arrivals += 1;
                 self.order.push(Reverse(Entry {
-                    share: waiting.share,
-                    arrival: self.entries,
+                    share: party_queue.share,
+                    arrival: self.arrivals,
                     party,
                 }));
             }
         } else {
-            self.active_capacity -= before;
+            self.active_capacity -= former_capacity;
         }
-        waiting.items.push_back(item);
-        self.active_capacity += waiting.items.capacity();
+        party_queue.items.push_back(item);
+        self.active_capacity += party_queue.items.capacity();
         self.len += 1;
     }
 
@@ -106,8 +106,8 @@ impl<T> FairQueue<T> {
     where
         T: PartialEq,
     {
-        let waiting = self.parties.get(&party);
-        if waiting.and_then(|waiting| waiting.items.back()) != Some(&item) {
+        let party_queue = self.parties.get(&party);
+        if party_queue.and_then(|party_queue| party_queue.items.back()) != Some(&item) {
             self.push(party, item);
         }
     }
@@ -116,13 +116,13 @@ impl<T> FairQueue<T> {
     pub fn pop(&mut self) -> Option<T> {
         self.charge(0);
         let Reverse(Entry { share, party, .. }) = self.order.pop()?;
-        let waiting = self.parties.get_mut(&party)?;
+        let party_queue = self.parties.get_mut(&party)?;
         self.virtual_time = self.virtual_time.max(share);
         self.served = Some(party);
-        let item = waiting.items.pop_front()?;
+        let item = party_queue.items.pop_front()?;
         self.len -= 1;
-        if waiting.items.is_empty() {
-            let capacity = waiting.items.capacity();
+        if party_queue.items.is_empty() {
+            let capacity = party_queue.items.capacity();
             self.active_capacity -= capacity;
             self.idle_capacity += capacity;
         }
@@ -135,22 +135,22 @@ impl<T> FairQueue<T> {
             return;
         };
         let parties = self.parties.len();
-        let Some(waiting) = self.parties.get_mut(&party) else {
+        let Some(party_queue) = self.parties.get_mut(&party) else {
             return;
         };
-        waiting.share += work.max(1);
-        self.share_max = self.share_max.max(waiting.share);
-        if !waiting.items.is_empty() {
-            self.entries += 1;
+        party_queue.share += work.max(1);
+        self.share_max = self.share_max.max(party_queue.share);
+        if !party_queue.items.is_empty() {
+            self.arrivals += 1;
             self.order.push(Reverse(Entry {
-                share: waiting.share,
-                arrival: self.entries,
+                share: party_queue.share,
+                arrival: self.arrivals,
                 party,
             }));
         } else if parties > IDLE_PARTIES_MAX || self.idle_capacity * size_of::<T>() > IDLE_BYTES_MAX
         {
-            self.idle_capacity -= waiting.items.capacity();
-            waiting.items = VecDeque::new();
+            self.idle_capacity -= party_queue.items.capacity();
+            party_queue.items = VecDeque::new();
             self.drained.push_back(party);
         }
         if self.order.is_empty() {
@@ -159,16 +159,16 @@ impl<T> FairQueue<T> {
                 self.order = BinaryHeap::new();
             }
         }
-        self.forget();
+        self.forget_idle_parties();
     }
 
     /// Forgets parties in the order in which they ran empty. A party is forgotten when the virtual time has reached its share, or when
     /// `DRAINED_PARTIES_MAX` is exceeded.
-    fn forget(&mut self) {
+    fn forget_idle_parties(&mut self) {
         while let Some(party) = self.drained.front() {
             // A party that has items again only leaves this list. It is listed again when it runs empty.
-            let idle = self.parties.get(party);
-            if let Some(idle) = idle.filter(|it| it.items.is_empty()) {
+            let party_queue = self.parties.get(party);
+            if let Some(idle) = party_queue.filter(|queue| queue.items.is_empty()) {
                 if idle.share > self.virtual_time && self.drained.len() <= DRAINED_PARTIES_MAX {
                     return;
                 }
@@ -195,8 +195,9 @@ impl<T> FairQueue<T> {
 
     /// Heap bytes of the items and of the parties. Excludes allocations that are kept for reuse.
     pub fn bytes(&self) -> usize {
-        let of_party = size_of::<(u64, PartyQueue<T>)>() + size_of::<Entry>();
-        self.active_capacity * size_of::<T>() + (self.order.len() + self.drained.len()) * of_party
+        let party_bytes = size_of::<(u64, PartyQueue<T>)>() + size_of::<Entry>();
+        self.active_capacity * size_of::<T>()
+            + (self.order.len() + self.drained.len()) * party_bytes
     }
 }
 
@@ -206,13 +207,13 @@ mod tests {
     use alloc::vec::Vec;
 
     /// Takes all items, and charges `work` for each.
-    fn drained(queue: &mut FairQueue<u32>, work: impl Fn(u32) -> u64) -> Vec<u32> {
-        let next = || {
+    fn drain(queue: &mut FairQueue<u32>, work: impl Fn(u32) -> u64) -> Vec<u32> {
+        let pop_and_charge = || {
             let item = queue.pop()?;
             queue.charge(work(item));
             Some(item)
         };
-        core::iter::from_fn(next).collect()
+        core::iter::from_fn(pop_and_charge).collect()
     }
 
     #[test]
@@ -224,7 +225,7 @@ mod tests {
         queue.push(2, 1_000);
         queue.push(3, 2_000);
         queue.push(2, 1_001);
-        let order = drained(&mut queue, |_| 1);
+        let order = drain(&mut queue, |_| 1);
         assert_eq!(order[..6], [0, 1_000, 2_000, 1, 1_001, 2]);
         assert_eq!(order[6..], (3..200).collect::<Vec<u32>>());
         assert!(queue.is_empty());
@@ -237,7 +238,7 @@ mod tests {
             queue.push(1, item);
             queue.push(2, 100 + item);
         }
-        let order = drained(&mut queue, |item| if item < 100 { 1_000 } else { 1 });
+        let order = drain(&mut queue, |item| if item < 100 { 1_000 } else { 1 });
         assert_eq!(order[0], 0);
         assert_eq!(order[1..11], (100..110).collect::<Vec<u32>>());
     }
@@ -249,36 +250,36 @@ mod tests {
         for item in 1..100 {
             queue.push(1, item);
         }
-        drained(&mut queue, |_| 10);
+        drain(&mut queue, |_| 10);
         // Party 2 has received a tenth of the work of party 1.
         for item in 0..10 {
             queue.push(1, item);
             queue.push(2, 100 + item);
         }
-        let order = drained(&mut queue, |_| 10);
+        let order = drain(&mut queue, |_| 10);
         let of_two = order[..10].iter().filter(|item| **item >= 100).count();
         assert!((4..=6).contains(&of_two), "{order:?}");
     }
 
-    /// Each of these parties has one item, queued again as soon as it is served.
-    fn always_back(parties: u64, rounds: usize) -> Vec<usize> {
+    /// How often each party was served. Each has one item, which is queued again as soon as it was served.
+    fn visits_of_returning_parties(parties: u64, rounds: usize) -> Vec<usize> {
         let mut queue = FairQueue::default();
         let mut served = alloc::vec![0; parties as usize];
         // These parties were served earlier. The queue remembers them.
-        for other in 0..100 {
-            queue.push(1_000_000 + other, 0);
+        for former_party in 0..100 {
+            queue.push(1_000_000 + former_party, 0);
         }
         while queue.pop().is_some() {}
         for party in 0..parties {
             queue.push(party, party);
         }
         for _ in 0..rounds {
-            let mut back = Vec::new();
+            let mut popped = Vec::new();
             for _ in 0..2 {
-                back.extend(queue.pop());
+                popped.extend(queue.pop());
                 queue.charge(5_000);
             }
-            for party in back {
+            for party in popped {
                 served[party as usize] += 1;
                 queue.push(party, party);
             }
@@ -289,11 +290,11 @@ mod tests {
     #[test]
     fn nobody_starves_among_parties_that_always_come_back() {
         for parties in [2, 10, 65, 200] {
-            let served = always_back(parties, parties as usize * 4);
+            let served = visits_of_returning_parties(parties, parties as usize * 4);
             assert!(served.iter().all(|n| (6..=10).contains(n)), "{served:?}");
         }
         // More parties than the queue remembers: some are served twice before others are served once.
-        let served = always_back(6_000, 6_000);
+        let served = visits_of_returning_parties(6_000, 6_000);
         assert!(served.iter().all(|n| *n > 0));
     }
 
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn its_bytes_are_counted_while_it_holds_something() {
+    fn bytes_are_counted_while_items_are_queued() {
         let mut queue = FairQueue::default();
         for party in 0..1_000 {
             for item in 0..40_u64 {
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_of_a_large_crowd_is_given_back() {
+    fn memory_of_a_large_crowd_is_freed() {
         let mut queue = FairQueue::default();
         for item in 0..100_000_u64 {
             queue.push(1, item);
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_comes_and_goes_keeps_its_room() {
+    fn queue_that_is_emptied_again_and_again_keeps_its_allocation() {
         let mut queue = FairQueue::default();
         for item in 0..1_000 {
             queue.push(item % 8, item);

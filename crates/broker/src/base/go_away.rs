@@ -2,10 +2,10 @@
 
 use crore_wire::http2::Violation;
 
+use crate::base::labels::labels;
 use crate::base::reason::Closed;
-use crate::base::words::words;
 
-words! {
+labels! {
     /// Why the server ended a connection of HTTP/2, or asked its client for no more streams: the label `reason` of
     /// `crore_http2_goaways_total`.
     pub enum GoAway {

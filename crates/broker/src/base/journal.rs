@@ -46,7 +46,7 @@ pub enum EventKind {
 #[derive(Clone, Debug)]
 pub struct ClientEvent {
     /// The kind.
-    pub what: EventKind,
+    pub kind: EventKind,
     /// The connection; none if it was not admitted.
     pub conn: Option<ConnId>,
     /// The client's address, which a trusted proxy may have named.
@@ -61,9 +61,13 @@ pub struct ClientEvent {
 
 impl ClientEvent {
     /// An event without a connection.
-    pub(crate) fn without(what: EventKind, address: Option<IpAddr>, detail: &str) -> ClientEvent {
+    pub(crate) fn without_connection(
+        kind: EventKind,
+        address: Option<IpAddr>,
+        detail: &str,
+    ) -> ClientEvent {
         ClientEvent {
-            what,
+            kind,
             conn: None,
             address,
             user: Box::default(),
@@ -88,7 +92,7 @@ pub(crate) struct Journal {
     pub is_for_log: bool,
     streams: Vec<EventStream>,
     /// Why the current input ends its connection; empty if the input has not ended a connection.
-    why: String,
+    end_reason: String,
 }
 
 /// The names of a connection in events that its row does not have: the client id and the peer's address. The socket forgets the address when the peer
@@ -102,46 +106,47 @@ struct ConnectionNames {
 impl Journal {
     /// Records an admitted connection.
     pub fn connected(&mut self, conn: ConnId, peer: IpAddr) {
-        let known = ConnectionNames {
+        let names = ConnectionNames {
             peer: Some(peer),
             ..ConnectionNames::default()
         };
-        let before = self.connections.insert(conn.slot, known);
-        self.id_bytes -= before.map_or(0, |it| it.client_id.len());
+        let former = self.connections.insert(conn.slot, names);
+        self.id_bytes -= former.map_or(0, |names| names.client_id.len());
         self.note(conn, EventKind::Connected, "", b"");
     }
 
-    pub fn note(&mut self, conn: ConnId, what: EventKind, user: &str, detail: &[u8]) {
+    /// Records an event of a connection.
+    pub fn note(&mut self, conn: ConnId, kind: EventKind, user: &str, detail: &[u8]) {
         let mut detail = printable(detail);
-        match what {
+        match kind {
             EventKind::SessionOpened => {
-                let known = self.connections.entry(conn.slot).or_default();
+                let names = self.connections.entry(conn.slot).or_default();
                 self.id_bytes += detail.len();
-                self.id_bytes -= known.client_id.len();
-                known.client_id = detail.as_str().into();
+                self.id_bytes -= names.client_id.len();
+                names.client_id = detail.as_str().into();
             }
-            EventKind::Disconnected if !self.why.is_empty() => {
-                detail = alloc::format!("{detail}: {}", core::mem::take(&mut self.why));
+            EventKind::Disconnected if !self.end_reason.is_empty() => {
+                detail = alloc::format!("{detail}: {}", core::mem::take(&mut self.end_reason));
             }
             _ => {}
         }
-        let known = match what {
+        let names = match kind {
             EventKind::Disconnected => {
-                let known = self.connections.remove(&conn.slot);
-                self.id_bytes -= known.as_ref().map_or(0, |it| it.client_id.len());
-                known
+                let names = self.connections.remove(&conn.slot);
+                self.id_bytes -= names.as_ref().map_or(0, |names| names.client_id.len());
+                names
             }
             _ => self.connections.get(&conn.slot).cloned(),
         };
-        let ConnectionNames { peer, client_id } = known.unwrap_or_default();
+        let ConnectionNames { peer, client_id } = names.unwrap_or_default();
         if self.events.len() >= EVENTS_MAX {
             self.dropped += 1;
             self.has_dropped_connections |=
-                matches!(what, EventKind::Connected | EventKind::Disconnected);
+                matches!(kind, EventKind::Connected | EventKind::Disconnected);
             return;
         }
         self.events.push(ClientEvent {
-            what,
+            kind,
             conn: Some(conn),
             address: peer,
             user: printable(user.as_bytes()).into(),
@@ -151,9 +156,9 @@ impl Journal {
     }
 
     /// Sets why the current input ends its connection. The first call wins.
-    pub fn set_reason(&mut self, words: &str) {
-        if self.why.is_empty() {
-            self.why = printable(words.as_bytes());
+    pub fn set_end_reason(&mut self, reason: &str) {
+        if self.end_reason.is_empty() {
+            self.end_reason = printable(reason.as_bytes());
         }
     }
 
@@ -167,20 +172,20 @@ impl Journal {
     pub fn take(&mut self) -> Vec<ClientEvent> {
         let mut events = core::mem::take(&mut self.events);
         if self.dropped > 0 {
-            let what = EventKind::Dropped(core::mem::take(&mut self.dropped));
-            events.push(ClientEvent::without(what, None, ""));
+            let kind = EventKind::Dropped(core::mem::take(&mut self.dropped));
+            events.push(ClientEvent::without_connection(kind, None, ""));
         }
         // The input has been handled: a reason that no event has used is stale.
-        self.why.clear();
+        self.end_reason.clear();
         events
     }
 }
 
 /// Turns a client's bytes into text for one line of the log. UTF-8 without control characters stays as it is. Any other text is escaped.
 fn printable(bytes: &[u8]) -> String {
-    let plain = core::str::from_utf8(bytes).ok();
-    let plain = plain.filter(|text| !text.contains(char::is_control));
-    let mut text = match plain {
+    let text = core::str::from_utf8(bytes).ok();
+    let text = text.filter(|text| !text.contains(char::is_control));
+    let mut text = match text {
         Some(text) => text.to_owned(),
         None => bytes.escape_ascii().map(char::from).collect(),
     };
@@ -216,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn events_past_the_bound_are_counted() {
+    fn events_beyond_the_limit_are_counted() {
         let mut journal = Journal::default();
         for _ in 0..EVENTS_MAX + 5 {
             journal.note(conn(1), EventKind::Subscribed, "", b"a");
         }
-        let told = journal.take();
-        assert_eq!(told.len(), EVENTS_MAX + 1);
-        assert_eq!(told[EVENTS_MAX].what, EventKind::Dropped(5));
+        let events = journal.take();
+        assert_eq!(events.len(), EVENTS_MAX + 1);
+        assert_eq!(events[EVENTS_MAX].kind, EventKind::Dropped(5));
         assert!(journal.take().is_empty());
     }
 
@@ -245,22 +250,22 @@ mod tests {
     }
 
     #[test]
-    fn client_id_stands_beside_all_events_of_its_connection_and_of_no_other() {
+    fn client_id_is_in_all_events_of_its_connection_and_of_no_other() {
         let mut journal = Journal::default();
         let peer = IpAddr::from([127, 0, 0, 1]);
         journal.connected(conn(1), peer);
         journal.note(conn(1), EventKind::SessionOpened, "ann", b"sensor-7");
         journal.note(conn(1), EventKind::Subscribed, "ann", b"a");
         journal.note(conn(2), EventKind::Subscribed, "", b"a");
-        journal.set_reason("the operator ended the connection");
-        journal.set_reason("late");
+        journal.set_end_reason("the operator ended the connection");
+        journal.set_end_reason("late");
         journal.note(conn(1), EventKind::Disconnected, "ann", b"operator");
         journal.note(conn(1), EventKind::Connected, "", b"");
-        let told = journal.take();
-        assert_eq!((told[3].address, told[4].address), (None, Some(peer)));
-        let ids: Vec<_> = told
+        let events = journal.take();
+        assert_eq!((events[3].address, events[4].address), (None, Some(peer)));
+        let ids: Vec<_> = events
             .into_iter()
-            .map(|it| (it.client_id, it.detail))
+            .map(|event| (event.client_id, event.detail))
             .collect();
         let ids: Vec<_> = ids.iter().map(|(id, detail)| (&**id, &**detail)).collect();
         assert_eq!(

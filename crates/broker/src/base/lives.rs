@@ -18,7 +18,7 @@ use core::fmt::Write as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ids::PartitionId;
-use super::placement::Slotted;
+use super::placement::SlottedOffset;
 use super::position::{Position, parse_decimal};
 
 /// The maximum number of past lives that are kept. A client with a position of a life that is not kept is told of a gap.
@@ -30,14 +30,14 @@ const SUM: &str = "sum ";
 /// Digits of the checksum and of an epoch, in hexadecimal, and of an offset.
 const SUM_DIGITS: usize = 16;
 const EPOCH_DIGITS: usize = 8;
-const OFFSET_DIGITS: usize = Slotted::OFFSET_MAX.ilog10() as usize + 1;
+const OFFSET_DIGITS: usize = SlottedOffset::OFFSET_MAX.ilog10() as usize + 1;
 
 /// A life that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Life {
     epoch: u32,
     /// The first offset of the life.
-    base: u64,
+    first_offset: u64,
     /// By partition: the last offset that was assigned in this life or an earlier one.
     ends: Vec<u64>,
 }
@@ -47,7 +47,7 @@ struct Life {
 pub struct Lives {
     past: Vec<Life>,
     epoch: u32,
-    base: u64,
+    first_offset: u64,
 }
 
 /// The text is damaged, or of another format.
@@ -55,48 +55,52 @@ pub struct Lives {
 pub struct Unreadable;
 
 impl Lives {
-    /// A log whose first known life has this epoch.
+    /// The lives of a log whose first known life, the current one, has this epoch.
     pub fn first(epoch: u32) -> Lives {
         Lives {
             past: Vec::new(),
             epoch,
-            base: 0,
+            first_offset: 0,
         }
     }
 
     /// Ends the current life and begins another. `ends` are the last offsets of the partitions. If a recorded end of an earlier
-    /// life is beyond them, it is lowered to them, because a restored log may be shorter than it was. The life with `base_epoch`, in which
-    /// the log's base was written, is kept however old it is: by this life the next start recognises that the lives are of the same log as
-    /// the base.
-    pub fn begin(&mut self, epoch: u32, ends: &[u64], base_epoch: u32) {
+    /// life is beyond them, it is lowered to them, because a restored log may be shorter than it was. The life with `kept_epoch` is
+    /// kept however old it is: the log's base (its last checkpoint) was written in this life, and the next start finds by it that base and lives are
+    /// of the same log.
+    pub fn begin(&mut self, epoch: u32, ends: &[u64], kept_epoch: u32) {
         for life in &mut self.past {
-            let before = life.base.saturating_sub(1);
-            let known = life.ends.iter_mut().zip(ends);
-            known.for_each(|(end, now)| *end = (*end).min((*now).max(before)));
+            let before = life.first_offset.saturating_sub(1);
+            let both = life.ends.iter_mut().zip(ends);
+            both.for_each(|(end, last)| *end = (*end).min((*last).max(before)));
         }
         // A subscriber may hold the position just before the first message of the life.
-        let before = self.base.saturating_sub(1);
+        let before = self.first_offset.saturating_sub(1);
         let ends: Vec<_> = ends.iter().map(|end| (*end).max(before)).collect();
-        let last = ends.iter().copied().max().unwrap_or(0);
+        let last_offset = ends.iter().copied().max().unwrap_or(0);
         self.past.push(Life {
             epoch: self.epoch,
-            base: self.base,
+            first_offset: self.first_offset,
             ends,
         });
-        (self.epoch, self.base) = (epoch, last + 1);
+        (self.epoch, self.first_offset) = (epoch, last_offset + 1);
         while self.past.len() > LIVES_MAX {
-            self.forget_oldest(base_epoch);
+            self.forget_oldest(kept_epoch);
         }
     }
 
     /// Forgets the oldest life except the one with this epoch. The offsets of the forgotten life then count as those of the life after it.
-    fn forget_oldest(&mut self, but: u32) {
-        let at = usize::from(self.past.first().is_some_and(|life| life.epoch == but));
-        let forgotten = self.past.remove(at);
-        if at > 0
-            && let Some(next) = self.past.get_mut(at)
+    fn forget_oldest(&mut self, kept_epoch: u32) {
+        let index = usize::from(
+            self.past
+                .first()
+                .is_some_and(|life| life.epoch == kept_epoch),
+        );
+        let forgotten = self.past.remove(index);
+        if index > 0
+            && let Some(next) = self.past.get_mut(index)
         {
-            next.base = forgotten.base;
+            next.first_offset = forgotten.first_offset;
         }
     }
 
@@ -111,8 +115,8 @@ impl Lives {
     }
 
     /// The first offset of the current life.
-    pub fn base(&self) -> u64 {
-        self.base
+    pub fn first_offset(&self) -> u64 {
+        self.first_offset
     }
 
     /// Whether a known life has this epoch.
@@ -120,31 +124,37 @@ impl Lives {
         self.epoch == epoch || self.past.iter().any(|life| life.epoch == epoch)
     }
 
-    /// Whether a client's position of a past life is on this branch of history.
-    pub fn has_position(&self, partition: PartitionId, seen: Position) -> bool {
-        let named = self.past.iter().rposition(|life| life.epoch == seen.epoch);
-        let lives = named.map_or(&[][..], |named| &self.past[..=named]);
+    /// Whether a client's position has the epoch of a past life and is on this branch of history.
+    pub fn has_position(&self, partition: PartitionId, position: Position) -> bool {
+        let newest = self
+            .past
+            .iter()
+            .rposition(|life| life.epoch == position.epoch);
+        let lives = newest.map_or(&[][..], |newest| &self.past[..=newest]);
         // A position of a subscription by filter has one epoch for all partitions, but the offset in a quiet partition may be from
         // an earlier life. So the offset is checked against the life that assigned it. An offset just before the start of a life is
         // checked against that life.
-        let begun = lives.partition_point(|life| life.base <= seen.offset.saturating_add(1));
-        let life = lives.get(begun.saturating_sub(1));
+        let started_lives =
+            lives.partition_point(|life| life.first_offset <= position.offset.saturating_add(1));
+        let life = lives.get(started_lives.saturating_sub(1));
         let end = life.and_then(|life| life.ends.get(usize::from(partition)));
-        end.is_some_and(|end| seen.offset <= *end)
+        end.is_some_and(|end| position.offset <= *end)
     }
 
     /// The epoch of the life that assigned this offset, or of the first known life.
     #[inline]
     pub fn epoch_of(&self, offset: u64) -> u32 {
-        match offset >= self.base {
+        match offset >= self.first_offset {
             true => self.epoch,
             false => self.past_epoch_of(offset),
         }
     }
 
     fn past_epoch_of(&self, offset: u64) -> u32 {
-        let begun = self.past.partition_point(|life| life.base <= offset);
-        let life = self.past.get(begun.saturating_sub(1));
+        let started_lives = self
+            .past
+            .partition_point(|life| life.first_offset <= offset);
+        let life = self.past.get(started_lives.saturating_sub(1));
         life.map_or(self.epoch, |life| life.epoch)
     }
 
@@ -152,14 +162,19 @@ impl Lives {
     pub fn text(&self) -> String {
         let mut text = String::from(TITLE);
         // Writing to a string does not fail.
-        for Life { epoch, base, ends } in &self.past {
-            let _ = write!(text, "{epoch:x} {base}");
+        for Life {
+            epoch,
+            first_offset,
+            ends,
+        } in &self.past
+        {
+            let _ = write!(text, "{epoch:x} {first_offset}");
             for end in ends {
                 let _ = write!(text, " {end}");
             }
             text.push('\n');
         }
-        let _ = writeln!(text, "{:x} {}", self.epoch, self.base);
+        let _ = writeln!(text, "{:x} {}", self.epoch, self.first_offset);
         let sum = xxh3_64(text.as_bytes());
         let _ = writeln!(text, "{SUM}{sum:016x}");
         text
@@ -182,15 +197,15 @@ impl Lives {
             return Err(Unreadable);
         }
         let mut lines = body.strip_prefix(TITLE).ok_or(Unreadable)?.lines();
-        let last = lines.next_back().and_then(life).ok_or(Unreadable)?;
-        let past: Option<Vec<_>> = lines.map(life).collect();
+        let last = lines.next_back().and_then(parse_life).ok_or(Unreadable)?;
+        let past: Option<Vec<_>> = lines.map(parse_life).collect();
         let past = past.ok_or(Unreadable)?;
         let fits = |life: &Life| life.ends.len() == usize::from(partitions);
         match past.iter().all(fits) && last.ends.is_empty() {
             true => Ok(Lives {
                 past,
                 epoch: last.epoch,
-                base: last.base,
+                first_offset: last.first_offset,
             }),
             false => Err(Unreadable),
         }
@@ -198,12 +213,14 @@ impl Lives {
 }
 
 /// Reads the line of one life.
-fn life(line: &str) -> Option<Life> {
+fn parse_life(line: &str) -> Option<Life> {
     let (epoch, numbers) = line.split_once(' ')?;
-    let mut numbers = numbers.split(' ').map(|it| parse_decimal(it.as_bytes()));
+    let mut numbers = numbers
+        .split(' ')
+        .map(|number| parse_decimal(number.as_bytes()));
     Some(Life {
         epoch: u32::from_str_radix(epoch, 16).ok()?,
-        base: numbers.next()??,
+        first_offset: numbers.next()??,
         ends: numbers.collect::<Option<_>>()?,
     })
 }
@@ -238,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn place_before_the_first_message_of_a_life_is_known() {
+    fn position_before_the_first_message_of_a_life_is_known() {
         let mut lives = Lives::first(7);
         lives.begin(9, &[10, 0], 7);
         // The second partition assigns no offset in this life.
@@ -256,12 +273,12 @@ mod tests {
         // The log is restored from a backup in which the second partition is empty.
         lives.begin(11, &[20, 0], 7);
         for (epoch, offset) in [(7, 12), (9, 5), (9, 11), (9, 13)] {
-            let seen = Position::new(epoch, offset);
-            assert!(!lives.has_position(1, seen), "{offset} in {epoch}");
+            let position = Position::new(epoch, offset);
+            assert!(!lives.has_position(1, position), "{offset} in {epoch}");
         }
         assert!(
             lives.has_position(1, Position::new(9, 12)),
-            "the place before the first message"
+            "the position before the first message"
         );
         assert!(
             lives.has_position(0, Position::new(9, 5))
@@ -274,15 +291,15 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_says_in_which_life_it_was_given() {
+    fn offset_determines_the_life_that_assigned_it() {
         let lives = lives();
-        let of = [0, 10, 11, 25, 26, 1 << 50].map(|offset| lives.epoch_of(offset));
-        assert_eq!(of, [7, 7, 9, 9, 11, 11]);
-        assert_eq!((lives.base(), Lives::first(3).epoch_of(5)), (26, 3));
+        let epochs = [0, 10, 11, 25, 26, 1 << 50].map(|offset| lives.epoch_of(offset));
+        assert_eq!(epochs, [7, 7, 9, 9, 11, 11]);
+        assert_eq!((lives.first_offset(), Lives::first(3).epoch_of(5)), (26, 3));
     }
 
     #[test]
-    fn log_that_is_shorter_than_was_noted_cuts_all_lives() {
+    fn log_that_is_shorter_than_recorded_lowers_the_ends_of_all_lives() {
         let mut lives = Lives::first(7);
         lives.begin(9, &[10, 8], 7);
         lives.begin(11, &[6, 20], 7);
@@ -296,30 +313,30 @@ mod tests {
     #[test]
     fn oldest_lives_are_forgotten() {
         let mut lives = Lives::first(1);
-        let many = LIVES_MAX as u32 + 5;
-        (2..=many).for_each(|epoch| lives.begin(epoch, &[u64::from(epoch)], epoch - 1));
-        assert!(!lives.has_epoch(4) && lives.has_epoch(5) && lives.has_epoch(many));
+        let last_epoch = LIVES_MAX as u32 + 5;
+        (2..=last_epoch).for_each(|epoch| lives.begin(epoch, &[u64::from(epoch)], epoch - 1));
+        assert!(!lives.has_epoch(4) && lives.has_epoch(5) && lives.has_epoch(last_epoch));
         assert_eq!(lives.epoch_of(1), 5, "the first one that is known");
     }
 
     #[test]
     fn life_of_the_base_is_kept_however_many_starts_follow_without_a_checkpoint() {
         let mut lives = Lives::first(1);
-        let many = 2 * LIVES_MAX as u32;
-        // Each life assigns 10 offsets. The base was written in the second one.
-        for epoch in 2..=many {
+        let last_epoch = 2 * LIVES_MAX as u32;
+        // Each life assigns 10 offsets. The base was written in the second life.
+        for epoch in 2..=last_epoch {
             lives.begin(epoch, &[u64::from(epoch - 1) * 10], 2);
             lives = Lives::parse(&lives.text(), 1).expect("it was written");
         }
-        let knows = |epoch, offset| lives.has_position(0, Position { epoch, offset });
-        assert!(lives.has_epoch(2) && knows(2, 20) && !knows(2, 21));
-        let oldest = many - LIVES_MAX as u32 + 1;
+        let has_position = |epoch, offset| lives.has_position(0, Position { epoch, offset });
+        assert!(lives.has_epoch(2) && has_position(2, 20) && !has_position(2, 21));
+        let oldest = last_epoch - LIVES_MAX as u32 + 1;
         assert!(!lives.has_epoch(1) && !lives.has_epoch(3) && !lives.has_epoch(oldest - 1));
-        assert!(lives.has_epoch(oldest) && knows(oldest, u64::from(oldest) * 10));
+        assert!(lives.has_epoch(oldest) && has_position(oldest, u64::from(oldest) * 10));
         // A message of a life that is forgotten has a position that stays valid.
         let forgotten = u64::from(oldest) * 10 / 2;
         assert_eq!(lives.epoch_of(forgotten), oldest);
-        assert!(knows(oldest, forgotten));
+        assert!(has_position(oldest, forgotten));
         assert_eq!(lives.epoch_of(20), 2);
     }
 
@@ -327,12 +344,12 @@ mod tests {
     fn text_of_a_log_with_many_lives_has_bounded_bytes() {
         let mut lives = Lives::first(u32::MAX);
         for n in 0..LIVES_MAX as u64 + 5 {
-            let end = Slotted::OFFSET_MAX - LIVES_MAX as u64 * 2 + n;
+            let end = SlottedOffset::OFFSET_MAX - LIVES_MAX as u64 * 2 + n;
             lives.begin(u32::MAX - n as u32, &[end; 16], 1);
         }
-        let (bytes, most) = (lives.text().len(), Lives::text_bytes_max(16));
+        let (bytes, bytes_max) = (lives.text().len(), Lives::text_bytes_max(16));
         // The current life has no ends.
-        assert_eq!(bytes + 16 * (1 + OFFSET_DIGITS), most);
+        assert_eq!(bytes + 16 * (1 + OFFSET_DIGITS), bytes_max);
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Examples of trouble for the operator's log: for each kind of trouble, the first origin, packet or topic since the last report.
+//! Examples of refusals and losses for the operator's log: of each kind, the first origin, packet or topic since the last report.
 //!
 //! Invariant: each kind has at most one example, which stays until a report takes it.
 
@@ -10,7 +10,7 @@ const NAME_BYTES_MAX: usize = 100;
 /// Longest text of a refusal, in characters. The text may quote a client's value.
 const REFUSAL_CHARS_MAX: usize = 400;
 
-/// A kind of trouble that operators are told about.
+/// A kind of refusal or loss that operators are told about. Each variant says what its example names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A `Host` that is not a loopback name, on a server that answers loopback names only.
@@ -49,32 +49,32 @@ impl Notices {
 
     /// Whether this kind has an example.
     pub fn has(&self, kind: Notice) -> bool {
-        self.0.iter().any(|(met, _)| *met == kind)
+        self.0.iter().any(|(known, _)| *known == kind)
     }
 
     /// Like [`Notices::note`], but the example begins with the reason.
     pub fn note_with_reason(&mut self, kind: Notice, reason: &str, name: &[u8]) {
         if !self.has(kind) {
-            let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
-            self.0.push((kind, reason.chars().chain(plain).collect()));
+            let escaped = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
+            self.0.push((kind, reason.chars().chain(escaped).collect()));
         }
     }
 
     /// Stores the text of a refusal as the example of this kind, if the kind has none.
-    pub fn note_refusal(&mut self, kind: Notice, words: &str) {
+    pub fn note_refusal(&mut self, kind: Notice, text: &str) {
         if !self.has(kind) {
-            let plain = words.chars().take(REFUSAL_CHARS_MAX).map(|c| match c {
+            let printable = text.chars().take(REFUSAL_CHARS_MAX).map(|c| match c {
                 ' '..='~' => c,
                 _ => '?',
             });
-            self.0.push((kind, plain.collect()));
+            self.0.push((kind, printable.collect()));
         }
     }
 
     /// Takes the example of this kind.
     pub fn take(&mut self, kind: Notice) -> Option<String> {
-        let place = self.0.iter().position(|(met, _)| *met == kind)?;
-        Some(self.0.swap_remove(place).1)
+        let index = self.0.iter().position(|(known, _)| *known == kind)?;
+        Some(self.0.swap_remove(index).1)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_name_is_kept_until_it_is_taken() {
+    fn first_name_is_kept_until_it_is_taken() {
         let mut notices = Notices::default();
         notices.note(Notice::Host, b"a.example");
         notices.note(Notice::Host, b"b.example");
@@ -94,14 +94,14 @@ mod tests {
         assert_eq!(notices.take(Notice::Host).as_deref(), Some("c.example"));
         assert_eq!(notices.take(Notice::Origin).as_deref(), Some("null"));
         notices.note_with_reason(Notice::Mqtt, "too long: ", b"a\x85");
-        let kept = notices.take(Notice::Mqtt);
-        assert_eq!(kept.as_deref(), Some(r"too long: a\x85"));
+        let example = notices.take(Notice::Mqtt);
+        assert_eq!(example.as_deref(), Some(r"too long: a\x85"));
         notices.note_refusal(Notice::Stream, "no 'a'\u{202e}\r\n");
         assert_eq!(notices.take(Notice::Stream).as_deref(), Some("no 'a'???"));
     }
 
     #[test]
-    fn a_name_is_short_and_steers_nobody_s_terminal() {
+    fn name_is_short_and_has_no_control_characters() {
         let mut notices = Notices::default();
         notices.note(Notice::Origin, b"\x1b[2J\xe2\x80\xae\r\n");
         let name = notices.take(Notice::Origin);

@@ -25,7 +25,7 @@ impl Placement {
     }
 
     /// The placement of a server. Each home needs a shard, a core and a partition, so the smallest of these numbers is the number of homes.
-    pub fn of_server(partitions: PartitionId, shards: usize, cores: usize) -> Placement {
+    pub fn for_server(partitions: PartitionId, shards: usize, cores: usize) -> Placement {
         let homes = shards.min(cores).clamp(1, partitions.into());
         Placement::new(partitions, homes as ShardId)
     }
@@ -41,13 +41,13 @@ impl Placement {
     }
 
     /// The partition of a slot.
-    pub const fn of_slot(self, slot: u8) -> PartitionId {
+    pub const fn partition_of_slot(self, slot: u8) -> PartitionId {
         slot as PartitionId % self.partitions
     }
 
     /// The partition of a topic or a session.
     pub fn partition_of(self, name: &[u8]) -> PartitionId {
-        self.of_slot(topic::slot(name))
+        self.partition_of_slot(topic::slot(name))
     }
 
     /// The home of a partition.
@@ -60,7 +60,7 @@ impl Placement {
         self.home_of(self.partition_of(name))
     }
 
-    /// The partitions of a home, in the order of [`Placement::place_at_home`].
+    /// The partitions of a home, in the order of [`Placement::index_at_home`].
     pub fn of_home(self, home: ShardId) -> impl Iterator<Item = PartitionId> {
         (home..self.partitions).step_by(usize::from(self.homes))
     }
@@ -68,8 +68,8 @@ impl Placement {
     /// The homes that take over a partition which `home` had under the placement `before`, in ascending order.
     pub fn heirs(self, before: Placement, home: ShardId) -> impl Iterator<Item = ShardId> {
         let is_heir = move |heir: &ShardId| {
-            let mut all = before.of_home(home);
-            all.any(|partition| self.home_of(partition) == *heir)
+            let mut partitions = before.of_home(home);
+            partitions.any(|partition| self.home_of(partition) == *heir)
         };
         (0..self.homes).filter(is_heir)
     }
@@ -80,7 +80,7 @@ impl Placement {
     }
 
     /// The index of a partition among the partitions of its home.
-    pub const fn place_at_home(self, partition: PartitionId) -> usize {
+    pub const fn index_at_home(self, partition: PartitionId) -> usize {
         (partition / self.homes) as usize
     }
 }
@@ -90,19 +90,19 @@ pub const PARTITIONS: PartitionId = 16;
 
 /// An offset in a partition (56 bits) and the slot of its topic (8 bits), in two words.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Slotted([u32; 2]);
+pub(crate) struct SlottedOffset([u32; 2]);
 
 /// The lowest bit of the slot in the upper word.
 const SLOT_SHIFT: u32 = 24;
 const OFFSET_HIGH: u32 = (1 << SLOT_SHIFT) - 1;
 
-impl Slotted {
+impl SlottedOffset {
     /// The largest offset.
     pub const OFFSET_MAX: u64 = (1 << 56) - 1;
 
-    pub fn new(slot: u8, offset: u64) -> Slotted {
+    pub fn new(slot: u8, offset: u64) -> SlottedOffset {
         let high = (offset >> 32) as u32 & OFFSET_HIGH;
-        Slotted([offset as u32, u32::from(slot) << SLOT_SHIFT | high])
+        SlottedOffset([offset as u32, u32::from(slot) << SLOT_SHIFT | high])
     }
 
     pub fn offset(self) -> u64 {
@@ -119,30 +119,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_partition_has_a_place_of_its_own_at_its_home() {
+    fn each_partition_has_an_index_of_its_own_at_its_home() {
         for partitions in [1, 2, 3, 16, 255, 256] {
             for homes in (1..=partitions).step_by(5) {
                 let placement = Placement::new(partitions, homes);
-                let mut next = alloc::vec![0; usize::from(homes)];
+                let mut next_index = alloc::vec![0; usize::from(homes)];
                 for partition in 0..partitions {
-                    let next = &mut next[usize::from(placement.home_of(partition))];
-                    assert_eq!(placement.place_at_home(partition), *next);
+                    let next = &mut next_index[usize::from(placement.home_of(partition))];
+                    assert_eq!(placement.index_at_home(partition), *next);
                     *next += 1;
                 }
-                for (home, count) in (0..).zip(next) {
+                for (home, count) in (0..).zip(next_index) {
                     assert_eq!(placement.count_at(home), count);
-                    let places = placement.of_home(home);
-                    assert!(places.map(|it| placement.place_at_home(it)).eq(0..count));
+                    let partitions = placement.of_home(home);
+                    assert!(
+                        partitions
+                            .map(|partition| placement.index_at_home(partition))
+                            .eq(0..count)
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn a_slot_and_an_offset_fit_in_one_word_each_alone() {
+    fn slot_and_offset_are_unpacked_as_they_were_packed() {
         for slot in [0, 1, 200, 255] {
             for offset in [0, 1, u64::from(u32::MAX) + 7, (1 << 56) - 1] {
-                let slotted = Slotted::new(slot, offset);
+                let slotted = SlottedOffset::new(slot, offset);
                 assert_eq!((slotted.slot(), slotted.offset()), (slot, offset));
             }
         }

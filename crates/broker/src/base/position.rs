@@ -130,8 +130,13 @@ pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, M
     parse_as(text, b'3', count.into(), count.into())
 }
 
-/// Reads a start. A position must have the version `kind`, and the number `of` before the dash. Any other valid position gives `Unknown`.
-fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, Malformed> {
+/// Reads a start. A position must have the expected version and, before the dash, the expected number. Any other valid position gives `Unknown`.
+fn parse_as(
+    text: &[u8],
+    expected_version: u8,
+    expected_head: u32,
+    count: usize,
+) -> Result<Vec<Since>, Malformed> {
     let all = |since| Ok(alloc::vec![since; count]);
     match text {
         b"" | b"live" | b"newest" => return all(Since::Live),
@@ -153,14 +158,14 @@ fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, 
     match version {
         b'1' => {
             let offset = parse_decimal(rest).ok_or(Malformed)?;
-            match kind == b'2' && count == 1 {
+            match expected_version == b'2' && count == 1 {
                 true => all(Since::At(Position::new(head, offset))),
                 false => all(Since::Unknown),
             }
         }
         b'2' | b'3' => {
             let positions = parse_vector(rest)?;
-            if *version != kind || head != of || positions.len() != count {
+            if *version != expected_version || head != expected_head || positions.len() != count {
                 return all(Since::Unknown);
             }
             Ok(positions.into_iter().map(Since::At).collect())
@@ -169,16 +174,16 @@ fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, 
     }
 }
 
-/// Reads with `parse` a position that a client sent back. A proxy that compresses an answer may have added a suffix to the `ETag`, such as `-gzip`,
+/// Parses a position that a client sent back, with the function `parse`. A proxy that compresses an answer may have added a suffix to the `ETag`, such as `-gzip`,
 /// `;br`, `--zstd` or `"-gzip`. The suffix is ignored.
-pub fn read_back(
+pub fn parse_returned(
     text: &[u8],
     parse: impl Fn(&[u8]) -> Result<Vec<Since>, Malformed>,
 ) -> Result<Vec<Since>, Malformed> {
     let is_position = |since: &Since| matches!(since, Since::At(_));
-    let mut found = parse(text);
-    if matches!(&found, Ok(all) if !all.contains(&Since::Unknown)) {
-        return found;
+    let mut parsed = parse(text);
+    if matches!(&parsed, Ok(all) if !all.contains(&Since::Unknown)) {
+        return parsed;
     }
     let ends = (1..text.len()).rev().take(SUFFIX_BYTES_MAX);
     let cuts = ends.filter(|at| !text[*at].is_ascii_alphanumeric());
@@ -186,15 +191,15 @@ pub fn read_back(
     for cut in cuts.take(CUTS_MAX) {
         match parse(&text[..cut]) {
             Ok(all) if all.iter().all(is_position) => return Ok(all),
-            Ok(all) if all.contains(&Since::Unknown) => found = found.or(Ok(all)),
+            Ok(all) if all.contains(&Since::Unknown) => parsed = parsed.or(Ok(all)),
             _ => {}
         }
     }
-    found
+    parsed
 }
 
 /// The later of two starts that a client sent for the same topic. `epoch` is the current epoch of the logs.
-pub fn later(one: Since, other: Since, epoch: u32) -> Since {
+pub fn later_start(one: Since, other: Since, epoch: u32) -> Since {
     let rank = |since: Since| match since {
         Since::At(at) => (1 + u32::from(at.epoch == epoch), at.offset),
         _ => (0, 0),
@@ -207,14 +212,14 @@ pub fn later(one: Since, other: Since, epoch: u32) -> Since {
 
 fn parse_vector(text: &[u8]) -> Result<Vec<Position>, Malformed> {
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| Malformed)?;
-    let (mut at, mut epoch) = (&bytes[..], 0);
+    let (mut rest, mut epoch) = (&bytes[..], 0);
     let mut positions = Vec::new();
-    while !at.is_empty() {
-        let value = read_varint(&mut at).ok_or(Malformed)?;
+    while !rest.is_empty() {
+        let value = read_varint(&mut rest).ok_or(Malformed)?;
         if value & 1 == 1 {
-            let (word, rest) = at.split_first_chunk::<4>().ok_or(Malformed)?;
+            let (word, after) = rest.split_first_chunk::<4>().ok_or(Malformed)?;
             epoch = u32::from_le_bytes(*word);
-            at = rest;
+            rest = after;
         }
         positions.push(Position::new(epoch, value >> 1));
     }
@@ -230,12 +235,12 @@ pub fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Reads a varint.
-pub fn read_varint(at: &mut &[u8]) -> Option<u64> {
+/// Reads a varint from the start of `rest`, and removes it there.
+pub fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {
-        let (byte, rest) = at.split_first()?;
-        *at = rest;
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
         value |= u64::from(byte & 0x7F) << shift;
         if byte & 0x80 == 0 {
             return Some(value);
@@ -345,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_counts() {
+    fn words_and_counts_are_starts() {
         assert_eq!(parse(b"oldest", 0, 1), Ok(alloc::vec![Since::Oldest]));
         assert_eq!(parse(b"live", 0, 2), Ok(alloc::vec![Since::Live; 2]));
         assert_eq!(parse(b"-5", 0, 1), Ok(alloc::vec![Since::Newest(5)]));

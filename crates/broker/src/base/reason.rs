@@ -15,10 +15,10 @@ use crore_wire::mqtt::ReasonCode;
 use crore_wire::websocket::gap::CLOSE_GAP;
 use crore_wire::websocket::receive::Violation;
 
+use crate::base::labels::labels;
 use crate::base::settings::Settings;
-use crate::base::words::words;
 
-words! {
+labels! {
     /// Why a connection ended: the label `reason` of `crore_closed_connections_total`.
     pub enum Closed {
         Peer, "peer", "the client ended it, or its link failed";
@@ -33,7 +33,7 @@ words! {
     }
 }
 
-/// A protocol appends this to the refusal of a client without credentials, followed by the place of the token in a request.
+/// A protocol appends this to the refusal of a client without credentials, and after it says where in a request the token belongs.
 pub const SEND_A_TOKEN: &str = "; send a token as ";
 
 /// Reads a limit from the settings: its value and its unit.
@@ -91,8 +91,8 @@ macro_rules! reasons {
         static ROWS: [Row; Reason::ALL.len()] = [$($(Row {
             name: stringify!($name),
             section: Section::$section,
-            status: number($status),
-            close: number($close),
+            status: code_or_none($status),
+            close: code_or_none($close),
             mqtt: $mqtt,
             closed: Closed::$closed,
             text: $text,
@@ -103,7 +103,7 @@ macro_rules! reasons {
 }
 
 /// A status or a close code, as the table has it: 0 means none.
-const fn number(code: u16) -> Option<u16> {
+const fn code_or_none(code: u16) -> Option<u16> {
     match code {
         0 => None,
         code => Some(code),
@@ -287,7 +287,7 @@ reasons! {
 
 impl Reason {
     /// The reason to refuse a client that lacks this right and has no credentials.
-    pub const fn needs(right: Right) -> Reason {
+    pub const fn needs_credentials(right: Right) -> Reason {
         match right {
             Right::Publish => Reason::PublishNeedsCredentials,
             Right::Subscribe => Reason::SubscribeNeedsCredentials,
@@ -299,7 +299,7 @@ impl Reason {
     }
 
     /// The reason to refuse a client whose credentials do not grant this right.
-    pub const fn lacks(right: Right) -> Reason {
+    pub const fn not_granted(right: Right) -> Reason {
         match right {
             Right::Publish => Reason::PublishNotGranted,
             Right::Subscribe => Reason::SubscribeNotGranted,
@@ -326,7 +326,7 @@ impl Reason {
     }
 
     /// The text for the client, with the value of the limit that was reached, if the row names a limit.
-    pub fn words(self, settings: &Settings) -> Cow<'static, str> {
+    pub fn text_with_limit(self, settings: &Settings) -> Cow<'static, str> {
         let Row { text, limit, .. } = self.row();
         match limit.map(|limit| limit(settings)) {
             Some((number, unit)) => format!("{text} ({number}{unit})").into(),

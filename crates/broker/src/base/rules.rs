@@ -24,9 +24,9 @@ const SYS: &[u8] = b"$SYS/";
 #[derive(Clone, Debug)]
 pub struct Rules {
     all: Vec<Rule>,
-    bound_outboxes: bool,
-    count_waiting: bool,
-    name_publishers: bool,
+    any_bounds_outboxes: bool,
+    any_counts_outbox_messages: bool,
+    any_names_publisher: bool,
     has_presence: bool,
 }
 
@@ -36,43 +36,43 @@ impl Rules {
         assert!(rules.len() <= RULES_MAX, "the configuration refuses more");
         let mut all: Vec<_> = rules.iter().map(without_history).collect();
         all.push(Rule::default());
-        let newest = |of: &Rule| {
+        let keep_newest = |rule: &Rule| {
             without_history(&Rule {
                 keep: RetentionMode::Latest,
                 keys_max: 1,
                 ttl_s: 0,
-                ..of.clone()
+                ..rule.clone()
             })
         };
-        let sys = newest(&all[governing(rules, b"$SYS/broker")]);
+        let sys = keep_newest(&all[first_matching(rules, b"$SYS/broker")]);
         // The server publishes these topics again after each start, so they need no log.
         all.push(Rule {
             durable: false,
             ..sys
         });
-        all.push(newest(&Rule::default()));
+        all.push(keep_newest(&Rule::default()));
         Rules {
-            bound_outboxes: all.iter().any(|rule| rule.bounds_outboxes()),
-            count_waiting: all.iter().any(|rule| rule.outbox_messages > 0),
-            name_publishers: all.iter().any(|rule| rule.publisher),
+            any_bounds_outboxes: all.iter().any(|rule| rule.bounds_outboxes()),
+            any_counts_outbox_messages: all.iter().any(|rule| rule.outbox_messages > 0),
+            any_names_publisher: all.iter().any(|rule| rule.publisher),
             has_presence: all.iter().any(|rule| rule.presence),
             all,
         }
     }
 
     /// Whether any rule limits the bytes or messages in an outbox.
-    pub fn bound_outboxes(&self) -> bool {
-        self.bound_outboxes
+    pub fn any_bounds_outboxes(&self) -> bool {
+        self.any_bounds_outboxes
     }
 
     /// Whether any rule limits the number of messages in an outbox.
-    pub fn count_waiting(&self) -> bool {
-        self.count_waiting
+    pub fn any_counts_outbox_messages(&self) -> bool {
+        self.any_counts_outbox_messages
     }
 
     /// Whether any rule adds the publisher's user to messages.
-    pub fn name_publishers(&self) -> bool {
-        self.name_publishers
+    pub fn any_names_publisher(&self) -> bool {
+        self.any_names_publisher
     }
 
     /// Whether subscribers of some topics are present.
@@ -92,7 +92,7 @@ impl Rules {
     pub fn number_for(&self, name: &[u8]) -> u8 {
         match name.starts_with(SYS) {
             true => self.retained() - 1,
-            false => governing(self.of_operator(), name) as u8,
+            false => first_matching(self.operator_rules(), name) as u8,
         }
     }
 
@@ -101,17 +101,17 @@ impl Rules {
         self.get(self.number_for(name)).durable
     }
 
-    /// The numbers of the operator's rules whose topics are not written to the engine's log.
-    pub fn unlogged(&self) -> impl Iterator<Item = u8> {
-        let rules = (0..).zip(self.of_operator());
+    /// The numbers of the operator's rules whose topics are not in the engine's log.
+    pub fn unlogged_numbers(&self) -> impl Iterator<Item = u8> {
+        let rules = (0..).zip(self.operator_rules());
         rules
             .filter(|(_, rule)| !rule.durable)
             .map(|(number, _)| number)
     }
 
     /// The numbers of the rules (the operator's and the default one) whose topics are written to the engine's log.
-    pub fn logged(&self) -> impl Iterator<Item = u8> {
-        let rules = (0..).zip(&self.all[..=self.of_operator().len()]);
+    pub fn logged_numbers(&self) -> impl Iterator<Item = u8> {
+        let rules = (0..).zip(&self.all[..=self.operator_rules().len()]);
         rules
             .filter(|(_, rule)| rule.durable)
             .map(|(number, _)| number)
@@ -119,30 +119,35 @@ impl Rules {
 
     /// A text that says which topics are written to the engine's log; empty if all are. Two sets of rules with the same text agree about every topic.
     pub fn durability(&self) -> String {
-        if self.unlogged().next().is_none() {
+        if self.unlogged_numbers().next().is_none() {
             return String::new();
         }
-        let rules = self.of_operator().iter();
+        let rules = self.operator_rules().iter();
         rules
             .map(|rule| alloc::format!("{} {}\n", rule.durable, rule.filter))
             .collect()
     }
 
-    fn of_operator(&self) -> &[Rule] {
+    fn operator_rules(&self) -> &[Rule] {
         &self.all[..self.all.len() - BUILT_IN]
     }
 
     /// Whether both sets of rules assign the same rule number to every topic, and the same kind of log to every number.
-    pub fn govern_alike(&self, others: &Rules) -> bool {
-        let forms = |rule: &Rule| (rule.filter.clone(), rule.keep);
-        self.all.iter().map(forms).eq(others.all.iter().map(forms))
+    pub fn assigns_same_numbers(&self, others: &Rules) -> bool {
+        let filter_and_log = |rule: &Rule| (rule.filter.clone(), rule.keep);
+        self.all
+            .iter()
+            .map(filter_and_log)
+            .eq(others.all.iter().map(filter_and_log))
     }
 
     /// The number of the first rule with this filter: an operator's or the default one.
-    pub fn with_filter(&self, filter: &[u8]) -> Option<u8> {
-        let all = &self.all[..=self.of_operator().len()];
-        let is = |rule: &Rule| rule.filter.as_bytes() == filter;
-        Some(all.iter().position(is)? as u8)
+    pub fn number_with_filter(&self, filter: &[u8]) -> Option<u8> {
+        let all = &self.all[..=self.operator_rules().len()];
+        let number = all
+            .iter()
+            .position(|rule| rule.filter.as_bytes() == filter)?;
+        Some(number as u8)
     }
 
     /// The number of the rule of retained messages. This rule keeps the newest message of a topic, without a limit of age.
@@ -151,22 +156,22 @@ impl Rules {
     }
 
     /// Whether everybody has this right on all topics that `filter` matches. `filter` may be a topic. The first rule that governs any of these topics must
-    /// govern all of them and grant the right. Adds the compared rules to `steps`.
-    pub fn opens(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
-        let governs =
+    /// govern all of them and have the right in its `open`. Adds the compared rules to `steps`.
+    pub fn grants_everybody(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
+        let overlaps =
             |rule: &Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
-        let rules = self.of_operator();
-        let found = rules.iter().position(governs);
-        steps.add(found.unwrap_or(rules.len()) / FILTERS_PER_STEP);
-        found.is_some_and(|at| {
-            let rule = &rules[at];
-            let all = rule.filter == "#" || topic::covers(rule.filter.as_bytes(), filter);
-            all && rule.open.has(right)
+        let rules = self.operator_rules();
+        let first = rules.iter().position(overlaps);
+        steps.add(first.unwrap_or(rules.len()) / FILTERS_PER_STEP);
+        first.is_some_and(|number| {
+            let rule = &rules[number];
+            let governs_all = rule.filter == "#" || topic::covers(rule.filter.as_bytes(), filter);
+            governs_all && rule.open.has(right)
         })
     }
 
-    /// Whether a rule grants everybody this right.
-    pub fn open(&self, right: Right) -> bool {
+    /// Whether any rule grants everybody this right.
+    pub fn any_grants_everybody(&self, right: Right) -> bool {
         self.all.iter().any(|rule| rule.open.has(right))
     }
 
@@ -196,7 +201,7 @@ fn without_history(rule: &Rule) -> Rule {
 }
 
 /// The number of the first of these rules that governs a topic. If none does: the number after the last one, which is the default rule's.
-fn governing(rules: &[Rule], name: &[u8]) -> usize {
+fn first_matching(rules: &[Rule], name: &[u8]) -> usize {
     // A rule `#` means all topics, including those that begin with `$`.
     let governs = |rule: &Rule| rule.filter == "#" || topic::matches(rule.filter.as_bytes(), name);
     rules.iter().position(governs).unwrap_or(rules.len())

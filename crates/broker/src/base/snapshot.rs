@@ -84,13 +84,13 @@ impl Head {
     /// Reads the first block of a snapshot.
     ///
     /// # Errors
-    /// When the block is not a valid head.
+    /// If the block is not a valid head.
     pub fn read(block: &[u8]) -> Result<Head, Damaged> {
         let mut block = FieldReader(block);
         let (stop_id, epoch, seed) = (block.word()?, block.number32()?, block.word()?);
         let (partitions, homes) = (block.number16()?, block.number16()?);
         if homes == 0 {
-            return Err(NO_HEAD);
+            return Err(INVALID_HEAD);
         }
         let head = Head {
             stop_id,
@@ -102,10 +102,10 @@ impl Head {
             unix_s: block.number32()?,
             wall_s: block.number32()?,
         };
-        let placed = head.homes <= head.partitions && usize::from(head.partitions) <= SLOTS;
-        match block.is_empty() && head.home < head.homes && placed {
+        let is_placed = head.homes <= head.partitions && usize::from(head.partitions) <= SLOTS;
+        match block.is_empty() && head.home < head.homes && is_placed {
             true => Ok(head),
-            false => Err(NO_HEAD),
+            false => Err(INVALID_HEAD),
         }
     }
 
@@ -115,12 +115,12 @@ impl Head {
             placement: Placement::new(self.partitions, self.homes),
             home: self.home,
             epoch: self.epoch,
-            local: true,
+            restores_local: true,
         }
     }
 }
 
-const NO_HEAD: Damaged = Damaged("its head is none");
+const INVALID_HEAD: Damaged = Damaged("its head is none");
 
 /// The home that wrote a snapshot, as seen by the home that reads it.
 pub(crate) struct Origin {
@@ -129,27 +129,33 @@ pub(crate) struct Origin {
     /// The epoch of the logs when the snapshot was written.
     pub epoch: u32,
     /// Whether to restore local state: sessions, groups, and filters that keep messages.
-    pub local: bool,
+    pub restores_local: bool,
 }
 
 impl Origin {
-    /// The slots that the home `me` takes over from the home that wrote the snapshot.
-    pub fn slots(&self, now: Placement, me: ShardId) -> impl Iterator<Item = u8> {
-        let (former, home) = (self.placement, self.home);
-        let is = move |slot: &u8| {
-            let partition = now.of_slot(*slot);
-            former.home_of(partition) == home && now.home_of(partition) == me
+    /// The slots that `home` takes over, under this placement, from the home that wrote the snapshot.
+    pub fn slots(&self, placement: Placement, home: ShardId) -> impl Iterator<Item = u8> {
+        let (former_placement, former_home) = (self.placement, self.home);
+        let takes_over = move |slot: &u8| {
+            let partition = placement.partition_of_slot(*slot);
+            former_placement.home_of(partition) == former_home
+                && placement.home_of(partition) == home
         };
-        (0..=u8::MAX).filter(is)
+        (0..=u8::MAX).filter(takes_over)
     }
 
-    /// Whether the home `me` takes over the topic or session of this name.
+    /// Whether `home` takes over, under this placement, the topic or session of this name.
     ///
     /// # Errors
-    /// When the name does not belong to the home that wrote the snapshot.
-    pub fn is_for(&self, name: &[u8], now: Placement, me: ShardId) -> Result<bool, Damaged> {
+    /// If the name does not belong to the home that wrote the snapshot.
+    pub fn takes_over(
+        &self,
+        name: &[u8],
+        placement: Placement,
+        home: ShardId,
+    ) -> Result<bool, Damaged> {
         match self.placement.home_of_name(name) == self.home {
-            true => Ok(now.home_of_name(name) == me),
+            true => Ok(placement.home_of_name(name) == home),
             false => Err(Damaged("a name belongs elsewhere")),
         }
     }
@@ -166,7 +172,7 @@ pub fn preamble() -> [u8; PREAMBLE_BYTES] {
 /// The format of the snapshot that begins with these bytes.
 ///
 /// # Errors
-/// When the bytes are not the beginning of a snapshot.
+/// If the bytes are not the beginning of a snapshot.
 pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     if bytes[..MAGIC.len()] != MAGIC[..] {
         return Err(Damaged("it is no state of a crore"));
@@ -177,8 +183,8 @@ pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     ]))
 }
 
-/// The head of the `number`th block: length and checksum.
-pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
+/// The head of the block `number` (the first is 0): length and checksum.
+pub fn block_head(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     let mut head = [0; BLOCK_HEAD_BYTES];
     head[..4].copy_from_slice(&(block.len() as u32).to_le_bytes());
     head[4..].copy_from_slice(&xxh3_64_with_seed(block, number).to_le_bytes());
@@ -188,7 +194,7 @@ pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
 /// The length of the block after this head.
 ///
 /// # Errors
-/// When the length is greater than that of any block.
+/// If the length is greater than that of any block.
 pub fn block_bytes(head: &[u8; BLOCK_HEAD_BYTES]) -> Result<usize, Damaged> {
     let [a, b, c, d, ..] = *head;
     let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -201,13 +207,13 @@ pub fn block_bytes(head: &[u8; BLOCK_HEAD_BYTES]) -> Result<usize, Damaged> {
 /// Checks that `block` is the `number`th block and undamaged.
 ///
 /// # Errors
-/// When the head does not match the block.
+/// If the head does not match the block.
 pub fn check_block(
     head: &[u8; BLOCK_HEAD_BYTES],
     number: u64,
     block: &[u8],
 ) -> Result<(), Damaged> {
-    match *head == seal(number, block) {
+    match *head == block_head(number, block) {
         true => Ok(()),
         false => Err(Damaged("a checksum is wrong")),
     }

@@ -49,14 +49,15 @@ impl Wall {
 
     /// The counted second that a client means by the date `unix_s`. If the date is in the future, the server probably sent it to the client
     /// before the wall clock was set back. Then the client means the counted second that had this date at that time.
-    pub fn counted(self, unix_s: u64, now: Now) -> u32 {
-        let later = unix_s > u64::from(self.unix_s(now));
-        let offset_s = if later {
+    pub fn counted_second_of(self, unix_s: u64, now: Now) -> u32 {
+        let is_in_future = unix_s > u64::from(self.unix_s(now));
+        let offset_s = if is_in_future {
             self.offset_s_max
         } else {
             self.offset_s
         };
-        let counted_s = i64::try_from(unix_s).map_or(i64::MAX, |it| it - i64::from(offset_s));
+        let counted_s =
+            i64::try_from(unix_s).map_or(i64::MAX, |date_s| date_s - i64::from(offset_s));
         counted_s.clamp(0, u32::MAX.into()) as u32
     }
 }
@@ -72,7 +73,7 @@ mod tests {
     const DAY_S: i32 = 86_400;
 
     #[test]
-    fn a_date_that_was_shown_leads_back_to_its_second_after_any_steps() {
+    fn date_that_was_sent_gives_its_counted_second_after_any_clock_steps() {
         for steps in [
             &[0][..],
             &[DAY_S],
@@ -82,18 +83,25 @@ mod tests {
             &[DAY_S, 7],
         ] {
             let mut wall = Wall::default();
-            let mut shown = alloc::vec::Vec::new();
+            let mut sent_dates = alloc::vec::Vec::new();
             for offset_s in steps {
                 wall.set(*offset_s);
-                shown.push(wall.date_of(NOW.unix_s - 5, NOW));
+                sent_dates.push(wall.date_of(NOW.unix_s - 5, NOW));
                 assert_eq!(
-                    wall.counted(shown[shown.len() - 1].into(), NOW),
+                    wall.counted_second_of(sent_dates[sent_dates.len() - 1].into(), NOW),
                     NOW.unix_s - 5
                 );
             }
             // A date that was sent before the clock was set back must still give its counted second, as long as the date is in the future.
-            for date in shown.into_iter().filter(|date| *date > wall.unix_s(NOW)) {
-                assert_eq!(wall.counted(date.into(), NOW), NOW.unix_s - 5, "{steps:?}");
+            for date in sent_dates
+                .into_iter()
+                .filter(|date| *date > wall.unix_s(NOW))
+            {
+                assert_eq!(
+                    wall.counted_second_of(date.into(), NOW),
+                    NOW.unix_s - 5,
+                    "{steps:?}"
+                );
             }
         }
     }
@@ -107,7 +115,7 @@ mod tests {
                 assert!(wall.date_of(counted_s, NOW) <= wall.unix_s(NOW));
             }
             for date in [0, 1, u64::from(u32::MAX) + 1, u64::MAX] {
-                _ = wall.counted(date, NOW);
+                _ = wall.counted_second_of(date, NOW);
             }
         }
     }

@@ -22,11 +22,11 @@ pub const STEP_BYTES: usize = 256;
 pub(crate) const STEPS_PER_VISIT: usize = 16;
 
 /// The number of messages of a page whose delivery takes as long as a visit.
-const TOLD_PER_VISIT: u32 = 8;
+const MESSAGES_PER_VISIT: u32 = 8;
 
 /// The time to deliver a page of `count` messages, in visits.
 pub(crate) fn page_visits(count: u32) -> u32 {
-    1 + count / TOLD_PER_VISIT
+    1 + count / MESSAGES_PER_VISIT
 }
 
 /// Filters that are compared in the time of a step. They are adjacent in memory, as in a client's grants or in the rules.

@@ -24,7 +24,7 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 struct Writer {
     id: u64,
     /// The number of the writer's last valid batch.
-    number: u64,
+    last_batch: u64,
     /// The writer was declared dead: its later batches are void.
     is_dead: bool,
 }
@@ -34,12 +34,12 @@ struct Writer {
 pub(crate) struct WriterSet {
     /// In the order of their last changes, the newest last.
     writers: Vec<Writer>,
-    /// The writer that is the steward; `None` from its death until another writer becomes the steward.
+    /// The writer that is the steward; `None` from its death until another writer claims the stewardship.
     pub steward: Option<u64>,
     /// The offset of the last record.
-    pub last: u64,
-    /// The log has lost its beginning. So the first batch that is read of each writer is valid, whatever its number.
-    has_lost: bool,
+    pub last_offset: u64,
+    /// The beginning of the log is lost. So the first batch that is read of each writer is valid, whatever its number.
+    is_beginning_lost: bool,
 }
 
 impl WriterSet {
@@ -47,14 +47,14 @@ impl WriterSet {
         let found = self.writers.iter().rfind(|it| it.id == id);
         found.copied().unwrap_or(Writer {
             id,
-            number: 0,
+            last_batch: 0,
             is_dead: false,
         })
     }
 
     /// Changes a writer, which becomes the newest. Must not be called for a void batch. The node that wrote that batch does not read it back, so only
     /// the other nodes would make the change.
-    fn put(&mut self, writer: Writer) {
+    fn update_as_newest(&mut self, writer: Writer) {
         if let Some(at) = self.writers.iter().rposition(|it| it.id == writer.id) {
             self.writers.remove(at);
         }
@@ -65,30 +65,33 @@ impl WriterSet {
         self.writers.push(writer);
     }
 
-    /// Takes the next batch of the log, and returns whether the batch is valid. It is void if it is a duplicate, if it follows a gap in the numbers of its
+    /// Takes the next batch of the log, and returns whether the batch is valid. A batch is void if it is a duplicate, if it follows a gap in the numbers of its
     /// writer, or if its writer is dead.
     pub fn accept(&mut self, id: u64, number: u64) -> bool {
         let writer = self.find(id);
         let is_alive = !writer.is_dead || planted::is(Fault::DeadAccepted);
         let is_next = match planted::is(Fault::GapAccepted) {
-            true => number > writer.number,
-            false => number == writer.number + 1,
+            true => number > writer.last_batch,
+            false => number == writer.last_batch + 1,
         };
-        let is_found = self.has_lost && writer.number == 0;
-        let counts = is_alive && (is_next || is_found);
-        if counts {
-            self.put(Writer { number, ..writer });
+        let is_first_after_loss = self.is_beginning_lost && writer.last_batch == 0;
+        let is_valid = is_alive && (is_next || is_first_after_loss);
+        if is_valid {
+            self.update_as_newest(Writer {
+                last_batch: number,
+                ..writer
+            });
         }
-        counts
+        is_valid
     }
 
-    /// Records that the log has lost its beginning. Called before the first batch is read.
-    pub fn set_lost(&mut self) {
-        self.has_lost = true;
+    /// Records that the beginning of the log is lost. Called before the first batch is read.
+    pub fn set_beginning_lost(&mut self) {
+        self.is_beginning_lost = true;
     }
 
-    pub fn has_lost(&self) -> bool {
-        self.has_lost
+    pub fn is_beginning_lost(&self) -> bool {
+        self.is_beginning_lost
     }
 
     pub fn living(&self) -> impl Iterator<Item = u64> {
@@ -99,7 +102,7 @@ impl WriterSet {
     /// Declares a writer dead from this point of the log on. Returns whether the writer was alive.
     pub fn declare_dead(&mut self, id: u64) -> bool {
         let writer = self.find(id);
-        self.put(Writer {
+        self.update_as_newest(Writer {
             is_dead: true,
             ..writer
         });
@@ -119,7 +122,7 @@ impl WriterSet {
     }
 
     /// Makes a living writer the steward, if there is no steward. The steward remains until its death.
-    pub fn apply_as_steward(&mut self, id: u64) {
+    pub fn claim_stewardship(&mut self, id: u64) {
         if self.steward.is_none() && !self.is_dead(id) {
             self.steward = Some(id);
         }
@@ -127,12 +130,12 @@ impl WriterSet {
 
     /// Writes the writer set. All processes write the same bytes.
     pub fn write(&self, out: &mut FieldWriter<'_>) {
-        out.number(self.last);
+        out.number(self.last_offset);
         out.word(self.steward.unwrap_or(0));
         out.number(self.writers.len() as u64);
         for writer in &self.writers {
             out.word(writer.id);
-            out.number(writer.number);
+            out.number(writer.last_batch);
             out.byte(writer.is_dead.into());
         }
     }
@@ -148,20 +151,20 @@ impl WriterSet {
     ///
     /// # Errors
     /// When the bytes are damaged.
-    pub fn read(from: &mut FieldReader<'_>) -> Result<WriterSet, Damaged> {
-        let (last, steward) = (from.number()?, from.word()?);
-        let count = from.number()? as usize;
+    pub fn read(reader: &mut FieldReader<'_>) -> Result<WriterSet, Damaged> {
+        let (last_offset, steward) = (reader.number()?, reader.word()?);
+        let count = reader.number()? as usize;
         if count > WRITERS_MAX {
             return Err(Damaged("a partition has too many writers"));
         }
         let mut writers = Vec::new();
         for _ in 0..count {
             let writer = Writer {
-                id: from.word()?,
-                number: from.number()?,
-                is_dead: from.byte()? != 0,
+                id: reader.word()?,
+                last_batch: reader.number()?,
+                is_dead: reader.byte()? != 0,
             };
-            if writer.number >= NUMBER_MAX {
+            if writer.last_batch >= NUMBER_MAX {
                 return Err(Damaged("a batch has an impossible number"));
             }
             writers.push(writer);
@@ -169,8 +172,8 @@ impl WriterSet {
         Ok(WriterSet {
             writers,
             steward: (steward != 0).then_some(steward),
-            last,
-            has_lost: false,
+            last_offset,
+            is_beginning_lost: false,
         })
     }
 }
@@ -180,21 +183,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_of_each_writer_count_in_their_order_until_it_is_dead() {
+    fn batches_of_each_writer_are_valid_in_their_order_until_it_is_dead() {
         let mut writer_set = WriterSet::default();
-        let of = [(7, 1), (8, 1), (7, 2), (7, 2), (7, 4), (8, 2), (9, 2)];
-        let counts = of.map(|(id, number)| writer_set.accept(id, number));
-        assert_eq!(counts, [true, true, true, false, false, true, false]);
-        writer_set.apply_as_steward(7);
-        writer_set.apply_as_steward(8);
+        let batches = [(7, 1), (8, 1), (7, 2), (7, 2), (7, 4), (8, 2), (9, 2)];
+        let is_valid = batches.map(|(id, number)| writer_set.accept(id, number));
+        assert_eq!(is_valid, [true, true, true, false, false, true, false]);
+        writer_set.claim_stewardship(7);
+        writer_set.claim_stewardship(8);
         assert_eq!(writer_set.steward, Some(7));
         assert!(
             writer_set.declare_dead(7) && !writer_set.declare_dead(7) && writer_set.declare_dead(5)
         );
         assert!(!writer_set.accept(7, 3) && !writer_set.accept(5, 1) && writer_set.accept(8, 3));
         assert_eq!((writer_set.steward, writer_set.is_dead(7)), (None, true));
-        writer_set.apply_as_steward(5);
-        writer_set.apply_as_steward(8);
+        writer_set.claim_stewardship(5);
+        writer_set.claim_stewardship(8);
         assert_eq!(writer_set.steward, Some(8));
     }
 
@@ -211,18 +214,18 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_was_written_and_forgets_the_oldest() {
+    fn writer_set_is_read_as_it_was_written_and_forgets_the_oldest() {
         let mut writer_set = WriterSet::default();
         for id in 1..=WRITERS_MAX as u64 + 1 {
             assert!(writer_set.accept(id, 1));
         }
         writer_set.declare_dead(3);
-        writer_set.apply_as_steward(4);
-        writer_set.last = 70_000;
+        writer_set.claim_stewardship(4);
+        writer_set.last_offset = 70_000;
         let mut bytes = Vec::new();
         writer_set.write(&mut FieldWriter(&mut bytes));
         let mut read = WriterSet::read(&mut FieldReader(&bytes)).expect("it was written");
-        assert!(read.is_dead(3) && read.steward == Some(4) && read.last == 70_000);
+        assert!(read.is_dead(3) && read.steward == Some(4) && read.last_offset == 70_000);
         assert!(!read.accept(1, 2) && read.accept(2, 2) && !read.accept(2, 2));
     }
 }

@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::base::access::{Grants, Known};
+use crate::base::access::{Grants, VerifiedClient};
 
 /// The rows of a page. A page has 6 KiB.
 const ROWS_PER_PAGE: usize = 512;
@@ -62,7 +62,7 @@ impl ConnectionGrants {
         Some((page.grants[row].as_ref()?, page.until_unix_s[row]))
     }
 
-    pub fn set(&mut self, slot: u32, known: Known) {
+    pub fn set(&mut self, slot: u32, known: VerifiedClient) {
         let (page, row) = page_and_row(slot);
         if self.pages.len() <= page {
             self.pages.resize_with(page + 1, || None);
@@ -99,7 +99,7 @@ mod tests {
     fn a_page_exists_while_somebody_on_it_is_known() {
         assert!(size_of::<GrantsPage>() <= ROWS_PER_PAGE * 12 + 8);
         let mut table = ConnectionGrants::default();
-        let known = |until_unix_s| Known {
+        let known = |until_unix_s| VerifiedClient {
             grants: Arc::new(Grants::default()),
             until_unix_s,
         };

@@ -1,8 +1,8 @@
 //! The parts of the memory account: for which purposes clients make the server hold bytes.
 
-use crate::base::words::words;
+use crate::base::labels::labels;
 
-words! {
+labels! {
     /// A part of the memory account.
     pub enum MemoryPart {
         Received, "received", "received bytes that wait for more: requests, frames, packets";

@@ -12,11 +12,11 @@ use alloc::vec::Vec;
 use core::ops::AddAssign;
 
 use crate::base::go_away::GoAway;
+use crate::base::labels::labels;
 use crate::base::reason::{Closed, Reason, Section};
-use crate::base::words::words;
 use crate::budget::part::MemoryPart;
 
-words! {
+labels! {
     /// The protocol of a connection. For some connections, its state.
     pub enum Transport {
         Http, "http", "requests; a publisher, or not known yet";
@@ -102,7 +102,7 @@ pub struct LabelledCounter {
 }
 
 /// Defines the counters. A row is one line: the field, optionally its metric, optionally its text in the list of refusals, and the help. A row of the
-/// second part has a count for each variant of an enum (`words!`), which is the label of its metric. A row of the third part has a sum of refusals in
+/// second part has a count for each variant of an enum (`labels!`), which is the label of its metric. A row of the third part has a sum of refusals in
 /// place of a field.
 macro_rules! counters {
     ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*
@@ -134,7 +134,7 @@ macro_rules! counters {
         pub const LABELLED_COUNTERS: &[LabelledCounter] = &[$(LabelledCounter {
             metric: $by_metric,
             label: $label,
-            label_values: $kind::WORDS,
+            label_values: $kind::LABELS,
             help: $by_help,
             of: |stats| $kind::ALL.iter().map(|it| (it.name(), stats.$by_name[*it as usize])).collect(),
         },)*];

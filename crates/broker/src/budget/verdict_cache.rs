@@ -4,12 +4,12 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-use crate::base::access::{Digest, Known};
+use crate::base::access::{Digest, VerifiedClient};
 
 /// The cache of one shard.
 #[derive(Default)]
 pub struct VerdictCache {
-    verdicts: BTreeMap<Digest, (Known, u32)>,
+    verdicts: BTreeMap<Digest, (VerifiedClient, u32)>,
     /// The keys of `known`, in order of arrival.
     arrival_order: VecDeque<Digest>,
     /// The generation of the settings.
@@ -19,13 +19,19 @@ pub struct VerdictCache {
 impl VerdictCache {
     /// The cached answer about this credential, if it is still valid. `now_s` is [`Now::unix_s`](crate::Now::unix_s). `wall_s` is the wall clock, by
     /// which tokens expire.
-    pub fn get(&self, digest: Digest, now_s: u32, wall_s: u32) -> Option<&Known> {
+    pub fn get(&self, digest: Digest, now_s: u32, wall_s: u32) -> Option<&VerifiedClient> {
         let (known, until_s) = self.verdicts.get(&digest)?;
         (now_s < *until_s && wall_s < known.until_unix_s).then_some(known)
     }
 
     /// Caches an answer until the second `until_s`. The cache has at most `entries_max` answers.
-    pub fn insert(&mut self, digest: Digest, known: Known, until_s: u32, entries_max: usize) {
+    pub fn insert(
+        &mut self,
+        digest: Digest,
+        known: VerifiedClient,
+        until_s: u32,
+        entries_max: usize,
+    ) {
         if entries_max == 0 {
             return;
         }
@@ -63,7 +69,7 @@ mod tests {
     #[test]
     fn answers_end_with_their_time_and_the_oldest_make_room() {
         let digest = |n: u8| Credential::Token(&[n]).digest(&[0; 32]);
-        let known = |until_unix_s| Known {
+        let known = |until_unix_s| VerifiedClient {
             grants: Arc::new(Grants::default()),
             until_unix_s,
         };

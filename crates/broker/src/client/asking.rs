@@ -183,7 +183,7 @@ impl<P: ProtocolTypes> Clients<P> {
         name: &[u8],
         attributes: &[u8],
     ) -> Option<Vec<u8>> {
-        match self.ctx.world.rules.name_publishers() {
+        match self.ctx.world.rules.any_names_publisher() {
             true => self.add_publisher(slot, name, attributes),
             false => None,
         }

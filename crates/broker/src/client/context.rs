@@ -80,7 +80,7 @@ impl Context {
     /// How many bytes and messages may wait for a connection when a message of this topic arrives.
     pub(crate) fn bounds_for_topic(&self, topic: &[u8]) -> Bounds {
         let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
-        match rules.bound_outboxes() {
+        match rules.any_bounds_outboxes() {
             true => Bounds::by_rule(rules.get(rules.number_for(topic)), limits),
             false => Bounds::without_rule(limits),
         }

@@ -61,7 +61,7 @@ pub(crate) fn must_stall<P: ProtocolTypes>(clients: &Clients<P>, lanes: &Lanes, 
 
 #[inline]
 fn lacks_credit(lanes: &Lanes, ctx: &Context) -> bool {
-    let exceeds = lanes.exceeds(ctx.world.settings.limits.publish_credit_bytes)
+    let exceeds = lanes.exceeds_credit(ctx.world.settings.limits.publish_credit_bytes)
         || ctx.world.admission.waits_for_log(ctx.now.unix_s);
     exceeds && !planted::is(Fault::NoCredit)
 }

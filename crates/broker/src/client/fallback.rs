@@ -62,7 +62,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let live_position = |offset| GroupPosition {
             offset,
             epoch,
-            live: true,
+            is_live: true,
             ..GroupPosition::default()
         };
         let mut positions = match group.positions() {

@@ -63,7 +63,7 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
         },
         _ => GroupPosition {
             epoch,
-            new: true,
+            awaits_first_page: true,
             ..GroupPosition::default()
         },
     };
@@ -121,10 +121,10 @@ pub(crate) fn request_group_page<P: ProtocolTypes>(
     partition: PartitionId,
 ) -> bool {
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, asking.slot);
-    let Some(at) = subscriptions.and_then(|all| all.at_mut(asking.serial, partition)) else {
+    let Some(at) = subscriptions.and_then(|all| all.position_mut(asking.serial, partition)) else {
         return false;
     };
-    if at.live || at.asked {
+    if at.is_live || at.is_requested {
         return false;
     }
     let since = Since::At(Position::new(at.epoch, at.offset));
@@ -159,10 +159,10 @@ fn request_pages_of_home<P: ProtocolTypes>(
     let (mut snapshot_end, mut losses_before) = (0, 0);
     let partitions = placement.of_home(home);
     for partition in partitions.filter(|it| partition.is_none_or(|one| one == *it)) {
-        let Some(at) = subscriptions.at_mut(serial, partition) else {
+        let Some(at) = subscriptions.position_mut(serial, partition) else {
             return clients.end_as_broken(slot);
         };
-        at.asked = true;
+        at.is_requested = true;
         (snapshot_end, losses_before) = (at.snapshot_end, at.losses_before);
     }
     let rows: Vec<u32> = subscriptions
@@ -221,7 +221,7 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
         clients.end_as_broken(slot);
         return Err(Reason::Broken);
     };
-    let part = subscriptions.next_place();
+    let part = subscriptions.next_index();
     let (row, place) = matching.join(filter, Member { slot, part }, client, filters_max)?;
     if let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) {
         subscriptions.add(serial, row, place, id);
@@ -290,19 +290,19 @@ impl<P: ProtocolTypes> Clients<P> {
         let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) else {
             return self.end_as_broken(slot);
         };
-        if let Some(at) = subscriptions.at_mut(serial, page.partition) {
+        if let Some(at) = subscriptions.position_mut(serial, page.partition) {
             *at = GroupPosition {
                 offset,
                 snapshot_end: page.snapshot_end,
                 losses_before: page.losses_before,
                 epoch: page.epoch,
-                live: is_live,
-                asked: false,
-                new: false,
+                is_live,
+                is_requested: false,
+                awaits_first_page: false,
                 had_turn: true,
             };
         }
-        subscriptions.settle(serial);
+        subscriptions.drop_positions_if_live(serial);
     }
 }
 
@@ -313,17 +313,20 @@ pub(crate) fn leave_filter<P: ProtocolTypes>(
     part: u32,
 ) {
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
-    let Some((row, place)) = subscriptions.and_then(|all| all.remove(part)) else {
+    let Some((row, member_index)) = subscriptions.and_then(|all| all.remove(part)) else {
         return clients.end_as_broken(slot);
     };
-    let Removal { moved, ended } = subs.matching.leave(row, place);
-    if let Some(Member { slot, part }) = moved {
+    let Removal {
+        moved_member,
+        closed_filter,
+    } = subs.matching.leave(row, member_index);
+    if let Some(Member { slot, part }) = moved_member {
         match filter_subscriptions_mut(&mut clients.conns, slot) {
-            Some(subscriptions) => subscriptions.set_place(part, place),
+            Some(subscriptions) => subscriptions.set_member_index(part, member_index),
             None => clients.end_as_broken(slot),
         }
     }
-    let Some(name) = ended else { return };
+    let Some(name) = closed_filter else { return };
     for home in 0..clients.ctx.world.homes {
         if home != clients.ctx.own_shard {
             subs.lanes

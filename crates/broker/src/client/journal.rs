@@ -42,7 +42,7 @@ impl<P: ProtocolTypes> Clients<P> {
     #[inline]
     pub(crate) fn record_end_reason(&mut self, words: &str) {
         if let Some(journal) = &mut self.meter.journal {
-            journal.set_reason(words);
+            journal.set_end_reason(words);
         }
     }
 
@@ -56,7 +56,11 @@ impl<P: ProtocolTypes> Clients<P> {
     #[inline]
     pub(crate) fn report_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {
         if self.meter.journal.is_some() {
-            io.report_client_event(&ClientEvent::without(EventKind::Refused, Some(peer), words));
+            io.report_client_event(&ClientEvent::without_connection(
+                EventKind::Refused,
+                Some(peer),
+                words,
+            ));
         }
     }
 
@@ -91,7 +95,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// The next events of such a stream; `None` if it does not exist or has lost events.
     pub(crate) fn next_events(&mut self, number: u64) -> Option<Vec<ClientEvent>> {
-        self.meter.journal.as_mut()?.next_of_stream(number)
+        self.meter.journal.as_mut()?.take_stream_events(number)
     }
 
     /// Ends such a stream. Without log and streams there is no journal.

@@ -43,7 +43,7 @@ impl<P: ProtocolTypes> Clients<P> {
             joining::filter_subscriptions(&self.conns, slot).and_then(|all| all.groups().first());
         let positions = group.map_or(&[][..], |group| group.positions());
         let position_in = |partition: PartitionId| match positions.get(usize::from(partition)) {
-            Some(at) if !at.live => Position::new(at.epoch, at.offset),
+            Some(at) if !at.is_live => Position::new(at.epoch, at.offset),
             at => {
                 let (epoch, own) = at.map_or((self.ctx.world.epoch, 0), |at| (at.epoch, at.offset));
                 let just = new_offsets.iter().find(|just| just.0 == partition);
@@ -66,7 +66,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let Some(subscriptions) = joining::filter_subscriptions(&self.conns, slot) else {
             return false;
         };
-        let rows = matching.rows(topic);
+        let rows = matching.matching_rows(topic);
         if rows.is_empty() {
             return false;
         }

@@ -268,7 +268,7 @@ fn send_parts<P: ProtocolTypes, I: Io>(
     let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
     let (mut used, mut first, mut sent, mut total) = (0, parcel.messages.start, 0, 0);
     for n in parcel.messages.clone() {
-        if n + 1 < end && records[n].touches(&records[n + 1]) {
+        if n + 1 < end && records[n].is_followed_by(&records[n + 1]) {
             continue;
         }
         parts[used] = parcel.frames.joined(&records[first], &records[n]);

@@ -9,7 +9,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::base::access::{Credential, Digest, Grants, Known, Question, Right};
+use crate::base::access::{Credential, Digest, Grants, Question, Right, VerifiedClient};
 use crate::base::ids::ConnId;
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
@@ -40,20 +40,20 @@ impl<P: ProtocolTypes> Clients<P> {
             if self.is_revoked(grants) {
                 return Err(Reason::Revoked);
             }
-            if grants.cover(right, filter, steps) {
+            if grants.covers(right, filter, steps) {
                 return Ok(());
             }
         }
         let has_wildcard = memchr::memchr2(b'+', b'#', filter).is_some();
         let is_open_to_everybody = || {
-            access.anonymous.cover(right, filter, steps)
-                || self.ctx.world.rules.opens(right, filter, steps)
+            access.anonymous.covers(right, filter, steps)
+                || self.ctx.world.rules.grants_everybody(right, filter, steps)
         };
         match is_open_to_everybody() {
             true if !has_wildcard || access.anonymous_wildcards => Ok(()),
             true if identity.is_none() => Err(Reason::WildcardsNeedCredentials),
-            _ if identity.is_some() => Err(Reason::lacks(right)),
-            _ => Err(Reason::needs(right)),
+            _ if identity.is_some() => Err(Reason::not_granted(right)),
+            _ => Err(Reason::needs_credentials(right)),
         }
     }
 
@@ -109,13 +109,13 @@ impl<P: ProtocolTypes> Clients<P> {
         if !access.closed
             || granted
             || has_any(&access.anonymous)
-            || self.ctx.world.rules.open(right)
+            || self.ctx.world.rules.any_grants_everybody(right)
         {
             return Ok(());
         }
         Err(match identity {
-            Some(_) => Reason::lacks(right),
-            None => Reason::needs(right),
+            Some(_) => Reason::not_granted(right),
+            None => Reason::needs_credentials(right),
         })
     }
 
@@ -125,7 +125,9 @@ impl<P: ProtocolTypes> Clients<P> {
             &self.ctx.world.settings.access.anonymous,
             &self.ctx.world.rules,
         );
-        let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);
+        let opens = |right| {
+            everybody.iter().any(|(of, _)| of.has(right)) || rules.any_grants_everybody(right)
+        };
         opens(Right::Publish) || opens(Right::Subscribe)
     }
 
@@ -183,7 +185,7 @@ pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     let digest: Digest = credential.digest(&access.key);
     if let Some((_, grants)) = access.operator.as_ref().filter(|(own, _)| *own == digest) {
         let (grants, until_unix_s) = (Arc::clone(grants), u32::MAX);
-        return Some(Ok(Some(Known {
+        return Some(Ok(Some(VerifiedClient {
             grants,
             until_unix_s,
         })));

@@ -94,7 +94,9 @@ impl Encoded {
 }
 
 fn are_adjacent(records: &[Record]) -> bool {
-    records.windows(2).all(|pair| pair[0].touches(&pair[1]))
+    records
+        .windows(2)
+        .all(|pair| pair[0].is_followed_by(&pair[1]))
 }
 
 /// Live messages that are delivered together.

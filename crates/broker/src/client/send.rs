@@ -90,7 +90,7 @@ pub(crate) fn count_waiting<P: ProtocolTypes>(
     len: usize,
     ends: &[usize],
 ) {
-    if clients.ctx.world.rules.count_waiting() {
+    if clients.ctx.world.rules.any_counts_outbox_messages() {
         clients.conns.count_waiting_messages(slot, len, ends);
     }
 }
@@ -210,7 +210,7 @@ impl<P: ProtocolTypes> Clients<P> {
         message: usize,
         frames: &Frames,
     ) -> Bounds {
-        if !self.ctx.world.rules.bound_outboxes() {
+        if !self.ctx.world.rules.any_bounds_outboxes() {
             return self.ctx.default_bounds();
         }
         match run.topics.get(message) {

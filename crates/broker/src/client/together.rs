@@ -37,7 +37,7 @@ impl JoinedDeliveries {
             self.tells.push(tell);
         }
         if delivery.frames.stamp != 0 {
-            self.frames.read_at(delivery.frames.stamp);
+            self.frames.record_read_time(delivery.frames.stamp);
         }
         self.turns.push(delivery.frames.clone());
     }

@@ -14,7 +14,7 @@ use core::ops::Range;
 
 use super::record::{self, Note};
 use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
-use crate::base::placement::{Placement, Slotted};
+use crate::base::placement::{Placement, SlottedOffset};
 use crate::base::record_kind::RecordKind;
 use crate::base::snapshot::{Damaged, FieldReader};
 use crate::base::writer_set::NUMBER_MAX;
@@ -130,7 +130,8 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     let mut next_offset_delta = 0;
     for _ in 0..header.record_count {
         let record = records.field()?;
-        if SessionRecord::decode(record)?.is_some_and(|(_, it)| !it.is_of_log(is_replicated)) {
+        if SessionRecord::decode(record)?.is_some_and(|(_, it)| !it.has_right_fence(is_replicated))
+        {
             return Err(Damaged(
                 "a session is changed without the condition that its log needs",
             ));
@@ -148,7 +149,8 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
         true => next_offset_delta <= OFFSETS_PER_BATCH,
         false => {
             header.first_offset > 0
-                && header.first_offset.saturating_add(next_offset_delta) <= Slotted::OFFSET_MAX
+                && header.first_offset.saturating_add(next_offset_delta)
+                    <= SlottedOffset::OFFSET_MAX
         }
     };
     match fits {

@@ -46,11 +46,11 @@ pub struct MatchedFilter {
 
 /// A filter whose members a walk visits, to deliver a message to them. Members may join and leave during the walk.
 struct WalkedFilter {
-    set: u32,
+    members: u32,
     /// The members with an index below this are still to be visited. The walk visits the highest index first. A new member is added at the
     /// end. When a member leaves, the last member takes its place, so the walk misses no old member, but it may visit some of them twice
     /// and may visit a few new members.
-    left: u32,
+    unvisited: u32,
 }
 
 enum Members {
@@ -90,10 +90,10 @@ pub struct Matching {
 
 /// What has changed because a member left.
 pub struct Removal {
-    /// The member that took the place of the one that left. Its part must learn the new place.
-    pub moved: Option<Member>,
+    /// The member that took the place of the one that left. Its part must learn the new index.
+    pub moved_member: Option<Member>,
     /// The text of the filter, if its last member left.
-    pub ended: Option<Vec<u8>>,
+    pub closed_filter: Option<Vec<u8>>,
 }
 
 impl Matching {
@@ -136,7 +136,7 @@ impl Matching {
         self.filters.name(row)
     }
 
-    /// Adds a member to a filter. Returns the filter's row and the member's place in it. `most` is the limit of the shard's filters.
+    /// Adds a member to a filter. Returns the filter's row and the member's index in it. `filters_max` is the limit of the shard's filters.
     ///
     /// # Errors
     /// When the filter is refused.
@@ -145,22 +145,23 @@ impl Matching {
         filter: &[u8],
         member: Member,
         client: Client,
-        most: usize,
+        filters_max: usize,
     ) -> Result<(u32, u32), Reason> {
-        if self.find(filter).is_none() && !self.holders.may_take(client, self.len(), most) {
+        if self.find(filter).is_none() && !self.holders.may_take(client, self.len(), filters_max) {
             return Err(Reason::FiltersFull);
         }
         let row = self.filters.open(filter, client.number().into())?;
         let id = self.filters.value(row);
         if id == NONE {
-            self.holders.record_row(row, client, self.len(), most);
+            self.holders
+                .record_row(row, client, self.len(), filters_max);
             let id = self.members.insert(Members::One(member));
             self.filters.set_value(row, id);
             return Ok((row, 0));
         }
         let members = self.members.get_mut(id);
         self.members_bytes -= members.heap_bytes();
-        let place = match members {
+        let member_index = match members {
             Members::One(first) => {
                 *members = Members::Many(alloc::vec![*first, member]);
                 1
@@ -171,28 +172,34 @@ impl Matching {
             }
         };
         self.members_bytes += members.heap_bytes();
-        Ok((row, place))
+        Ok((row, member_index))
     }
 
-    /// Removes the member at this place of a filter.
+    /// Removes the member with this index of a filter.
     #[must_use]
-    pub fn leave(&mut self, row: u32, place: u32) -> Removal {
+    pub fn leave(&mut self, row: u32, member_index: u32) -> Removal {
         let id = self.filters.value(row);
         if let Members::Many(all) = self.members.get_mut(id) {
-            all.swap_remove(place as usize);
+            all.swap_remove(member_index as usize);
             if !all.is_empty() {
-                let moved = all.get(place as usize).copied();
-                return Removal { moved, ended: None };
+                let moved_member = all.get(member_index as usize).copied();
+                return Removal {
+                    moved_member,
+                    closed_filter: None,
+                };
             }
         }
         self.members_bytes -= self.members.remove(id).heap_bytes();
         for walk in self.walks.values_mut() {
-            walk.retain(|walked| walked.set != id);
+            walk.retain(|walked| walked.members != id);
         }
-        let ended = Some(self.filters.name(row));
+        let closed_filter = Some(self.filters.name(row));
         self.filters.close(row);
         self.holders.forget_row(row);
-        Removal { moved: None, ended }
+        Removal {
+            moved_member: None,
+            closed_filter,
+        }
     }
 
     /// Whether a filter matches the topic.
@@ -202,7 +209,7 @@ impl Matching {
     }
 
     /// The rows of the filters that match the topic, in order.
-    pub fn rows(&self, topic: &[u8]) -> Vec<u32> {
+    pub fn matching_rows(&self, topic: &[u8]) -> Vec<u32> {
         let mut rows = Vec::new();
         self.filters.matches(topic, |row| rows.push(row));
         rows.sort_unstable();
@@ -215,7 +222,7 @@ impl Matching {
     }
 
     /// Calls `each` with each filter that matches the topic.
-    pub fn sets(&self, topic: &[u8], mut each: impl FnMut(MatchedFilter)) {
+    pub fn for_each_match(&self, topic: &[u8], mut each: impl FnMut(MatchedFilter)) {
         self.filters.matches(topic, |row| {
             let members = self.filters.value(row);
             each(MatchedFilter { row, members });
@@ -225,28 +232,28 @@ impl Matching {
     /// Begins a walk over the members of these filters, for a message of this home. Each home has at most one walk at a time.
     pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = MatchedFilter>) {
         let walked = sets.map(|set| WalkedFilter {
-            set: set.members,
-            left: self.members(set).len() as u32,
+            members: set.members,
+            unvisited: self.members(set).len() as u32,
         });
         let walked = walked.collect();
         self.walks.insert(home, walked);
     }
 
-    /// Fills `into` with the next members of the home's walk: at most `most`, and none when the walk is over.
-    pub fn walk(&mut self, home: ShardId, most: usize, into: &mut Vec<Member>) {
+    /// Fills `into` with the next members of the home's walk: at most `members_max`, and none when the walk is over.
+    pub fn next_members(&mut self, home: ShardId, members_max: usize, into: &mut Vec<Member>) {
         into.clear();
         let Some(walk) = self.walks.get_mut(&home) else {
             return;
         };
         while let Some(walked) = walk.last_mut() {
-            let members = match self.members.get(walked.set) {
+            let members = match self.members.get(walked.members) {
                 Members::One(member) => core::slice::from_ref(member),
                 Members::Many(all) => all,
             };
-            let end = (walked.left as usize).min(members.len());
-            let start = end.saturating_sub(most - into.len());
+            let end = (walked.unvisited as usize).min(members.len());
+            let start = end.saturating_sub(members_max - into.len());
             into.extend(members[start..end].iter().rev());
-            walked.left = start as u32;
+            walked.unvisited = start as u32;
             if start > 0 {
                 return;
             }

@@ -14,10 +14,10 @@ struct TrieDescent<'a> {
     /// The remaining levels; `None` when the descent has ended.
     rest: Option<&'a [u8]>,
     /// The current node; [`NONE`] above the first level.
-    at: u32,
+    node: u32,
     hash: u32,
     /// Probably the node of the next level: it has the hash of the level's text.
-    next: u32,
+    candidate: u32,
 }
 
 impl Filters {
@@ -28,9 +28,9 @@ impl Filters {
         }
         let mut descents = [TrieDescent {
             rest: None,
-            at: NONE,
+            node: NONE,
             hash: 0,
-            next: NONE,
+            candidate: NONE,
         }; PREFETCH_ROWS];
         for (descent, topic) in descents.iter_mut().zip(topics) {
             descent.rest = Some(topic);
@@ -51,40 +51,43 @@ impl Filters {
             let end = rest.iter().position(|b| *b == b'/');
             *ended = end.is_none();
             let end = end.unwrap_or(rest.len());
-            if self.has_texts(descent.at) {
-                descent.hash = hash_under(descent.at, self.hash_of_level(&rest[..end]));
-                descent.next = self.index.first(descent.hash).unwrap_or(NONE);
+            if self.has_text_children(descent.node) {
+                descent.hash = hash_under(descent.node, self.hash_of_level(&rest[..end]));
+                descent.candidate = self.index.first(descent.hash).unwrap_or(NONE);
             }
             descent.rest = Some(rest.get(end + 1..).unwrap_or_default());
         }
         // Two rounds, since hash chains rarely have more than two nodes.
         for _ in 0..2 {
-            for descent in descents.iter_mut().filter(|descent| descent.next != NONE) {
-                let node = self.nodes.get(descent.next);
+            for descent in descents
+                .iter_mut()
+                .filter(|descent| descent.candidate != NONE)
+            {
+                let node = self.nodes.get(descent.candidate);
                 if node.hash != descent.hash {
-                    descent.next = node.next;
+                    descent.candidate = node.next;
                 }
             }
         }
-        let mut read = 0;
+        let mut checksum = 0;
         for (descent, ended) in descents.iter_mut().zip(ended) {
             if descent.rest.is_none() {
                 continue;
             }
-            descent.at = match core::mem::replace(&mut descent.next, NONE) {
-                NONE => self.wildcards(descent.at).0,
-                next => {
-                    read ^= self.levels.get(self.nodes.get(next).level).len() as u32;
-                    next
+            descent.node = match core::mem::replace(&mut descent.candidate, NONE) {
+                NONE => self.wildcards(descent.node).0,
+                next_node => {
+                    checksum ^= self.levels.get(self.nodes.get(next_node).level).len() as u32;
+                    next_node
                 }
             };
-            if descent.at == NONE || ended {
+            if descent.node == NONE || ended {
                 descent.rest = None;
             }
-            if descent.at != NONE {
-                read ^= self.nodes.get(descent.at).value;
+            if descent.node != NONE {
+                checksum ^= self.nodes.get(descent.node).value;
             }
         }
-        core::hint::black_box(read);
+        core::hint::black_box(checksum);
     }
 }

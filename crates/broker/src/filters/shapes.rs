@@ -2,7 +2,7 @@
 //!
 //! Invariant: a shape with more than [`FREE_WILDCARDS`] `+` is recorded while a filter has this shape.
 //!
-//! A *party* is an address or a user, and gets a fair share of the work.
+//! A *party* is an address or a user.
 
 use alloc::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub const FREE_WILDCARDS: u32 = 2;
 /// each level of its topic: 2,048 for eight levels.
 pub const SHAPES_MAX: usize = 256;
 
-/// Stands for no party. Filters with this party may have any number of shapes.
+/// Stands for no party. Filters with this party may use all shapes that are free, without a share.
 pub const NO_PARTY: u64 = 0;
 /// The party of filters that a planned restart restores. These filters are never refused for their shape.
 pub const RESTORED: u64 = u64::MAX;
@@ -39,29 +39,29 @@ impl Shapes {
     }
 
     /// Counts a new filter of this party, unless its shape is refused.
-    pub fn take(&mut self, filter: &[u8], party: u64) -> Result<(), Reason> {
+    pub fn add(&mut self, filter: &[u8], party: u64) -> Result<(), Reason> {
         let shape = shape_of(filter).ok_or(Reason::FilterLevels)?;
         if shape.count_ones() > FREE_WILDCARDS {
-            if !self.0.contains_key(&shape) && !self.may_bring(party) {
+            if !self.0.contains_key(&shape) && !self.may_introduce(party) {
                 return Err(Reason::FilterShapes);
             }
-            let new = Shape { filters: 0, party };
-            self.0.entry(shape).or_insert(new).filters += 1;
+            let shape_row = Shape { filters: 0, party };
+            self.0.entry(shape).or_insert(shape_row).filters += 1;
         }
         Ok(())
     }
 
     /// Whether this party has introduced fewer shapes than its share.
-    fn may_bring(&self, party: u64) -> bool {
+    fn may_introduce(&self, party: u64) -> bool {
         let shapes = self.0.values();
-        let own = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
+        let of_party = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
         let free = SHAPES_MAX.saturating_sub(self.0.len());
-        party == RESTORED || shares::may_take(own.count(), free, shares::HALF)
+        party == RESTORED || shares::may_take(of_party.count(), free, shares::HALF)
     }
 
     /// Uncounts a filter that is closed.
-    pub fn forget(&mut self, filter: &[u8]) {
-        let shape = shape_of(filter).expect("it was taken");
+    pub fn remove(&mut self, filter: &[u8]) {
+        let shape = shape_of(filter).expect("the filter was counted");
         if let Some(known) = self.0.get_mut(&shape) {
             known.filters -= 1;
             if known.filters == 0 {
@@ -74,11 +74,11 @@ impl Shapes {
 /// The shape of a filter: a bit for each level that is `+`. `None` if the filter has too many levels.
 fn shape_of(filter: &[u8]) -> Option<u16> {
     let mut shape = 0;
-    for (n, level) in levels(filter).enumerate() {
-        if n == LEVELS_MAX {
+    for (index, level) in levels(filter).enumerate() {
+        if index == LEVELS_MAX {
             return None;
         }
-        shape |= u16::from(level == b"+") << n;
+        shape |= u16::from(level == b"+") << index;
     }
     Some(shape)
 }

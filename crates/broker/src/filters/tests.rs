@@ -25,8 +25,8 @@ fn filter() -> impl Strategy<Value = String> {
     let level = prop_oneof![3 => level(), 2 => Just(String::from("+"))];
     (prop::collection::vec(level, 0..5), any::<bool>()).prop_filter_map(
         "no filter is empty",
-        |(mut levels, many)| {
-            if many {
+        |(mut levels, has_multi_level)| {
+            if has_multi_level {
                 levels.push("#".into());
             }
             let text = levels.join("/");
@@ -35,15 +35,15 @@ fn filter() -> impl Strategy<Value = String> {
     )
 }
 
-fn matched(filters: &Filters, topic: &str) -> Vec<u32> {
-    let mut found = Vec::new();
-    filters.matches(topic.as_bytes(), |id| found.push(id));
-    found
+fn matching_ids(filters: &Filters, topic: &str) -> Vec<u32> {
+    let mut ids = Vec::new();
+    filters.matches(topic.as_bytes(), |id| ids.push(id));
+    ids
 }
 
 proptest! {
     #[test]
-    fn matches_of_a_topic_follow_filters_that_come_and_go(
+    fn matches_of_a_topic_follow_filters_that_are_opened_and_closed(
         topic in name(),
         changed in prop::collection::vec(prop_oneof![filter(), Just(String::from("#"))], 1..60),
     ) {
@@ -60,7 +60,7 @@ proptest! {
             let expected = open.iter().filter(|text| topic::matches(text.as_bytes(), topic.as_bytes()));
             let expected: BTreeSet<_> = expected.map(|text| text.clone().into_bytes()).collect();
             for _ in 0..2 {
-                let found = matched(&filters, &topic);
+                let found = matching_ids(&filters, &topic);
                 prop_assert_eq!(found.len(), expected.len());
                 let found: BTreeSet<_> = found.into_iter().map(|id| filters.name(id)).collect();
                 prop_assert_eq!(&found, &expected);
@@ -69,21 +69,21 @@ proptest! {
     }
 
     #[test]
-    fn it_finds_what_matches_one_by_one_and_each_once(
-        some in prop::collection::vec(filter(), 0..40),
+    fn each_matching_filter_is_found_once(
+        opened in prop::collection::vec(filter(), 0..40),
         closed in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         topics in prop::collection::vec(name(), 1..20),
     ) {
         let mut filters = Filters::new(7, &Steps::default());
         let mut open = BTreeSet::new();
-        for text in &some {
+        for text in &opened {
             let id = filters.open(text.as_bytes(), NO_PARTY).unwrap();
             prop_assert_eq!(filters.find(text.as_bytes()), Some(id));
             prop_assert_eq!(filters.name(id), text.as_bytes());
             open.insert(text);
         }
         for index in closed {
-            if let Some(text) = some.get(index.index(some.len().max(1)))
+            if let Some(text) = opened.get(index.index(opened.len().max(1)))
                 && open.remove(text)
             {
                 filters.close(filters.find(text.as_bytes()).unwrap());
@@ -94,7 +94,7 @@ proptest! {
         filters.prefetch(topics.iter().map(|topic| topic.as_bytes()));
         for topic in &topics {
             let mut found: Vec<_> =
-                matched(&filters, topic).into_iter().map(|id| filters.name(id)).collect();
+                matching_ids(&filters, topic).into_iter().map(|id| filters.name(id)).collect();
             let mut expected: Vec<_> = open
                 .iter()
                 .filter(|text| topic::matches(text.as_bytes(), topic.as_bytes()))
@@ -150,8 +150,8 @@ fn values_stay_with_their_filters() {
     assert_eq!(filters.open(b"a/+", NO_PARTY), Ok(one));
     assert_eq!((filters.value(one), filters.value(other)), (5, 6));
     filters.close(one);
-    let again = filters.open(b"a/+", NO_PARTY).unwrap();
-    assert_eq!((filters.value(again), filters.value(other)), (NONE, 6));
+    let second = filters.open(b"a/+", NO_PARTY).unwrap();
+    assert_eq!((filters.value(second), filters.value(other)), (NONE, 6));
 }
 
 #[test]
@@ -168,27 +168,30 @@ fn shapes_and_levels_are_limited_and_come_free_again() {
         let level = |n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
         (0..12).map(level).collect::<Vec<_>>().join("/")
     };
-    let taken: Vec<u32> = (0..1 << 12)
+    let accepted: Vec<u32> = (0..1 << 12)
         .filter(|shape| filters.open(text(*shape).as_bytes(), NO_PARTY).is_ok())
         .collect();
-    assert_eq!(taken.len(), 79 + SHAPES_MAX);
+    assert_eq!(accepted.len(), 79 + SHAPES_MAX);
     assert_eq!(
         filters.open(text(0xFFF).as_bytes(), NO_PARTY),
         Err(Reason::FilterShapes)
     );
-    let full = *taken.iter().find(|shape| shape.count_ones() == 3).unwrap();
-    let same = format!("{}/other", text(full));
+    let accepted_shape = *accepted
+        .iter()
+        .find(|shape| shape.count_ones() == 3)
+        .unwrap();
+    let same_shape = format!("{}/other", text(accepted_shape));
     assert!(
-        filters.open(same.as_bytes(), NO_PARTY).is_ok(),
-        "a shape that is there costs nothing"
+        filters.open(same_shape.as_bytes(), NO_PARTY).is_ok(),
+        "a shape that is used already needs no room"
     );
-    filters.close(filters.find(same.as_bytes()).unwrap());
-    filters.close(filters.find(text(full).as_bytes()).unwrap());
+    filters.close(filters.find(same_shape.as_bytes()).unwrap());
+    filters.close(filters.find(text(accepted_shape).as_bytes()).unwrap());
     assert!(filters.open(text(0xFFF).as_bytes(), NO_PARTY).is_ok());
 }
 
 #[test]
-fn a_topic_that_is_matched_again_costs_its_matches_only() {
+fn topic_that_is_matched_again_costs_its_matches_only() {
     let steps = Steps::default();
     let mut filters = Filters::new(1, &steps);
     let deep = ["a"; LEVELS_MAX].join("/");
@@ -200,28 +203,32 @@ fn a_topic_that_is_matched_again_costs_its_matches_only() {
     }
     let cost = |topic: &str| {
         let before = steps.count();
-        (matched(&filters, topic).len(), steps.count() - before)
+        (matching_ids(&filters, topic).len(), steps.count() - before)
     };
-    let (first, again, other) = (cost(&deep), cost(&deep), cost("b"));
-    assert_eq!((again.0, other.0), (first.0, 0));
-    assert!(again.1 * 2 < first.1, "{again:?} after {first:?}");
+    let (first, second, other) = (cost(&deep), cost(&deep), cost("b"));
+    assert_eq!((second.0, other.0), (first.0, 0));
+    assert!(second.1 * 2 < first.1, "{second:?} after {first:?}");
     assert_eq!(cost(&deep), first);
 }
 
 /// The bytes that a trie has reserved.
-fn reserved(filters: &Filters) -> usize {
+fn reserved_bytes(filters: &Filters) -> usize {
     filters.nodes.bytes() + filters.index.bytes() + filters.levels.reserved_bytes()
 }
 
 /// Opens many filters with levels of this length.
 fn open_many(filters: &mut Filters, len: usize) -> Vec<u32> {
     let filter = |n: usize| format!("{n:0len$}/+").into_bytes();
-    let mut open = |n| filters.open(&filter(n), NO_PARTY).expect("it is plain");
+    let mut open = |n| {
+        filters
+            .open(&filter(n), NO_PARTY)
+            .expect("it has one wildcard")
+    };
     (0..20_000).map(&mut open).collect()
 }
 
 #[test]
-fn a_filter_that_stays_does_not_hold_the_memory_of_those_that_have_gone() {
+fn open_filter_does_not_keep_the_memory_of_closed_ones() {
     let mut filters = Filters::new(7, &Steps::default());
     for len in [40, 80, 120] {
         let ids = open_many(&mut filters, len);
@@ -229,7 +236,11 @@ fn a_filter_that_stays_does_not_hold_the_memory_of_those_that_have_gone() {
         for id in ids.into_iter().skip(1) {
             filters.close(id);
         }
-        assert!(reserved(&filters) <= FREE_MAX / 4, "{}", reserved(&filters));
+        assert!(
+            reserved_bytes(&filters) <= UNCHARGED_BYTES_MAX / 4,
+            "{}",
+            reserved_bytes(&filters)
+        );
     }
     assert_eq!(filters.len(), 3);
     assert!(filters.bytes() < 1_000);
@@ -237,7 +248,7 @@ fn a_filter_that_stays_does_not_hold_the_memory_of_those_that_have_gone() {
 
 /// Tests that the memory of chunks that are nearly empty is counted: a few open filters can keep these chunks.
 #[test]
-fn memory_that_a_trie_cannot_give_back_is_counted() {
+fn memory_that_a_trie_cannot_free_is_counted() {
     let mut filters = Filters::new(7, &Steps::default());
     for len in [40, 80, 120, 160, 200, 240] {
         for (n, id) in open_many(&mut filters, len).into_iter().enumerate() {
@@ -245,8 +256,12 @@ fn memory_that_a_trie_cannot_give_back_is_counted() {
                 filters.close(id);
             }
         }
-        assert!(filters.bytes() + FREE_MAX >= reserved(&filters));
+        assert!(filters.bytes() + UNCHARGED_BYTES_MAX >= reserved_bytes(&filters));
     }
-    let most = 4 * 20_000 * (2 * 36 + 256);
-    assert!(reserved(&filters) <= most, "{}", reserved(&filters));
+    let bytes_max = 4 * 20_000 * (2 * 36 + 256);
+    assert!(
+        reserved_bytes(&filters) <= bytes_max,
+        "{}",
+        reserved_bytes(&filters)
+    );
 }

@@ -24,8 +24,8 @@ impl Home {
         accounts.answers = self.retries.answers.as_ref().map_or(0, Answers::len);
         accounts.log_messages = self.logs.iter().map(Log::len).sum();
         accounts.log_bytes = self.logs.log_bytes();
-        accounts.log_chains = self.logs.iter().map(Log::chains).sum();
-        accounts.log_keys = self.logs.iter().map(Log::keys).sum();
+        accounts.log_chains = self.logs.iter().map(Log::chain_count).sum();
+        accounts.log_keys = self.logs.iter().map(Log::key_count).sum();
         accounts.name_bytes += self.topics.names.bytes();
     }
 
@@ -54,7 +54,7 @@ impl Home {
                 if removals_left == 0 {
                     return true;
                 }
-                let Some((offset, topic, number)) = log.losses.pop() else {
+                let Some((offset, topic, number)) = log.losses.pop_first() else {
                     break;
                 };
                 removals_left -= 1;
@@ -69,7 +69,7 @@ impl Home {
 impl Logs {
     /// Bytes allocated for messages, used or not.
     pub(crate) fn log_reserved_bytes(&self) -> usize {
-        let held = self.iter().map(Log::held);
+        let held = self.iter().map(Log::bytes_by_kind);
         held.map(|held| held.chunks + held.chains).sum()
     }
 }

@@ -64,7 +64,7 @@ impl Home {
             }
         }
         let (hash, name, client) = fact.topic();
-        let row = match fact.makes() {
+        let row = match fact.creates_topic() {
             true => self.admit_topic(hash, name, client, now),
             false => Ok(self.topics.find(hash, name)),
         };
@@ -82,7 +82,7 @@ impl Home {
         context: &HomeContext<'_>,
     ) -> Result<Reservation, Outcome> {
         let (_, _, client) = fact.topic();
-        if fact.makes()
+        if fact.creates_topic()
             && let Err(reached) = self.admission.check_disk_share(client, context.now.unix_s)
         {
             // A copy of a message that is in the log needs no room.
@@ -114,7 +114,7 @@ impl Home {
         }
         self.topics
             .reservations
-            .add(hash, fact.makes() && admitted.topic_id.is_none());
+            .add(hash, fact.creates_topic() && admitted.topic_id.is_none());
         Ok(Reservation {
             topic_hash: hash,
             client,

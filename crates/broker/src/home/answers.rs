@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 
 use super::newest_claims::NewestClaims;
 use super::unreleased::Unreleased;
-use crate::base::placement::Slotted;
+use crate::base::placement::SlottedOffset;
 use crate::base::snapshot::{Block, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
@@ -67,7 +67,7 @@ pub(super) struct Answer {
     /// The keyed hash of the message.
     pub message: u64,
     /// The offset of the message and the slot of its topic.
-    pub slotted_offset: Slotted,
+    pub slotted_offset: SlottedOffset,
     pub messages: u32,
     /// Seconds since a subscriber last asked for the topic; [`NONE`] if none has asked.
     pub request_age_s: u32,
@@ -89,7 +89,7 @@ impl SlabRow for AnswerRow {
         let answer = Answer {
             key: 0,
             message: 0,
-            slotted_offset: Slotted::default(),
+            slotted_offset: SlottedOffset::default(),
             messages: 0,
             request_age_s: NONE,
             subscribers: 0,

@@ -21,7 +21,8 @@ use super::partition::Partition;
 use super::topic_row::{CREATED, DELETED};
 use crate::base::ids::PartitionId;
 use crate::base::lives::Lives;
-use crate::base::placement::{SLOTS, Slotted};
+use crate::base::loss_detector::LastBatch;
+use crate::base::placement::{SLOTS, SlottedOffset};
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
@@ -67,7 +68,7 @@ impl Home {
     pub(crate) fn note_unlogged_lost(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
-            for rule in rules.unlogged() {
+            for rule in rules.unlogged_numbers() {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
@@ -114,8 +115,8 @@ impl Home {
         let partition = &mut self.logs.partitions[partition_index];
         partition.note_offset(until);
         partition.applied_to = until;
-        partition.writer_set.set_lost();
-        for rule in rules.logged() {
+        partition.writer_set.set_beginning_lost();
+        for rule in rules.logged_numbers() {
             partition.forgotten.note(rule, until, 0);
         }
         for slot in 0..SLOTS {
@@ -376,19 +377,19 @@ impl Logs {
         let is_replicated = self.is_replicated();
         let partition = &mut self.partitions[partition_index];
         partition.note_offset(offset);
-        partition.mark = partition.mark.max(mark.min(Slotted::OFFSET_MAX));
+        partition.mark = partition.mark.max(mark.min(SlottedOffset::OFFSET_MAX));
         if is_replicated {
             partition.newest_time_s = partition.newest_time_s.max(unix_s);
         }
     }
 
-    /// Notes a batch that was read from the log of this partition: its writer and its number.
-    pub(crate) fn note_batch_read(&mut self, partition_index: usize, batch: (u64, u64)) {
+    /// Notes a batch that was read from the log of this partition.
+    pub(crate) fn note_batch_read(&mut self, partition_index: usize, batch: LastBatch) {
         self.partitions[partition_index].last_batch = batch;
     }
 
     /// The partitions, each with writer and number of the last batch read.
-    pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, (u64, u64))> {
+    pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, LastBatch)> {
         let all = self.placement.of_home(self.me);
         all.zip(self.partitions.iter().map(|it| it.last_batch))
     }

@@ -132,7 +132,7 @@ impl Logs {
     }
 
     pub(super) fn chunk_bytes(&self) -> usize {
-        self.iter().map(|log| log.held().chunks).sum()
+        self.iter().map(|log| log.bytes_by_kind().chunks).sum()
     }
 
     /// The limit of the bytes of all chunks, free slots included.
@@ -146,7 +146,7 @@ impl Logs {
         let Partition {
             log, counted_bytes, ..
         } = &mut self.partitions[partition_index];
-        let bytes_before = core::mem::replace(counted_bytes, log.held());
+        let bytes_before = core::mem::replace(counted_bytes, log.bytes_by_kind());
         let held_max = &mut self.budget.counted_max;
         held_max.messages = held_max.messages - bytes_before.messages + counted_bytes.messages;
         held_max.chunks = held_max.chunks - bytes_before.chunks + counted_bytes.chunks;
@@ -168,7 +168,7 @@ impl Logs {
             let partition_to_trim = match (full_partition, excess) {
                 (Some(partition_index), _) => Some(partition_index),
                 (None, 0) => None,
-                (None, _) => self.partition_to_trim(retained, |log| log.held().messages),
+                (None, _) => self.partition_to_trim(retained, |log| log.bytes_by_kind().messages),
             };
             let Some(partition_index) = partition_to_trim else {
                 return false;
@@ -190,8 +190,8 @@ impl Logs {
             if has_spared {
                 match remove_unspared(self, retained, last_step, now, emptied) {
                     SearchOutcome::Removed => {}
-                    SearchOutcome::Spent => return true,
-                    SearchOutcome::Ended => all_bytes = NOBODY_SPARED,
+                    SearchOutcome::OutOfSteps => return true,
+                    SearchOutcome::NoneLeft => all_bytes = NOBODY_SPARED,
                 }
             } else if self.partitions[partition_index].log.bytes() == bytes_before {
                 return false;
@@ -213,13 +213,17 @@ impl Logs {
             if excess == 0 || removals_left == 0 {
                 break;
             }
-            let free = |log: &Log| log.held().chunks.saturating_sub(log.held().messages);
+            let free = |log: &Log| {
+                log.bytes_by_kind()
+                    .chunks
+                    .saturating_sub(log.bytes_by_kind().messages)
+            };
             let Some(partition_index) = self.partition_to_trim(retained, free) else {
                 break;
             };
             let share = excess.div_ceil(self.partitions.len());
             let log = &mut self.partitions[partition_index].log;
-            let chunks_max = log.held().chunks - share.min(log.held().chunks);
+            let chunks_max = log.bytes_by_kind().chunks - share.min(log.bytes_by_kind().chunks);
             let (removed, has_spared) = log.empty_chunks(
                 chunks_max,
                 removals_left,
@@ -233,8 +237,8 @@ impl Logs {
                 let last_step = self.steps.count() + removals_left as u64;
                 match remove_unspared(self, retained, last_step, now, emptied) {
                     SearchOutcome::Removed => removals_left -= 1,
-                    SearchOutcome::Spent => break,
-                    SearchOutcome::Ended => all_bytes = NOBODY_SPARED,
+                    SearchOutcome::OutOfSteps => break,
+                    SearchOutcome::NoneLeft => all_bytes = NOBODY_SPARED,
                 }
             } else if removed == 0 {
                 break;
@@ -249,7 +253,11 @@ impl Logs {
         let log = |partition_index: usize| &self.partitions[partition_index].log;
         let rank = |partition_index: &usize| {
             let log = log(*partition_index);
-            (log.has_orphans(), log.has_besides(retained), bytes(log))
+            (
+                log.has_orphans(),
+                log.has_messages_of_other_rules(retained),
+                bytes(log),
+            )
         };
         (0..self.partitions.len())
             .filter(|partition_index| log(*partition_index).len() > 0)
@@ -278,14 +286,14 @@ fn remove_unspared(
                 if matches!(search, SearchOutcome::Removed) {
                     logs.budget.has_restarted_search = false;
                 }
-                if !matches!(search, SearchOutcome::Ended) {
+                if !matches!(search, SearchOutcome::NoneLeft) {
                     return search;
                 }
             }
         }
         logs.budget.has_restarted_search ^= true;
         if !logs.budget.has_restarted_search {
-            return SearchOutcome::Ended;
+            return SearchOutcome::NoneLeft;
         }
         let all = logs.partitions.iter_mut();
         all.for_each(|partition| partition.log.restart_search());

@@ -40,7 +40,7 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Option<FilterPage> {
         let (rules, now) = (context.rules, context.now);
-        let partition_index = self.logs.placement.place_at_home(reader.partition);
+        let partition_index = self.logs.placement.index_at_home(reader.partition);
         self.remove_expired_before_page(partition_index, rules, now);
         let matching_rules = matching_rules(filters, rules);
         let partition = &self.logs.partitions[partition_index];

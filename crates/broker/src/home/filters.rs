@@ -91,7 +91,7 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) {
         self.steps.add(1);
-        let partition_index = self.logs.placement.place_at_home(partition);
+        let partition_index = self.logs.placement.index_at_home(partition);
         self.logs.partitions[partition_index].log.losses.watch();
         let reader = self.logs.new_reader(ask, partition);
         if let Some(offset) = self.logs.offset_to_wait_for(ask.since, partition_index) {
@@ -174,7 +174,7 @@ impl Logs {
     }
 
     pub(super) fn new_reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
-        let partition_index = self.placement.place_at_home(partition);
+        let partition_index = self.placement.index_at_home(partition);
         let Partition {
             log,
             sequence,
@@ -182,7 +182,7 @@ impl Logs {
             ..
         } = &mut self.partitions[partition_index];
         let applied_to = (*applied_to).max(*sequence);
-        let (sequence, losses) = (*sequence, log.losses.count());
+        let (sequence, losses) = (*sequence, log.losses.watched_count());
         let reader = |start, snapshot_end, losses_before, gap, retained| Reader {
             partition,
             start,

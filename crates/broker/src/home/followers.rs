@@ -170,8 +170,8 @@ impl Followers {
     /// Puts back a follower whose news now contains a page of its snapshot.
     pub fn put_with_page(&mut self, mut follower: Follower) {
         follower.news_part = match follower.cursor {
-            SnapshotCursor::Complete => InterestPart::Last,
-            SnapshotCursor::Row(_) | SnapshotCursor::Name(_) => InterestPart::More,
+            SnapshotCursor::Complete => InterestPart::LastSnapshotPage,
+            SnapshotCursor::Row(_) | SnapshotCursor::Name(_) => InterestPart::SnapshotPage,
         };
         self.has_news = true;
         self.put(follower);

@@ -91,7 +91,7 @@ impl ForgottenTopics {
     }
 
     fn note_numbered_for_filter(&mut self, filter: &[u8], loss: Loss, rules: &Rules) {
-        let rule_with_filter = rules.with_filter(filter);
+        let rule_with_filter = rules.number_with_filter(filter);
         for rule in 0..self.by_rule.len() as u8 {
             if rule_with_filter.is_none_or(|it| it == rule) {
                 self.note(rule, loss.offset, loss.number);

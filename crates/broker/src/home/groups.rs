@@ -21,7 +21,7 @@ use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::base::work::{STEPS_PER_VISIT, Steps};
 use crate::budget::admission::Party;
 use crate::filters::{Filters, RESTORED};
-use crate::mail::{LeaveGroup, Unacked};
+use crate::mail::{LeaveGroup, UnackedMessage};
 use lists::GroupsByFilter;
 pub(super) use members::Member;
 use members::Members;
@@ -51,7 +51,7 @@ pub(super) struct Group {
     /// Whether the group is in the queue of pages (bounded runs of messages to read).
     is_queued: bool,
     /// Messages that members gave back.
-    returned: VecDeque<Unacked>,
+    returned: VecDeque<UnackedMessage>,
     /// If positions are recorded: the messages in flight to members, by index of the partition and offset.
     in_flight: BTreeMap<(usize, u64), Member>,
 }
@@ -120,7 +120,7 @@ impl Group {
             + self.name.len()
             + self.members.bytes()
             + size_of_val(&*self.cursors)
-            + self.returned.capacity() * size_of::<Unacked>()
+            + self.returned.capacity() * size_of::<UnackedMessage>()
             + self.in_flight.len() * IN_FLIGHT_BYTES
     }
 
@@ -159,7 +159,7 @@ pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
 }
 
 /// Bytes of the topic names of returned messages.
-fn topic_name_bytes<'a>(all: impl IntoIterator<Item = &'a Unacked>) -> usize {
+fn topic_name_bytes<'a>(all: impl IntoIterator<Item = &'a UnackedMessage>) -> usize {
     all.into_iter().map(|unacked| unacked.topic.len()).sum()
 }
 
@@ -183,7 +183,7 @@ pub(super) struct SavedGroup<'a> {
     /// The group's cursors at the home that wrote the snapshot, by partition.
     pub offsets: Vec<u64>,
     /// Messages that members gave back.
-    pub returned: Vec<Unacked>,
+    pub returned: Vec<UnackedMessage>,
 }
 
 /// The groups of a home.
@@ -587,7 +587,7 @@ impl Groups {
     }
 
     /// Takes the next returned message of a group that was taken out.
-    pub fn next_returned(&mut self, group: &mut Group) -> Option<Unacked> {
+    pub fn next_returned(&mut self, group: &mut Group) -> Option<UnackedMessage> {
         let unacked = group.returned.pop_front()?;
         self.bytes -= unacked.topic.len();
         Some(unacked)
@@ -622,7 +622,7 @@ impl Groups {
                 out.number(cursor.offset);
             }
             out.number(group.returned.len() as u64);
-            for Unacked { topic, offset } in &group.returned {
+            for UnackedMessage { topic, offset } in &group.returned {
                 out.field(topic);
                 out.number(*offset);
             }
@@ -647,7 +647,7 @@ impl Groups {
         let read_unacked = |_| {
             let topic = fields.field()?.into();
             let offset = fields.number()?;
-            Ok(Unacked { topic, offset })
+            Ok(UnackedMessage { topic, offset })
         };
         let returned = (0..count).map(read_unacked);
         Ok(SavedGroup {
@@ -702,14 +702,14 @@ mod tests {
         let row = ENTRY_BYTES + lists::LIST_BYTES;
         assert_eq!(alone, row + 3 + 7 + size_of::<GroupCursor>() + trie);
         groups.change_and_count(id, |group| {
-            let unacked = Unacked {
+            let unacked = UnackedMessage {
                 topic: [b'x'; 1000].into(),
                 offset: 9,
             };
             group.returned.push_back(unacked);
             topic_name_bytes(&group.returned)
         });
-        assert!(groups.bytes() >= alone + 1000 + size_of::<Unacked>());
+        assert!(groups.bytes() >= alone + 1000 + size_of::<UnackedMessage>());
         groups.remove(id);
         assert_eq!(groups.bytes(), 0);
     }
@@ -730,7 +730,9 @@ mod tests {
             group.note_given(true, 0, 9, member);
             group.note_given(true, 0, 7, member);
             let topic = b"a/x".as_slice().into();
-            group.returned.push_back(Unacked { topic, offset: 15 });
+            group
+                .returned
+                .push_back(UnackedMessage { topic, offset: 15 });
             3
         });
         assert_eq!(position(&groups), [6, 14]);

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Home;
 use super::answers::{Answer, Answers, IdempotencyKey, Retries};
-use crate::base::placement::{Placement, Slotted};
+use crate::base::placement::{Placement, SlottedOffset};
 use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
 use crate::base::time::Now;
@@ -141,7 +141,7 @@ impl Home {
         let answer = Answer {
             key: key.key,
             message: key.message,
-            slotted_offset: Slotted::new(slot, info.offset),
+            slotted_offset: SlottedOffset::new(slot, info.offset),
             messages: info.messages,
             request_age_s: info.requested_s.unwrap_or(NONE),
             subscribers: info.subscribers,
@@ -171,11 +171,11 @@ impl Home {
         let row = Answer {
             key,
             message: hash,
-            slotted_offset: Slotted::new(slot, offset),
+            slotted_offset: SlottedOffset::new(slot, offset),
             messages: fields.number32()?,
             request_age_s: fields.number32()?,
             subscribers: fields.number32()?,
-            published_s: match origin.local {
+            published_s: match origin.restores_local {
                 // If the log is replicated, the time is that of its clock.
                 _ if self.logs.is_replicated() => time_s,
                 true => now.unix_s,
@@ -185,7 +185,7 @@ impl Home {
         if self
             .logs
             .placement
-            .home_of(self.logs.placement.of_slot(slot))
+            .home_of(self.logs.placement.partition_of_slot(slot))
             != self.logs.me
         {
             return Ok(());
@@ -202,7 +202,7 @@ impl Home {
 impl Home {
     fn partition_index_of_slot(&self, slot: u8) -> usize {
         let placement = self.logs.placement;
-        placement.place_at_home(placement.of_slot(slot))
+        placement.index_at_home(placement.partition_of_slot(slot))
     }
 
     /// Notes the claim of a message that this partition has applied. From now on, records of older claims of the session are void.
@@ -326,7 +326,7 @@ impl Home {
         if !session.is_qos2_publisher() {
             return Err(Damaged("a QoS 2 message is of no session"));
         }
-        let home_of = |placement: &Placement| placement.home_of(placement.of_slot(slot));
+        let home_of = |placement: &Placement| placement.home_of(placement.partition_of_slot(slot));
         if home_of(&origin.placement) != origin.home {
             return Err(Damaged("a QoS 2 message belongs elsewhere"));
         }
@@ -424,7 +424,7 @@ mod tests {
             placement: world.placement(),
             home: 0,
             epoch: world.epoch,
-            local: false,
+            restores_local: false,
         };
         let mut restored = Home::for_world(&world, 0);
         let mut from = FieldReader(&bytes);

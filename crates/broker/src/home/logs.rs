@@ -111,7 +111,8 @@ impl Logs {
                 steps.clone(),
             )
         };
-        let index_of_slot = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
+        let index_of_slot =
+            |slot: u8| placement.index_at_home(placement.partition_of_slot(slot)) as u8;
         Logs {
             partitions: (0..count).map(partition).collect(),
             counts: of_home,
@@ -163,7 +164,9 @@ impl Logs {
     /// Sets the lives of the logs. In all partitions new offsets begin at the first offset of the present life.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         for partition in &mut self.partitions {
-            partition.sequence = partition.sequence.max(lives.base().saturating_sub(1));
+            partition.sequence = partition
+                .sequence
+                .max(lives.first_offset().saturating_sub(1));
         }
         self.lives = lives;
     }

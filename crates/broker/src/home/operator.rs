@@ -10,9 +10,9 @@ use super::Home;
 use super::topic_row::DELETED;
 use crate::base::position::{Position, Since};
 use crate::base::time::Now;
-use crate::log::seek::SeekBack;
+use crate::log::seek::SeekBackResult;
 use crate::mail::Frames;
-use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
+use crate::mail::orders::{LogPageRequest, Message, Messages, Page, Topic, TopicsPageRequest};
 use crate::store::blobs::Blob;
 
 /// The maximum number of rows that one order examines. This takes some hundred microseconds if few rows match.
@@ -22,7 +22,7 @@ const LOG_BYTES_PER_ORDER: usize = 256 << 10;
 
 impl Home {
     /// A page of the list of topics, from a row on.
-    pub(crate) fn list_topics(&self, page: &TopicsPage, now: Now) -> Page<Topic> {
+    pub(crate) fn list_topics(&self, page: &TopicsPageRequest, now: Now) -> Page<Topic> {
         let end = self.topics.rows.end();
         let scan_end = end.min(page.from.saturating_add(ROWS_PER_ORDER));
         let mut topics = Vec::new();
@@ -60,7 +60,7 @@ impl Home {
     }
 
     /// A page of a topic's log; `None` if there is no such topic.
-    pub(crate) fn read_log(&mut self, page: &LogPage) -> Option<Messages> {
+    pub(crate) fn read_log(&mut self, page: &LogPageRequest) -> Option<Messages> {
         let id = self
             .topics
             .find(self.topics.hash_of(&page.name), &page.name)?;
@@ -75,7 +75,7 @@ impl Home {
         let log = &mut self.logs.partitions[partition_index].log;
         let before_newest = (log.seek_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
         let after = match before_newest {
-            Some(SeekBack::Found(before)) => before.max(page.after),
+            Some(SeekBackResult::Found(before)) => before.max(page.after),
             _ => page.after,
         };
         let reached_end = log.read(chain, after, messages_max, LOG_BYTES_PER_ORDER, &mut frames);

@@ -6,6 +6,7 @@
 
 use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;
+use crate::base::loss_detector::LastBatch;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::work::Steps;
@@ -25,8 +26,8 @@ pub(super) struct Partition {
     /// The last offset that an unlogged fact may get before the next batch: a replicated log leaves a range of offsets free after each batch.
     /// `u64::MAX` if the log is not replicated.
     pub unlogged_max: u64,
-    /// (Writer, number) of the last batch that was read from the log, if the log has one writer at a time.
-    pub last_batch: (u64, u64),
+    /// The last batch that was read from the log, if the log has one writer at a time.
+    pub last_batch: LastBatch,
     /// All records up to this offset are applied. Used only if the log is replicated.
     pub applied_to: u64,
     /// The processes that write the log, if it is replicated.
@@ -53,7 +54,7 @@ impl Partition {
             sequence: 0,
             mark: 0,
             unlogged_max: u64::MAX,
-            last_batch: (0, 0),
+            last_batch: LastBatch::default(),
             applied_to: 0,
             writer_set: WriterSet::default(),
             newest_time_s: 0,
@@ -71,7 +72,7 @@ impl Partition {
         self.sequence = offset;
         if self.unlogged_max < u64::MAX {
             self.unlogged_max = offset | (OFFSETS_PER_BATCH - 1);
-            self.writer_set.last = offset;
+            self.writer_set.last_offset = offset;
         }
     }
 

@@ -150,7 +150,7 @@ impl Home {
         let publisher = Party::of_address(message.client);
         frames.visits_by_group.add(publisher, visits);
         if !recipients.is_empty() {
-            frames.read_at(read_at);
+            frames.record_read_time(read_at);
             let record = self.compressor.push_record(
                 &self.topics,
                 id,

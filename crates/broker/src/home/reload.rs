@@ -70,7 +70,7 @@ impl Home {
         if let Some(answers) = &mut self.retries.answers {
             answers.window_s = settings.publish.idempotency_window_s;
         }
-        if old_rules.govern_alike(rules) {
+        if old_rules.assigns_same_numbers(rules) {
             for partition in &mut self.logs.partitions {
                 partition.log.change_times(rules);
             }

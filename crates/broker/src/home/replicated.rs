@@ -15,7 +15,7 @@ use super::Home;
 use super::logs::Logs;
 use super::page_queue::PendingPage;
 use crate::base::ids::OFFSETS_PER_BATCH;
-use crate::base::placement::Slotted;
+use crate::base::placement::SlottedOffset;
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
@@ -142,7 +142,7 @@ impl Logs {
             out.number(partition.into());
             out.number(it.newest_time_s.into());
             out.number(it.applied_to);
-            out.byte(it.writer_set.has_lost().into());
+            out.byte(it.writer_set.is_beginning_lost().into());
             it.writer_set.write(&mut out);
         }
     }
@@ -150,13 +150,13 @@ impl Logs {
     /// Restores the writer set of a partition.
     pub(crate) fn restore_writer_set(&mut self, from: &mut FieldReader<'_>) -> Result<(), Damaged> {
         let (partition, time_s) = (from.number16()?, from.number32()?);
-        let (applied_to, has_lost) = (from.number()?, from.byte()? != 0);
+        let (applied_to, is_beginning_lost) = (from.number()?, from.byte()? != 0);
         let mut writer_set = WriterSet::read(from)?;
-        if writer_set.last.max(applied_to) > Slotted::OFFSET_MAX {
+        if writer_set.last_offset.max(applied_to) > SlottedOffset::OFFSET_MAX {
             return Err(Damaged("an offset is too large"));
         }
-        if has_lost {
-            writer_set.set_lost();
+        if is_beginning_lost {
+            writer_set.set_beginning_lost();
         }
         if partition < self.placement.partitions()
             && let Some(partition_index) = self.partition_index_here(partition)
@@ -165,7 +165,7 @@ impl Logs {
         {
             let partition = &mut self.partitions[partition_index];
             (partition.newest_time_s, partition.applied_to) = (time_s, applied_to);
-            partition.unlogged_max = writer_set.last | (OFFSETS_PER_BATCH - 1);
+            partition.unlogged_max = writer_set.last_offset | (OFFSETS_PER_BATCH - 1);
             partition.writer_set = writer_set;
         }
         Ok(())

@@ -68,7 +68,7 @@ impl ShardFilters {
                 due.extend_from_slice(sets.get(value & !IS_SET));
             }
         });
-        self.filters.count(due.len());
+        self.filters.count_visits(due.len());
         due.sort_unstable();
         due.dedup();
         due.len() as u32

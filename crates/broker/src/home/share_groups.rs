@@ -27,7 +27,7 @@ use crate::budget::world::World;
 
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
-use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, Unacked};
+use crate::mail::{LeaveGroup, Record, ReplyTo, Tell, UnackedMessage};
 
 impl Subscriptions {
     /// The filter and the name of a group.
@@ -154,7 +154,7 @@ impl Home {
         let (placement, me) = (self.logs.placement, self.logs.me);
         let is_here =
             topic::has_wildcard(saved.filter) || placement.home_of_name(saved.filter) == me;
-        if !is_here || !origin.local {
+        if !is_here || !origin.restores_local {
             return Ok(());
         }
         (saved.returned).retain(|unacked| placement.home_of_name(&unacked.topic) == me);
@@ -163,7 +163,7 @@ impl Home {
             .zip(offsets)
             .filter_map(|(partition, offset)| {
                 let is_here = placement.home_of(partition) == me;
-                is_here.then(|| (placement.place_at_home(partition), offset))
+                is_here.then(|| (placement.index_at_home(partition), offset))
             });
         self.subscriptions.groups.restore(saved, cursors);
         Ok(())
@@ -192,7 +192,7 @@ impl Home {
             && messages_left > 0
             && self.steps.count() < last_step
         {
-            let Some(Unacked { topic, offset }) =
+            let Some(UnackedMessage { topic, offset }) =
                 self.subscriptions.groups.next_returned(&mut group)
             else {
                 break;
@@ -304,7 +304,7 @@ impl Home {
         let hash = self.topics.hash_of(name);
         let id = self.topics.find(hash, name)?;
         let log = &self.logs.partitions[self.topic_partition_index(id)].log;
-        let entry = log.entry_at(self.topics.rows.get(id).chain, offset)?;
+        let entry = log.entry_at_offset(self.topics.rows.get(id).chain, offset)?;
         Some(log.copy(entry, lanes.frames()))
     }
 }
@@ -364,7 +364,7 @@ impl Home {
         let logs = &self.logs;
         let partition_index_of = |topic: &[u8]| {
             let partition = logs.placement.partition_of(topic);
-            logs.placement.place_at_home(partition)
+            logs.placement.index_at_home(partition)
         };
         let groups = &mut self.subscriptions.groups;
         let due = groups.take_due_positions(examines_all, partition_index_of);

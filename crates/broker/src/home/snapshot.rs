@@ -16,7 +16,8 @@ use super::partition::Partition;
 use super::subscriptions::Subscriptions;
 use super::topic_row::{CREATED, DELETED, HAS_QOS_SUBSCRIPTION, HAS_RETAINED, REQUESTED, TopicRow};
 use crate::base::ids::PartitionId;
-use crate::base::placement::Slotted;
+use crate::base::loss_detector::LastBatch;
+use crate::base::placement::SlottedOffset;
 use crate::base::rules::Rules;
 use crate::base::settings::RetentionMode;
 use crate::base::snapshot::{Block, Damaged, FieldReader, NO_TOPIC, Origin, kind};
@@ -75,14 +76,14 @@ impl Home {
             for partition in &self.logs.partitions {
                 out.number(partition.sequence);
                 out.number(partition.mark);
-                out.word(partition.last_batch.0);
-                out.number(partition.last_batch.1);
+                out.word(partition.last_batch.writer);
+                out.number(partition.last_batch.number);
             }
             for slot in self.logs.origin().slots(self.logs.placement, self.logs.me) {
                 out.number(self.logs.forgotten_max_by_slot[usize::from(slot)]);
             }
             for log in self.logs.iter() {
-                match log.losses.counted() {
+                match log.losses.count_if_watched() {
                     None => out.byte(0),
                     Some(count) => {
                         out.byte(1);
@@ -105,7 +106,7 @@ impl Home {
             let (chain_flags, lost) = match chain_state {
                 ChainState::None => (0, 0),
                 ChainState::Empty {
-                    lost,
+                    last_lost_offset: lost,
                     newest_removed,
                 } => (LOST | if newest_removed { NEWEST_REMOVED } else { 0 }, lost),
                 ChainState::Filled { newest_removed } => (
@@ -141,14 +142,14 @@ impl Home {
         let lost = from.number()?;
         let touched_s = from.number32()?;
         let qos_count = match from.number32()? {
-            count if origin.local => count,
+            count if origin.restores_local => count,
             _ => 0,
         };
         let name = from.field()?;
         check_stored_name(name).map_err(Damaged)?;
         let rule = rules.number_for(name);
-        let is_kept = origin.local || rules.get(rule).durable;
-        if !origin.is_for(name, self.logs.placement, self.logs.me)? || !is_kept {
+        let is_kept = origin.restores_local || rules.get(rule).durable;
+        if !origin.takes_over(name, self.logs.placement, self.logs.me)? || !is_kept {
             return Ok((old_row, NONE, false));
         }
         let mut row = TopicRow::vacant(NONE);
@@ -213,7 +214,7 @@ impl Home {
         // A name without wildcards is that of a topic that could not be created.
         let is_here =
             topic::has_wildcard(filter) || self.logs.placement.home_of_name(filter) == self.logs.me;
-        if is_here && origin.local {
+        if is_here && origin.restores_local {
             self.subscriptions.qos.restore_filter(filter, count);
         }
         Ok(())
@@ -227,14 +228,14 @@ impl Logs {
             placement: self.placement,
             home: self.me,
             epoch: self.epoch,
-            local: true,
+            restores_local: true,
         }
     }
 
     /// The index of a partition, if this is its home.
     pub(crate) fn partition_index_here(&self, partition: PartitionId) -> Option<usize> {
         let is_here = self.placement.home_of(partition) == self.me;
-        is_here.then(|| self.placement.place_at_home(partition))
+        is_here.then(|| self.placement.index_at_home(partition))
     }
 
     /// Restores the record of the home that wrote the snapshot; returns that home's number of rows.
@@ -247,8 +248,11 @@ impl Logs {
         let old_placement = origin.placement;
         for partition in old_placement.of_home(origin.home) {
             let (sequence, mark) = (from.number()?, from.number()?);
-            let batch = (from.word()?, from.number()?);
-            if sequence.max(mark) > Slotted::OFFSET_MAX {
+            let batch = LastBatch {
+                writer: from.word()?,
+                number: from.number()?,
+            };
+            if sequence.max(mark) > SlottedOffset::OFFSET_MAX {
                 return Err(Damaged("a sequence is too large"));
             }
             if let Some(partition_index) = self.partition_index_here(partition) {
@@ -258,11 +262,12 @@ impl Logs {
             }
         }
         for slot in 0..=u8::MAX {
-            let is_of_origin = old_placement.home_of(old_placement.of_slot(slot)) == origin.home;
+            let is_of_origin =
+                old_placement.home_of(old_placement.partition_of_slot(slot)) == origin.home;
             let floor = if is_of_origin { from.number()? } else { 0 };
             if is_of_origin
                 && let Some(partition_index) =
-                    self.partition_index_here(old_placement.of_slot(slot))
+                    self.partition_index_here(old_placement.partition_of_slot(slot))
             {
                 self.check_offset(partition_index, floor)?;
                 self.forgotten_max_by_slot[usize::from(slot)] = floor;
@@ -279,7 +284,7 @@ impl Logs {
                     .watch_from(counted);
             }
         }
-        if !origin.local {
+        if !origin.restores_local {
             // Subscribers by filter may have come after the snapshot was written, so losses are remembered from now on.
             let logs = self.partitions.iter_mut().map(|it| &mut it.log);
             logs.for_each(|log| log.losses.watch());
@@ -307,7 +312,8 @@ impl Logs {
         block: &mut Block<'_>,
     ) -> Option<(usize, u64)> {
         for (partition_index, log) in self.iter().enumerate().skip(first) {
-            for (offset, topic, number) in log.losses.from(core::mem::take(&mut offset)) {
+            for (offset, topic, number) in log.losses.last_losses_from(core::mem::take(&mut offset))
+            {
                 if block.is_full() {
                     return Some((partition_index, offset));
                 }
@@ -346,7 +352,7 @@ impl Logs {
     ) -> Result<(), Damaged> {
         let (lost, number, name) = (from.number()?, from.number()?, from.field()?);
         check_stored_name(name).map_err(Damaged)?;
-        if !origin.is_for(name, self.placement, self.me)? {
+        if !origin.takes_over(name, self.placement, self.me)? {
             return Ok(());
         }
         let mut row = TopicRow::vacant(NONE);

@@ -142,7 +142,10 @@ impl Home {
     /// Sends the message to each shard with subscribers of the topic or of a matching filter.
     fn send_to_matching_shards(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
         let mut shards_left = self.subscriptions.filters.take_due();
-        let partition = self.logs.placement.of_slot(self.topics.rows.get(id).slot());
+        let partition = self
+            .logs
+            .placement
+            .partition_of_slot(self.topics.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
         self.topics.for_each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.carrier_row, carrier.serial);

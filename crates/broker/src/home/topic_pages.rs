@@ -14,7 +14,7 @@ use super::page_queue::{DeferredPage, PageStart, SearchProgress};
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::RetentionMode;
-use crate::log::seek::{SeekBack, SeekResult};
+use crate::log::seek::{SeekBackResult, SeekResult};
 use crate::mail::{Attach, LatestValues, Page};
 use crate::store::slab::NONE;
 
@@ -179,17 +179,17 @@ impl Home {
             (SearchProgress::Unknown, _) => None,
         };
         match seek_back {
-            Some(SeekBack::Continue(offset, left)) => {
+            Some(SeekBackResult::Continue(offset, left)) => {
                 return Err(SearchProgress::CountingBack { offset, left });
             }
-            Some(SeekBack::Found(offset)) => return Ok(start(offset, false, false)),
+            Some(SeekBackResult::Found(offset)) => return Ok(start(offset, false, false)),
             None => {}
         }
         Ok(match since {
             Since::Default | Since::Live | Since::Newest(_) => start(last, false, false),
             Since::Oldest => start(last_lost, false, false),
             Since::After(time_s) => {
-                let offset = log.before_time(chain, time_s).unwrap_or(last);
+                let offset = log.offset_before_time(chain, time_s).unwrap_or(last);
                 start(offset.min(last), false, false)
             }
             Since::Unknown => start(last_lost, true, true),

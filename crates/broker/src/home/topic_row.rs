@@ -1,7 +1,7 @@
 //! The row of a topic at its home, the part of a shard that keeps the topic. A carrier is a shard with subscribers of the topic.
 
 use crate::base::ids::ShardId;
-use crate::base::placement::Slotted;
+use crate::base::placement::SlottedOffset;
 use crate::store::blobs::{Blob, BlobOwner};
 use crate::store::index::chained;
 use crate::store::slab::{NONE, SlabRow};
@@ -28,7 +28,7 @@ pub(super) struct TopicRow {
     pub hash: u32,
     next: u32,
     pub name: Blob,
-    last: Slotted,
+    last: SlottedOffset,
     pub chain: u32,
     /// The carrier's row for the topic, or the number of a set of carriers ([`HAS_CARRIER_SET`]).
     pub carrier: u32,
@@ -48,7 +48,7 @@ impl SlabRow for TopicRow {
             hash: 0,
             next,
             name: Blob::NONE,
-            last: Slotted::default(),
+            last: SlottedOffset::default(),
             chain: NONE,
             carrier: NONE,
             last_used_s: 0,
@@ -78,13 +78,13 @@ impl TopicRow {
         self.last.offset()
     }
     pub fn set_last_offset(&mut self, offset: u64) {
-        self.last = Slotted::new(self.slot(), offset);
+        self.last = SlottedOffset::new(self.slot(), offset);
     }
     pub fn slot(&self) -> u8 {
         self.last.slot()
     }
     pub fn set_slot(&mut self, slot: u8) {
-        self.last = Slotted::new(slot, self.last_offset());
+        self.last = SlottedOffset::new(slot, self.last_offset());
     }
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0

@@ -25,7 +25,7 @@ impl Arrival {
 /// The position of a reader: the next entry of each list with its offset, and the next loss (offset, topic row, number). The log must not
 /// change while a cursor exists.
 pub struct ArrivalCursor {
-    heads: Vec<(u64, u32)>,
+    next_entries: Vec<(u64, u32)>,
     next_loss: Option<(u64, u32, u64)>,
 }
 
@@ -62,40 +62,44 @@ pub enum Arrival {
 
 impl Log {
     /// Begins to read lists and losses. `lists` gives the number of each list, and the offset after which to begin. Losses begin after the offset
-    /// `lost`.
-    pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> ArrivalCursor {
-        let heads = lists.filter_map(|(number, offset)| {
+    /// `lost_after`.
+    pub fn arrivals(
+        &self,
+        lists: impl Iterator<Item = (u8, u64)>,
+        lost_after: u64,
+    ) -> ArrivalCursor {
+        let next_entries = lists.filter_map(|(number, offset)| {
             let (entries, steps) = (&self.entries, &self.steps);
             let id = self.lists.first_after(entries, number, offset, steps);
             (id != NONE).then(|| (self.entries.get(id).offset, id))
         });
         ArrivalCursor {
-            heads: heads.collect(),
-            next_loss: self.losses.next(lost),
+            next_entries: next_entries.collect(),
+            next_loss: self.losses.next_after(lost_after),
         }
     }
 
     /// The next item, if there is one.
-    pub fn next_arrival(&self, at: &mut ArrivalCursor) -> Option<Arrival> {
+    pub fn next_arrival(&self, cursor: &mut ArrivalCursor) -> Option<Arrival> {
         // A message may be in two lists. Then the copy of the first list is returned first.
-        let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
-        if let Some((offset, topic, number)) = at.next_loss
-            && kept.is_none_or(|n| offset < at.heads[n].0)
+        let list = (0..cursor.next_entries.len()).min_by_key(|n| cursor.next_entries[*n].0);
+        if let Some((offset, topic, number)) = cursor.next_loss
+            && list.is_none_or(|n| offset < cursor.next_entries[n].0)
         {
-            at.next_loss = self.losses.next(offset);
+            cursor.next_loss = self.losses.next_after(offset);
             return Some(Arrival::Lost {
                 offset,
                 topic,
                 number,
             });
         }
-        let head = &mut at.heads[kept?];
-        let (offset, id) = *head;
+        let next_entry = &mut cursor.next_entries[list?];
+        let (offset, id) = *next_entry;
         let entry = self.entries.get(id);
         if entry.younger == NONE {
-            at.heads.remove(kept?);
+            cursor.next_entries.remove(list?);
         } else {
-            *head = (self.entries.get(entry.younger).offset, entry.younger);
+            *next_entry = (self.entries.get(entry.younger).offset, entry.younger);
         }
         let chain = self.chains.get(entry.chain);
         if chain.topic == ORPHANED {
@@ -118,14 +122,14 @@ impl Log {
         all.max().unwrap_or(0)
     }
 
-    /// Whether this message is among the `most` newest of its topic.
-    pub fn is_among_newest(&self, id: u32, most: u32) -> bool {
+    /// Whether this message is among the `newest_max` newest of its topic.
+    pub fn is_among_newest(&self, id: u32, newest_max: u32) -> bool {
         let entry = self.entries.get(id);
-        if self.count(entry.chain) <= most {
+        if self.count(entry.chain) <= newest_max {
             return true;
         }
         let mut next = entry.next;
-        for _ in 0..most {
+        for _ in 0..newest_max {
             if next == NONE {
                 return true;
             }

@@ -45,9 +45,9 @@ pub(super) struct Entry {
     pub younger: u32,
     pub older: u32,
     pub blob: Blob,
-    pub key: u8,
-    pub content_type: u8,
-    pub event: u8,
+    pub key_len: u8,
+    pub content_type_len: u8,
+    pub event_len: u8,
     pub flags: u8,
 }
 
@@ -66,9 +66,9 @@ impl SlabRow for Entry {
             younger: NONE,
             older: NONE,
             blob: Blob::NONE,
-            key: 0,
-            content_type: 0,
-            event: 0,
+            key_len: 0,
+            content_type_len: 0,
+            event_len: 0,
             flags: 0,
         }
     }
@@ -98,14 +98,14 @@ pub(super) struct EntryFields<'a> {
 }
 
 /// The flags of an entry.
-pub(super) fn flags_of(new: &NewMessage<'_>) -> u8 {
-    let headers = &new.headers;
+pub(super) fn flags_of(message: &NewMessage<'_>) -> u8 {
+    let headers = &message.headers;
     let flag = |set, flag| if set { flag } else { 0 };
     flag(headers.binary, BINARY)
         | flag(headers.ttl_s.is_some(), TTL)
         | flag(!headers.attributes.is_empty(), ATTRIBUTES)
         | flag(headers.retain, RETAIN)
-        | flag(new.owner.is_known(), HAS_OWNER)
+        | flag(message.owner.is_known(), HAS_OWNER)
         | headers.qos << QOS_SHIFT
 }
 
@@ -116,49 +116,49 @@ impl Entry {
     pub fn has_ttl(&self) -> bool {
         self.flags & TTL != 0
     }
-    pub fn is_retain(&self) -> bool {
+    pub fn was_retained(&self) -> bool {
         self.flags & RETAIN != 0
     }
     pub fn qos(&self) -> u8 {
         self.flags >> QOS_SHIFT & 3
     }
     /// The index after the time to live, and the index after the client's number, in the entry's bytes.
-    fn begin(&self) -> (usize, usize) {
+    fn header_ends(&self) -> (usize, usize) {
         let ttl = if self.has_ttl() { TTL_BYTES } else { 0 };
         let owner = OWNER_BYTES * usize::from(self.flags & HAS_OWNER != 0);
         (ttl, ttl + owner)
     }
     pub fn bytes(&self) -> usize {
-        let fields = [self.key, self.content_type, self.event].map(usize::from);
-        self.begin().1 + fields.iter().sum::<usize>() + self.len as usize
+        let fields = [self.key_len, self.content_type_len, self.event_len].map(usize::from);
+        self.header_ends().1 + fields.iter().sum::<usize>() + self.len as usize
     }
     /// The message's own time to live, if it has one. `place` contains the entry's bytes.
-    pub fn ttl_s(&self, place: &[u8]) -> Option<u32> {
-        let bytes = place.first_chunk().filter(|_| self.has_ttl());
+    pub fn ttl_s(&self, bytes: &[u8]) -> Option<u32> {
+        let bytes = bytes.first_chunk().filter(|_| self.has_ttl());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
     }
     /// The second in which the message's own time to live ends, at most `u32::MAX`. Most messages have none, and then this does not read the bytes.
     #[inline]
-    pub fn end_s(&self, blobs: &Blobs) -> Option<u32> {
-        let place = self.has_ttl().then(|| blobs.get(self.blob))?;
-        let ttl_s = self.ttl_s(place)?;
+    pub fn expires_at_s(&self, blobs: &Blobs) -> Option<u32> {
+        let bytes = self.has_ttl().then(|| blobs.get(self.blob))?;
+        let ttl_s = self.ttl_s(bytes)?;
         Some(self.time_s.saturating_add(ttl_s))
     }
     /// The client that is charged for the message. `place` contains the entry's bytes.
-    pub fn owner(&self, place: &[u8]) -> Client {
+    pub fn owner(&self, bytes: &[u8]) -> Client {
         if self.flags & HAS_OWNER == 0 {
             return Client::NOBODY;
         }
-        let (from, to) = self.begin();
-        let number = place[from..to].try_into().expect("four bytes");
+        let (from, to) = self.header_ends();
+        let number = bytes[from..to].try_into().expect("four bytes");
         Client::from_number(u32::from_le_bytes(number))
     }
     /// Splits the entry's bytes, `place`, into fields.
-    pub fn parts<'a>(&self, place: &'a [u8]) -> EntryFields<'a> {
-        let rest = &place[self.begin().1..];
-        let (key, rest) = rest.split_at(self.key as usize);
-        let (content_type, rest) = rest.split_at(self.content_type as usize);
-        let (event, rest) = rest.split_at(self.event as usize);
+    pub fn parts<'a>(&self, bytes: &'a [u8]) -> EntryFields<'a> {
+        let rest = &bytes[self.header_ends().1..];
+        let (key, rest) = rest.split_at(self.key_len as usize);
+        let (content_type, rest) = rest.split_at(self.content_type_len as usize);
+        let (event, rest) = rest.split_at(self.event_len as usize);
         let rest = &rest[..self.len as usize];
         let (attributes, frame) = match rest.split_first_chunk::<LENGTH_BYTES>() {
             Some((len, rest)) if self.flags & ATTRIBUTES != 0 => {
@@ -178,11 +178,11 @@ impl Entry {
 
 /// Calls `take` with the fields of an entry's bytes, in the order in which [`Entry::parts`] reads them. The frame may be in two pieces.
 pub(super) fn with_parts<T>(
-    new: &NewMessage<'_>,
-    frame: [&[u8]; 2],
+    message: &NewMessage<'_>,
+    frame_parts: [&[u8]; 2],
     take: impl FnOnce(&[&[u8]]) -> T,
 ) -> T {
-    let headers = &new.headers;
+    let headers = &message.headers;
     let ttl = headers.ttl_s.map(u32::to_le_bytes);
     let ttl = ttl.as_ref().map_or(&[][..], |ttl| ttl);
     let len = (headers.attributes.len() as u16).to_le_bytes();
@@ -190,8 +190,8 @@ pub(super) fn with_parts<T>(
         [] => &[][..],
         _ => &len,
     };
-    let owner = new.owner.number().to_le_bytes();
-    let owner = match new.owner.is_known() {
+    let owner = message.owner.number().to_le_bytes();
+    let owner = match message.owner.is_known() {
         true => &owner[..],
         false => &[],
     };
@@ -203,8 +203,8 @@ pub(super) fn with_parts<T>(
         headers.event,
         len,
         headers.attributes,
-        frame[0],
-        frame[1],
+        frame_parts[0],
+        frame_parts[1],
     ])
 }
 
@@ -223,7 +223,7 @@ pub(super) struct Chain {
     pub topic: u32,
     pub rule: u8,
     /// Whether the chain keeps only the newest message of each key.
-    pub latest: bool,
+    pub keeps_latest: bool,
     /// Whether entries may have a time to live of their own.
     pub has_ttls: bool,
     /// Whether the newest messages were removed without being lost. Then no entry has the topic's last offset.
@@ -242,7 +242,7 @@ impl SlabRow for Chain {
             bytes: 0,
             topic: NONE,
             rule: 0,
-            latest: false,
+            keeps_latest: false,
             has_ttls: false,
             newest_removed: false,
         }
@@ -258,10 +258,10 @@ impl Chain {
         let mut chain = Chain {
             topic,
             rule,
-            latest,
+            keeps_latest: latest,
             ..Chain::vacant(NONE)
         };
-        chain.set_lost(lost);
+        chain.set_last_lost_offset(lost);
         chain
     }
     /// Whether the chain and a new message, whose frame has `frame_bytes`, exceed `messages_max` messages or the rule's bytes. `newest`: the bytes
@@ -271,10 +271,10 @@ impl Chain {
         rule: &Rule,
         messages_max: u32,
         frame_bytes: usize,
-        newest: usize,
+        newest_bytes: usize,
     ) -> bool {
-        let count = self.count - u32::from(newest > 0);
-        let bytes = self.bytes as usize - newest + size_of::<Entry>() + frame_bytes;
+        let count = self.count - u32::from(newest_bytes > 0);
+        let bytes = self.bytes as usize - newest_bytes + size_of::<Entry>() + frame_bytes;
         count > 0 && (count >= messages_max || bytes > rule.log_bytes)
     }
     /// The oldest entry, or `NONE`.
@@ -291,11 +291,11 @@ impl Chain {
         self.newest = entry;
     }
     /// The last lost offset of a chain without entries.
-    pub fn lost(&self) -> u64 {
+    pub fn last_lost_offset(&self) -> u64 {
         debug_assert!(self.count == 0);
         u64::from(self.oldest) | u64::from(self.newest) << 32
     }
-    pub fn set_lost(&mut self, offset: u64) {
+    pub fn set_last_lost_offset(&mut self, offset: u64) {
         debug_assert!(self.count == 0);
         (self.oldest, self.newest) = (offset as u32, (offset >> 32) as u32);
     }

@@ -11,13 +11,13 @@ use super::*;
 impl Log {
     /// Gives all messages new offsets after `base`, and returns the last new offset. All offsets up to `base` count as lost.
     pub fn begin_epoch(&mut self, base: u64) -> u64 {
-        let mut all = self.lists.all(&self.entries);
-        all.sort_unstable();
-        let (mut before, mut last) = (0, base);
-        for (offset, id) in all {
-            last += u64::from(offset != before);
-            before = offset;
-            self.entries.get_mut(id).offset = last;
+        let mut entries = self.lists.entries_by_offset(&self.entries);
+        entries.sort_unstable();
+        let (mut former_offset, mut last_offset) = (0, base);
+        for (offset, id) in entries {
+            last_offset += u64::from(offset != former_offset);
+            former_offset = offset;
+            self.entries.get_mut(id).offset = last_offset;
         }
         for chain in 0..self.chains.end() {
             if self.chains.try_get(chain).is_none() {
@@ -27,7 +27,7 @@ impl Log {
             let mut id = match (row.topic, row.count) {
                 (NONE, _) => continue,
                 (_, 0) => {
-                    row.set_lost(base);
+                    row.set_last_lost_offset(base);
                     continue;
                 }
                 _ => row.oldest(),
@@ -41,9 +41,9 @@ impl Log {
         }
         self.lists.update_marks(&self.entries);
         self.recently_read = RecentlyRead::new();
-        if let Some(count) = self.losses.counted() {
+        if let Some(count) = self.losses.count_if_watched() {
             self.losses.watch_from(count);
         }
-        last
+        last_offset
     }
 }

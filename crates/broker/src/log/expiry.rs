@@ -15,30 +15,32 @@ impl Log {
     /// Whether the message's own time to live, or the rule's, is over.
     pub fn is_expired(&self, id: u32, now_s: u32) -> bool {
         let entry = self.entries.get(id);
-        let number = self.chains.get(entry.chain).rule;
-        let ttl_s = self.lists.ttl_s(number);
+        let rule_number = self.chains.get(entry.chain).rule;
+        let ttl_s = self.lists.ttl_s(rule_number);
         ttl_s != 0 && now_s.saturating_sub(entry.time_s) >= ttl_s
-            || entry.end_s(&self.blobs).is_some_and(|end_s| now_s >= end_s)
+            || entry
+                .expires_at_s(&self.blobs)
+                .is_some_and(|expires_at_s| now_s >= expires_at_s)
     }
 
     /// Removes up to `limit` messages of a rule, oldest first. Stops at the first message that is younger than `age_s` and not expired. Calls
     /// `emptied` for each chain that has become empty, with its topic and the topic's chain from now on. Returns the number of removed messages.
     pub fn expire(
         &mut self,
-        number: u8,
+        rule_number: u8,
         age_s: u32,
         now_s: u32,
         limit: usize,
         mut emptied: impl FnMut(u32, u32),
     ) -> usize {
-        for gone in 0..limit {
-            let id = self.lists.oldest(number);
+        for removed in 0..limit {
+            let id = self.lists.oldest(rule_number);
             if id == NONE {
-                return gone;
+                return removed;
             }
             let entry = self.entries.get(id);
             if now_s.saturating_sub(entry.time_s) < age_s && !self.is_expired(id, now_s) {
-                return gone;
+                return removed;
             }
             let topic = self.chains.get(entry.chain).topic;
             // The oldest entry of a rule is also the oldest of its chain.
@@ -65,20 +67,23 @@ impl Log {
         now_s: u32,
         limit: usize,
     ) -> (u32, bool) {
-        let until = self.steps.count().saturating_add(limit.max(1) as u64);
+        let until_step = self.steps.count().saturating_add(limit.max(1) as u64);
         while self.count(chain) > 0 {
             let oldest = self.chains.get(chain).oldest();
-            let kept_s = now_s.saturating_sub(self.entries.get(oldest).time_s);
-            if kept_s < age_s && !self.is_expired(oldest, now_s) {
+            let message_age_s = now_s.saturating_sub(self.entries.get(oldest).time_s);
+            if message_age_s < age_s && !self.is_expired(oldest, now_s) {
                 break;
             }
-            if self.steps.count() >= until {
+            if self.steps.count() >= until_step {
                 return (chain, false);
             }
             chain = self.drop_oldest(chain, now_s);
         }
         if self.count(chain) > 0 && self.chains.get(chain).has_ttls {
-            return (chain, self.sweep(chain, NONE, now_s, until));
+            return (
+                chain,
+                self.remove_expired_ttls(chain, NONE, now_s, until_step),
+            );
         }
         (chain, true)
     }
@@ -86,32 +91,38 @@ impl Log {
     /// Removes, in a few steps, messages of a chain that have outlived their own time to live, except the entry `spared`. Returns whether any was
     /// removed.
     pub(super) fn drop_expired(&mut self, chain: u32, spared: u32, now_s: u32) -> bool {
-        let before = self.count(chain);
+        let former_count = self.count(chain);
         if self.chains.get(chain).has_ttls {
-            let until = self.steps.count().saturating_add(EXPIRED_AT_ONCE);
-            self.sweep(chain, spared, now_s, until);
+            let until_step = self.steps.count().saturating_add(EXPIRED_AT_ONCE);
+            self.remove_expired_ttls(chain, spared, now_s, until_step);
         }
-        self.count(chain) < before
+        self.count(chain) < former_count
     }
 
     /// Removes messages that have outlived their own time to live, except the entry `spared`. Stops at step `until`. Returns whether none is left.
-    fn sweep(&mut self, chain: u32, spared: u32, now_s: u32, until: u64) -> bool {
+    fn remove_expired_ttls(
+        &mut self,
+        chain: u32,
+        spared: u32,
+        now_s: u32,
+        until_step: u64,
+    ) -> bool {
         loop {
             let of_chain = (chain, 0, 0)..=(chain, u32::MAX, u32::MAX);
-            let mut all = self.expiries.range(of_chain).peekable();
-            let mortal = all.peek().is_some();
-            let Some(&(_, end_s, id)) = all.find(|(_, _, id)| *id != spared) else {
-                self.chains.get_mut(chain).has_ttls = mortal;
+            let mut expiries = self.expiries.range(of_chain).peekable();
+            let has_ttls = expiries.peek().is_some();
+            let Some(&(_, expires_at_s, id)) = expiries.find(|(_, _, id)| *id != spared) else {
+                self.chains.get_mut(chain).has_ttls = has_ttls;
                 return true;
             };
-            if now_s < end_s {
+            if now_s < expires_at_s {
                 return true;
             }
-            if self.steps.count() >= until {
+            if self.steps.count() >= until_step {
                 return false;
             }
-            self.unneeded.expired += 1;
-            self.remove_entry(self.before(id), id, RemovalCause::Unneeded);
+            self.removal_counts.expired += 1;
+            self.remove_entry(self.previous_in_chain(id), id, RemovalCause::Unneeded);
             if self.count(chain) == 0 {
                 return true;
             }
@@ -119,19 +130,19 @@ impl Log {
     }
 
     /// The entry before this one in its chain; `NONE` for the oldest.
-    fn before(&self, id: u32) -> u32 {
+    fn previous_in_chain(&self, id: u32) -> u32 {
         let entry = self.entries.get(id);
         let row = self.chains.get(entry.chain);
         if row.oldest() == id {
             return NONE;
         }
-        if row.latest {
+        if row.keeps_latest {
             return self
                 .keys
                 .get(self.keys.row_of(&self.entries, &self.blobs, id))
-                .before;
+                .previous;
         }
-        let before = self.entry_at(entry.chain, entry.previous);
+        let before = self.entry_at_offset(entry.chain, entry.previous);
         before.expect("an entry names the one before it")
     }
 }

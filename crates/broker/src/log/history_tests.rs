@@ -2,7 +2,7 @@
 //! offset of each topic, also after a change of rules and after a restart.
 
 mod checks;
-mod plain;
+mod model;
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -14,18 +14,18 @@ use crate::base::settings::Settings;
 use crate::log::arrival::Arrival;
 use crate::log::entry::MARKED;
 use crate::log::lists::MARK_EVERY;
-use crate::log::seek::{SeekBack, SeekResult};
+use crate::log::seek::{SeekBackResult, SeekResult};
 use crate::log::snapshot::ChainState;
 use crate::mail::Frames;
 use crate::mail::message::Headers;
-use plain::{Kept, Plain, TOPICS};
+use model::{Model, ModelMessage, TOPICS};
 
 /// Rules of the operator; the default rule and that of retained messages follow them.
 const RULES: usize = 3;
 
 /// The plain list and a log with the same messages, and the log's chains by topic.
 struct Fixture {
-    plain: Plain,
+    model: Model,
     log: Log,
     chains: [u32; TOPICS],
     retained: [u32; TOPICS],
@@ -52,8 +52,8 @@ fn frame(offset: u64) -> Vec<u8> {
     [b"\x81\x05", data.as_bytes()].concat()
 }
 
-fn new<'a>(
-    kept: &Kept,
+fn message_of<'a>(
+    kept: &ModelMessage,
     key: &'a [u8],
     frame: &'a [u8],
     previous: u64,
@@ -80,7 +80,7 @@ fn new<'a>(
 const KEYS: [&[u8]; 3] = [b"", b"a", b"bb"];
 
 impl Fixture {
-    fn new(rules: Rules, of: [u8; TOPICS]) -> Fixture {
+    fn new(rules: Rules, rule_numbers: [u8; TOPICS]) -> Fixture {
         Fixture {
             log: Log::new(
                 &rules,
@@ -89,7 +89,7 @@ impl Fixture {
                 HomeCounts::default(),
                 Steps::default(),
             ),
-            plain: Plain::new(rules, of),
+            model: Model::new(rules, rule_numbers),
             chains: [NONE; TOPICS],
             retained: [NONE; TOPICS],
         }
@@ -97,52 +97,52 @@ impl Fixture {
 
     /// Removes the message of a key, if the topic keeps latest values.
     fn remove(&mut self, topic: usize, key: u8) {
-        if self.plain.rules.get(self.plain.of[topic]).keep == RetentionMode::Latest {
+        if self.model.rules.get(self.model.rule_numbers[topic]).keep == RetentionMode::Latest {
             self.log.remove_key(self.chains[topic], KEYS[key as usize]);
-            self.plain.supersede(topic, false, key);
+            self.model.supersede(topic, false, key);
         }
     }
 
     /// Removes up to `limit` messages of a rule that are older than its age or whose time to live is over.
     fn expire(&mut self, number: u8, limit: usize) {
         let Fixture {
-            plain, log, chains, ..
+            model, log, chains, ..
         } = self;
-        plain.expire(number, limit);
-        let age_s = plain.rules.get(number).log_age_s;
-        log.expire(number, age_s, plain.now_s, limit, |topic, left| {
+        model.expire(number, limit);
+        let age_s = model.rules.get(number).log_age_s;
+        log.expire(number, age_s, model.now_s, limit, |topic, left| {
             chains[topic as usize] = left;
         });
     }
 
     fn publish(&mut self, topic: usize, key: u8, ttl_s: Option<u32>, retain: bool) {
-        let plain = &mut self.plain;
-        plain.offset += 1;
-        let kept = Kept {
-            offset: plain.offset,
+        let model = &mut self.model;
+        model.offset += 1;
+        let kept = ModelMessage {
+            offset: model.offset,
             topic,
             retained: false,
             key,
-            time_s: plain.now_s,
+            time_s: model.now_s,
             ttl_s,
         };
-        let number = plain.of[topic];
-        let rule = plain.rules.get(number).clone();
+        let number = model.rule_numbers[topic];
+        let rule = model.rules.get(number).clone();
         let latest = rule.keep == RetentionMode::Latest;
-        let (frame, previous) = (frame(kept.offset), plain.last[topic]);
-        let new = new(&kept, KEYS[key as usize], &frame, previous, latest);
-        plain.last[topic] = kept.offset;
+        let (frame, previous) = (frame(kept.offset), model.last[topic]);
+        let new = message_of(&kept, KEYS[key as usize], &frame, previous, latest);
+        model.last[topic] = kept.offset;
         let most = rule.messages_max();
         if most == 0 {
-            let before = self.log.discard(self.chains[topic], plain.now_s);
+            let before = self.log.discard(self.chains[topic], model.now_s);
             self.chains[topic] = NONE;
             self.log
                 .losses
                 .add(topic as u32, before.unwrap_or(previous), kept.offset);
-            while let Some(at) = plain.of_chain(topic, false).first() {
-                plain.drop(*at);
+            while let Some(at) = model.indexes_in_chain(topic, false).first() {
+                model.drop(*at);
             }
-            plain.lose(topic, kept.offset);
+            model.record_loss(topic, kept.offset);
         } else {
             // For some messages `steps_max` is 0: then `trim` removes the messages later, in small steps.
             let steps_max = match kept.offset.is_multiple_of(2) {
@@ -152,18 +152,18 @@ impl Fixture {
             let chain = self.chains[topic];
             let (chain, mut more) = (self.log).append(chain, number, &rule, most, steps_max, &new);
             while more {
-                let (bytes, now_s) = (frame.len(), plain.now_s);
+                let (bytes, now_s) = (frame.len(), model.now_s);
                 more = (self.log).trim(chain, &rule, most, bytes, now_s, 0);
             }
             self.chains[topic] = chain;
-            plain.append(kept.clone());
+            model.append(kept.clone());
         }
         if retain && !latest {
-            let number = plain.rules.retained();
-            let rule = plain.rules.get(number).clone();
+            let number = model.rules.retained();
+            let rule = model.rules.get(number).clone();
             let chain = self.retained[topic];
             self.retained[topic] = self.log.append(chain, number, &rule, 1, usize::MAX, &new).0;
-            plain.append(Kept {
+            model.append(ModelMessage {
                 retained: true,
                 ..kept
             });
@@ -172,38 +172,40 @@ impl Fixture {
 
     /// Lets the home forget a topic without messages. Another topic reuses the topic's row.
     fn forget(&mut self, topic: usize) {
-        let plain = &mut self.plain;
-        if !plain.of_chain(topic, false).is_empty() {
+        let model = &mut self.model;
+        if !model.indexes_in_chain(topic, false).is_empty() {
             return;
         }
         let chain = core::mem::replace(&mut self.chains[topic], NONE);
         let lost = self.log.last_lost_offset(chain);
-        assert_eq!(lost.unwrap_or(plain.last[topic]), plain.lost[topic]);
+        assert_eq!(lost.unwrap_or(model.last[topic]), model.lost[topic]);
         let told = self
             .log
             .losses
-            .forget_topic(topic as u32, plain.lost[topic]);
-        assert_eq!(told, plain.losses[topic].take().map(|loss| loss.1));
+            .forget_topic(topic as u32, model.lost[topic]);
+        assert_eq!(told, model.losses[topic].take().map(|loss| loss.1));
         self.log.clear(chain);
-        (plain.last[topic], plain.lost[topic]) = (plain.offset, plain.offset);
+        (model.last[topic], model.lost[topic]) = (model.offset, model.offset);
     }
 
-    fn change(&mut self, rules: Rules, of: [u8; TOPICS]) {
-        self.log.change_rules(&rules, |topic| of[topic as usize]);
-        self.plain.change(rules, of);
+    fn change(&mut self, rules: Rules, rule_numbers: [u8; TOPICS]) {
+        self.log
+            .change_rules(&rules, |topic| rule_numbers[topic as usize]);
+        self.model.change(rules, rule_numbers);
     }
 
     /// Creates another log from the contents of this one, as a restart does.
-    fn write_down_and_read(&mut self) {
-        let plain = &self.plain;
-        let most = |topic: usize| plain.rules.get(plain.of[topic]).messages_max() as usize;
-        let fits = |topic| plain.of_chain(topic, false).len() <= most(topic);
+    fn restore_from_snapshot(&mut self) {
+        let model = &self.model;
+        let most =
+            |topic: usize| model.rules.get(model.rule_numbers[topic]).messages_max() as usize;
+        let fits = |topic| model.indexes_in_chain(topic, false).len() <= most(topic);
         if !(0..TOPICS).all(fits) {
             // After a change of rules a chain may exceed its new limit. `append` would trim it.
             return;
         }
         let mut log = Log::new(
-            &plain.rules,
+            &model.rules,
             9,
             admission(),
             HomeCounts::default(),
@@ -212,12 +214,12 @@ impl Fixture {
         let mut ended = Vec::new();
         let mut chains = [NONE; TOPICS];
         for (topic, chain) in chains.iter_mut().enumerate() {
-            let number = plain.of[topic];
-            let latest = plain.rules.get(number).keep == RetentionMode::Latest;
+            let number = model.rule_numbers[topic];
+            let latest = model.rules.get(number).keep == RetentionMode::Latest;
             match self.log.chain_state(self.chains[topic]) {
                 ChainState::None => {}
                 ChainState::Empty {
-                    lost,
+                    last_lost_offset: lost,
                     newest_removed: ends,
                 } => {
                     *chain = log.empty_chain(topic as u32, number, latest, lost);
@@ -228,29 +230,29 @@ impl Fixture {
                 } => ended.extend(ends.then_some(topic)),
             }
         }
-        if let Some(count) = self.log.losses.counted() {
+        if let Some(count) = self.log.losses.count_if_watched() {
             log.losses.watch_from(count);
-            let losses: Vec<_> = self.log.losses.from(0).collect();
+            let losses: Vec<_> = self.log.losses.last_losses_from(0).collect();
             for (n, (offset, topic, number)) in losses.iter().enumerate() {
-                let rest: Vec<_> = self.log.losses.from(*offset).collect();
+                let rest: Vec<_> = self.log.losses.last_losses_from(*offset).collect();
                 assert_eq!(rest, losses[n..]);
                 log.losses.restore(*offset, *topic, *number);
             }
         }
-        let lists = (0..plain.rules.count()).map(|number| (number as u8, 0));
-        let mut at = self.log.arrivals(lists, u64::MAX);
+        let lists = (0..model.rules.count()).map(|number| (number as u8, 0));
+        let mut cursor = self.log.arrivals(lists, u64::MAX);
         let mut retained = [NONE; TOPICS];
-        while let Some(arrival) = self.log.next_arrival(&mut at) {
+        while let Some(arrival) = self.log.next_arrival(&mut cursor) {
             let Arrival::Kept { id, rule, .. } = arrival else {
                 continue;
             };
             let new = self.log.message(id);
             assert_eq!(new.owner, owner(new.offset));
-            let chain = match rule == plain.rules.retained() {
+            let chain = match rule == model.rules.retained() {
                 true => &mut retained[new.topic as usize],
                 false => &mut chains[new.topic as usize],
             };
-            let of = plain.rules.get(rule);
+            let of = model.rules.get(rule);
             assert_eq!(new.latest, of.keep == RetentionMode::Latest);
             *chain = log
                 .append(*chain, rule, of, of.messages_max(), usize::MAX, &new)
@@ -259,8 +261,10 @@ impl Fixture {
         for topic in ended {
             log.note_newest_removed(chains[topic]);
         }
-        (log.unneeded.superseded, log.unneeded.expired) =
-            (self.log.unneeded.superseded, self.log.unneeded.expired);
+        (log.removal_counts.superseded, log.removal_counts.expired) = (
+            self.log.removal_counts.superseded,
+            self.log.removal_counts.expired,
+        );
         (self.log, self.chains, self.retained) = (log, chains, retained);
     }
 }
@@ -268,7 +272,7 @@ impl Fixture {
 /// Tests a topic whose newest messages were removed without being lost, so that the topic's last message is not its last lost one. The log must still
 /// know this after a restart, with or without messages.
 #[test]
-fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
+fn newest_messages_that_were_removed_unlost_are_not_told_as_lost() {
     let [latest, log] = [RetentionMode::Latest, RetentionMode::Log].map(|keep| {
         let rule = Rule {
             keep,
@@ -276,7 +280,7 @@ fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
             log_age_s: 10,
             ..Rule::default()
         };
-        made(&alloc::vec![rule; RULES])
+        rules_of(&alloc::vec![rule; RULES])
     });
     for restarts in 0..4 {
         let mut fixture = Fixture::new(latest.clone(), [0, 1, 2, 3]);
@@ -287,41 +291,41 @@ fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
         // From now on the topic keeps a history, whose messages are removed by age.
         fixture.change(log.clone(), [0, 1, 2, 3]);
         if restarts & 1 > 0 {
-            fixture.write_down_and_read();
+            fixture.restore_from_snapshot();
         }
-        fixture.plain.now_s += 10;
+        fixture.model.now_s += 10;
         fixture.expire(0, 9);
         if restarts & 2 > 0 {
-            fixture.write_down_and_read();
+            fixture.restore_from_snapshot();
         }
         fixture.check(&[], 0, 0);
-        assert_eq!((fixture.plain.lost[0], fixture.plain.last[0]), (2, 3));
+        assert_eq!((fixture.model.lost[0], fixture.model.last[0]), (2, 3));
     }
 }
 
 /// Tests a restart while a long log is removed in parts, because a change of rules has ended it. A message that arrived meanwhile comes
 /// after the orphaned messages, and the restart must find it.
 #[test]
-fn a_restart_keeps_what_stands_behind_messages_that_are_being_removed() {
+fn restart_keeps_messages_after_those_that_are_being_removed() {
     let none = Rule {
         log_messages: 0,
         ..Rule::default()
     };
     let rules = alloc::vec![none; RULES];
-    let mut fixture = Fixture::new(made(&rules), [RULES as u8; TOPICS]);
+    let mut fixture = Fixture::new(rules_of(&rules), [RULES as u8; TOPICS]);
     for _ in 0..3 {
         fixture.publish(1, 0, None, false);
     }
-    fixture.change(made(&rules), [0; TOPICS]);
+    fixture.change(rules_of(&rules), [0; TOPICS]);
     fixture.publish(1, 0, None, true);
-    fixture.write_down_and_read();
+    fixture.restore_from_snapshot();
     fixture.check(&[], 0, 0);
-    assert_eq!(fixture.plain.offsets(1, true), [4]);
+    assert_eq!(fixture.model.offsets(1, true), [4]);
 }
 
 #[test]
-fn a_list_has_a_mark_for_so_many_messages() {
-    let rules = made(&alloc::vec![
+fn every_nth_message_of_a_list_is_a_mark() {
+    let rules = rules_of(&alloc::vec![
         Rule {
             log_messages: 1000,
             ..Rule::default()
@@ -339,16 +343,16 @@ fn a_list_has_a_mark_for_so_many_messages() {
 #[derive(Clone, Debug)]
 enum Op {
     Publish(usize, u8, Option<u32>, bool),
-    Freshen(usize),
-    Upkeep(u8, usize),
-    Clock(u32),
+    RemoveExpired(usize),
+    Expire(u8, usize),
+    AdvanceClock(u32),
     Remove(usize, u8),
     Forget(usize),
-    Watch,
+    WatchLosses,
     /// Changes the rules, and the rule of each topic.
-    Change(Vec<Rule>, [u8; TOPICS]),
+    ChangeRules(Vec<Rule>, [u8; TOPICS]),
     /// Changes the times to live.
-    Times([u32; RULES]),
+    ChangeTtls([u32; RULES]),
     Restart,
 }
 
@@ -380,19 +384,19 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         30 => (0..TOPICS, 0u8..3, ttl_s, prop::bool::weighted(0.2))
             .prop_map(|(topic, key, ttl_s, retain)| Op::Publish(topic, key, ttl_s, retain)),
-        2 => (0..TOPICS).prop_map(Op::Freshen),
-        3 => (0..RULES as u8 + 1, 1usize..4).prop_map(|(number, limit)| Op::Upkeep(number, limit)),
-        5 => (1u32..4).prop_map(Op::Clock),
+        2 => (0..TOPICS).prop_map(Op::RemoveExpired),
+        3 => (0..RULES as u8 + 1, 1usize..4).prop_map(|(number, limit)| Op::Expire(number, limit)),
+        5 => (1u32..4).prop_map(Op::AdvanceClock),
         2 => (0..TOPICS, 0u8..3).prop_map(|(topic, key)| Op::Remove(topic, key)),
         2 => (0..TOPICS).prop_map(Op::Forget),
-        1 => Just(Op::Watch),
-        3 => (rules(), numbers).prop_map(|(rules, of)| Op::Change(rules, of)),
-        1 => prop::array::uniform3(0u32..12).prop_map(Op::Times),
+        1 => Just(Op::WatchLosses),
+        3 => (rules(), numbers).prop_map(|(rules, of)| Op::ChangeRules(rules, of)),
+        1 => prop::array::uniform3(0u32..12).prop_map(Op::ChangeTtls),
         1 => Just(Op::Restart),
     ]
 }
 
-fn made(rules: &[Rule]) -> Rules {
+fn rules_of(rules: &[Rule]) -> Rules {
     let settings = Settings {
         rules: rules.to_vec(),
         ..Settings::default()
@@ -408,47 +412,47 @@ proptest! {
         ops in prop::collection::vec((op(), any::<prop::sample::Index>()), 1..120),
         lists in prop::sample::subsequence((0..RULES as u8 + 2).collect::<Vec<_>>(), 0..RULES + 3),
     ) {
-        let (mut rules, made_rules) = (rules.clone(), made(&rules));
+        let (mut rules, made_rules) = (rules.clone(), rules_of(&rules));
         let mut fixture = Fixture::new(made_rules, of);
         for (op, at) in ops {
-            let now_s = fixture.plain.now_s;
-            let plain = &mut fixture.plain;
+            let now_s = fixture.model.now_s;
+            let model = &mut fixture.model;
             match op {
-                Op::Clock(seconds) => plain.now_s += seconds,
+                Op::AdvanceClock(seconds) => model.now_s += seconds,
                 Op::Publish(topic, key, ttl_s, retain) => fixture.publish(topic, key, ttl_s, retain),
-                Op::Freshen(topic) => {
-                    plain.remove_all_expired(topic);
-                    let age_s = plain.rules.get(plain.of[topic]).log_age_s;
+                Op::RemoveExpired(topic) => {
+                    model.remove_all_expired(topic);
+                    let age_s = model.rules.get(model.rule_numbers[topic]).log_age_s;
                     fixture.chains[topic] = fixture.log.remove_all_expired(fixture.chains[topic], age_s, now_s);
                 }
-                Op::Upkeep(number, limit) => fixture.expire(number, limit),
+                Op::Expire(number, limit) => fixture.expire(number, limit),
                 Op::Remove(topic, key) => fixture.remove(topic, key),
                 Op::Forget(topic) => fixture.forget(topic),
-                Op::Watch => {
+                Op::WatchLosses => {
                     fixture.log.losses.watch();
-                    plain.watches = true;
-                    plain.count = plain.count.max(1);
-                    prop_assert_eq!(fixture.log.losses.count(), plain.count);
+                    model.watches_losses = true;
+                    model.count = model.count.max(1);
+                    prop_assert_eq!(fixture.log.losses.watched_count(), model.count);
                     // A second call changes nothing.
                     fixture.log.losses.watch();
                 }
-                Op::Change(others, of) => {
+                Op::ChangeRules(others, of) => {
                     rules = others;
-                    fixture.change(made(&rules), of);
+                    fixture.change(rules_of(&rules), of);
                 }
-                Op::Times(times_s) => {
+                Op::ChangeTtls(times_s) => {
                     for (rule, ttl_s) in rules.iter_mut().zip(times_s) {
                         rule.ttl_s = ttl_s;
                     }
-                    plain.rules = made(&rules);
-                    fixture.log.change_times(&plain.rules);
+                    model.rules = rules_of(&rules);
+                    fixture.log.change_times(&model.rules);
                 }
-                Op::Restart => fixture.write_down_and_read(),
+                Op::Restart => fixture.restore_from_snapshot(),
             }
-            let plain = &fixture.plain;
-            let some = |n: u64| at.index(plain.offset as usize + 2) as u64 * n % (plain.offset + 2);
+            let model = &fixture.model;
+            let some = |n: u64| at.index(model.offset as usize + 2) as u64 * n % (model.offset + 2);
             let starts: Vec<_> = lists.iter().map(|number| (*number, some(u64::from(*number) + 1))).collect();
-            let time_s = plain.now_s - at.index(12) as u32;
+            let time_s = model.now_s - at.index(12) as u32;
             fixture.check(&starts, some(7), time_s);
         }
     }

@@ -18,7 +18,7 @@ pub(super) struct Key {
     next: u32,
     pub entry: u32,
     /// The previous entry of the chain.
-    pub before: u32,
+    pub previous: u32,
 }
 
 const _: () = assert!(size_of::<Key>() == 16);
@@ -30,7 +30,7 @@ impl SlabRow for Key {
             hash: 0,
             next,
             entry: NONE,
-            before: NONE,
+            previous: NONE,
         }
     }
     fn next_vacant(&self) -> u32 {
@@ -71,14 +71,20 @@ impl Keys {
     }
 
     /// The row of this key in this chain. `is` says whether an entry has this chain and key.
-    fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+    fn find(&self, chain: u32, key: &[u8], mut is_match: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = self.hash(chain, key);
         let index = self.index.as_ref()?;
-        index.find(&self.rows, hash, |row| is(row.entry))
+        index.find(&self.rows, hash, |row| is_match(row.entry))
     }
 
     /// The row of this key in a chain that keeps latest values.
-    pub fn row(&self, entries: &Slab<Entry>, blobs: &Blobs, chain: u32, key: &[u8]) -> Option<u32> {
+    pub fn row_with_key(
+        &self,
+        entries: &Slab<Entry>,
+        blobs: &Blobs,
+        chain: u32,
+        key: &[u8],
+    ) -> Option<u32> {
         self.find(chain, key, |id| {
             entries.get(id).chain == chain && key_of(entries, blobs, id) == key
         })
@@ -87,8 +93,8 @@ impl Keys {
     /// The row of an entry of a chain that keeps latest values.
     pub fn row_of(&self, entries: &Slab<Entry>, blobs: &Blobs, id: u32) -> u32 {
         let key = key_of(entries, blobs, id);
-        let found = self.find(entries.get(id).chain, key, |other| other == id);
-        found.expect("a keyed entry has a row")
+        let row = self.find(entries.get(id).chain, key, |other| other == id);
+        row.expect("a keyed entry has a row")
     }
 
     pub fn get(&self, id: u32) -> &Key {
@@ -99,13 +105,13 @@ impl Keys {
         self.rows.get_mut(id)
     }
 
-    pub fn insert(&mut self, chain: u32, key: &[u8], entry: u32, before: u32) {
+    pub fn insert(&mut self, chain: u32, key: &[u8], entry: u32, previous: u32) {
         let hash = self.hash(chain, key);
         let id = self.rows.insert(Key {
             hash,
             next: NONE,
             entry,
-            before,
+            previous,
         });
         self.index
             .get_or_insert_default()

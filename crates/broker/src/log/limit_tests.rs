@@ -15,7 +15,7 @@ use crate::store::blobs::occupied_blob_bytes;
 const NOW_S: u32 = 1000;
 /// Seed of the hash of keys.
 const SEED: u64 = 7;
-/// The argument `last` of `enforce_budget` in tests in which no rule is spared until the end.
+/// The argument `last_rule` of `enforce_budget` in tests in which all rules are equal.
 const NO_RULE: u8 = u8::MAX;
 
 fn log(rules: &[Rule]) -> Log {
@@ -40,7 +40,7 @@ fn rule() -> Rule {
     }
 }
 
-fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> NewMessage<'a> {
+fn message_at<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> NewMessage<'a> {
     NewMessage {
         topic: 0,
         offset,
@@ -57,13 +57,13 @@ fn new<'a>(offset: u64, key: &'a [u8], frame: &'a [u8]) -> NewMessage<'a> {
     }
 }
 
-/// The offsets of a page.
+/// The offsets of a page, and whether it is the last one.
 fn page(log: &mut Log, chain: u32, messages_max: usize, bytes_max: usize) -> (Vec<u64>, bool) {
     let mut frames = Frames::default();
-    let all = log.read(chain, 0, messages_max, bytes_max, &mut frames);
+    let is_last_page = log.read(chain, 0, messages_max, bytes_max, &mut frames);
     (
         frames.pages.iter().map(|record| record.offset).collect(),
-        all,
+        is_last_page,
     )
 }
 
@@ -95,13 +95,13 @@ fn bytes_are_those_of_messages_rows_and_keys() {
                 &rule,
                 rule.messages_max(),
                 usize::MAX,
-                &new(n as u64 + 1, key, &frame),
+                &message_at(n as u64 + 1, key, &frame),
             )
             .0;
         blobs += occupied_blob_bytes(key.len() + frame.len());
         let rows = size_of::<Entry>() + size_of::<Key>();
         assert_eq!(log.bytes(), blobs + (n + 1) * rows);
-        assert_eq!((log.len(), log.keys()), (n as u32 + 1, n as u32 + 1));
+        assert_eq!((log.len(), log.key_count()), (n as u32 + 1, n as u32 + 1));
     }
     let before = log.bytes();
     log.remove_key(NONE, b"a");
@@ -110,13 +110,13 @@ fn bytes_are_those_of_messages_rows_and_keys() {
     log.remove_key(chain, b"bb");
     assert_eq!(offsets(&mut log, chain), [1, 3]);
     assert_eq!(log.last_lost_offset(chain), Some(0), "nobody misses it");
-    assert_eq!((log.keys(), log.unneeded.superseded), (2, 1));
+    assert_eq!((log.key_count(), log.removal_counts.superseded), (2, 1));
     log.clear(chain);
     assert_eq!(log.bytes(), 0);
 }
 
 #[test]
-fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
+fn topic_keeps_the_bytes_that_its_rule_allows() {
     let frame = alloc::vec![1; full_len()];
     let len = occupied_bytes(frame.len());
     for (log_bytes, kept) in [(3 * len - 1, 2), (3 * len, 3), (3 * len + 1, 3), (1, 1)] {
@@ -134,7 +134,7 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
                     &rule,
                     rule.messages_max(),
                     usize::MAX,
-                    &new(offset, b"", &frame),
+                    &message_at(offset, b"", &frame),
                 )
                 .0;
             let kept = kept.min(offset as u32);
@@ -146,7 +146,7 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
 }
 
 #[test]
-fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
+fn page_has_at_most_its_bytes_and_at_least_one_message() {
     let rule = rule();
     let mut log = log(core::slice::from_ref(&rule));
     let mut chain = NONE;
@@ -158,7 +158,7 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
                 &rule,
                 rule.messages_max(),
                 usize::MAX,
-                &new(offset, b"", &[1; 10]),
+                &message_at(offset, b"", &[1; 10]),
             )
             .0;
     }
@@ -172,19 +172,19 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
         (3, 50, 3),
         (5, 50, 5),
     ] {
-        let (offsets, all) = page(&mut log, chain, messages, bytes);
+        let (offsets, is_last_page) = page(&mut log, chain, messages, bytes);
         assert_eq!(
             offsets.len(),
             expected,
             "{messages} messages, {bytes} bytes"
         );
-        assert_eq!(all, expected == 5);
+        assert_eq!(is_last_page, expected == 5);
     }
 }
 
 /// Tests that a topic with a flood of messages loses some of them, and topics with a few old messages lose none.
 #[test]
-fn topic_furthest_over_its_share_makes_room() {
+fn topic_furthest_over_its_share_loses_messages_first() {
     let rule = rule();
     let mut log = log(core::slice::from_ref(&rule));
     let mut chains = [NONE; 2];
@@ -197,7 +197,7 @@ fn topic_furthest_over_its_share_makes_room() {
                 &rule,
                 rule.messages_max(),
                 usize::MAX,
-                &new(offset, b"", &message),
+                &message_at(offset, b"", &message),
             )
             .0;
     }
@@ -205,7 +205,7 @@ fn topic_furthest_over_its_share_makes_room() {
         let new = NewMessage {
             topic: 1,
             time_s: NOW_S + offset as u32,
-            ..new(offset, b"", &message)
+            ..message_at(offset, b"", &message)
         };
         chains[1] = log
             .append(chains[1], 0, &rule, rule.messages_max(), usize::MAX, &new)
@@ -224,11 +224,11 @@ fn topic_furthest_over_its_share_makes_room() {
     assert_eq!(offsets(&mut log, chains[1]).last(), Some(&400));
 }
 
-/// Tests that the oldest message is removed if no topic is over its share. The messages of rule `last` go only when no others are left. The broker
+/// Tests that the oldest message is removed if no topic is over its share. The messages of rule `last_rule` go only when no others are left. The broker
 /// passes the rule of retained messages.
 #[test]
-fn among_equals_the_oldest_makes_room() {
-    for (times, last, expected) in [
+fn among_equal_topics_the_oldest_message_is_removed() {
+    for (times, last_rule, expected) in [
         ([10, 20], NO_RULE, [0, 1]),
         ([20, 10], NO_RULE, [1, 0]),
         ([20, 10], 1, [0, 1]),
@@ -239,31 +239,31 @@ fn among_equals_the_oldest_makes_room() {
             let new = NewMessage {
                 topic: number as u32,
                 time_s,
-                ..new(number as u64 + 1, b"", &[1; 100])
+                ..message_at(number as u64 + 1, b"", &[1; 100])
             };
             log.append(NONE, number as u8, &rules[number], 1000, usize::MAX, &new);
         }
-        let mut gone = Vec::new();
+        let mut emptied_topics = Vec::new();
         for budget in [log.bytes() - 1, 0] {
             log.enforce_budget(
                 budget,
                 u64::MAX,
                 usize::MAX,
                 30,
-                last,
-                |topic, number, chain| {
-                    assert_eq!((u32::from(number), chain), (topic, NONE));
-                    gone.push(topic);
+                last_rule,
+                |topic, rule_number, chain| {
+                    assert_eq!((u32::from(rule_number), chain), (topic, NONE));
+                    emptied_topics.push(topic);
                 },
             );
         }
-        assert_eq!(gone, expected, "{times:?} {last}");
+        assert_eq!(emptied_topics, expected, "{times:?} {last_rule}");
         assert_eq!(log.bytes(), 0);
     }
 }
 
 #[test]
-fn those_that_expired_are_counted_and_not_missed() {
+fn expired_messages_are_counted_and_are_not_lost() {
     let rule = Rule {
         ttl_s: 10,
         ..rule()
@@ -283,7 +283,7 @@ fn those_that_expired_are_counted_and_not_missed() {
                 ..Headers::default()
             },
             time_s: if offset == 1 { NOW_S - 5 } else { NOW_S },
-            ..new(offset, b"", b"x")
+            ..message_at(offset, b"", b"x")
         };
         chain = log
             .append(chain, 0, &rule, rule.messages_max(), usize::MAX, &new)
@@ -298,13 +298,13 @@ fn those_that_expired_are_counted_and_not_missed() {
     ] {
         chain = log.remove_all_expired(chain, rule.log_age_s, now_s);
         assert_eq!(offsets(&mut log, chain), left);
-        assert_eq!(log.unneeded.expired, expired);
+        assert_eq!(log.removal_counts.expired, expired);
         assert_eq!(log.last_lost_offset(chain), Some(0));
     }
 }
 
 #[test]
-fn a_message_comes_out_as_it_went_in() {
+fn message_is_read_as_it_was_appended() {
     let rule = rule();
     let mut log = log(core::slice::from_ref(&rule));
     let mut chain = NONE;
@@ -322,7 +322,7 @@ fn a_message_comes_out_as_it_went_in() {
                 ttl_s: (n % 2 == 1).then_some(9),
                 ..Headers::default()
             },
-            ..new(n as u64 + 1, b"", b"x")
+            ..message_at(n as u64 + 1, b"", b"x")
         };
         chain = log
             .append(chain, 0, &rule, rule.messages_max(), usize::MAX, &new)
@@ -352,29 +352,29 @@ fn topic_below_its_share_loses_messages_by_age_only() {
         let new = NewMessage {
             topic: topic as u32,
             time_s: NOW_S + topic as u32,
-            ..new(topic as u64 + 1, b"", frame)
+            ..message_at(topic as u64 + 1, b"", frame)
         };
         chains[topic] = log.append(NONE, 0, &rule, 1000, usize::MAX, &new).0;
     }
     let budget = log.bytes() - 1;
     let [one, other] = chains.map(|chain| log.chain_bytes(chain) as usize);
     assert!(one < other && other < budget / 2);
-    let mut gone = Vec::new();
+    let mut emptied_topics = Vec::new();
     log.enforce_budget(
         budget,
         u64::MAX,
         usize::MAX,
         NOW_S,
         NO_RULE,
-        |topic, _, _| gone.push(topic),
+        |topic, _, _| emptied_topics.push(topic),
     );
-    assert_eq!(gone, [0]);
+    assert_eq!(emptied_topics, [0]);
 }
 
 /// Tests three things: a message that just fits is kept; among messages of one second, the first is removed first; if an operator removes all
 /// messages one by one, the chain is freed as it is after removal by a limit.
 #[test]
-fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
+fn first_message_of_a_second_is_removed_and_only_above_the_budget() {
     let rule = rule();
     let mut log = log(core::slice::from_ref(&rule));
     assert_eq!(log.chain_bytes(NONE), 0);
@@ -382,34 +382,34 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     for (offset, chain) in (1..).zip(&mut chains) {
         let new = NewMessage {
             topic: offset as u32,
-            ..new(offset, b"", &[1; 100])
+            ..message_at(offset, b"", &[1; 100])
         };
         *chain = log.append(NONE, 0, &rule, 1000, usize::MAX, &new).0;
     }
-    assert_eq!(log.chains(), 3);
-    let mut gone = Vec::new();
-    for (more, expected) in [(0, &[][..]), (1, &[1]), (0, &[1]), (1, &[1, 2])] {
+    assert_eq!(log.chain_count(), 3);
+    let mut emptied_topics = Vec::new();
+    for (excess_bytes, expected) in [(0, &[][..]), (1, &[1]), (0, &[1]), (1, &[1, 2])] {
         log.enforce_budget(
-            log.bytes() - more,
+            log.bytes() - excess_bytes,
             u64::MAX,
             usize::MAX,
             NOW_S,
             NO_RULE,
-            |topic, _, _| gone.push(topic),
+            |topic, _, _| emptied_topics.push(topic),
         );
-        assert_eq!(gone, expected);
+        assert_eq!(emptied_topics, expected);
     }
-    assert_eq!(log.chains(), 1);
+    assert_eq!(log.chain_count(), 1);
     let second = NewMessage {
         topic: 3,
         previous: 3,
-        ..new(4, b"", &[1; 100])
+        ..message_at(4, b"", &[1; 100])
     };
     let chain = log.append(chains[2], 0, &rule, 1000, usize::MAX, &second).0;
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (chain, 1));
     assert_eq!(log.last_lost_offset(chain), Some(3));
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (NONE, 1));
-    assert_eq!((log.chains(), log.bytes()), (0, 0));
+    assert_eq!((log.chain_count(), log.bytes()), (0, 0));
 }
 
 /// Tests that an empty chain stores all 64 bits of its lost offset, since offsets grow for years.
@@ -420,7 +420,7 @@ fn losses_are_told_beyond_four_billion_messages() {
         let chain = log.empty_chain(0, 0, false, lost);
         assert_eq!(log.last_lost_offset(chain), Some(lost));
         assert!(
-            matches!(log.chain_state(chain), ChainState::Empty { lost: found, newest_removed: false } if found == lost)
+            matches!(log.chain_state(chain), ChainState::Empty { last_lost_offset: found, newest_removed: false } if found == lost)
         );
         log.clear(chain);
     }
@@ -435,8 +435,15 @@ fn two_keys_of_one_hash_are_two_keys() {
     };
     let mut log = log(core::slice::from_ref(&rule));
     let append = |log: &mut Log, chain, offset, key: &[u8]| {
-        log.append(chain, 0, &rule, 1000, usize::MAX, &new(offset, key, b"x"))
-            .0
+        log.append(
+            chain,
+            0,
+            &rule,
+            1000,
+            usize::MAX,
+            &message_at(offset, key, b"x"),
+        )
+        .0
     };
     let chain = append(&mut log, NONE, 1, b"first");
     let mut seen = BTreeMap::new();
@@ -463,6 +470,6 @@ fn two_keys_of_one_hash_are_two_keys() {
 fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];
     let mut log = log(&rules);
-    log.append(NONE, 0, &rules[0], 9, usize::MAX, &new(5, b"", b"x"));
+    log.append(NONE, 0, &rules[0], 9, usize::MAX, &message_at(5, b"", b"x"));
     assert_eq!(log.last_arrived_by(NOW_S), 5);
 }

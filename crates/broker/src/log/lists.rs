@@ -35,7 +35,7 @@ struct List {
 #[derive(Default)]
 struct ListMarks {
     /// Offset and entry of each mark.
-    all: VecDeque<(u64, u32)>,
+    sorted: VecDeque<(u64, u32)>,
     /// The number of entries added since the last mark. Removals do not change this number.
     unmarked: u32,
 }
@@ -44,28 +44,28 @@ impl ListMarks {
     /// Counts an added entry. Returns whether it becomes a mark.
     fn add(&mut self, offset: u64, id: u32) -> bool {
         self.unmarked += 1;
-        let marks = self.unmarked == MARK_EVERY;
-        if marks {
+        let is_mark = self.unmarked == MARK_EVERY;
+        if is_mark {
             self.unmarked = 0;
-            self.all.push_back((offset, id));
+            self.sorted.push_back((offset, id));
         }
-        marks
+        is_mark
     }
 
     /// Replaces the mark at `offset` by `older`, or removes the mark if `older` is `None`.
     fn replace(&mut self, offset: u64, older: Option<(u64, u32)>) {
-        let at = self.all.partition_point(|mark| mark.0 < offset);
-        debug_assert!(self.all[at].0 == offset);
+        let at = self.sorted.partition_point(|mark| mark.0 < offset);
+        debug_assert!(self.sorted[at].0 == offset);
         match older {
-            Some(older) => self.all[at] = older,
-            None => drop(self.all.remove(at)),
+            Some(older) => self.sorted[at] = older,
+            None => drop(self.sorted.remove(at)),
         }
     }
 
     /// The last mark at or before `offset`.
-    fn before(&self, offset: u64) -> Option<u32> {
-        let at = self.all.partition_point(|mark| mark.0 <= offset);
-        Some(self.all[at.checked_sub(1)?].1)
+    fn last_at_or_before(&self, offset: u64) -> Option<u32> {
+        let at = self.sorted.partition_point(|mark| mark.0 <= offset);
+        Some(self.sorted[at.checked_sub(1)?].1)
     }
 }
 
@@ -73,25 +73,25 @@ impl ListMarks {
 pub(super) struct ListMoves {
     lists: usize,
     /// Item `n`: whether entries move from list `n / lists` to list `n % lists`.
-    moved: Vec<bool>,
+    is_moved: Vec<bool>,
 }
 
 impl ListMoves {
     pub fn new(former: usize, lists: usize) -> ListMoves {
-        let moved = alloc::vec![false; former * lists];
-        ListMoves { lists, moved }
+        let is_moved = alloc::vec![false; former * lists];
+        ListMoves { lists, is_moved }
     }
 
     pub fn add(&mut self, from: u8, to: u8) {
-        self.moved[usize::from(from) * self.lists + usize::from(to)] = true;
+        self.is_moved[usize::from(from) * self.lists + usize::from(to)] = true;
     }
 
     /// The list to which all entries of the list `from` move, if no others move there.
     fn only_target(&self, from: usize) -> Option<usize> {
-        let row = &self.moved[from * self.lists..][..self.lists];
+        let row = &self.is_moved[from * self.lists..][..self.lists];
         let mut moves = (0..self.lists).filter(|to| row[*to]);
         let to = moves.next()?;
-        let sources = self.moved.chunks(self.lists).filter(|row| row[to]);
+        let sources = self.is_moved.chunks(self.lists).filter(|row| row[to]);
         (moves.next().is_none() && sources.count() == 1).then_some(to)
     }
 }
@@ -147,7 +147,7 @@ impl Lists {
     }
 
     /// Changes only the times to live: each topic keeps the number of its rule.
-    pub fn change_times(&mut self, rules: &Rules) {
+    pub fn change_ttls(&mut self, rules: &Rules) {
         for (number, list) in self.0.iter_mut().enumerate() {
             list.ttl_s = rules.get(number as u8).ttl_s;
         }
@@ -158,18 +158,18 @@ impl Lists {
         let list = &mut self.0[number as usize];
         let offset = entries.get(id).offset;
         let marked = MARKED * u8::from(list.marks.add(offset, id));
-        let elder = core::mem::replace(&mut list.youngest, id);
-        if elder == NONE {
+        let older = core::mem::replace(&mut list.youngest, id);
+        if older == NONE {
             list.oldest = id;
         } else {
-            entries.get_mut(elder).younger = id;
+            entries.get_mut(older).younger = id;
         }
         if list.next_searched == NONE {
             list.next_searched = id;
         }
         let entry = entries.get_mut(id);
         entry.flags |= marked;
-        (entry.older, entry.younger) = (elder, NONE);
+        (entry.older, entry.younger) = (older, NONE);
     }
 
     /// Removes an entry from its list. If the entry is a mark, the entry before it becomes one.
@@ -178,12 +178,14 @@ impl Lists {
         let entry = entries.get(id);
         let (offset, older, younger) = (entry.offset, entry.older, entry.younger);
         if entry.flags & MARKED != 0 {
-            let heir = (older != NONE).then(|| entries.get_mut(older));
-            let heir = heir.filter(|entry| entry.flags & MARKED == 0).map(|entry| {
-                entry.flags |= MARKED;
-                (entry.offset, older)
-            });
-            list.marks.replace(offset, heir);
+            let older_entry = (older != NONE).then(|| entries.get_mut(older));
+            let new_mark = older_entry
+                .filter(|entry| entry.flags & MARKED == 0)
+                .map(|entry| {
+                    entry.flags |= MARKED;
+                    (entry.offset, older)
+                });
+            list.marks.replace(offset, new_mark);
         }
         if list.next_searched == id {
             list.next_searched = younger;
@@ -212,7 +214,7 @@ impl Lists {
         if list.youngest == NONE || entries.get(list.youngest).offset <= offset {
             return NONE;
         }
-        let mut id = list.marks.before(offset).unwrap_or(list.oldest);
+        let mut id = list.marks.last_at_or_before(offset).unwrap_or(list.oldest);
         steps.add(1);
         while entries.get(id).offset <= offset {
             steps.add(1);
@@ -230,25 +232,28 @@ impl Lists {
         steps: &Steps,
     ) -> u64 {
         let list = &self.0[number as usize];
-        let came = |id: u32| entries.get(id).time_s <= time_s;
-        let marks = list.marks.all.partition_point(|mark| came(mark.1));
-        let mut last = 0;
+        let has_arrived = |id: u32| entries.get(id).time_s <= time_s;
+        let marks = list
+            .marks
+            .sorted
+            .partition_point(|mark| has_arrived(mark.1));
+        let mut last_offset = 0;
         let mut id = match marks.checked_sub(1) {
-            Some(mark) => list.marks.all[mark].1,
+            Some(mark) => list.marks.sorted[mark].1,
             None => list.oldest,
         };
         steps.add(1);
-        while id != NONE && came(id) {
+        while id != NONE && has_arrived(id) {
             steps.add(1);
             let entry = entries.get(id);
-            (last, id) = (entry.offset, entry.younger);
+            (last_offset, id) = (entry.offset, entry.younger);
         }
-        last
+        last_offset
     }
 
     /// Moves the entries to the lists of these rules. The caller has given the chains the numbers of their new rules. If all entries of a list move
     /// to one list, and no others move there, the list only gets another number.
-    pub fn change(
+    pub fn move_entries(
         &mut self,
         entries: &mut Slab<Entry>,
         chains: &Slab<Chain>,
@@ -256,18 +261,18 @@ impl Lists {
         moves: &ListMoves,
     ) {
         let former = core::mem::replace(self, Lists::new(rules));
-        let mut rest = Vec::new();
+        let mut moved = Vec::new();
         for (from, list) in former.0.into_iter().enumerate() {
             match moves.only_target(from) {
                 Some(to) => {
                     let ttl_s = self.0[to].ttl_s;
                     self.0[to] = List { ttl_s, ..list };
                 }
-                None => list.gather(entries, &mut rest),
+                None => list.collect_entries(entries, &mut moved),
             }
         }
-        rest.sort_unstable();
-        for (_, id) in rest {
+        moved.sort_unstable();
+        for (_, id) in moved {
             let entry = entries.get_mut(id);
             entry.flags &= !MARKED;
             let number = chains.get(entry.chain).rule;
@@ -276,30 +281,30 @@ impl Lists {
     }
 
     /// All entries, with their offsets.
-    pub fn all(&self, entries: &Slab<Entry>) -> Vec<(u64, u32)> {
+    pub fn entries_by_offset(&self, entries: &Slab<Entry>) -> Vec<(u64, u32)> {
         let mut all = Vec::new();
         self.0
             .iter()
-            .for_each(|list| list.gather(entries, &mut all));
+            .for_each(|list| list.collect_entries(entries, &mut all));
         all
     }
 
     /// Updates the marks after the entries got other offsets, in the same order.
     pub fn update_marks(&mut self, entries: &Slab<Entry>) {
-        let marks = self.0.iter_mut().flat_map(|list| &mut list.marks.all);
+        let marks = self.0.iter_mut().flat_map(|list| &mut list.marks.sorted);
         marks.for_each(|(offset, id)| *offset = entries.get(*id).offset);
     }
 
     /// The marks of a list by offset.
     #[cfg(test)]
     pub fn marks(&self, number: usize) -> impl Iterator<Item = (u64, u32)> {
-        self.0[number].marks.all.iter().copied()
+        self.0[number].marks.sorted.iter().copied()
     }
 }
 
 impl List {
     /// Appends the entries, with their offsets, to `all`.
-    fn gather(&self, entries: &Slab<Entry>, all: &mut Vec<(u64, u32)>) {
+    fn collect_entries(&self, entries: &Slab<Entry>, all: &mut Vec<(u64, u32)>) {
         let mut id = self.oldest;
         while id != NONE {
             let entry = entries.get(id);

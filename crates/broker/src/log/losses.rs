@@ -24,11 +24,11 @@ const EARLIER_MAX: usize = 1024;
 #[derive(Default)]
 pub struct Losses {
     /// Topic and number of each loss, by offset; absent before the first reader by filter.
-    by_offset: Option<BTreeMap<u64, (u32, u64)>>,
+    last_by_offset: Option<BTreeMap<u64, (u32, u64)>>,
     /// The losses that are no longer the last of their topics; absent without an engine.
     earlier: Option<BTreeMap<u64, (u32, u64)>>,
     /// The number of the last loss.
-    last: u64,
+    newest_number: u64,
     /// The number of topics whose losses the logs of the home remember.
     home_topics: Tally,
 }
@@ -43,7 +43,7 @@ impl Losses {
     }
 
     fn insert(&mut self, offset: u64, loss: (u32, u64)) {
-        if let Some(losses) = &mut self.by_offset
+        if let Some(losses) = &mut self.last_by_offset
             && losses.insert(offset, loss).is_none()
         {
             self.home_topics.add(1);
@@ -51,14 +51,14 @@ impl Losses {
     }
 
     fn remove(&mut self, offset: u64) -> Option<(u32, u64)> {
-        let loss = self.by_offset.as_mut()?.remove(&offset)?;
+        let loss = self.last_by_offset.as_mut()?.remove(&offset)?;
         self.home_topics.subtract(1);
         Some(loss)
     }
 
     /// Begins to remember losses.
     pub fn watch(&mut self) {
-        self.by_offset.get_or_insert_default();
+        self.last_by_offset.get_or_insert_default();
     }
 
     /// From now on remembers earlier losses too, if losses are remembered at all.
@@ -69,54 +69,57 @@ impl Losses {
     /// Forgets all losses and begins to remember new ones, which are numbered after `count`.
     pub fn watch_from(&mut self, count: u64) {
         self.home_topics.subtract(self.topics());
-        (self.by_offset, self.last) = (Some(BTreeMap::new()), count);
+        (self.last_by_offset, self.newest_number) = (Some(BTreeMap::new()), count);
         self.earlier.as_mut().into_iter().for_each(BTreeMap::clear);
     }
 
     /// The number of the last loss; at least 1.
-    pub fn count(&mut self) -> u64 {
-        self.last = self.last.max(1);
-        self.last
+    pub fn watched_count(&mut self) -> u64 {
+        self.newest_number = self.newest_number.max(1);
+        self.newest_number
     }
 
     /// The number of the last loss, if losses are remembered.
-    pub fn counted(&self) -> Option<u64> {
-        self.by_offset.as_ref().map(|_| self.last)
+    pub fn count_if_watched(&self) -> Option<u64> {
+        self.last_by_offset.as_ref().map(|_| self.newest_number)
     }
 
     /// Topics whose losses are remembered.
     pub fn topics(&self) -> usize {
-        self.by_offset.as_ref().map_or(0, BTreeMap::len)
+        self.last_by_offset.as_ref().map_or(0, BTreeMap::len)
     }
 
     /// Removes the first loss and returns its offset, topic and number.
-    pub fn pop(&mut self) -> Option<(u64, u32, u64)> {
-        let (offset, (topic, number)) = self.by_offset.as_mut()?.pop_first()?;
+    pub fn pop_first(&mut self) -> Option<(u64, u32, u64)> {
+        let (offset, (topic, number)) = self.last_by_offset.as_mut()?.pop_first()?;
         self.home_topics.subtract(1);
         Some((offset, topic, number))
     }
 
     /// Records that a topic loses the message at `offset`. `before` is the last offset that the topic had lost until now.
     #[inline]
-    pub fn add(&mut self, topic: u32, before: u64, offset: u64) {
-        self.add_all(topic, before, offset, 1);
+    pub fn add(&mut self, topic: u32, previous_lost: u64, offset: u64) {
+        self.add_all(topic, previous_lost, offset, 1);
     }
 
     /// Records that a topic loses `count` messages, the last of them at `offset`. Each counts as one loss.
     #[inline]
-    pub(super) fn add_all(&mut self, topic: u32, before: u64, offset: u64, count: u32) {
-        if let Some(losses) = &self.by_offset {
-            if losses.get(&before).is_some_and(|loss| loss.0 == topic) {
-                let loss = self.remove(before);
+    pub(super) fn add_all(&mut self, topic: u32, previous_lost: u64, offset: u64, count: u32) {
+        if let Some(losses) = &self.last_by_offset {
+            if losses
+                .get(&previous_lost)
+                .is_some_and(|loss| loss.0 == topic)
+            {
+                let loss = self.remove(previous_lost);
                 if let (Some(earlier), Some(loss)) = (&mut self.earlier, loss) {
-                    earlier.insert(before, loss);
+                    earlier.insert(previous_lost, loss);
                     if earlier.len() > EARLIER_MAX {
                         earlier.pop_first();
                     }
                 }
             }
-            self.last += u64::from(count);
-            self.insert(offset, (topic, self.last));
+            self.newest_number += u64::from(count);
+            self.insert(offset, (topic, self.newest_number));
         }
     }
 
@@ -125,26 +128,26 @@ impl Losses {
         if let Some(earlier) = &mut self.earlier {
             earlier.retain(|_, loss| loss.0 != topic);
         }
-        let losses = self.by_offset.as_ref()?;
+        let losses = self.last_by_offset.as_ref()?;
         losses.get(&offset).filter(|loss| loss.0 == topic)?;
         self.remove(offset).map(|(_, number)| number)
     }
 
     /// The first loss after this offset: offset, topic, number. With an engine, earlier losses of a topic are included.
-    pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
+    pub(super) fn next_after(&self, offset: u64) -> Option<(u64, u32, u64)> {
         let after = (Bound::Excluded(offset), Bound::Unbounded);
         let first = |losses: &BTreeMap<u64, (u32, u64)>| {
             let (offset, (topic, number)) = losses.range(after).next()?;
             Some((*offset, *topic, *number))
         };
-        let last = self.by_offset.as_ref().and_then(first);
+        let last = self.last_by_offset.as_ref().and_then(first);
         let earlier = self.earlier.as_ref().and_then(first);
         [last, earlier].into_iter().flatten().min()
     }
 
     /// The last loss of each topic from this offset on: offset, topic, number.
-    pub fn from(&self, offset: u64) -> impl Iterator<Item = (u64, u32, u64)> {
-        let all = self.by_offset.iter();
+    pub fn last_losses_from(&self, offset: u64) -> impl Iterator<Item = (u64, u32, u64)> {
+        let all = self.last_by_offset.iter();
         let all = all.flat_map(move |losses| losses.range(offset..));
         all.map(|(offset, (topic, number))| (*offset, *topic, *number))
     }
@@ -162,25 +165,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_topic_has_its_last_loss_only_and_none_once_it_is_forgiven() {
+    fn topic_has_its_last_loss_only_and_none_once_it_is_forgotten() {
         let mut losses = Losses::default();
         losses.add(1, 0, 5);
-        assert_eq!((losses.counted(), losses.next(0)), (None, None));
+        assert_eq!(
+            (losses.count_if_watched(), losses.next_after(0)),
+            (None, None)
+        );
         losses.watch();
         losses.add(1, 5, 6);
         losses.add(2, 0, 7);
         losses.add_all(1, 6, 9, 3);
-        assert_eq!(losses.from(0).collect::<Vec<_>>(), [(7, 2, 2), (9, 1, 5)]);
-        assert_eq!(losses.next(7), Some((9, 1, 5)));
+        assert_eq!(
+            losses.last_losses_from(0).collect::<Vec<_>>(),
+            [(7, 2, 2), (9, 1, 5)]
+        );
+        assert_eq!(losses.next_after(7), Some((9, 1, 5)));
         // The loss at that offset belongs to another topic, so it stays.
         assert_eq!(losses.forget_topic(1, 7), None);
         assert_eq!(losses.forget_topic(1, 9), Some(5));
-        assert_eq!((losses.topics(), losses.count()), (1, 5));
+        assert_eq!((losses.topics(), losses.watched_count()), (1, 5));
         // The home's count has changed too.
         assert_eq!(losses.home_topics.get(), 1);
         losses.restore(12, 3, 6);
         assert_eq!(
-            (losses.pop(), losses.home_topics.get()),
+            (losses.pop_first(), losses.home_topics.get()),
             (Some((7, 2, 2)), 1)
         );
         losses.watch_from(6);
@@ -196,19 +205,24 @@ mod tests {
         losses.add(1, 67, 68);
         losses.add(2, 0, 69);
         losses.add(1, 68, 70);
-        let found = |losses: &Losses| {
-            let next = |at: &Option<(u64, u32, u64)>| losses.next(at.map_or(0, |it| it.0));
-            let all = core::iter::successors(Some(None), |at| next(at).map(Some)).flatten();
+        let all_losses = |losses: &Losses| {
+            let next =
+                |last: &Option<(u64, u32, u64)>| losses.next_after(last.map_or(0, |loss| loss.0));
+            let all = core::iter::successors(Some(None), |last| next(last).map(Some)).flatten();
             all.map(|(offset, topic, _)| (offset, topic))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(found(&losses), [(67, 1), (68, 1), (69, 2), (70, 1)]);
+        assert_eq!(all_losses(&losses), [(67, 1), (68, 1), (69, 2), (70, 1)]);
         losses.forget_topic(1, 70);
-        assert_eq!(found(&losses), [(69, 2)]);
+        assert_eq!(all_losses(&losses), [(69, 2)]);
         for offset in 70..80 + EARLIER_MAX as u64 {
             losses.add(2, offset - 1, offset);
         }
-        assert_eq!(found(&losses).len(), EARLIER_MAX + 1, "a bounded number");
+        assert_eq!(
+            all_losses(&losses).len(),
+            EARLIER_MAX + 1,
+            "a bounded number"
+        );
         assert_eq!(losses.topics(), 1);
     }
 }

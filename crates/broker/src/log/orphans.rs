@@ -19,7 +19,7 @@ impl Log {
     /// Makes a chain with messages an orphan.
     pub(super) fn orphan(&mut self, chain: u32) {
         self.chains.get_mut(chain).topic = ORPHANED;
-        self.orphaned.insert(chain);
+        self.orphans.insert(chain);
         self.counts.home.orphans.add(1);
     }
 
@@ -34,45 +34,46 @@ impl Log {
     /// newest message counts as lost.
     pub(super) fn lose_all(&mut self, chain: u32, now_s: u32) -> u32 {
         let row = self.chains.get(chain);
-        let (topic, number, latest, newest_removed) =
-            (row.topic, row.rule, row.latest, row.newest_removed);
+        let (topic, rule_number, keeps_latest, newest_removed) =
+            (row.topic, row.rule, row.keeps_latest, row.newest_removed);
         let newest = row.newest();
-        let before = self.entries.get(row.oldest()).previous;
-        let mut last = newest;
+        let previous_lost = self.entries.get(row.oldest()).previous;
+        let mut last_lost = newest;
         for _ in 0..SHORT_CHAIN_MAX {
-            if !self.is_expired(last, now_s) {
+            if !self.is_expired(last_lost, now_s) {
                 break;
             }
-            match self.entry_at(chain, self.entries.get(last).previous) {
-                Some(older) => last = older,
+            match self.entry_at_offset(chain, self.entries.get(last_lost).previous) {
+                Some(older) => last_lost = older,
                 None => break,
             }
         }
-        if self.is_expired(last, now_s) {
-            last = newest;
+        if self.is_expired(last_lost, now_s) {
+            last_lost = newest;
         }
-        let lost = self.entries.get(last).offset;
+        let lost_offset = self.entries.get(last_lost).offset;
         let count = self.count(chain);
         self.orphan(chain);
-        self.losses.add_all(topic, before, lost, count);
-        if !newest_removed && last == newest {
+        self.losses
+            .add_all(topic, previous_lost, lost_offset, count);
+        if !newest_removed && last_lost == newest {
             return NONE;
         }
-        let left = self.empty_chain(topic, number, latest, lost);
-        self.note_newest_removed(left);
-        left
+        let new_chain = self.empty_chain(topic, rule_number, keeps_latest, lost_offset);
+        self.note_newest_removed(new_chain);
+        new_chain
     }
 
     /// Whether there are orphaned chains.
     pub fn has_orphans(&self) -> bool {
-        !self.orphaned.is_empty()
+        !self.orphans.is_empty()
     }
 
     /// Removes at most `limit` messages of orphaned chains; returns how many.
     pub fn clear_orphans(&mut self, limit: usize) -> usize {
-        for dropped in 0..limit {
-            let Some(chain) = self.orphaned.first().copied() else {
-                return dropped;
+        for removed in 0..limit {
+            let Some(chain) = self.orphans.first().copied() else {
+                return removed;
             };
             let oldest = self.chains.get(chain).oldest();
             self.remove_entry(NONE, oldest, RemovalCause::Unneeded);

@@ -30,9 +30,9 @@ pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
             *end = Some((log, row.oldest(), row.newest()));
         }
     }
-    let mut sum = 0;
-    let mut all = [const { None }; PREFETCH_ROWS];
-    for (oldest, (log, first, last)) in all.iter_mut().zip(ends.into_iter().flatten()) {
+    let mut checksum = 0;
+    let mut oldest_messages = [const { None }; PREFETCH_ROWS];
+    for (oldest, (log, first, last)) in oldest_messages.iter_mut().zip(ends.into_iter().flatten()) {
         let entry = log.entries.get(first);
         *oldest = Some(OldestMessage {
             log,
@@ -41,17 +41,17 @@ pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
             blob: entry.blob,
             len: entry.bytes().min(AHEAD_BYTES),
         });
-        sum ^= log.entries.get(last).next;
+        checksum ^= log.entries.get(last).next;
     }
-    for oldest in all.iter().flatten() {
+    for oldest in oldest_messages.iter().flatten() {
         let neighbours = [oldest.older, oldest.younger].into_iter();
         for id in neighbours.filter(|id| *id != NONE) {
-            sum ^= oldest.log.entries.get(id).chain;
+            checksum ^= oldest.log.entries.get(id).chain;
         }
         let bytes = &oldest.log.blobs.get(oldest.blob)[..oldest.len];
         for byte in bytes.iter().step_by(LINE_BYTES) {
-            sum ^= u32::from(*byte);
+            checksum ^= u32::from(*byte);
         }
     }
-    core::hint::black_box(sum);
+    core::hint::black_box(checksum);
 }

@@ -13,7 +13,7 @@ impl Log {
         (chain != NONE).then(|| {
             let row = self.chains.get(chain);
             match row.oldest() {
-                NONE => row.lost(),
+                NONE => row.last_lost_offset(),
                 oldest => self.entries.get(oldest).previous,
             }
         })

@@ -19,7 +19,7 @@ impl RecentlyRead {
         RecentlyRead([NONE; SLOTS])
     }
 
-    pub fn get(&self, chain: u32, offset: u64) -> u32 {
+    pub fn entry_at(&self, chain: u32, offset: u64) -> u32 {
         self.0[slot(chain, offset)]
     }
 

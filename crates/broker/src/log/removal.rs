@@ -23,7 +23,7 @@ struct VictimList {
     /// The number of the list.
     rule_number: u8,
     /// The urgency of the most urgent chain in all other lists.
-    others: Option<Urgency>,
+    others_urgency: Option<Urgency>,
 }
 
 /// After this many removals from one list, the oldest messages of all lists are compared again.
@@ -34,9 +34,9 @@ pub enum SearchOutcome {
     /// A message was removed.
     Removed,
     /// The steps are used up.
-    Spent,
+    OutOfSteps,
     /// There is no such message.
-    Ended,
+    NoneLeft,
 }
 
 /// Why an entry is removed.
@@ -55,7 +55,7 @@ impl Log {
     }
 
     /// Whether the log has messages of rules other than this one.
-    pub fn has_besides(&self, rule_number: u8) -> bool {
+    pub fn has_messages_of_other_rules(&self, rule_number: u8) -> bool {
         let mut others = (0..=self.lists.retained()).filter(|other| *other != rule_number);
         others.any(|other| self.lists.oldest(other) != NONE)
     }
@@ -70,20 +70,20 @@ impl Log {
     pub fn enforce_budget(
         &mut self,
         budget_bytes: usize,
-        until: u64,
-        all_bytes: usize,
+        until_step: u64,
+        all_logs_bytes: usize,
         now_s: u32,
-        last: u8,
+        last_rule: u8,
         mut emptied: impl FnMut(u32, u8, u32),
     ) -> bool {
         let share = budget_bytes / self.chains.len().max(1) as usize;
-        let mut found = None;
+        let mut victim_list = None;
         while self.bytes() > budget_bytes || self.blobs.is_full() {
             if self.clear_orphans(1) == 0 {
-                let Some(chain) = self.victim(share, last, &mut found) else {
+                let Some(chain) = self.victim(share, last_rule, &mut victim_list) else {
                     return false;
                 };
-                if self.is_spared(self.chains.get(chain).oldest(), all_bytes) {
+                if self.is_spared(self.chains.get(chain).oldest(), all_logs_bytes) {
                     return true;
                 }
                 let (topic, rule_number) =
@@ -93,7 +93,7 @@ impl Log {
                     emptied(topic, rule_number, chain);
                 }
             }
-            if self.steps.count() >= until && !self.blobs.is_full() {
+            if self.steps.count() >= until_step && !self.blobs.is_full() {
                 return false;
             }
         }
@@ -109,25 +109,25 @@ impl Log {
         limit: usize,
         all_bytes: usize,
         now_s: u32,
-        last: u8,
+        last_rule: u8,
         mut emptied: impl FnMut(u32, u8, u32),
     ) -> (usize, bool) {
-        let mut gone = 0;
-        while gone < limit && self.held().chunks > bytes_max {
+        let mut removed = 0;
+        while removed < limit && self.bytes_by_kind().chunks > bytes_max {
             if self.clear_orphans(1) > 0 {
-                gone += 1;
+                removed += 1;
                 continue;
             }
-            let Some(rule_number) = self.rule_of_oldest(last) else {
+            let Some(rule_number) = self.rule_of_oldest(last_rule) else {
                 break;
             };
             for _ in 0..MESSAGES_PER_RUN {
                 let oldest = self.lists.oldest(rule_number);
-                if oldest == NONE || gone == limit || self.held().chunks <= bytes_max {
+                if oldest == NONE || removed == limit || self.bytes_by_kind().chunks <= bytes_max {
                     break;
                 }
                 if self.is_spared(oldest, all_bytes) {
-                    return (gone, true);
+                    return (removed, true);
                 }
                 // The oldest entry of a rule is also the oldest of its chain.
                 let chain = self.entries.get(oldest).chain;
@@ -136,10 +136,10 @@ impl Log {
                 if self.count(chain) == 0 {
                     emptied(topic, rule_number, chain);
                 }
-                gone += 1;
+                removed += 1;
             }
         }
-        (gone, false)
+        (removed, false)
     }
 
     /// Removes a whole chain. A long one is orphaned and removed over several turns.
@@ -182,23 +182,23 @@ impl Log {
             let count = self.count(chain);
             return (self.lose_all(chain, now_s), count);
         }
-        let mut dropped = 0;
-        while dropped < limit && self.count(chain) > 0 {
+        let mut removed = 0;
+        while removed < limit && self.count(chain) > 0 {
             let oldest = self.chains.get(chain).oldest();
             if self.entries.get(oldest).offset > until {
                 break;
             }
             chain = self.drop_oldest(chain, now_s);
-            dropped += 1;
+            removed += 1;
         }
-        (chain, dropped)
+        (chain, removed)
     }
 
     /// Removes the oldest message of a chain with messages; returns the chain or `NONE`. The message is lost, unless it has expired.
     pub(super) fn drop_oldest(&mut self, chain: u32, now_s: u32) -> u32 {
         let oldest = self.chains.get(chain).oldest();
         if self.is_expired(oldest, now_s) {
-            self.unneeded.expired += 1;
+            self.removal_counts.expired += 1;
             return self.remove_entry(NONE, oldest, RemovalCause::Unneeded);
         }
         self.remove_entry(NONE, oldest, RemovalCause::Lost)
@@ -213,9 +213,16 @@ impl Log {
 
     /// Removes the message with this key, if there is one.
     pub(super) fn supersede(&mut self, chain: u32, key: &[u8]) {
-        if let Some(row) = self.keys.row(&self.entries, &self.blobs, chain, key) {
-            let Key { entry, before, .. } = *self.keys.get(row);
-            self.unneeded.superseded += 1;
+        if let Some(row) = self
+            .keys
+            .row_with_key(&self.entries, &self.blobs, chain, key)
+        {
+            let Key {
+                entry,
+                previous: before,
+                ..
+            } = *self.keys.get(row);
+            self.removal_counts.superseded += 1;
             self.remove_entry(before, entry, RemovalCause::Unneeded);
         }
     }
@@ -225,15 +232,15 @@ impl Log {
     pub(super) fn remove_entry(&mut self, before: u32, id: u32, cause: RemovalCause) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);
-        let latest = self.chains.get(chain).latest;
-        if latest {
+        let keeps_latest = self.chains.get(chain).keeps_latest;
+        if keeps_latest {
             self.keys
                 .remove(self.keys.row_of(&self.entries, &self.blobs, id));
         }
         let rule_number = self.chains.get(chain).rule;
         self.lists.remove(&mut self.entries, rule_number, id);
         let entry = self.entries.remove(id);
-        if let Some(end_s) = entry.end_s(&self.blobs) {
+        if let Some(end_s) = entry.expires_at_s(&self.blobs) {
             self.expiries.remove(&(chain, end_s, id));
         }
         let row = self.chains.get_mut(chain);
@@ -242,23 +249,27 @@ impl Log {
         let owner = entry.owner(self.blobs.get(entry.blob));
         self.counts.subtract(owner, occupied_bytes(entry.bytes()));
         self.blobs.remove(entry.blob);
-        let retained = rule_number == self.lists.retained();
-        let orphaned = row.topic == ORPHANED;
-        if cause == RemovalCause::Lost && !retained && !orphaned {
+        let is_retained = rule_number == self.lists.retained();
+        let is_orphaned = row.topic == ORPHANED;
+        if cause == RemovalCause::Lost && !is_retained && !is_orphaned {
             self.losses.add(row.topic, entry.previous, entry.offset);
         }
         if row.count == 0 {
-            let lost = cause == RemovalCause::Lost;
-            if orphaned {
-                self.orphaned.remove(&chain);
+            let is_lost = cause == RemovalCause::Lost;
+            if is_orphaned {
+                self.orphans.remove(&chain);
                 self.counts.home.orphans.subtract(1);
             }
-            if orphaned || lost && !row.newest_removed {
+            if is_orphaned || is_lost && !row.newest_removed {
                 self.chains.remove(chain);
                 return NONE;
             }
             row.has_ttls = false;
-            row.set_lost(if lost { entry.offset } else { entry.previous });
+            row.set_last_lost_offset(if is_lost {
+                entry.offset
+            } else {
+                entry.previous
+            });
             return chain;
         }
         if before == NONE {
@@ -274,9 +285,9 @@ impl Log {
         if cause == RemovalCause::Unneeded {
             self.entries.get_mut(entry.next).previous = entry.previous;
         }
-        if latest {
+        if keeps_latest {
             let after = self.keys.row_of(&self.entries, &self.blobs, entry.next);
-            self.keys.get_mut(after).before = before;
+            self.keys.get_mut(after).previous = before;
         }
         chain
     }
@@ -328,13 +339,13 @@ impl Log {
         loop {
             let id = self.lists.next_searched(rule_number);
             if id == NONE {
-                return SearchOutcome::Ended;
+                return SearchOutcome::NoneLeft;
             }
             self.steps.add(1);
             if self.is_spared(id, all_bytes) {
                 self.lists.advance_search(&self.entries, rule_number);
                 if self.steps.count() >= until {
-                    return SearchOutcome::Spent;
+                    return SearchOutcome::OutOfSteps;
                 }
                 continue;
             }
@@ -357,34 +368,39 @@ impl Log {
 
     /// The chain whose oldest message is removed next. Each chain's share is `share` bytes. `found` contains the result of the last call: the other
     /// lists are compared again only if one of them may have a more urgent chain now.
-    fn victim(&self, share: usize, last: u8, found: &mut Option<VictimList>) -> Option<u32> {
+    fn victim(
+        &self,
+        share: usize,
+        last_rule: u8,
+        victim_list: &mut Option<VictimList>,
+    ) -> Option<u32> {
         if let Some(VictimList {
             rule_number,
-            others,
-        }) = *found
+            others_urgency: others,
+        }) = *victim_list
             && let Some((urgency, chain)) = self.most_urgent(rule_number, share)
             && others.is_none_or(|others| urgency > others)
         {
             return Some(chain);
         }
-        let (mut best, mut second): (Option<(Urgency, u32)>, _) = (None, None);
+        let (mut most_urgent, mut second): (Option<(Urgency, u32)>, _) = (None, None);
         for rule_number in 0..=self.lists.retained() {
-            if rule_number == last && best.is_some() {
+            if rule_number == last_rule && most_urgent.is_some() {
                 continue;
             }
-            let of_list = self.most_urgent(rule_number, share);
-            let urgency = of_list.map(|(urgency, _)| urgency);
-            let most = best.map(|(most, _)| most);
+            let candidate = self.most_urgent(rule_number, share);
+            let urgency = candidate.map(|(urgency, _)| urgency);
+            let most = most_urgent.map(|(most, _)| most);
             if urgency > most {
-                (best, second) = (of_list, most);
+                (most_urgent, second) = (candidate, most);
             } else {
                 second = second.max(urgency);
             }
         }
-        let ((_, _, Reverse(rule_number)), chain) = best?;
-        *found = Some(VictimList {
+        let ((_, _, Reverse(rule_number)), chain) = most_urgent?;
+        *victim_list = Some(VictimList {
             rule_number,
-            others: second,
+            others_urgency: second,
         });
         Some(chain)
     }
@@ -402,8 +418,8 @@ impl Log {
                 break;
             }
             let entry = self.entries.get(id);
-            let over = (self.chains.get(entry.chain).bytes as usize).saturating_sub(share);
-            let urgency = (over, Reverse(entry.time_s), Reverse(rule_number));
+            let excess_bytes = (self.chains.get(entry.chain).bytes as usize).saturating_sub(share);
+            let urgency = (excess_bytes, Reverse(entry.time_s), Reverse(rule_number));
             if best.is_none_or(|(most, _)| urgency > most) {
                 best = Some((urgency, entry.chain));
             }
@@ -413,12 +429,13 @@ impl Log {
     }
 
     /// The rule with the oldest message; `last` only if no other rule has messages.
-    fn rule_of_oldest(&self, last: u8) -> Option<u8> {
+    fn rule_of_oldest(&self, last_rule: u8) -> Option<u8> {
         let all = (0..=self.lists.retained())
             .map(|rule_number| (rule_number, self.lists.oldest(rule_number)));
         let all = all.filter(|(_, id)| *id != NONE);
-        let age =
-            |(rule_number, id): &(u8, u32)| (*rule_number == last, self.entries.get(*id).offset);
+        let age = |(rule_number, id): &(u8, u32)| {
+            (*rule_number == last_rule, self.entries.get(*id).offset)
+        };
         Some(all.min_by_key(age)?.0)
     }
 }

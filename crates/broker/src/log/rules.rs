@@ -19,12 +19,12 @@ use crate::store::slab::NONE;
 impl Log {
     /// Changes only the rules' times to live: each topic keeps the number of its rule.
     pub fn change_times(&mut self, rules: &Rules) {
-        self.lists.change_times(rules);
+        self.lists.change_ttls(rules);
     }
 
     /// Applies these rules to all messages; `number_of` returns the new rule of a topic's row. The cost is proportional to the number of chains, and
     /// of messages in lists that are split or merged.
-    pub fn change_rules(&mut self, rules: &Rules, number_of: impl Fn(u32) -> u8) {
+    pub fn change_rules(&mut self, rules: &Rules, new_rule_of: impl Fn(u32) -> u8) {
         let retained = self.lists.retained();
         let mut moves = ListMoves::new(self.lists.len(), rules.count());
         for chain in 0..self.chains.end() {
@@ -32,37 +32,37 @@ impl Log {
             let Some(row) = row.filter(|row| row.topic != NONE) else {
                 continue;
             };
-            let (former, orphaned) = (row.rule, row.topic == ORPHANED);
-            let number = match former == retained {
+            let (former_rule, is_orphaned) = (row.rule, row.topic == ORPHANED);
+            let new_rule = match former_rule == retained {
                 true => rules.retained(),
                 // An orphaned chain may go into any list.
-                false if orphaned => 0,
-                false => number_of(row.topic),
+                false if is_orphaned => 0,
+                false => new_rule_of(row.topic),
             };
-            let latest = rules.get(number).keep == RetentionMode::Latest;
-            if latest != row.latest && !orphaned {
-                self.change_keep(chain, latest);
+            let keeps_latest = rules.get(new_rule).keep == RetentionMode::Latest;
+            if keeps_latest != row.keeps_latest && !is_orphaned {
+                self.set_keeps_latest(chain, keeps_latest);
             }
             let row = self.chains.get_mut(chain);
-            row.rule = number;
+            row.rule = new_rule;
             if row.count > 0 {
-                moves.add(former, number);
+                moves.add(former_rule, new_rule);
             }
         }
         self.lists
-            .change(&mut self.entries, &self.chains, rules, &moves);
+            .move_entries(&mut self.entries, &self.chains, rules, &moves);
     }
 
     /// Lets a chain begin or cease to keep only the newest message of each key.
-    fn change_keep(&mut self, chain: u32, latest: bool) {
-        if !latest {
+    fn set_keeps_latest(&mut self, chain: u32, keeps_latest: bool) {
+        if !keeps_latest {
             let mut id = self.chains.get(chain).oldest();
             while id != NONE {
                 self.keys
                     .remove(self.keys.row_of(&self.entries, &self.blobs, id));
                 id = self.entries.get(id).next;
             }
-            self.chains.get_mut(chain).latest = false;
+            self.chains.get_mut(chain).keeps_latest = false;
             return;
         }
         let mut newest = BTreeMap::new();
@@ -71,16 +71,16 @@ impl Log {
             newest.insert(key_of(&self.entries, &self.blobs, id).to_vec(), id);
             id = self.entries.get(id).next;
         }
-        let (mut before, mut id) = (NONE, self.chains.get(chain).oldest());
+        let (mut previous, mut id) = (NONE, self.chains.get(chain).oldest());
         let mut kept = Vec::with_capacity(newest.len());
         while id != NONE {
             let next = self.entries.get(id).next;
             if newest[key_of(&self.entries, &self.blobs, id)] == id {
-                kept.push((id, before));
-                before = id;
+                kept.push((id, previous));
+                previous = id;
             } else {
-                self.unneeded.superseded += 1;
-                self.remove_entry(before, id, RemovalCause::Unneeded);
+                self.removal_counts.superseded += 1;
+                self.remove_entry(previous, id, RemovalCause::Unneeded);
             }
             id = next;
         }
@@ -88,6 +88,6 @@ impl Log {
             let key = key_of(&self.entries, &self.blobs, id);
             self.keys.insert(chain, key, id, before);
         }
-        self.chains.get_mut(chain).latest = true;
+        self.chains.get_mut(chain).keeps_latest = true;
     }
 }

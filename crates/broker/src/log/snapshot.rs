@@ -15,7 +15,7 @@ pub enum ChainState {
     /// The chain has no messages.
     Empty {
         /// The last lost offset.
-        lost: u64,
+        last_lost_offset: u64,
         /// Whether the newest messages were removed without being lost.
         newest_removed: bool,
     },
@@ -36,7 +36,7 @@ impl Log {
         let newest_removed = row.newest_removed;
         match row.count {
             0 => ChainState::Empty {
-                lost: row.lost(),
+                last_lost_offset: row.last_lost_offset(),
                 newest_removed,
             },
             _ => ChainState::Filled { newest_removed },
@@ -50,14 +50,21 @@ impl Log {
         }
         let row = self.chains.get(chain);
         match row.count {
-            0 => row.lost(),
+            0 => row.last_lost_offset(),
             _ => self.entries.get(row.newest()).offset,
         }
     }
 
     /// Creates a chain without messages, for a topic that has lost all up to `lost`.
-    pub fn empty_chain(&mut self, topic: u32, number: u8, latest: bool, lost: u64) -> u32 {
-        self.chains.insert(Chain::new(topic, number, latest, lost))
+    pub fn empty_chain(
+        &mut self,
+        topic: u32,
+        rule_number: u8,
+        keeps_latest: bool,
+        lost: u64,
+    ) -> u32 {
+        self.chains
+            .insert(Chain::new(topic, rule_number, keeps_latest, lost))
     }
 
     /// Records that a chain's newest messages were removed without being lost.
@@ -71,8 +78,8 @@ impl Log {
     pub fn message(&self, id: u32) -> NewMessage<'_> {
         let entry = self.entries.get(id);
         let chain = self.chains.get(entry.chain);
-        let place = self.blobs.get(entry.blob);
-        let parts = entry.parts(place);
+        let bytes = self.blobs.get(entry.blob);
+        let parts = entry.parts(bytes);
         let whole = match self.blobs.get_shareable(entry.blob) {
             BlobBytes::Shared(shared) => {
                 let len = entry.bytes();
@@ -84,17 +91,17 @@ impl Log {
             topic: chain.topic,
             offset: entry.offset,
             previous: entry.previous,
-            owner: entry.owner(place),
+            owner: entry.owner(bytes),
             time_s: entry.time_s,
-            latest: chain.latest,
+            latest: chain.keeps_latest,
             headers: Headers {
                 content_type: parts.content_type,
                 event: parts.event,
                 key: parts.key,
                 attributes: parts.attributes,
-                ttl_s: entry.ttl_s(place),
+                ttl_s: entry.ttl_s(bytes),
                 qos: entry.qos(),
-                retain: entry.is_retain(),
+                retain: entry.was_retained(),
                 binary: entry.is_binary(),
             },
             frame: parts.frame,

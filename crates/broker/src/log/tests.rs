@@ -14,14 +14,14 @@ use crate::mail::message::Headers;
 
 /// A message of the model.
 #[derive(Clone, Debug)]
-struct Kept {
+struct ModelMessage {
     offset: u64,
-    /// The offset at publication. A new epoch changes `offset`, but not `number`.
-    number: u64,
+    /// The offset at publication. A new epoch changes `offset`, but not `original_offset`.
+    original_offset: u64,
     key: String,
     time_s: u32,
-    end_s: u64,
-    /// When the message's own time to live ends.
+    expires_at_s: u64,
+    /// The second in which the message's own time to live ends.
     own_end_s: u64,
 }
 
@@ -29,7 +29,7 @@ struct Kept {
 #[derive(Clone, Debug)]
 struct Model {
     rule: Rule,
-    kept: Vec<Kept>,
+    messages: Vec<ModelMessage>,
     lost: u64,
     last: u64,
 }
@@ -38,50 +38,51 @@ impl Model {
     fn new(rule: Rule) -> Model {
         Model {
             rule,
-            kept: Vec::new(),
+            messages: Vec::new(),
             lost: 0,
             last: 0,
         }
     }
 
-    fn is_expired(&self, kept: &Kept, now_s: u32) -> bool {
-        u64::from(now_s) >= kept.end_s
+    fn is_expired(&self, message: &ModelMessage, now_s: u32) -> bool {
+        u64::from(now_s) >= message.expires_at_s
     }
 
     fn publish(&mut self, offset: u64, key: &str, ttl_s: Option<u32>, now_s: u32) {
         if self.rule.keep == RetentionMode::Latest {
-            self.kept.retain(|kept| kept.key != key);
+            self.messages.retain(|message| message.key != key);
         }
-        while self.kept.len() >= self.rule.messages_max() as usize {
-            let before = self.kept.len();
-            self.kept.retain(|kept| u64::from(now_s) < kept.own_end_s);
-            if self.kept.len() < before {
+        while self.messages.len() >= self.rule.messages_max() as usize {
+            let before = self.messages.len();
+            self.messages
+                .retain(|message| u64::from(now_s) < message.own_end_s);
+            if self.messages.len() < before {
                 continue;
             }
-            let oldest = self.kept.remove(0);
+            let oldest = self.messages.remove(0);
             if !self.is_expired(&oldest, now_s) {
                 self.lost = oldest.offset;
             }
         }
-        let of_rule = match self.rule.ttl_s {
+        let rule_end_s = match self.rule.ttl_s {
             0 => u64::MAX,
             ttl_s => u64::from(now_s) + u64::from(ttl_s),
         };
-        let own = ttl_s.map_or(u64::MAX, |ttl_s| u64::from(now_s) + u64::from(ttl_s));
-        self.kept.push(Kept {
+        let own_end_s = ttl_s.map_or(u64::MAX, |ttl_s| u64::from(now_s) + u64::from(ttl_s));
+        self.messages.push(ModelMessage {
             offset,
-            number: offset,
+            original_offset: offset,
             key: key.into(),
             time_s: now_s,
-            end_s: of_rule.min(own),
-            own_end_s: own,
+            expires_at_s: rule_end_s.min(own_end_s),
+            own_end_s,
         });
         self.last = offset;
     }
 
     /// Removes messages that are too old or have expired, from the oldest on.
-    fn tidy(&mut self, now_s: u32) {
-        while let Some(oldest) = self.kept.first() {
+    fn remove_old_from_front(&mut self, now_s: u32) {
+        while let Some(oldest) = self.messages.first() {
             let expired = self.is_expired(oldest, now_s);
             if now_s - oldest.time_s < self.rule.log_age_s && !expired {
                 return;
@@ -89,33 +90,34 @@ impl Model {
             if !expired {
                 self.lost = oldest.offset;
             }
-            self.kept.remove(0);
+            self.messages.remove(0);
         }
     }
 
-    fn look(&mut self, now_s: u32) {
-        self.tidy(now_s);
-        self.kept.retain(|kept| u64::from(now_s) < kept.end_s);
+    fn remove_all_expired(&mut self, now_s: u32) {
+        self.remove_old_from_front(now_s);
+        self.messages
+            .retain(|message| u64::from(now_s) < message.expires_at_s);
     }
 }
 
 #[derive(Clone, Debug)]
 enum Op {
     Publish(usize, u8, Option<u32>),
-    Look(usize),
-    Upkeep(usize),
-    Clock(u32),
-    Epoch,
+    Check(usize),
+    Expire(usize),
+    AdvanceClock(u32),
+    BeginEpoch,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let ttl_s = prop_oneof![3 => Just(None), 1 => (0u32..12).prop_map(Some)];
     let op = prop_oneof![
         10 => (0usize..3, 0u8..6, ttl_s).prop_map(|(topic, key, ttl_s)| Op::Publish(topic, key, ttl_s)),
-        3 => (0usize..3).prop_map(Op::Look),
-        1 => (0usize..3).prop_map(Op::Upkeep),
-        3 => (1u32..5).prop_map(Op::Clock),
-        1 => Just(Op::Epoch),
+        3 => (0usize..3).prop_map(Op::Check),
+        1 => (0usize..3).prop_map(Op::Expire),
+        3 => (1u32..5).prop_map(Op::AdvanceClock),
+        1 => Just(Op::BeginEpoch),
     ];
     prop::collection::vec(op, 1..80)
 }
@@ -127,14 +129,14 @@ fn rule() -> impl Strategy<Value = Rule> {
         prop_oneof![Just(0u32), 1u32..12],
         prop_oneof![Just(3600u32), 1u32..12],
     )
-        .prop_map(|(latest, most, ttl_s, log_age_s)| Rule {
-            keep: if latest {
+        .prop_map(|(is_latest, messages_max, ttl_s, log_age_s)| Rule {
+            keep: if is_latest {
                 RetentionMode::Latest
             } else {
                 RetentionMode::Log
             },
-            log_messages: most,
-            keys_max: most,
+            log_messages: messages_max,
+            keys_max: messages_max,
             ttl_s,
             log_age_s,
             ..Rule::default()
@@ -155,31 +157,45 @@ fn qos(offset: u64) -> u8 {
 }
 
 /// Removes messages that are too old or have expired, from the log and from the models.
-fn freshen_all(log: &mut Log, chains: &mut [u32; 3], models: &mut [Model], now_s: u32) {
+fn remove_all_expired_messages(
+    log: &mut Log,
+    chains: &mut [u32; 3],
+    models: &mut [Model],
+    now_s: u32,
+) {
     for (chain, model) in chains.iter_mut().zip(models) {
-        model.look(now_s);
+        model.remove_all_expired(now_s);
         *chain = log.remove_all_expired(*chain, model.rule.log_age_s, now_s);
     }
 }
 
 /// Gives all messages offsets after this one, in their order; returns the last.
 fn begin_epoch(models: &mut [Model], base: u64) -> u64 {
-    let all = models.iter().flat_map(|model| &model.kept);
-    let mut former: Vec<u64> = all.map(|kept| kept.offset).collect();
+    let all = models.iter().flat_map(|model| &model.messages);
+    let mut former: Vec<u64> = all.map(|message| message.offset).collect();
     former.sort_unstable();
-    let moved = |offset| base + 1 + former.partition_point(|it| *it < offset) as u64;
+    let new_offset = |offset| base + 1 + former.partition_point(|other| *other < offset) as u64;
     for model in &mut *models {
-        for kept in &mut model.kept {
-            kept.offset = moved(kept.offset);
+        for message in &mut model.messages {
+            message.offset = new_offset(message.offset);
         }
         model.lost = base;
-        model.last = model.kept.last().map_or(base, |kept| kept.offset);
+        model.last = model.messages.last().map_or(base, |message| message.offset);
     }
     base + former.len() as u64
 }
 
-fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), TestCaseError> {
-    let expected: Vec<_> = model.kept.iter().map(|kept| kept.offset).collect();
+fn check_topic(
+    log: &mut Log,
+    chain: u32,
+    model: &Model,
+    page_messages: usize,
+) -> Result<(), TestCaseError> {
+    let expected: Vec<_> = model
+        .messages
+        .iter()
+        .map(|message| message.offset)
+        .collect();
     prop_assert_eq!(log.count(chain) as usize, expected.len());
     let lost = log.last_lost_offset(chain);
     if expected.is_empty() {
@@ -191,27 +207,27 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
     // A reader that has already read superseded or expired messages continues after them.
     for start in model.lost..=model.last {
         let mut frames = Frames::default();
-        let rest = model.kept.iter().filter(|k| k.offset > start).count();
-        let all = log.read(chain, start, pages, usize::MAX, &mut frames);
-        prop_assert_eq!(all, rest <= pages);
-        let mut at = start;
+        let rest = model.messages.iter().filter(|k| k.offset > start).count();
+        let is_last_page = log.read(chain, start, page_messages, usize::MAX, &mut frames);
+        prop_assert_eq!(is_last_page, rest <= page_messages);
+        let mut read_to = start;
         while let Some(record) = frames.pages.last()
             && frames.pages.len() < rest
         {
             // Page by page.
-            at = at.max(record.offset);
-            log.read(chain, at, pages, usize::MAX, &mut frames);
+            read_to = read_to.max(record.offset);
+            log.read(chain, read_to, page_messages, usize::MAX, &mut frames);
         }
         let mut previous = start;
-        let rest: Vec<_> = model.kept.iter().filter(|k| k.offset > start).collect();
+        let rest: Vec<_> = model.messages.iter().filter(|k| k.offset > start).collect();
         prop_assert_eq!(frames.pages.len(), rest.len());
-        for (record, kept) in frames.pages.iter().zip(rest) {
-            prop_assert_eq!(record.offset, kept.offset);
+        for (record, message) in frames.pages.iter().zip(rest) {
+            prop_assert_eq!(record.offset, message.offset);
             prop_assert_eq!(record.previous, previous);
-            prop_assert_eq!(frames.key(record), kept.key.as_bytes());
+            prop_assert_eq!(frames.key(record), message.key.as_bytes());
             prop_assert_eq!(frames.content_type(record), b"text/plain");
             prop_assert_eq!(frames.event(record), b"e");
-            let attributes = attributes(kept.number);
+            let attributes = attributes(message.original_offset);
             let origin = attributes
                 .first_chunk()
                 .map_or(0, |origin| u64::from_le_bytes(*origin));
@@ -222,9 +238,12 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
             );
             prop_assert_eq!(
                 (record.qos, record.retain),
-                (qos(kept.number), kept.number % 2 == 1)
+                (
+                    qos(message.original_offset),
+                    message.original_offset % 2 == 1
+                )
             );
-            let data = format!("d{}", kept.number);
+            let data = format!("d{}", message.original_offset);
             prop_assert_eq!(frames.data(record), data.as_bytes());
             previous = record.offset;
         }
@@ -248,7 +267,7 @@ fn headers(offset: u64, key: &str, ttl_s: Option<u32>) -> Headers<&[u8]> {
 
 proptest! {
     #[test]
-    fn a_log_is_what_its_model_says(rules in prop::collection::vec(rule(), 3), ops in ops(), pages in 1usize..5) {
+    fn log_has_the_messages_of_its_model(rules in prop::collection::vec(rule(), 3), ops in ops(), page_messages in 1usize..5) {
         let mut settings = Settings { rules: rules.clone(), ..Settings::default() };
         // The log only counts the bytes of clients in `Admission`: the limit refuses nothing here. It is large, since a small limit has large
         // tables of counters, and each test case creates them.
@@ -260,13 +279,13 @@ proptest! {
         let (mut now_s, mut offset) = (100, 0);
         for op in ops {
             match op {
-                Op::Clock(seconds) => now_s += seconds,
+                Op::AdvanceClock(seconds) => now_s += seconds,
                 Op::Publish(topic, key, ttl_s) => {
                     offset += 1;
                     let (key, data) = ("k".repeat(key as usize), format!("d{offset}"));
                     let frame = [b"\x81\x05", data.as_bytes()].concat();
                     let model = &mut models[topic];
-                    let new = NewMessage {
+                    let message = NewMessage {
                         topic: topic as u32,
                         offset,
                         previous: model.last,
@@ -277,22 +296,22 @@ proptest! {
                         frame: &frame,
                         whole: None,
                     };
-                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, model.rule.messages_max(), usize::MAX, &new).0;
+                    chains[topic] = log.append(chains[topic], topic as u8, &model.rule, model.rule.messages_max(), usize::MAX, &message).0;
                     model.publish(offset, &key, ttl_s, now_s);
                 }
-                Op::Look(topic) => {
+                Op::Check(topic) => {
                     let model = &mut models[topic];
-                    model.look(now_s);
+                    model.remove_all_expired(now_s);
                     chains[topic] = log.remove_all_expired(chains[topic], model.rule.log_age_s, now_s);
-                    look(&mut log, chains[topic], model, pages)?;
+                   check_topic(&mut log, chains[topic], model, page_messages)?;
                 }
-                Op::Epoch => {
-                    freshen_all(&mut log, &mut chains, &mut models, now_s);
+                Op::BeginEpoch => {
+                    remove_all_expired_messages(&mut log, &mut chains, &mut models, now_s);
                     offset = begin_epoch(&mut models, offset + 1000);
                     prop_assert_eq!(log.begin_epoch(offset - u64::from(log.len())), offset);
                 }
-                Op::Upkeep(topic) => {
-                    models[topic].tidy(now_s);
+                Op::Expire(topic) => {
+                    models[topic].remove_old_from_front(now_s);
                     let age_s = models[topic].rule.log_age_s;
                     log.expire(topic as u8, age_s, now_s, usize::MAX, |topic, left| {
                         chains[topic as usize] = left;
@@ -300,15 +319,15 @@ proptest! {
                 }
             }
         }
-        freshen_all(&mut log, &mut chains, &mut models, now_s);
+        remove_all_expired_messages(&mut log, &mut chains, &mut models, now_s);
         for (chain, model) in chains.into_iter().zip(&models) {
-            look(&mut log, chain, model, pages)?;
+           check_topic(&mut log, chain, model, page_messages)?;
             log.clear(chain);
         }
         while log.has_orphans() {
             prop_assert_eq!(log.clear_orphans(1), 1);
         }
-        prop_assert_eq!((log.bytes(), log.len(), log.chains(), log.keys()), (0, 0, 0, 0));
+        prop_assert_eq!((log.bytes(), log.len(), log.chain_count(), log.key_count()), (0, 0, 0, 0));
         prop_assert!(admission.keeps_nothing());
     }
 }

@@ -14,7 +14,7 @@ use crate::mail::answer::{ReplyTo, WantedAnswer};
 use crate::mail::fact::Change;
 use crate::mail::message::{DedupKey, Headers, SessionKey};
 use crate::mail::presence::PresenceAsk;
-use crate::mail::session::record::{RecordedParts, RecordedState, SessionChange, Terms};
+use crate::mail::session::record::{RecordedPatch, RecordedState, SessionChange, Terms};
 use crate::mail::session::stored::StoredSession;
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, SessionPatch, Will};
 use crate::mail::span::Span;
@@ -170,7 +170,7 @@ pub enum Ask {
         filter: Span,
     },
     /// Send the next page of the snapshot to this follower.
-    FollowOn(ReplyTo, Party),
+    NextInterestPage(ReplyTo, Party),
     /// End this follower's stream.
     Unfollow(ReplyTo),
     /// A request about the members of the topic with this name.
@@ -296,7 +296,7 @@ impl RecordSession {
     /// The change to record.
     pub(crate) fn change(&self) -> SessionChange<'_> {
         match &self.news {
-            SessionNews::Patch(patch) => SessionChange::Parts(RecordedParts::new(patch, None)),
+            SessionNews::Patch(patch) => SessionChange::Patch(RecordedPatch::new(patch, None)),
             SessionNews::Whole(state, terms) => {
                 SessionChange::State(RecordedState::new(state, terms.clone()))
             }
@@ -382,7 +382,7 @@ impl ClosingSession {
         terms: Terms,
     ) -> SessionChange<'a> {
         match &self.patch {
-            Some(patch) => SessionChange::Parts(RecordedParts::new(patch, Some(terms))),
+            Some(patch) => SessionChange::Patch(RecordedPatch::new(patch, Some(terms))),
             None => SessionChange::State(RecordedState::new(kept, terms)),
         }
     }
@@ -390,7 +390,7 @@ impl ClosingSession {
 
 /// A message of a group that the member has not acknowledged.
 #[derive(Clone, Debug)]
-pub struct Unacked {
+pub struct UnackedMessage {
     /// The topic.
     pub topic: Box<[u8]>,
     /// The offset.
@@ -405,7 +405,7 @@ pub struct LeaveGroup {
     /// The member.
     pub to: ReplyTo,
     /// The member's unacknowledged messages, which go to other members.
-    pub unacked: Vec<Unacked>,
+    pub unacked: Vec<UnackedMessage>,
     /// Whether the session ends the subscription, instead of only disconnecting.
     pub ends: bool,
 }

@@ -41,7 +41,7 @@ pub enum Fact<'a> {
 
 impl<'a> Fact<'a> {
     /// Whether the fact creates its topic if the topic does not exist.
-    pub fn makes(&self) -> bool {
+    pub fn creates_topic(&self) -> bool {
         !matches!(self, Fact::Topic { change, .. } if *change != Change::Create)
     }
 

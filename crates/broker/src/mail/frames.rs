@@ -86,16 +86,16 @@ pub const FRAMES_KEPT_BYTES: usize = 1 << 20;
 
 impl Frames {
     /// Copies a message into the frames.
-    pub fn push(&mut self, new: &NewMessage<'_>) -> Record {
-        let span = match &new.whole {
+    pub fn push(&mut self, message: &NewMessage<'_>) -> Record {
+        let span = match &message.whole {
             Some(frame) => self.push_shared(frame.clone()),
-            None => self.push_frame(&[], new.frame),
+            None => self.push_frame(&[], message.frame),
         };
-        self.push_record(span, new)
+        self.push_record(span, message)
     }
 
     /// Copies a message from other frames.
-    pub fn copy(&mut self, record: &Record, of: &Frames) -> Record {
+    pub fn copy(&mut self, record: &Record, source: &Frames) -> Record {
         self.push(&NewMessage {
             topic: crate::store::slab::NONE,
             offset: record.offset,
@@ -103,22 +103,22 @@ impl Frames {
             owner: crate::budget::admission::Client::NOBODY,
             time_s: record.time_s,
             latest: record.latest,
-            headers: of.headers(record),
-            frame: of.frame(record),
-            whole: of.large(record).cloned(),
+            headers: source.headers(record),
+            frame: source.frame(record),
+            whole: source.large(record).cloned(),
         })
     }
 
     /// Copies a message from other frames, with its compressed form.
-    pub fn copy_with_compressed(&mut self, record: &Record, of: &Frames) -> Record {
-        let mut carried = self.copy(record, of);
+    pub fn copy_with_compressed(&mut self, record: &Record, source: &Frames) -> Record {
+        let mut copied = self.copy(record, source);
         if record.compressed_len > 0 {
-            (carried.compressed, carried.compressed_len) = match of.large_compressed(record) {
+            (copied.compressed, copied.compressed_len) = match source.large_compressed(record) {
                 Some(frame) => self.push_shared(frame.clone()),
-                None => self.copy_compressed(&[of.compressed(record)]),
+                None => self.copy_compressed(&[source.compressed(record)]),
             };
         }
-        carried
+        copied
     }
 
     /// Builds a frame from its header and data; returns the span for [`Frames::frame_at`].
@@ -151,16 +151,16 @@ impl Frames {
     }
 
     /// Copies the headers of a message whose frame was already added ([`Frames::push_frame`], [`Frames::push_shared`]). Returns the record.
-    pub fn push_record(&mut self, span: (u32, u32), new: &NewMessage<'_>) -> Record {
+    pub fn push_record(&mut self, span: (u32, u32), message: &NewMessage<'_>) -> Record {
         let meta = self.meta.len() as u32;
-        let headers = &new.headers;
+        let headers = &message.headers;
         for field in headers.fields() {
             self.meta.extend_from_slice(field);
         }
         Record {
-            offset: new.offset,
-            previous: new.previous,
-            time_s: new.time_s,
+            offset: message.offset,
+            previous: message.previous,
+            time_s: message.time_s,
             start: span.0,
             len: span.1,
             meta,
@@ -174,7 +174,7 @@ impl Frames {
             qos: headers.qos,
             retain: headers.retain,
             binary: headers.binary,
-            latest: new.latest,
+            latest: message.latest,
             has_ttl: headers.ttl_s.is_some(),
         }
     }
@@ -293,15 +293,15 @@ impl Frames {
 
     /// The message's key, or empty.
     pub fn key(&self, record: &Record) -> &[u8] {
-        let before = record.content_type as usize + record.event as usize;
-        &self.meta[record.meta as usize + before..][..record.key as usize]
+        let key_start = record.content_type as usize + record.event as usize;
+        &self.meta[record.meta as usize + key_start..][..record.key as usize]
     }
 
     /// The publisher's number and MQTT properties (`mail/properties.rs`), or empty.
     fn attributes(&self, record: &Record) -> &[u8] {
         let fields = [record.content_type, record.event, record.key].map(usize::from);
-        let before = fields.iter().sum::<usize>();
-        &self.meta[record.meta as usize + before..][..record.attributes as usize]
+        let attributes_start = fields.iter().sum::<usize>();
+        &self.meta[record.meta as usize + attributes_start..][..record.attributes as usize]
     }
 
     /// The headers that the publisher gave the message.
@@ -382,7 +382,7 @@ impl Frames {
 
     /// Records the time at which a message was read. `stamp` keeps the earliest time.
     #[inline]
-    pub fn read_at(&mut self, stamp: u64) {
+    pub fn record_read_time(&mut self, stamp: u64) {
         if self.stamp == 0 || stamp < self.stamp {
             self.stamp = stamp;
         }
@@ -403,7 +403,7 @@ impl Record {
 
     /// Whether the frame of `next` follows immediately in the buffer.
     #[inline]
-    pub fn touches(&self, next: &Record) -> bool {
+    pub fn is_followed_by(&self, next: &Record) -> bool {
         self.start & LARGE == 0 && self.start + self.len == next.start
     }
 }

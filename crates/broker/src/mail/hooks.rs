@@ -12,7 +12,7 @@ use crate::mail::InterestChanges;
 use crate::mail::presence::MemberConn;
 
 /// Limit of the bytes of changes that one part of a stream keeps: some thousand changes.
-pub const NEWS_BYTES_MAX: usize = 256 << 10;
+pub const PENDING_CHANGES_BYTES_MAX: usize = 256 << 10;
 
 /// An order about a stream.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ pub enum InterestPart {
     /// Changes as they happen.
     Live,
     /// A page of the snapshot that is not the last.
-    More,
+    SnapshotPage,
     /// The last page of the snapshot of this home.
-    Last,
+    LastSnapshotPage,
 }
 
 /// Encoded changes. Each is a byte (1: the topic has subscribers, 0: it has none), the length of the name (2 bytes), and the name.
@@ -19,10 +19,10 @@ pub enum InterestPart {
 pub struct InterestChanges(Vec<u8>);
 
 impl InterestChanges {
-    /// Adds a topic that gets its first subscriber (`begins`), or loses its last.
-    pub fn push(&mut self, begins: bool, name: &[u8]) {
+    /// Adds a topic that has got its first subscriber (`has_subscribers`), or has lost its last.
+    pub fn push(&mut self, has_subscribers: bool, name: &[u8]) {
         let len = u16::try_from(name.len()).expect("names are shorter");
-        self.0.push(u8::from(begins));
+        self.0.push(u8::from(has_subscribers));
         self.0.extend_from_slice(&len.to_le_bytes());
         self.0.extend_from_slice(name);
     }

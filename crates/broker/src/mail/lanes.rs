@@ -77,8 +77,10 @@ pub struct Lanes {
     pub me: ShardId,
     /// One lane for each shard.
     pub to: Vec<Lane>,
+    /// The frames of this turn.
     frames: Arc<Frames>,
-    under_way: Vec<Arc<Frames>>,
+    /// The frames of earlier turns, which receivers may still refer to.
+    sent_frames: Vec<Arc<Frames>>,
     /// This turn's stamp.
     pub stamp: u64,
     /// When the message of the present publish was read: the stamp of the turn that sent the ask.
@@ -105,7 +107,7 @@ impl Lanes {
             me,
             to: (0..shards).map(|_| Lane::default()).collect(),
             frames: Arc::default(),
-            under_way: Vec::new(),
+            sent_frames: Vec::new(),
             stamp: 0,
             read_at: 0,
             next: 0,
@@ -124,7 +126,7 @@ impl Lanes {
 
     /// Whether the asks to some peer use more credit than `limit`.
     #[inline]
-    pub fn exceeds(&self, limit: usize) -> bool {
+    pub fn exceeds_credit(&self, limit: usize) -> bool {
         self.to.iter().any(|lane| {
             lane.under_way_bytes + self.weight(lane.publishes, lane.bytes.len()) > limit
         })
@@ -172,20 +174,26 @@ impl Lanes {
     /// Whether more messages may be sent to members of shared subscriptions. Their number in flight is limited ([`GROUP_TURNS`]), because
     /// with too many turns in flight publishers would have to wait.
     pub fn may_tell_group_members(&mut self) -> bool {
-        let most = GROUP_TURNS * self.turn_limits.visits_per_turn as usize * self.to.len();
-        if self.group_messages + self.frames.group_messages >= most {
-            self.group_messages = self.held().map(|frames| frames.group_messages).sum();
+        let messages_max = GROUP_TURNS * self.turn_limits.visits_per_turn as usize * self.to.len();
+        if self.group_messages + self.frames.group_messages >= messages_max {
+            self.group_messages = self
+                .frames_in_use()
+                .map(|frames| frames.group_messages)
+                .sum();
         }
-        self.group_messages + self.frames.group_messages < most
+        self.group_messages + self.frames.group_messages < messages_max
     }
 
     /// Whether another page that begins with a large message may be sent.
     pub fn may_tell_large(&mut self) -> bool {
-        let most = LARGE_PAGES_MAX * self.turn_limits.page_bytes;
-        if self.large_page_bytes + self.frames.large_page_bytes >= most {
-            self.large_page_bytes = self.held().map(|frames| frames.large_page_bytes).sum();
+        let bytes_max = LARGE_PAGES_MAX * self.turn_limits.page_bytes;
+        if self.large_page_bytes + self.frames.large_page_bytes >= bytes_max {
+            self.large_page_bytes = self
+                .frames_in_use()
+                .map(|frames| frames.large_page_bytes)
+                .sum();
         }
-        self.large_page_bytes + self.frames.large_page_bytes < most
+        self.large_page_bytes + self.frames.large_page_bytes < bytes_max
     }
 
     /// Sends a page of members to a reader or a watcher.
@@ -196,9 +204,15 @@ impl Lanes {
 
     /// Whether more pages of members may be sent to watchers. Such pages in flight are bounded, as large pages are.
     pub fn may_tell_members(&mut self) -> bool {
-        let most = MEMBER_PAGES_MAX * self.turn_limits.page_bytes;
-        let here = self.frames.member_bytes;
-        here < most && here + self.held().map(|it| it.member_bytes).sum::<usize>() < most
+        let bytes_max = MEMBER_PAGES_MAX * self.turn_limits.page_bytes;
+        let own_bytes = self.frames.member_bytes;
+        own_bytes < bytes_max
+            && own_bytes
+                + self
+                    .frames_in_use()
+                    .map(|frames| frames.member_bytes)
+                    .sum::<usize>()
+                < bytes_max
     }
 
     /// Counts a page of this turn whose first message has `bytes`.
@@ -209,15 +223,18 @@ impl Lanes {
     }
 
     /// The frames of earlier turns that a receiver still refers to.
-    fn held(&self) -> impl Iterator<Item = &Frames> {
-        let held = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
-        self.under_way.iter().filter(held).map(|frames| &**frames)
+    fn frames_in_use(&self) -> impl Iterator<Item = &Frames> {
+        let is_in_use = |frames: &&Arc<Frames>| Arc::strong_count(frames) > 1;
+        self.sent_frames
+            .iter()
+            .filter(is_in_use)
+            .map(|frames| &**frames)
     }
 
     /// The number of asks that wait for a later turn.
     pub fn asks_waiting(&self) -> usize {
         let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
-        waiting.map(|asked| asked.asks.len()).sum()
+        waiting.map(|waiting_asks| waiting_asks.asks.len()).sum()
     }
 
     /// Whether asks wait for a later turn, or the shard has asks to itself.
@@ -228,11 +245,11 @@ impl Lanes {
     /// Takes the next waiting asks, from each lane in turn.
     pub fn next_waiting_asks(&mut self) -> Option<(ShardId, WaitingAsks)> {
         let count = self.to.len();
-        for n in 0..count {
-            let from = (self.next + n) % count;
-            if let Some(asked) = self.to[from].waiting.pop_front() {
+        for distance in 0..count {
+            let from = (self.next + distance) % count;
+            if let Some(waiting_asks) = self.to[from].waiting.pop_front() {
                 self.next = (from + 1) % count;
-                return Some((from as ShardId, asked));
+                return Some((from as ShardId, waiting_asks));
             }
         }
         None
@@ -265,20 +282,21 @@ impl Lanes {
     }
 
     /// Keeps the buffers of the shard's handled asks to itself for reuse.
-    pub fn recycle_asks(&mut self, mut asked: WaitingAsks) {
-        let own = &mut self.to[self.me as usize];
-        let kept = asked.asks.capacity() <= ASKS_KEPT && asked.bytes.capacity() <= ASK_BYTES_KEPT;
-        if kept && own.asks.is_empty() {
-            asked.bytes.clear();
-            (own.asks, own.bytes) = (asked.asks.into(), asked.bytes);
+    pub fn recycle_asks(&mut self, mut waiting_asks: WaitingAsks) {
+        let own_lane = &mut self.to[self.me as usize];
+        let is_reusable = waiting_asks.asks.capacity() <= ASKS_KEPT
+            && waiting_asks.bytes.capacity() <= ASK_BYTES_KEPT;
+        if is_reusable && own_lane.asks.is_empty() {
+            waiting_asks.bytes.clear();
+            (own_lane.asks, own_lane.bytes) = (waiting_asks.asks.into(), waiting_asks.bytes);
         }
     }
 
     /// Whether the shard has unhandled asks to itself.
     #[inline]
     pub fn has_own_asks(&self) -> bool {
-        let own = &self.to[self.me as usize];
-        !(own.asks.is_empty() && own.waiting.is_empty())
+        let own_lane = &self.to[self.me as usize];
+        !(own_lane.asks.is_empty() && own_lane.waiting.is_empty())
     }
 
     /// Whether the shard has tells to itself.
@@ -297,10 +315,10 @@ impl Lanes {
 
     /// Keeps a list of tells for reuse in the next turn.
     pub fn recycle_tells(&mut self, mut tells: Vec<Tell>) {
-        let own = &mut self.to[self.me as usize].tells;
-        if own.capacity() == 0 && tells.capacity() <= 1 << 14 {
+        let own_lane = &mut self.to[self.me as usize].tells;
+        if own_lane.capacity() == 0 && tells.capacity() <= 1 << 14 {
             tells.clear();
-            *own = tells;
+            *own_lane = tells;
         }
     }
 
@@ -335,60 +353,64 @@ impl Lanes {
             );
         }
         // Large frames that no receiver refers to are freed, not reused.
-        self.under_way.retain(|frames| {
+        self.sent_frames.retain(|frames| {
             Arc::strong_count(frames) > 1 || frames.own_bytes() <= FRAMES_KEPT_BYTES
         });
-        let held = Arc::get_mut(&mut self.frames).is_none();
-        if held {
-            let next = self.reclaim().unwrap_or_default();
+        let is_in_use = Arc::get_mut(&mut self.frames).is_none();
+        if is_in_use {
+            let next = self.take_unused_frames().unwrap_or_default();
             let sent = core::mem::replace(&mut self.frames, next);
             self.group_messages += sent.group_messages;
             self.large_page_bytes += sent.large_page_bytes;
-            self.under_way.push(sent);
+            self.sent_frames.push(sent);
         } else {
             self.frames().clear();
         }
     }
 
     /// Finds frames that all receivers have dropped: returns one for reuse, and frees the others.
-    fn reclaim(&mut self) -> Option<Arc<Frames>> {
-        let mut free = None;
-        self.under_way
+    fn take_unused_frames(&mut self) -> Option<Arc<Frames>> {
+        let mut reusable = None;
+        self.sent_frames
             .retain_mut(|frames| match Arc::get_mut(frames) {
-                Some(own) if free.is_none() => {
-                    own.clear();
-                    free = Some(frames.clone());
+                Some(unused) if reusable.is_none() => {
+                    unused.clear();
+                    reusable = Some(frames.clone());
                     false
                 }
                 Some(_) => false,
                 None => true,
             });
-        free
+        reusable
     }
 
     /// Bytes of the frames that receivers still refer to, of waiting asks, of pages of members, and of this turn's frames beyond
     /// [`FRAMES_KEPT_BYTES`].
     pub fn own_bytes(&self) -> usize {
-        let held = self.held().map(|it| it.own_bytes() + it.member_bytes);
-        let held = held.sum::<usize>() + self.frames.member_bytes;
+        let in_use = self
+            .frames_in_use()
+            .map(|frames| frames.own_bytes() + frames.member_bytes);
+        let in_use_bytes = in_use.sum::<usize>() + self.frames.member_bytes;
         let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
-        let asked =
-            waiting.map(|asked| asked.bytes.capacity() + asked.asks.len() * size_of::<Ask>());
-        self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES) + held + asked.sum::<usize>()
+        let waiting_bytes =
+            waiting.map(|it| it.bytes.capacity() + it.asks.len() * size_of::<Ask>());
+        self.frames.own_bytes().saturating_sub(FRAMES_KEPT_BYTES)
+            + in_use_bytes
+            + waiting_bytes.sum::<usize>()
     }
 
     /// The number of turns whose frames a receiver still refers to.
     pub fn turns_held(&self) -> usize {
-        self.held().count()
+        self.frames_in_use().count()
     }
 
     /// Updates the valve, which stops the parties that caused most of the work in flight while carriers are behind.
     #[inline]
     pub fn update_valve(&mut self, valve: &Valve) {
-        if self.under_way.len() < self.turn_limits.backpressure_turns && !self.is_behind() {
+        if self.sent_frames.len() < self.turn_limits.backpressure_turns && !self.is_behind() {
             return;
         }
-        let stopped = self.find_stopped();
+        let stopped = self.groups_to_stop();
         valve.replace_stopped(&self.stopped, &stopped);
         self.stopped = stopped;
     }
@@ -399,17 +421,17 @@ impl Lanes {
         self.stopped.has_any()
     }
 
-    fn find_stopped(&mut self) -> StoppedGroups {
-        let most = self.turn_limits.backpressure_turns;
-        if self.under_way.len() < most || planted::is(Fault::NoCredit) {
+    fn groups_to_stop(&mut self) -> StoppedGroups {
+        let turns_max = self.turn_limits.backpressure_turns;
+        if self.sent_frames.len() < turns_max || planted::is(Fault::NoCredit) {
             return StoppedGroups::default();
         }
-        self.under_way
+        self.sent_frames
             .retain_mut(|frames| Arc::get_mut(frames).is_none());
-        match self.under_way.len() {
-            held if held < most => StoppedGroups::default(),
-            held if held >= ALL_WAIT_FACTOR * most => StoppedGroups::ALL,
-            _ => StoppedGroups::heaviest(self.under_way.iter().map(|turn| &turn.visits_by_group)),
+        match self.sent_frames.len() {
+            in_use if in_use < turns_max => StoppedGroups::default(),
+            in_use if in_use >= ALL_WAIT_FACTOR * turns_max => StoppedGroups::ALL,
+            _ => StoppedGroups::heaviest(self.sent_frames.iter().map(|turn| &turn.visits_by_group)),
         }
     }
 }

@@ -29,12 +29,12 @@ pub struct Headers<F> {
 
 impl<F> Headers<F> {
     /// Converts the bytes of each field.
-    pub fn map<'a, G>(&'a self, mut held: impl FnMut(&'a F) -> G) -> Headers<G> {
+    pub fn map<'a, G>(&'a self, mut convert: impl FnMut(&'a F) -> G) -> Headers<G> {
         Headers {
-            content_type: held(&self.content_type),
-            event: held(&self.event),
-            key: held(&self.key),
-            attributes: held(&self.attributes),
+            content_type: convert(&self.content_type),
+            event: convert(&self.event),
+            key: convert(&self.key),
+            attributes: convert(&self.attributes),
             ttl_s: self.ttl_s,
             qos: self.qos,
             retain: self.retain,

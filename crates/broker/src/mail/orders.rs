@@ -36,13 +36,13 @@ pub enum Control {
     /// Report the first name of this kind that was noted since the last such order, and forget the name.
     Notice(Notice),
     /// Report a page of the home's topics.
-    Topics(TopicsPage),
+    Topics(TopicsPageRequest),
     /// Report the state of this topic of the home.
     Topic(Box<[u8]>),
     /// Report the members of this topic of the home that joined after the change with this number, at most this many.
     Presence(Box<[u8]>, u64, u32),
     /// Report a page of the log of a topic of the home.
-    Log(LogPage),
+    Log(LogPageRequest),
     /// Remove the messages of this topic up to this offset, and the retained message. One order removes a limited number of messages from
     /// the log.
     Purge(Box<[u8]>, u64),
@@ -190,7 +190,7 @@ pub enum InterestReply {
 
 /// A request for a page of topics.
 #[derive(Debug)]
-pub struct TopicsPage {
+pub struct TopicsPageRequest {
     /// The filter that matches the topics; `#` matches all, `$` topics included.
     pub filter: Box<[u8]>,
     /// The row to begin with: 0, or [`Page::next`].
@@ -232,7 +232,7 @@ pub struct Topic {
 
 /// A request for a page of a topic's log.
 #[derive(Debug)]
-pub struct LogPage {
+pub struct LogPageRequest {
     /// The topic.
     pub name: Box<[u8]>,
     /// Only messages after this offset; 0 for the whole log.

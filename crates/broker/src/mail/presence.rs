@@ -51,12 +51,12 @@ const HEAD_BYTES: usize = 24;
 impl PresenceChanges {
     /// Adds a change.
     pub fn push(&mut self, change: &PresenceChange<'_>) {
-        let (comes, member) = match change {
+        let (has_joined, member) = match change {
             PresenceChange::Join(member) => (1, member),
             PresenceChange::Leave(member) => (0, member),
         };
         let out = &mut self.0;
-        out.push(comes);
+        out.push(has_joined);
         out.extend_from_slice(&member.id.to_le_bytes());
         out.extend_from_slice(&member.at.conn.slot.to_le_bytes());
         out.extend_from_slice(&member.at.conn.generation.to_le_bytes());

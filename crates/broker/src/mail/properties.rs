@@ -13,9 +13,9 @@ use crore_wire::mqtt::{Properties, PropertyWriter, USER_PROPERTIES_MAX};
 use crate::mail::{Frames, ORIGIN_BYTES, Record};
 
 /// The header of one user property.
-pub const HEADER: &str = "Crore-Property";
+pub const PROPERTY_HEADER: &str = "Crore-Property";
 /// The header with the number of user properties that are not sent as headers.
-pub const LEFT_OUT: &str = "Crore-Properties-Left-Out";
+pub const LEFT_OUT_HEADER: &str = "Crore-Properties-Left-Out";
 /// The user property that represents a message's key.
 pub const KEY: &str = "crore-key";
 /// The user property that represents a message's event name.
@@ -28,7 +28,7 @@ pub const PUBLISHER_HEADER: &str = "Crore-Publisher";
 pub const CLIENT_PROPERTIES_MAX: usize = USER_PROPERTIES_MAX - 1;
 /// The maximum bytes of attributes of a client's message. The rest is room for [`PUBLISHER`] with a name of 255 bytes.
 pub const CLIENT_ATTRIBUTES_BYTES_MAX: usize = u16::MAX as usize - 5 - PUBLISHER.len() - 255;
-/// The maximum bytes of [`HEADER`] lines in one answer. The other headers have at most about 1.5 KiB, and many proxies and clients refuse a
+/// The maximum bytes of [`PROPERTY_HEADER`] lines in one answer. The other headers have at most about 1.5 KiB, and many proxies and clients refuse a
 /// head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
 pub const HEADERS_BYTES_MAX: usize = 2 << 10;
 
@@ -49,8 +49,8 @@ pub fn from_headers<'a>(headers: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u
             continue;
         }
         count += 1;
-        let added = set.user_property(name, value);
-        if count > CLIENT_PROPERTIES_MAX || added.is_err() {
+        let result = set.user_property(name, value);
+        if count > CLIENT_PROPERTIES_MAX || result.is_err() {
             return Err("at most 127 Crore-Property headers are taken");
         }
     }
@@ -75,8 +75,10 @@ pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
     let mut set = PropertyWriter::new();
     // A user's name has at most 255 bytes, so it fits.
     if set.user_property(PUBLISHER, user).is_ok() {
-        let own = set.properties();
-        own.iter().for_each(|(_, item)| all.extend_from_slice(item));
+        let publisher = set.properties();
+        publisher
+            .iter()
+            .for_each(|(_, item)| all.extend_from_slice(item));
     }
     all.extend_from_slice(rest);
     all
@@ -85,26 +87,28 @@ pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
 /// The name of the user who published the message, or empty.
 pub fn publisher<'f>(frames: &'f Frames, record: &Record) -> &'f [u8] {
     let set = Properties::stored(frames.properties(record));
-    let mut found = set.user_properties().filter(|(name, _)| *name == PUBLISHER);
-    found.next().map_or(&b""[..], |(_, user)| user.as_bytes())
+    let mut publishers = set.user_properties().filter(|(name, _)| *name == PUBLISHER);
+    publishers
+        .next()
+        .map_or(&b""[..], |(_, user)| user.as_bytes())
 }
 
 /// The user properties of a message in their order, without those for its key, its event name and its publisher.
-pub fn of_user<'f>(
+pub fn user_properties_of<'f>(
     frames: &'f Frames,
     record: &Record,
 ) -> impl Iterator<Item = (&'f str, &'f str)> + use<'f> {
     let set = Properties::stored(frames.properties(record));
-    let others = |(name, _): &(&str, &str)| ![KEY, EVENT, PUBLISHER].contains(name);
-    set.user_properties().filter(others)
+    let is_publisher_s = |(name, _): &(&str, &str)| ![KEY, EVENT, PUBLISHER].contains(name);
+    set.user_properties().filter(is_publisher_s)
 }
 
-/// The user properties of a message as values of [`HEADER`], and the number of properties left out, because they exceed
+/// The user properties of a message as values of [`PROPERTY_HEADER`], and the number of properties left out, because they exceed
 /// [`HEADERS_BYTES_MAX`] or have characters that a header cannot contain.
 pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
     let (mut lines, mut left_out, mut bytes) = (Vec::new(), 0, 0);
-    for (name, value) in of_user(frames, record) {
-        let line_bytes = HEADER.len() + ": =\r\n".len() + name.len() + value.len();
+    for (name, value) in user_properties_of(frames, record) {
+        let line_bytes = PROPERTY_HEADER.len() + ": =\r\n".len() + name.len() + value.len();
         let line = [name.as_bytes(), b"=", value.as_bytes()].concat();
         if bytes + line_bytes > HEADERS_BYTES_MAX || !is_field_value(&line) {
             left_out += 1;
@@ -117,7 +121,7 @@ pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
 }
 
 /// The remaining seconds of the message's time to live, if the message has one.
-pub fn left_s(record: &Record, now_s: u32) -> Option<u32> {
+pub fn remaining_ttl_s(record: &Record, now_s: u32) -> Option<u32> {
     let ttl_s = record.ttl_s()?;
     Some(ttl_s.saturating_sub(now_s.saturating_sub(record.time_s)))
 }

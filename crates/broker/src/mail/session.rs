@@ -105,15 +105,15 @@ impl Will {
     }
 
     /// Reads a will, whose client is [`Client::NOBODY`].
-    pub(crate) fn read(from: &mut FieldReader<'_>) -> Result<Will, Damaged> {
-        let delay_s = from.number32()?;
-        let form = from.byte()?;
-        let token = match form & HAS_TOKEN {
+    pub(crate) fn read(reader: &mut FieldReader<'_>) -> Result<Will, Damaged> {
+        let delay_s = reader.number32()?;
+        let flags = reader.byte()?;
+        let token = match flags & HAS_TOKEN {
             0 => 0,
-            _ => from.word()?,
+            _ => reader.word()?,
         };
-        let ttl_s = from.number32()?;
-        let mut field = || from.field().map(Box::<[u8]>::from);
+        let ttl_s = reader.number32()?;
+        let mut field = || reader.field().map(Box::<[u8]>::from);
         let (topic, data) = (field()?, field()?);
         let (content_type, key, event, attributes) = (field()?, field()?, field()?, field()?);
         let headers = Headers {
@@ -122,9 +122,9 @@ impl Will {
             event,
             key,
             attributes,
-            ttl_s: (form & HAS_TTL != 0).then_some(ttl_s),
-            qos: form >> QOS_SHIFT & 3,
-            retain: form & RETAIN != 0,
+            ttl_s: (flags & HAS_TTL != 0).then_some(ttl_s),
+            qos: flags >> QOS_SHIFT & 3,
+            retain: flags & RETAIN != 0,
         };
         check_stored_name(&topic).map_err(Damaged)?;
         check_stored_message(&headers.map(|field| &**field), &data, None).map_err(Damaged)?;

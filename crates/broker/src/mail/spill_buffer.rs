@@ -12,7 +12,7 @@ const SMALL_BYTES: usize = 4 << 10;
 #[derive(Debug, Default)]
 pub struct SpillBuffer {
     data: Vec<u8>,
-    done: usize,
+    consumed: usize,
 }
 
 impl SpillBuffer {
@@ -20,43 +20,45 @@ impl SpillBuffer {
     pub fn new(bytes: &[u8]) -> SpillBuffer {
         SpillBuffer {
             data: bytes.to_vec(),
-            done: 0,
+            consumed: 0,
         }
     }
 
-    /// Appends bytes. `whole` is the length of the whole packet or frame. No more capacity than this is reserved in advance.
-    pub fn append(&mut self, bytes: &[u8], whole: usize) {
-        let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
-        if len > now {
-            let room = now.saturating_mul(2).min(self.done.saturating_add(whole));
-            self.data.reserve_exact(room.max(len) - self.data.len());
+    /// Appends bytes. `whole_len` is the length of the whole packet or frame. No more capacity than this is reserved in advance.
+    pub fn append(&mut self, bytes: &[u8], whole_len: usize) {
+        let (len, capacity) = (self.data.len() + bytes.len(), self.data.capacity());
+        if len > capacity {
+            let reserved = capacity
+                .saturating_mul(2)
+                .min(self.consumed.saturating_add(whole_len));
+            self.data.reserve_exact(reserved.max(len) - self.data.len());
         }
         self.data.extend_from_slice(bytes);
     }
 
     /// The bytes that are not consumed yet.
     pub fn rest(&self) -> &[u8] {
-        &self.data[self.done..]
+        &self.data[self.consumed..]
     }
 
     /// The bytes that are not consumed yet, mutable.
     pub fn rest_mut(&mut self) -> &mut [u8] {
-        &mut self.data[self.done..]
+        &mut self.data[self.consumed..]
     }
 
-    /// Whether nothing is left.
+    /// Whether all bytes are consumed.
     pub fn is_empty(&self) -> bool {
         self.rest().is_empty()
     }
 
     /// Consumes this many bytes. When half of the data is consumed, the consumed bytes are removed.
     pub fn consume(&mut self, bytes: usize) {
-        self.done = self.data.len().min(self.done + bytes);
-        if self.done < self.rest().len() {
+        self.consumed = self.data.len().min(self.consumed + bytes);
+        if self.consumed < self.rest().len() {
             return;
         }
-        self.data.drain(..self.done);
-        self.done = 0;
+        self.data.drain(..self.consumed);
+        self.consumed = 0;
         if self.data.capacity() > SMALL_BYTES.max(4 * self.data.len()) {
             self.data.shrink_to_fit();
         }
@@ -75,20 +77,26 @@ mod tests {
     #[test]
     fn bytes_taken_in_small_pieces_are_moved_a_few_times_at_most() {
         let all: Vec<u8> = (0..60_000_u32).map(|n| n as u8).collect();
-        let (mut held, mut moved, mut seen) = (SpillBuffer::default(), 0, Vec::new());
+        let (mut buffer, mut moved_bytes, mut read) = (SpillBuffer::default(), 0, Vec::new());
         for piece in all.chunks(7) {
-            held.append(piece, usize::MAX);
+            buffer.append(piece, usize::MAX);
         }
-        while !held.is_empty() {
-            let rest = held.rest();
-            seen.extend_from_slice(&rest[..rest.len().min(3)]);
-            held.consume(3);
-            moved += if held.done == 0 { held.rest().len() } else { 0 };
-            assert!(held.bytes() <= SMALL_BYTES.max(4 * held.data.len()) || held.done > 0);
+        while !buffer.is_empty() {
+            let rest = buffer.rest();
+            read.extend_from_slice(&rest[..rest.len().min(3)]);
+            buffer.consume(3);
+            moved_bytes += if buffer.consumed == 0 {
+                buffer.rest().len()
+            } else {
+                0
+            };
+            assert!(
+                buffer.bytes() <= SMALL_BYTES.max(4 * buffer.data.len()) || buffer.consumed > 0
+            );
         }
-        assert_eq!(seen, all);
-        assert!(moved <= all.len(), "{moved}");
-        held.consume(9);
-        assert!(held.is_empty());
+        assert_eq!(read, all);
+        assert!(moved_bytes <= all.len(), "{moved_bytes}");
+        buffer.consume(9);
+        assert!(buffer.is_empty());
     }
 }

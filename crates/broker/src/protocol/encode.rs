@@ -14,7 +14,7 @@ use crore_wire::{json, sse};
 use crate::base::position::write_decimal;
 use crate::client::row::{Row, State};
 use crate::client::run::Encodings;
-use crate::mail::properties::{of_user, publisher};
+use crate::mail::properties::{publisher, user_properties_of};
 use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::publication;
 use crate::protocol::http::options::{DEFLATE, ENVELOPE, META_FRAMES, UNCHUNKED};
@@ -318,7 +318,7 @@ impl Message<'_> {
             }
         }
         let mut separator: &[u8] = b",\"properties\":[[";
-        for (name, value) in of_user(frames, record) {
+        for (name, value) in user_properties_of(frames, record) {
             bytes.extend_from_slice(core::mem::replace(&mut separator, b",["));
             json::write_string(bytes, name.as_bytes());
             bytes.push(b',');

@@ -357,7 +357,7 @@ fn carry_out_at_home(
             let filter = filter.in_bytes(bytes);
             home.follow(from, *to, *party, filter);
         }
-        Ask::FollowOn(to, party) => {
+        Ask::NextInterestPage(to, party) => {
             home.continue_snapshot(from, *to, *party);
         }
         Ask::Unfollow(to) => home.remove_follower(from, *to),

@@ -88,7 +88,7 @@ impl Shard {
             Note::Steward(writer) => {
                 home.logs
                     .writer_set(partition_index)
-                    .apply_as_steward(*writer);
+                    .claim_stewardship(*writer);
                 self.note_steward(partition_index);
             }
             Note::Heartbeat(beat) => {
@@ -130,7 +130,7 @@ impl NodeContext<'_> {
         }
         self.forget_written_deaths();
         if placement.home_of(HEARTBEAT_PARTITION) == own_shard {
-            let partition_index = placement.place_at_home(HEARTBEAT_PARTITION);
+            let partition_index = placement.index_at_home(HEARTBEAT_PARTITION);
             self.announce_deaths(partition_index);
             self.write_heartbeat(partition_index);
         }
@@ -329,7 +329,7 @@ impl NodeContext<'_> {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();
         let is_first = of_beats.home_of(HEARTBEAT_PARTITION) == self.ctx.own_shard
-            && of_beats.place_at_home(HEARTBEAT_PARTITION) == partition_index;
+            && of_beats.index_at_home(HEARTBEAT_PARTITION) == partition_index;
         if !is_first {
             return;
         }
@@ -350,7 +350,7 @@ impl NodeContext<'_> {
         let all = self.ctx.world.placement().of_home(self.ctx.own_shard);
         let partitions = all.enumerate().map(|(at, partition)| PartitionState {
             partition,
-            offset: home.logs.writer_set(at).last,
+            offset: home.logs.writer_set(at).last_offset,
             writer: self.commits.writer(at),
             steward: home.logs.writer_set(at).steward,
         });

@@ -11,6 +11,7 @@ use crore_wire::mqtt::ReasonCode;
 
 use crate::base::ids::PartitionId;
 use crate::base::lives::Lives;
+use crate::base::loss_detector::LastBatch;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Closed;
 use crate::base::snapshot::{Damaged, FieldReader};
@@ -179,7 +180,7 @@ impl Shard {
     fn apply_unrequested(&mut self, record: &Record, is_own: bool) {
         let (header, bytes) = (&record.stored.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
-        let partition_index = placement.place_at_home(header.partition);
+        let partition_index = placement.index_at_home(header.partition);
         if (self.apply_batch_record(&record.stored, bytes, record.is_last(), None)).is_err() {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
@@ -202,7 +203,7 @@ impl Shard {
         asker: Option<Client>,
     ) -> Result<Option<Outcome>, Damaged> {
         let placement = self.front.clients.ctx.world.placement();
-        let partition_index = placement.place_at_home(stored.header.partition);
+        let partition_index = placement.index_at_home(stored.header.partition);
         let applied = self.apply_record(partition_index, stored, record, asker);
         if let (Some(cluster), Some(home)) = (&mut self.cluster, &mut self.home) {
             let offset = applied
@@ -300,7 +301,7 @@ impl Shard {
             return Ok(());
         };
         let known = match is_replicated {
-            true => logs.writer_set(at).last,
+            true => logs.writer_set(at).last_offset,
             false => logs.sequence(at),
         };
         let is_contained = header.first_offset != 0 && header.first_offset <= known;
@@ -309,7 +310,13 @@ impl Shard {
         {
             return Ok(());
         }
-        logs.note_batch_read(at, (header.writer, header.number));
+        logs.note_batch_read(
+            at,
+            LastBatch {
+                writer: header.writer,
+                number: header.number,
+            },
+        );
         let stored = StoredHeader::new(*header, batch);
         let mut records = FieldReader(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.record_count).rev() {
@@ -355,8 +362,8 @@ impl Shard {
         }
     }
 
-    /// The partitions, each with the writer and the number of the last batch read.
-    pub fn last_batches(&self) -> Vec<(PartitionId, (u64, u64))> {
+    /// The partitions of the home, each with the last batch that was read from its log.
+    pub fn last_batches(&self) -> Vec<(PartitionId, LastBatch)> {
         let home = self.home.iter();
         home.flat_map(|home| home.logs.last_batches()).collect()
     }

@@ -157,7 +157,7 @@ impl Front {
             }
             self.subs
                 .matching
-                .walk(home, PREFETCH_ROWS.min(*budget as usize), &mut next);
+                .next_members(home, PREFETCH_ROWS.min(*budget as usize), &mut next);
             if next.is_empty() {
                 return true;
             }
@@ -309,7 +309,7 @@ fn extend_run(
     let mut sets = Vec::with_capacity(messages_max);
     let enough = pairs_max(clients);
     for (message, name) in (first as u32..).zip((0..messages_max).map_while(name_at)) {
-        matching.sets(name, |set| sets.push((message, set)));
+        matching.for_each_match(name, |set| sets.push((message, set)));
         run.len += 1;
         // Each filter has at least one member, so the run has enough pairs without further messages.
         if sets.len() > enough {

@@ -138,7 +138,7 @@ pub(super) fn is_outdated(front: &Front) -> bool {
 }
 
 fn partition_index(ctx: &Context, partition: PartitionId) -> usize {
-    ctx.world.placement().place_at_home(partition)
+    ctx.world.placement().index_at_home(partition)
 }
 
 fn partition_index_of_name(ctx: &Context, name: &[u8]) -> usize {

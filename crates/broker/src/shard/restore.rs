@@ -131,7 +131,7 @@ impl Restored {
         }
         self.reader = Some(SnapshotReader {
             origin: Origin {
-                local: self.restores_local_state,
+                restores_local: self.restores_local_state,
                 epoch: match self.keeps_epoch {
                     true => head.epoch,
                     false => world.epoch,

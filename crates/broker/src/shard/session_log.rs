@@ -319,7 +319,7 @@ impl Shard {
 
 /// The index of the session's partition at this home.
 fn partition_index_of(ctx: &Context, name: &[u8]) -> usize {
-    ctx.world.placement().place_at_home(ctx.partition_of(name))
+    ctx.world.placement().index_at_home(ctx.partition_of(name))
 }
 
 /// The client that is charged for the session of a request.

@@ -145,7 +145,7 @@ impl Shard {
 
     fn place_of_session(&self, name: &[u8]) -> usize {
         let ctx = &self.front.clients.ctx;
-        ctx.world.placement().place_at_home(ctx.partition_of(name))
+        ctx.world.placement().index_at_home(ctx.partition_of(name))
     }
 
     /// Refuses a request for a session whose record has no effect, or was not written.

@@ -106,12 +106,12 @@ impl Hall {
     fn visit(&mut self, guest: &Guest, from: IpAddr) -> (ReasonCode, bool) {
         let at = guest.client.len() % self.server.shards.len();
         let conn = self.server.open_from(at, from);
-        self.server.say(conn, guest.connect());
+        self.server.send(conn, guest.connect());
         self.server.settle();
         let said = self.connack(conn);
         if self.server.is_open(conn) {
             if !guest.filters.is_empty() {
-                self.server.say(conn, guest.subscribe());
+                self.server.send(conn, guest.subscribe());
                 self.server.settle();
             }
             if self.server.is_open(conn) {
@@ -174,7 +174,7 @@ fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(u
         grown / many
     );
     // All sessions have expired, and nothing is charged any more.
-    hall.server.tick_s(4000);
+    hall.server.advance_and_tick_s(4000);
     hall.server.settle();
     assert_eq!(hall.charged(&[MemoryPart::Sessions]), 0, "{kind}");
     assert_eq!(hall.charged(&parts), 0, "{kind}");

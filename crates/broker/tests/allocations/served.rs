@@ -1,7 +1,7 @@
 //! Checks that a connection keeps nothing of the requests that it has served. Clients repeat requests, each on an open connection.
 //! Afterwards all shards have the same side rows (entries for a connection's temporary state), memory account and heap as before.
 
-use crore_broker::access::{Grants, Known, Right};
+use crore_broker::access::{Grants, Right, VerifiedClient};
 use crore_broker::account::MemoryPart;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Accounts, Input, ShardId, TurnLimits, Verdict};
@@ -104,7 +104,7 @@ impl Scene {
     fn settle(&mut self) {
         loop {
             self.server.settle();
-            let asked = |at: usize| (at, std::mem::take(&mut self.server.io[at].asked));
+            let asked = |at: usize| (at, std::mem::take(&mut self.server.io[at].questions));
             let asked: Vec<_> = (0..self.server.shards.len()).map(asked).collect();
             let mut any = false;
             for (at, questions) in asked {
@@ -112,7 +112,7 @@ impl Scene {
                     any = true;
                     let rights = [Right::Subscribe, Right::Publish];
                     let grants = Grants::new("", rights.map(|right| (right, "#")));
-                    let known = Known {
+                    let known = VerifiedClient {
                         grants: grants.expect("grants").into(),
                         until_unix_s: u32::MAX,
                     };
@@ -135,7 +135,7 @@ impl Scene {
         let mut all = Vec::new();
         for n in numbers {
             let conn = self.server.open(n % self.publishers.len());
-            self.server.say(conn, numbered(&self.opening, n));
+            self.server.send(conn, numbered(&self.opening, n));
             self.settle();
             all.push((n, conn));
         }
@@ -145,22 +145,22 @@ impl Scene {
     fn play(&mut self, exchange: &Exchange, clients: &[Client]) {
         for step in &exchange.steps {
             if let Step::Seconds(seconds) = step {
-                (0..*seconds).for_each(|_| self.server.tick_s(1));
+                (0..*seconds).for_each(|_| self.server.advance_and_tick_s(1));
                 self.settle();
                 continue;
             }
             for (n, conn) in clients {
                 match step {
-                    Step::Say(bytes) => self.server.say(*conn, numbered(bytes, *n)),
+                    Step::Say(bytes) => self.server.send(*conn, numbered(bytes, *n)),
                     Step::Drip(bytes) => {
                         for byte in numbered(bytes, *n) {
-                            self.server.say(*conn, [byte]);
+                            self.server.send(*conn, [byte]);
                             self.settle();
                         }
                     }
                     _ => {
                         let publisher = self.publishers[n / 2 % self.publishers.len()];
-                        self.server.say(publisher, numbered(OTHER, *n));
+                        self.server.send(publisher, numbered(OTHER, *n));
                     }
                 }
                 self.settle();
@@ -174,7 +174,7 @@ impl Scene {
         for io in &mut self.server.io {
             let sockets = io.all.iter_mut();
             sockets.for_each(|socket| socket.received = Vec::new());
-            io.written = Vec::new();
+            io.delivery_reports = Vec::new();
         }
     }
 

@@ -26,7 +26,7 @@ impl TestServer {
         let mut server =
             support::TestServer::new(&support::world(settings, shards, shards), turn_limits, NOW);
         for io in &mut server.io {
-            io.forget = true;
+            io.discards_bytes = true;
             io.all.reserve(200_000);
             io.mail.reserve(64);
         }
@@ -36,9 +36,9 @@ impl TestServer {
     /// A connection that has sent `request`.
     pub fn open(&mut self, at: usize, request: &str) -> ConnId {
         let conn = self.0.open(at);
-        self.0.say(conn, request);
+        self.0.send(conn, request);
         self.settle();
-        self.0.id(conn)
+        self.0.conn_id(conn)
     }
 
     /// The shard receives bytes of a peer.

@@ -164,7 +164,7 @@ impl Nodes {
     fn second_of(&mut self, nodes: &[usize]) {
         self.unix_s += 1;
         for n in nodes {
-            self.all[*n].server.tick_s(1);
+            self.all[*n].server.advance_and_tick_s(1);
         }
         self.run(nodes);
     }
@@ -177,7 +177,7 @@ impl Nodes {
         let server = &mut self.all[node].server;
         let conn = server.open(0);
         let len = body.len();
-        server.say(
+        server.send(
             conn,
             format!(
                 "{line} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {len}\r\n\r\n{body}"
@@ -387,7 +387,7 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
     let reader = nodes.events(1, "sub/a", "");
     // The first node is cut off from the log.
     let cut_off = |nodes: &mut Nodes| {
-        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.advance_and_tick_s(1);
         nodes.all[0].server.settle();
         nodes.second_of(&[1, 2]);
     };
@@ -445,7 +445,7 @@ fn node_that_writes_its_own_death_into_partitions_writes_later_deaths_into_them_
     }
     // The second node is cut off. The others declare it dead in the first partition, and are lost before they write this into the others.
     while nodes.states(0)[0].nodes.len() == 3 {
-        nodes.all[1].server.tick_s(1);
+        nodes.all[1].server.advance_and_tick_s(1);
         nodes.all[1].server.settle();
         nodes.second_of(&[0, 2]);
     }
@@ -472,7 +472,7 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
         nodes.ask(0, "PUT /pub/c", JSON, ""),
     ];
     for _ in 0..12 {
-        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.advance_and_tick_s(1);
         nodes.all[0].server.settle();
         nodes.second_of(&[1]);
     }
@@ -527,7 +527,7 @@ fn record_that_the_log_stores_within_six_seconds_counts_and_its_key_gives_the_fi
         }
         let asked = nodes.ask(0, "POST /pub/a", key, "text");
         for _ in 0..seconds - 1 {
-            nodes.all[0].server.tick_s(1);
+            nodes.all[0].server.advance_and_tick_s(1);
             nodes.all[0].server.settle();
             // The other nodes are idle, and report no node as dead.
             nodes.unix_s += 1;
@@ -558,7 +558,7 @@ fn a_node_that_is_cut_off_says_so_shows_nothing_uncommitted_and_declares_nobody_
     let reader = nodes.events(0, "sub/a", "");
     let publisher = nodes.post(0, "a", "unseen");
     for _ in 0..12 {
-        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.advance_and_tick_s(1);
         nodes.all[0].server.settle();
     }
     assert!(nodes.states(0)[0].is_cut_off);

@@ -33,7 +33,7 @@ fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> 
     encode::connect(&mut out, &connect);
     let server = &mut nodes.all[0].server;
     let conn = server.open(0);
-    server.say(conn, out);
+    server.send(conn, out);
     server.settle();
     conn
 }
@@ -80,7 +80,7 @@ fn a_session_ends_with_its_connection_and_shared_subscriptions_are_refused() {
                 &mqtt::Properties::NONE,
                 filters.into_iter(),
             );
-            nodes.all[0].server.say(conn, out);
+            nodes.all[0].server.send(conn, out);
             nodes.all[0].server.settle();
             let mut given = Vec::new();
             each(&mut nodes, conn, version, |packet| {
@@ -102,7 +102,7 @@ fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
     let conn = connect(&mut nodes, Version::V5);
     each(&mut nodes, conn, Version::V5, |_| ());
     for _ in 0..7 {
-        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.advance_and_tick_s(1);
         nodes.all[0].server.settle();
     }
     let mut reasons = Vec::new();
@@ -156,7 +156,7 @@ fn will_of_a_client_that_was_sent_away_is_not_written_behind_newer_messages() {
     // The node is cut off and closes the client's connection. The client then reports at another node that it is online, which the will
     // must not overwrite.
     for _ in 0..20 {
-        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.advance_and_tick_s(1);
         nodes.all[0].server.settle();
         nodes.second_of(&[1]);
     }

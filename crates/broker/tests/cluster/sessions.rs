@@ -88,15 +88,15 @@ impl Client {
         };
         let conn = nodes.all[node].server.open(0);
         let client = Client { node, conn };
-        client.say(nodes, |out| encode::connect(out, &connect));
+        client.send(nodes, |out| encode::connect(out, &connect));
         client
     }
 
-    fn say(&self, nodes: &mut Nodes, packet: impl FnOnce(&mut Vec<u8>)) {
+    fn send(&self, nodes: &mut Nodes, packet: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::new();
         packet(&mut out);
         let server = &mut nodes.all[self.node].server;
-        server.say(self.conn, out);
+        server.send(self.conn, out);
         server.settle();
         let all: Vec<usize> = (0..nodes.all.len()).collect();
         nodes.run(&all);
@@ -116,7 +116,7 @@ impl Client {
             properties: Properties::NONE,
             payload: payload.as_bytes(),
         };
-        self.say(nodes, |out| encode::publish(out, Version::V5, &publish));
+        self.send(nodes, |out| encode::publish(out, Version::V5, &publish));
     }
 
     fn release(&self, nodes: &mut Nodes) {
@@ -125,7 +125,7 @@ impl Client {
             reason: mqtt::ReasonCode::SUCCESS,
             properties: Properties::NONE,
         };
-        self.say(nodes, |out| encode::pubrel(out, Version::V5, &ack));
+        self.send(nodes, |out| encode::pubrel(out, Version::V5, &ack));
     }
 
     /// The packets that it has received since the last call.
@@ -341,7 +341,7 @@ fn what_an_interruption_has_kept_is_dropped_when_the_node_has_caught_up() {
     }
     nodes.run(&[0]);
     // Node 1 stood still meanwhile.
-    nodes.all[1].server.tick_s(4);
+    nodes.all[1].server.advance_and_tick_s(4);
     nodes.run(&[0, 1]);
     nodes.second();
     let kept = |nodes: &mut Nodes, topic: &str| {

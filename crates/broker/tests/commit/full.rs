@@ -47,7 +47,7 @@ fn a_full_disk_refuses_publishes_until_there_is_room() {
             "Content-Type: application/x-ndjson\r\n",
             &format!("{{\"topic\":\"{topic}\",\"data\":\"refused\"}}\n"),
         );
-        server.0.say(client, message(&topic, "refused", 7, true));
+        server.0.send(client, message(&topic, "refused", 7, true));
         server.commit();
         for conn in [refused, made] {
             assert_eq!(server.statuses(conn), [503]);
@@ -74,7 +74,7 @@ fn a_full_disk_refuses_publishes_until_there_is_room() {
         let after = server.post(&topic, "after");
         server
             .0
-            .say(client, message(&topic, "after, too", 8, false));
+            .send(client, message(&topic, "after, too", 8, false));
         server.commit();
         assert_eq!(server.statuses(after), [202]);
         assert_eq!(server.told(client), ["puback No matching subscribers"]);
@@ -100,7 +100,7 @@ fn a_client_of_mqtt_3_is_closed_without_an_acknowledgement() {
         password: None,
     };
     encode::connect(&mut bytes, &connect);
-    server.0.say(client, &bytes);
+    server.0.send(client, &bytes);
     server.commit();
     server.0.socket(client).received.clear();
     world.admission.set_disk_full(true);
@@ -115,7 +115,7 @@ fn a_client_of_mqtt_3_is_closed_without_an_acknowledgement() {
         payload: b"refused",
     };
     encode::publish(&mut bytes, Version::V311, &publish);
-    server.0.say(client, &bytes);
+    server.0.send(client, &bytes);
     server.commit();
     assert!(!server.0.is_open(client));
     assert_eq!(server.text(client), "");
@@ -137,11 +137,11 @@ fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
         let waits = server.post(&topic, "waits");
         server
             .0
-            .say(client, message(&topic, "waits, too", 7, false));
+            .send(client, message(&topic, "waits, too", 7, false));
         server.commit();
         assert_eq!(server.statuses(waits), [0; 0]);
         // A checkpoint makes room within some seconds.
-        server.0.tick_s(4);
+        server.0.advance_and_tick_s(4);
         server.commit();
         assert_eq!(server.statuses(waits), [0; 0]);
         assert_eq!(server.told(client), [""; 0]);
@@ -154,9 +154,9 @@ fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
         let waits = server.post(&topic, "refused");
         server
             .0
-            .say(client, message(&topic, "refused, too", 8, false));
+            .send(client, message(&topic, "refused, too", 8, false));
         server.commit();
-        server.0.tick_s(5);
+        server.0.advance_and_tick_s(5);
         server.commit();
         let refused = server.post(&topic, "refused at once");
         server.commit();
@@ -184,7 +184,7 @@ fn a_full_disk_refuses_new_sessions_and_lets_existing_ones_go_on() {
     world.admission.set_disk_full(true);
     let connect = |server: &mut TestServer, client: &str, expiry_s| {
         let conn = server.open();
-        server.0.say(conn, super::connect(client, expiry_s));
+        server.0.send(conn, super::connect(client, expiry_s));
         server.commit();
         server.told(conn)
     };
@@ -195,7 +195,7 @@ fn a_full_disk_refuses_new_sessions_and_lets_existing_ones_go_on() {
     // It has no record.
     assert_eq!(connect(&mut server, "short", 0), ["connack Success false"]);
     assert_eq!(connect(&mut server, "away", 600), ["connack Success true"]);
-    server.0.say(here, subscribe("t"));
+    server.0.send(here, subscribe("t"));
     server.commit();
     assert_eq!(server.told(here), ["SubAck"]);
     world.admission.set_disk_full(false);
@@ -209,7 +209,7 @@ fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() 
     let mut server = TestServer::of(&world);
     let connects = |server: &mut TestServer, peer: u8, client: &str| {
         let conn = server.0.open_from(0, IpAddr::from([192, 0, 2, peer]));
-        server.0.say(conn, super::connect(client, 600));
+        server.0.send(conn, super::connect(client, 600));
         server.commit();
         (conn, server.told(conn))
     };
@@ -223,7 +223,7 @@ fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() 
     assert_eq!(told, ["connack Success true"]);
     let mut subscribed = 0;
     while server.0.is_open(here) && subscribed < 1000 {
-        server.0.say(here, subscribe("t"));
+        server.0.send(here, subscribe("t"));
         server.commit();
         subscribed += 1;
     }

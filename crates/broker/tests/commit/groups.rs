@@ -40,7 +40,7 @@ proptest! {
         let mut server = TestServer::new(2, |_| {});
         let mut members: [Option<usize>; 3] = [None; 3];
         let stays = server.mqtt("stays", 0);
-        server.0.say(stays, subscribe("$share/g/t/+"));
+        server.0.send(stays, subscribe("$share/g/t/+"));
         server.commit();
         let publisher = server.mqtt("publisher", 0);
         let (mut given, mut cut, mut sent) = (Vec::new(), false, 0);
@@ -49,7 +49,7 @@ proptest! {
             match step {
                 Step::Join(n) if members[n].is_none() => {
                     let conn = server.mqtt(&format!("member{n}"), 0);
-                    server.0.say(conn, subscribe("$share/g/t/+"));
+                    server.0.send(conn, subscribe("$share/g/t/+"));
                     members[n] = Some(conn);
                 }
                 Step::Cut(n) => {
@@ -64,7 +64,7 @@ proptest! {
                     sent += 1;
                     next += 1;
                     let topic = format!("t/{}", next % 4);
-                    server.0.say(publisher, message(&topic, &format!("m{next}"), next, false));
+                    server.0.send(publisher, message(&topic, &format!("m{next}"), next, false));
                 }
                 Step::Publish => {}
                 Step::Engine(true) => server.commit(),
@@ -99,14 +99,14 @@ fn a_group_ends_with_the_session_that_subscribes_to_it() {
     };
     let mut server = TestServer::new(2, |_| {});
     let member = server.mqtt("member", 10);
-    server.0.say(member, subscribe("$share/g/t/+"));
+    server.0.send(member, subscribe("$share/g/t/+"));
     server.commit();
     server.0.cut(member);
     server.commit();
     assert_eq!(groups(&server), 2, "one at each home");
-    server.0.tick_s(20);
+    server.0.advance_and_tick_s(20);
     server.commit();
-    server.0.tick_s(1);
+    server.0.advance_and_tick_s(1);
     server.commit();
     assert_eq!(groups(&server), 0);
 }

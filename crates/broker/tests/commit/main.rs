@@ -55,13 +55,13 @@ impl TestServer {
 
     /// Runs everything, and the engine commits all batches.
     fn commit(&mut self) {
-        self.decide(|| true);
+        self.commit_batches(|| true);
     }
 
-    fn decide(&mut self, mut keeps: impl FnMut() -> bool) {
+    fn commit_batches(&mut self, mut keeps: impl FnMut() -> bool) {
         self.settle();
         loop {
-            while self.0.decide(&mut keeps) {
+            while self.0.commit_batches(&mut keeps) {
                 self.settle();
             }
             if !self.rests() {
@@ -73,7 +73,7 @@ impl TestServer {
     /// The engine loses the batches that wait for it.
     fn lose(&mut self) {
         self.settle();
-        self.0.decide(|| false);
+        self.0.commit_batches(|| false);
     }
 
     /// Lets time pass until lost batches are appended again. Returns whether there were any.
@@ -81,7 +81,7 @@ impl TestServer {
         if self.0.shards.iter().all(|shard| shard.accounts().asks == 0) {
             return false;
         }
-        self.0.tick_s(2);
+        self.0.advance_and_tick_s(2);
         self.settle();
         self.0.io.iter().any(|io| !io.batches.is_empty())
     }
@@ -90,7 +90,7 @@ impl TestServer {
     fn be_silent(&mut self) {
         for _ in 0..6 {
             self.lose();
-            self.0.tick_s(2);
+            self.0.advance_and_tick_s(2);
         }
         self.lose();
     }
@@ -108,7 +108,7 @@ impl TestServer {
 
     fn ask_on(&mut self, conn: usize, line: &str, fields: &str, body: &str) {
         let len = body.len();
-        self.0.say(
+        self.0.send(
             conn,
             format!(
                 "{line} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n{fields}Content-Length: {len}\r\n\r\n{body}"
@@ -189,7 +189,7 @@ impl TestServer {
 
     fn mqtt(&mut self, client: &str, expiry_s: u32) -> usize {
         let conn = self.open();
-        self.0.say(conn, connect(client, expiry_s));
+        self.0.send(conn, connect(client, expiry_s));
         self.commit();
         assert_eq!(self.told(conn).len(), 1);
         conn
@@ -362,7 +362,7 @@ fn a_batch_is_answered_when_all_its_lines_are_decided() {
     server.settle();
     assert_eq!(server.text(publisher), "");
     let mut first = true;
-    assert!(server.0.decide(|| std::mem::take(&mut first)));
+    assert!(server.0.commit_batches(|| std::mem::take(&mut first)));
     server.settle();
     assert_eq!(server.text(publisher), "");
     server.commit();
@@ -431,7 +431,7 @@ fn a_batch_that_was_lost_is_appended_again() {
     let lost = server.0.io[0].batches.pop_front().expect("a batch");
     server.settle();
     assert!(server.0.io[0].batches.is_empty());
-    server.0.tick_s(2);
+    server.0.advance_and_tick_s(2);
     server.settle();
     let again = server.0.io[0]
         .batches

@@ -3,7 +3,7 @@
 use crore_broker::Note;
 use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, LogRecord};
-use crore_broker::mail::session_record::{RecordedParts, RecordedState, SessionChange};
+use crore_broker::mail::session_record::{RecordedPatch, RecordedState, SessionChange};
 use crore_wire::mqtt::{
     Ack, Connect, Disconnect, PacketId, Properties, PropertyWriter, Publish, Qos, ReasonCode,
     SubscribeOptions, Version, Will, encode,
@@ -17,13 +17,13 @@ fn a_publish_is_acknowledged_once_it_is_committed() {
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |_| {});
         let client = server.mqtt("a", 0);
-        server.0.say(client, message(&topic, "x", 1, false));
+        server.0.send(client, message(&topic, "x", 1, false));
         server.settle();
         assert_eq!(server.told(client), [""; 0]);
         server.commit();
         assert_eq!(server.told(client), ["puback No matching subscribers"]);
         // A publish with an unknown outcome is not acknowledged. The client reconnects and sends it again.
-        server.0.say(client, message(&topic, "x", 2, false));
+        server.0.send(client, message(&topic, "x", 2, false));
         server.be_silent();
         assert_eq!(server.told(client), ["Disconnect"]);
     }
@@ -40,7 +40,7 @@ fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
         let burst: Vec<Vec<u8>> = (1..=MANY)
             .map(|id| message(&topic, "x", id, false))
             .collect();
-        server.0.say(client, burst.concat());
+        server.0.send(client, burst.concat());
         server.settle();
         assert_eq!(server.told(client), [""; 0]);
         let under_way: usize = server.0.shards.iter().map(|it| it.accounts().asks).sum();
@@ -60,8 +60,8 @@ fn a_subscription_behind_a_retained_message_gets_it_as_retained() {
     for topic in near_and_far() {
         let mut server = TestServer::new(2, |_| {});
         let client = server.mqtt("a", 0);
-        server.0.say(client, message(&topic, "kept", 0, true));
-        server.0.say(client, subscribe(&topic));
+        server.0.send(client, message(&topic, "kept", 0, true));
+        server.0.send(client, subscribe(&topic));
         server.settle();
         assert_eq!(server.told(client), [""; 0]);
         server.commit();
@@ -83,7 +83,7 @@ fn publishes_under_way_weigh_their_bytes() {
             let client = server.mqtt("a", 0);
             let data = "x".repeat(bytes);
             for id in 1..=8 {
-                server.0.say(client, message(&topic, &data, id, false));
+                server.0.send(client, message(&topic, &data, id, false));
                 server.settle();
             }
             let under_way: usize = server.0.shards.iter().map(|it| it.accounts().asks).sum();
@@ -117,7 +117,7 @@ fn keys_of_qos_2_messages_end_with_their_session() {
             payload: b"x",
         };
         encode::publish(&mut out, Version::V5, &publish);
-        server.0.say(client, out);
+        server.0.send(client, out);
         server.commit();
     }
     assert_eq!(server.told(client), ["PubRec", "PubRec"]);
@@ -127,9 +127,9 @@ fn keys_of_qos_2_messages_end_with_their_session() {
         keys(&server) > 0,
         "the session goes on without a connection"
     );
-    server.0.tick_s(20);
+    server.0.advance_and_tick_s(20);
     server.commit();
-    server.0.tick_s(1);
+    server.0.advance_and_tick_s(1);
     server.commit();
     assert_eq!(keys(&server), 0);
 }
@@ -149,12 +149,14 @@ fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [
         out
     };
     let all: Vec<String> = (0..subscriptions).map(&filter).collect();
-    server.0.say(client, subscribe(1, &all));
+    server.0.send(client, subscribe(1, &all));
     server.commit();
     let bytes =
         |server: &TestServer| -> usize { server.0.io.iter().map(|io| io.batch_bytes).sum() };
     let mut before = bytes(&server);
-    server.0.say(client, subscribe(2, &[filter(subscriptions)]));
+    server
+        .0
+        .send(client, subscribe(2, &[filter(subscriptions)]));
     server.commit();
     assert_eq!(server.told(client), ["SubAck", "SubAck"]);
     let mut since = |server: &TestServer| {
@@ -175,7 +177,7 @@ fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [
         };
         let mut out = Vec::new();
         encode::publish(&mut out, Version::V5, &publish);
-        server.0.say(publisher, out);
+        server.0.send(publisher, out);
         server.commit();
         assert_eq!(server.told(client), [format!("{topic} {id} 0123456789")]);
         let ack = |encode: fn(&mut Vec<u8>, Version, &Ack<'_>)| {
@@ -188,11 +190,11 @@ fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [
             encode(&mut out, Version::V5, &ack);
             out
         };
-        server.0.say(client, ack(encode::pubrec));
+        server.0.send(client, ack(encode::pubrec));
         server.commit();
         assert_eq!(server.told(client), ["PubRel"]);
-        server.0.say(client, ack(encode::pubcomp));
-        server.0.say(publisher, ack(encode::pubrel));
+        server.0.send(client, ack(encode::pubcomp));
+        server.0.send(publisher, ack(encode::pubrel));
         server.commit();
     }
     let delivered = since(&server) / usize::from(MESSAGES);
@@ -208,13 +210,13 @@ fn session_is_recorded_whole_again_when_the_changes_since_are_as_long() {
     let client = server.mqtt("it", 600);
     let (mut parts, mut whole) = (0, 0);
     for n in 0..200 {
-        server.0.say(client, subscribe(&format!("sensors/{n:04}")));
+        server.0.send(client, subscribe(&format!("sensors/{n:04}")));
         server.settle();
         for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
             let read = batch::for_each_record(&waiting.bytes, |_, entry| {
                 if let LogRecord::Session(session) = entry {
                     match session.change {
-                        SessionChange::Parts(_) => parts += 1,
+                        SessionChange::Patch(_) => parts += 1,
                         SessionChange::State(_) => whole += 1,
                         _ => {}
                     }
@@ -252,7 +254,7 @@ fn second_of_two_claims_that_are_on_their_way_begins_no_session() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
     for _ in 0..2 {
         let client = server.open();
-        server.0.say(client, connect("it", 600));
+        server.0.send(client, connect("it", 600));
         server.settle();
     }
     let mut claims = Vec::new();
@@ -282,10 +284,10 @@ fn appended(server: &mut TestServer) -> Vec<String> {
                         SessionChange::Claim { clean, .. } => format!("claim {clean}"),
                         SessionChange::End { .. } => "end".to_string(),
                         SessionChange::State(RecordedState { terms, .. })
-                        | SessionChange::Parts(RecordedParts {
+                        | SessionChange::Patch(RecordedPatch {
                             terms: Some(terms), ..
                         }) => format!("{} {}", terms.expiry_s, terms.will.is_some()),
-                        SessionChange::Parts(_) => "parts".to_string(),
+                        SessionChange::Patch(_) => "parts".to_string(),
                     },
                     LogRecord::Note(Note::Release(_)) => "release".to_string(),
                     LogRecord::Note(_) => return,
@@ -293,7 +295,7 @@ fn appended(server: &mut TestServer) -> Vec<String> {
             });
             assert!(read.is_ok());
         }
-        server.0.decide(&mut || true);
+        server.0.commit_batches(&mut || true);
         server.settle();
     }
     all
@@ -325,7 +327,7 @@ fn with_will(server: &mut TestServer, delay_s: u32) -> usize {
     let mut out = Vec::new();
     encode::connect(&mut out, &connect);
     let conn = server.open();
-    server.0.say(conn, out);
+    server.0.send(conn, out);
     server.commit();
     assert_eq!(server.told(conn).len(), 1);
     conn
@@ -344,7 +346,7 @@ fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
         properties: ends.properties(),
     };
     encode::disconnect(&mut out, Version::V5, &disconnect);
-    server.0.say(client, out);
+    server.0.send(client, out);
     let all = appended(&mut server);
     assert_eq!(all[..3], ["0 true", "message", "end"], "{all:?}");
 }
@@ -357,7 +359,7 @@ fn session_with_a_will_ends_with_a_clean_start_after_the_will_is_in_the_log() {
     server.commit();
     let [first, second] = [(); 2].map(|()| {
         let client = server.open();
-        server.0.say(client, connect_clean("it", 600));
+        server.0.send(client, connect_clean("it", 600));
         client
     });
     let all = appended(&mut server);
@@ -385,12 +387,12 @@ fn qos_2_messages_of_a_session_are_forgotten_after_its_end_is_in_the_log() {
             payload: b"x",
         };
         encode::publish(&mut out, Version::V5, &publish);
-        server.0.say(client, out);
+        server.0.send(client, out);
         server.commit();
         if ends_by_expiry {
             server.0.cut(client);
             server.commit();
-            server.0.tick_s(700);
+            server.0.advance_and_tick_s(700);
         } else {
             let mut out = Vec::new();
             let mut ends = PropertyWriter::new();
@@ -400,7 +402,7 @@ fn qos_2_messages_of_a_session_are_forgotten_after_its_end_is_in_the_log() {
                 properties: ends.properties(),
             };
             encode::disconnect(&mut out, Version::V5, &disconnect);
-            server.0.say(client, out);
+            server.0.send(client, out);
         }
         assert_eq!(appended(&mut server), ["end", "release"]);
     }

@@ -13,14 +13,14 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
     let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
     let first = server.ask(&line, key, "once");
     server.settle();
-    server.0.tick_s(2);
+    server.0.advance_and_tick_s(2);
     let again = server.ask(&line, key, "once");
     server.settle();
     // The engine has received only the first batch, and commits it late.
-    server.0.tick_s(6);
-    assert!(server.0.decide(|| true));
+    server.0.advance_and_tick_s(6);
+    assert!(server.0.commit_batches(|| true));
     server.settle();
-    server.0.tick_s(1);
+    server.0.advance_and_tick_s(1);
     server.commit();
     assert_eq!(
         (server.statuses(first), server.statuses(again)),
@@ -30,7 +30,7 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
     server.commit();
     assert!(server.text(asker).contains("\"messages\": 1"));
     // After the window, with nothing in flight, a publish with this key is a new message.
-    server.0.tick_s(30);
+    server.0.advance_and_tick_s(30);
     let late = server.ask(&line, key, "once");
     server.commit();
     assert!(server.text(late).contains("\"messages\": 2"));
@@ -42,14 +42,14 @@ fn a_home_whose_engine_is_silent_is_not_idle() {
     let mut server = TestServer::new(2, |_| {});
     // In the first second the server publishes its own topics. A later one frees the buffers of their marks in the log.
     let mut idles = || {
-        server.0.tick_s(1);
+        server.0.advance_and_tick_s(1);
         server.commit();
         server.0.shards[1].is_idle()
     };
     assert!((0..4).any(|_| idles()));
     let publisher = server.post(&topic, "x");
     server.settle();
-    server.0.tick_s(1);
+    server.0.advance_and_tick_s(1);
     assert!(!server.0.shards[1].is_idle());
     server.commit();
     assert_eq!(server.statuses(publisher), [202]);
@@ -68,10 +68,10 @@ fn a_filter_begins_before_what_was_published_behind_it() {
     let publisher = server.post(&slow, "x");
     server.settle();
     let held = server.0.io[0].batches.pop_front().expect("a batch");
-    server.0.say(client, subscribe("#"));
-    server.0.say(client, message(&quick, "behind", 1, false));
+    server.0.send(client, subscribe("#"));
+    server.0.send(client, message(&quick, "behind", 1, false));
     server.settle();
-    while server.0.decide(|| true) {
+    while server.0.commit_batches(|| true) {
         server.settle();
     }
     assert_eq!(server.told(client), [""; 0]);
@@ -97,7 +97,7 @@ fn a_topic_has_room_reserved_until_it_is_made() {
     // The second message of the topic is in another batch. So the topic is committed, and a record of it is still in flight.
     let again = server.post(&first, "y");
     server.settle();
-    assert!(server.0.decide(|| true));
+    assert!(server.0.commit_batches(|| true));
     server.settle();
     assert_eq!(server.statuses(one), [202]);
     let two = server.post(&second, "x");
@@ -129,13 +129,13 @@ fn a_topic_that_was_under_way_is_forgotten_once_it_is_idle() {
     });
     let publisher = server.post(&topic_at(0, 0), "x");
     server.settle();
-    server.0.tick_s(9);
+    server.0.advance_and_tick_s(9);
     assert_eq!(server.0.shards[0].accounts().home_topics, 0);
     server.commit();
     assert_eq!(server.statuses(publisher), [202]);
     assert_eq!(server.0.shards[0].accounts().home_topics, 1);
     for _ in 0..3 {
-        server.0.tick_s(10);
+        server.0.advance_and_tick_s(10);
         server.settle();
     }
     assert_eq!(server.0.shards[0].accounts().home_topics, 0);
@@ -152,7 +152,7 @@ fn requests_end_though_the_engine_is_silent() {
     let batch = server.ask("POST /pub", fields, &lines);
     let info = server.ask(&format!("GET /pub/{here}"), "", "");
     server.settle();
-    server.0.tick_s(9);
+    server.0.advance_and_tick_s(9);
     server.settle();
     assert_eq!((server.text(batch), server.text(info)), Default::default());
     server.be_silent();
@@ -219,10 +219,10 @@ fn a_retry_that_waits_for_its_batch_is_recognised() {
         server.settle();
     }
     let held: Vec<_> = server.0.io[0].batches.drain(..).collect();
-    server.0.tick_s(2);
+    server.0.advance_and_tick_s(2);
     let again = server.ask(&line, key, "once");
     server.settle();
-    server.0.tick_s(7);
+    server.0.advance_and_tick_s(7);
     for batch in held {
         server.0.handle(0, Input::Committed(committed(&batch)));
     }
@@ -280,7 +280,7 @@ fn no_key_goes_before_its_time() {
         (vec![202], vec![202])
     );
     // After the window of the keys there is room again.
-    server.0.tick_s(61);
+    server.0.advance_and_tick_s(61);
     let new = publish(&mut server, 30);
     server.commit();
     assert_eq!(server.statuses(new), [202]);

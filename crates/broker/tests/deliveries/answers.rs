@@ -116,7 +116,7 @@ fn asks(server: &mut TestServer, target: &str, fields: &str) -> usize {
 }
 
 fn asks_with(server: &mut TestServer, line: &str, fields: &str) -> usize {
-    let link = server.says(format!("{line}\r\n{fields}\r\n"));
+    let link = server.connect_and_send(format!("{line}\r\n{fields}\r\n"));
     server.settle();
     link
 }

@@ -32,7 +32,7 @@ fn flood(server: &mut TestServer, topics: &[&'static str], at_once: bool) {
 
 /// Checks that the subscriber, once its socket accepts bytes, receives the rest of six messages and a new one, without a hole.
 fn reads_on(server: &mut TestServer, link: usize, case: &str) {
-    server.window(link, None);
+    server.set_window(link, None);
     server.settle();
     server.publish([("t/1", "newest".into())]);
     server.settle();
@@ -53,7 +53,7 @@ fn as_many_messages_wait_as_the_rule_allows() {
                     true => server.subscribe_to(Kind::Plain, topics),
                     false => server.subscribe(Kind::Plain, topics),
                 };
-                server.window(link, Some(window));
+                server.set_window(link, Some(window));
                 flood(&mut server, &["t/1"], at_once);
                 // The rest of a partly sent message counts as one of them.
                 let waits = least.max(most as usize) * FRAME_BYTES - window % FRAME_BYTES;
@@ -74,7 +74,7 @@ fn the_most_messages_that_wait_are_those_of_the_slowest() {
             .iter()
             .map(|window| {
                 let link = server.subscribe(Kind::Plain, "t/1");
-                server.window(link, *window);
+                server.set_window(link, *window);
                 link
             })
             .collect();
@@ -84,7 +84,7 @@ fn the_most_messages_that_wait_are_those_of_the_slowest() {
         }
         let most = server.most_waiting();
         for link in links {
-            server.window(link, None);
+            server.set_window(link, None);
         }
         server.settle();
         assert_eq!(server.most_waiting(), 0, "all have gone");
@@ -103,13 +103,13 @@ fn a_message_that_was_sent_makes_room_for_another() {
     for topics in ["t/1", "t/1&topic=u"] {
         let mut server = TestServer::with(by_rules(&[("t/#", 0, 2)]), TurnLimits::default(), 1);
         let link = server.subscribe(Kind::Plain, topics);
-        server.window(link, Some(0));
+        server.set_window(link, Some(0));
         for n in 0..6 {
             server.publish([("t/1", format!("message{n}"))]);
             server.settle();
             if n > 0 {
                 // One of the two waiting messages is written, so the outbox is never empty.
-                server.window(link, Some(FRAME_BYTES));
+                server.set_window(link, Some(FRAME_BYTES));
                 server.settle();
             }
         }
@@ -132,7 +132,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
                 true => server.subscribe_to(Kind::Plain, "filter=%23"),
                 false => server.subscribe(Kind::Plain, topic),
             };
-            server.window(link, Some(0));
+            server.set_window(link, Some(0));
             flood(&mut server, &[topic], false);
             assert_eq!(
                 server.accounts().outbox_bytes,
@@ -140,7 +140,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
                 "{topic}"
             );
             assert_eq!(server.stats().fallbacks, 1, "{topic}");
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             assert!(server.received(link).ends_with(b"message5"), "{topic}");
         }
@@ -153,11 +153,11 @@ fn topics_of_several_rules_wait_side_by_side() {
     let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
     let mut server = TestServer::with(settings, TurnLimits::default(), 1);
     let link = server.subscribe(Kind::Plain, "few/1&topic=many/1");
-    server.window(link, Some(0));
+    server.set_window(link, Some(0));
     flood(&mut server, &["few/1", "many/1"], false);
     assert_eq!(server.accounts().outbox_bytes, 4 * FRAME_BYTES);
     assert_eq!(server.stats().fallbacks, 2, "one for each topic");
-    server.window(link, None);
+    server.set_window(link, None);
     server.settle();
     let text = server.take(link);
     let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
@@ -226,7 +226,7 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     }
     let target = format!("/sub?topic={short}&topic={other}&topic={far}");
     let begin = format!("GET {target}&since=17-0 HTTP/1.1\r\n{EVENTS}\r\n");
-    let link = server.says(begin);
+    let link = server.connect_and_send(begin);
     server.settle();
     for n in 0..4 {
         server.publish([(&other[..], format!("message{n}"))]);
@@ -242,7 +242,7 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     let end = event + told[event..].find("\n\n").expect("it ends");
     let id = told[event..end].split_once("id: ").expect("it has an id").1;
     let id = id.lines().next().expect("a line");
-    let link = server.says(format!(
+    let link = server.connect_and_send(format!(
         "GET {target} HTTP/1.1\r\n{EVENTS}Last-Event-ID: {id}\r\n\r\n"
     ));
     server.settle();
@@ -262,15 +262,15 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
                 let mut server =
                     TestServer::with(by_rules(&[("t/#", 0, most)]), TurnLimits::default(), 1);
                 let subscribe = [b"\x82\x08\0\x01\0\x03", filter.as_bytes(), &[qos]].concat();
-                let link = server.says([CONNECT, &subscribe].concat());
+                let link = server.connect_and_send([CONNECT, &subscribe].concat());
                 server.settle();
                 let granted = server.received(link).len();
-                server.window(link, Some(0));
+                server.set_window(link, Some(0));
                 flood(&mut server, &["t/1"], false);
                 let packet_bytes = 2 + 2 + 3 + 8 + 2 * usize::from(qos);
                 let waits = server.accounts().outbox_bytes / packet_bytes;
                 assert_eq!(waits, fits, "{case}");
-                server.window(link, None);
+                server.set_window(link, None);
                 server.settle();
                 let bytes = server.received(link)[granted..].to_vec();
                 let text = String::from_utf8_lossy(&bytes);
@@ -307,7 +307,7 @@ fn loss_before_a_far_home_has_answered_is_told() {
         server.publish([(&near[..], format!("message{n}"))]);
         server.settle();
     }
-    server.later_s(4);
+    server.advance_s(4);
     server.far_turn();
     server.settle();
     server.publish([(&near[..], "newest".into())]);

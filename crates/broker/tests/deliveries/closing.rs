@@ -46,7 +46,7 @@ const PINGED: (Opcode, &[u8]) = (Opcode::Ping, b"are you there");
 const CLOSED: (Opcode, &[u8]) = (Opcode::Close, CLOSE);
 
 fn upgraded(server: &mut TestServer, target: &str, protocol: &str) -> usize {
-    let link = server.says(format!(
+    let link = server.connect_and_send(format!(
         "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{protocol}\r\n"
     ));
@@ -60,8 +60,8 @@ const MQTT: &str = "Sec-WebSocket-Protocol: mqtt\r\n";
 /// Sends these frames, the last one a Close, while the socket accepts nothing, and handles everything in flight. Then the socket accepts
 /// all bytes. Returns them.
 fn closes(server: &mut TestServer, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
-    server.window(link, Some(0));
-    server.sends(link, frames(said));
+    server.set_window(link, Some(0));
+    server.send(link, frames(said));
     for _ in 0..3 {
         server.settle();
         server.far_turn();
@@ -72,7 +72,7 @@ fn closes(server: &mut TestServer, link: usize, said: &[(Opcode, &[u8])]) -> Vec
         server.far_turn();
         server.wait_s(2);
     }
-    server.window(link, None);
+    server.set_window(link, None);
     server.settle();
     opcodes(server.received(link))
 }
@@ -123,11 +123,11 @@ fn messages_and_pages_that_come_late_are_not_sent_behind_a_close() {
 fn the_operator_s_close_is_no_second_one() {
     let mut server = two_shards(|_| {});
     let link = upgraded(&mut server, &format!("/pub/{}", far()), META);
-    server.window(link, Some(0));
-    server.sends(link, frames(&[PINGED, CLOSED]));
-    server.orders(Control::Drain);
+    server.set_window(link, Some(0));
+    server.send(link, frames(&[PINGED, CLOSED]));
+    server.give_order(Control::Drain);
     server.wait_s(2);
-    server.window(link, None);
+    server.set_window(link, None);
     server.settle();
     assert_eq!(opcodes(server.received(link)), [10, 8]);
 }
@@ -179,7 +179,7 @@ fn packets_that_come_late_are_not_sent_behind_a_close() {
     );
     let mut server = two_shards(|_| {});
     let link = upgraded(&mut server, "/", MQTT);
-    server.sends(link, frames(&[(Opcode::Binary, &connect)]));
+    server.send(link, frames(&[(Opcode::Binary, &connect)]));
     for _ in 0..3 {
         server.settle();
         server.far_turn();

@@ -11,7 +11,7 @@ fn name_at(home: u8) -> String {
 }
 
 fn delete(server: &mut TestServer, topic: &str) {
-    server.says(format!(
+    server.connect_and_send(format!(
         "DELETE /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ));
 }
@@ -33,7 +33,7 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
             server.far_turn();
             server.take(former);
             delete(&mut server, &far);
-            let link = server.says(format!(
+            let link = server.connect_and_send(format!(
                 "GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
             ));
             server.settle();
@@ -59,7 +59,7 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
     let (near, far) = (name_at(0), name_at(1));
     for fields in ["", STREAM] {
         let mut server = TestServer::with(Settings::default(), TurnLimits::default(), 2);
-        let link = server.says(format!(
+        let link = server.connect_and_send(format!(
             "GET /sub?topic={near}&topic={far} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
         ));
         server.settle();
@@ -95,7 +95,7 @@ fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
         // Unsolicited pongs, which the server ignores.
         let pong = "\u{8a}\u{80}\0\0\0\0";
         let pongs: Vec<u8> = pong.chars().map(|byte| byte as u8).collect();
-        server.sends(link, pongs.repeat(bytes / pongs.len()));
+        server.send(link, pongs.repeat(bytes / pongs.len()));
         assert_eq!(server.is_read(link), is_read);
         server.far_turn();
         assert!(server.is_read(link) && server.is_open(link));

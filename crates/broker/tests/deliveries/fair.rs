@@ -51,7 +51,7 @@ fn an_answer_passes_a_fan_out() {
             "PUT /pub/made HTTP/1.1\r\nHost: localhost\r\n\r\n",
             "DELETE /pub/made HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ] {
-            let link = server.says(request);
+            let link = server.connect_and_send(request);
             let turns = turns_until_served(&mut server, link);
             assert!(turns <= TURNS, "{query}: {request} took {turns}");
         }
@@ -75,7 +75,8 @@ fn a_message_and_a_page_of_another_topic_pass_a_fan_out() {
     server.publish([("long", "two".into()), ("other", "short".into())]);
     let turns = turns_until_served(&mut server, other);
     assert!(turns <= TURNS, "{turns}");
-    let reader = server.says("GET /sub/old?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let reader =
+        server.connect_and_send("GET /sub/old?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let turns = turns_until_served(&mut server, reader);
     assert!(turns <= TURNS, "{turns}");
     assert!(server.accounts().deliveries > 0);
@@ -102,7 +103,8 @@ fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_m
         assert_eq!(server.received(subscriber), frame(data));
     }
     let target = "/sub?filter=other/%23&since=oldest";
-    let reader = server.says(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let reader =
+        server.connect_and_send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     let turns = turns_until_served(&mut server, reader);
     assert!(turns <= TURNS, "{turns}");
     assert!(server.accounts().deliveries > 0);
@@ -123,8 +125,8 @@ fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of
             .map(|_| server.subscribe(Kind::Plain, "long"))
             .collect();
         let readers = ["a", "b"].map(|name| {
-            let link = server.says(connect(name));
-            server.sends(link, subscribe(1, "long", Qos::AtMostOnce));
+            let link = server.connect_and_send(connect(name));
+            server.send(link, subscribe(1, "long", Qos::AtMostOnce));
             server.settle();
             link
         });
@@ -137,7 +139,7 @@ fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of
         };
         speak(&mut server, 2);
         for reader in readers {
-            server.sends(reader, subscribe(2, "other/#", Qos::AtMostOnce));
+            server.send(reader, subscribe(2, "other/#", Qos::AtMostOnce));
             speak(&mut server, 3);
         }
         for _ in 0..turns {
@@ -155,9 +157,9 @@ fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of
 #[test]
 fn the_end_of_a_topic_with_a_crowd_holds_up_no_answer_and_comes_behind_its_messages() {
     let (mut server, crowd) = under_way("topic=long", "long");
-    server.says("DELETE /pub/long HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    server.connect_and_send("DELETE /pub/long HTTP/1.1\r\nHost: localhost\r\n\r\n");
     server.turn();
-    let link = server.says("GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let link = server.connect_and_send("GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(turns_until_served(&mut server, link) <= TURNS);
     assert!(server.accounts().deliveries > 0);
     server.settle();
@@ -178,7 +180,7 @@ fn large_messages_to_sockets_that_refuse_them_are_not_counted_as_written() {
     let crowd: Vec<usize> = (0..CROWD)
         .map(|_| {
             let link = server.subscribe(Kind::Plain, "long");
-            server.window(link, Some(0));
+            server.set_window(link, Some(0));
             link
         })
         .collect();
@@ -193,6 +195,6 @@ fn large_messages_to_sockets_that_refuse_them_are_not_counted_as_written() {
     }
     assert!(turns[1] * 4 < turns[0], "{turns:?}");
     for link in crowd {
-        server.window(link, None);
+        server.set_window(link, None);
     }
 }

@@ -41,12 +41,12 @@ fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
             let mut server =
                 TestServer::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
             let link = server.subscribe_to(Kind::Plain, FILTER);
-            server.window(link, Some(0));
+            server.set_window(link, Some(0));
             publish(&mut server, &messages(6, mixed), at_once);
             let case = format!("limit {limit}, mixed {mixed}, at once {at_once}");
             assert_eq!(server.accounts().outbox_bytes, fits * FRAME_BYTES, "{case}");
             assert_eq!(server.stats().fallbacks, 1, "{case}");
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             assert_eq!(server.received(link), all_frames(6), "{case}");
             assert_eq!(server.accounts().outbox_bytes, 0, "{case}");
@@ -70,7 +70,7 @@ fn delivery_cut_anywhere_is_counted_once() {
             let mut server = wide();
             let link = server.subscribe_to(Kind::Plain, query);
             let other = server.subscribe_to(Kind::Plain, "filter=b");
-            server.window(link, Some(window));
+            server.set_window(link, Some(window));
             let before = server.stats().delivered;
             let data = |n| format!("message{n}");
             let apart = |n| [("a/1", data(n)), ("b", "x".into())];
@@ -86,7 +86,7 @@ fn delivery_cut_anywhere_is_counted_once() {
             assert_eq!(server.stats().delivered - before, all, "{window}");
             let waits = count * FRAME_BYTES - window;
             assert_eq!(server.accounts().outbox_bytes, waits, "{window}");
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             assert_eq!(server.received(link), all_frames(count), "{query} {window}");
             assert_eq!(server.stats().delivered - before, all, "{window}");
@@ -106,7 +106,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
             };
             let mut server = TestServer::new(rule, |_| {}, TurnLimits::default());
             let link = server.subscribe_to(Kind::Plain, query);
-            server.window(link, Some(fields));
+            server.set_window(link, Some(fields));
             for n in 0..3 {
                 publish(&mut server, &[("a/1", format!("message{n}"))], true);
             }
@@ -114,7 +114,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
             let rest = if fields == 0 { 0 } else { FRAME_BYTES - fields };
             assert_eq!(server.accounts().outbox_bytes, rest, "{query}, {fields}");
             assert_eq!(server.stats().fallbacks, 1, "{query}, {fields}");
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             let began = if fields == 0 {
                 vec![]

@@ -69,11 +69,11 @@ fn a_write_of_many_parts_stops_and_goes_on_at_any_byte() {
             let mut server = wide();
             let link = server.subscribe(Kind::Plain, TOPICS[0]);
             server.subscribe(Kind::Plain, TOPICS[1]);
-            server.window(link, Some(window));
+            server.set_window(link, Some(window));
             server.publish(messages.clone());
             server.settle();
             assert_eq!(server.received(link), &all[..window]);
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             assert_eq!(
                 server.received(link),
@@ -117,11 +117,11 @@ fn many_messages_of_one_topic_come_in_order() {
     for window in (0..all.len()).step_by(97) {
         let mut server = wide();
         let link = server.subscribe(Kind::Plain, TOPICS[0]);
-        server.window(link, Some(window));
+        server.set_window(link, Some(window));
         server.publish(messages.clone());
         server.settle();
         assert_eq!(server.received(link), &all[..window]);
-        server.window(link, None);
+        server.set_window(link, None);
         server.settle();
         assert_eq!(server.received(link), all);
     }
@@ -181,7 +181,7 @@ fn an_outbox_takes_what_fits_and_no_more() {
             let mut server =
                 TestServer::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
             let link = server.subscribe(Kind::Plain, topics);
-            server.window(link, Some(0));
+            server.set_window(link, Some(0));
             let messages: Vec<_> = (0..6).map(|n| ("t", format!("message{n}"))).collect();
             if at_once {
                 server.publish(messages.clone());
@@ -198,7 +198,7 @@ fn an_outbox_takes_what_fits_and_no_more() {
                 "{limit}"
             );
             assert_eq!(server.stats().fallbacks, 1);
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             let all: Vec<u8> = messages.iter().flat_map(|(_, data)| frame(data)).collect();
             assert_eq!(server.received(link), all);
@@ -220,12 +220,12 @@ fn a_message_that_was_begun_is_ended_first() {
         TurnLimits::default(),
     );
     let link = server.subscribe(Kind::Plain, "t");
-    server.window(link, Some(3));
+    server.set_window(link, Some(3));
     server.publish([("t", "first".into()), ("t", "second".into())]);
     server.settle();
     assert_eq!(server.accounts().outbox_bytes, HEADER_BYTES + 5 - 3);
     assert_eq!(server.stats().fallbacks, 1);
-    server.window(link, None);
+    server.set_window(link, None);
     server.settle();
     assert_eq!(
         server.received(link),
@@ -253,7 +253,7 @@ fn all_outboxes_share_the_account() {
             .map(|_| server.subscribe_to(Kind::Plain, topics))
             .collect();
         for link in &links {
-            server.window(*link, Some(0));
+            server.set_window(*link, Some(0));
         }
         let mut all = Vec::new();
         for n in 0..8000 {
@@ -267,7 +267,7 @@ fn all_outboxes_share_the_account() {
         assert_eq!(server.stats().fallbacks, 3, "{topics}");
         assert_eq!(server.stats().relieved, 0, "{topics}");
         for link in links {
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             let got = server.received(link);
             assert!(got == all, "{topics}: {} of {} bytes", got.len(), all.len());
@@ -292,14 +292,14 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
              Content-Length: 1\r\n\r\nx"
         )
     };
-    let publisher = server.says("");
+    let publisher = server.connect_and_send("");
     for key in 0..2000 {
-        server.sends(publisher, post(key));
+        server.send(publisher, post(key));
         server.settle();
     }
     assert!(server.accounts().parts[MemoryPart::Answers as usize] > limit / 4);
     let link = server.subscribe(Kind::Plain, "t");
-    server.window(link, Some(0));
+    server.set_window(link, Some(0));
     server.publish([("t", "late".into())]);
     server.settle();
     server.account().charge_unowned(limit);
@@ -309,7 +309,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
     }
     assert_eq!(server.account().level(), MemoryLevel::Over);
     assert_eq!(server.stats().relieved, 0);
-    server.window(link, None);
+    server.set_window(link, None);
     server.settle();
     assert_eq!(server.received(link), frame("late"));
     server.account().release_unowned(limit);
@@ -360,7 +360,7 @@ fn second_subscription_gets_nothing_before_its_page() {
     let ask = |position: &str| {
         format!("GET /sub/{far}?since={position} HTTP/1.1\r\nHost: localhost\r\n\r\n")
     };
-    let poll = server.says(ask("live"));
+    let poll = server.connect_and_send(ask("live"));
     server.settle();
     server.far_turn();
     server.take(stream);
@@ -370,13 +370,13 @@ fn second_subscription_gets_nothing_before_its_page() {
             // The message is in flight to the remote home, and the request follows it.
             server.publish([(&far[..], format!("early{n}"))]);
             server.turn();
-            server.sends(poll, ask(&position));
+            server.send(poll, ask(&position));
             server.settle();
             server.far_turn();
             let told = server.take(poll);
             assert!(told.ends_with(&format!("early{n}")), "{told}");
             position = etag(&told);
-            server.sends(poll, ask(&position));
+            server.send(poll, ask(&position));
             server.settle();
             server.far_turn();
         }
@@ -449,11 +449,11 @@ fn reads_the_same(
                 server.publish(lines);
             }
             Op::Turn => server.settle(),
-            Op::Window(n, bytes) => server.window(pairs[n].1, bytes),
+            Op::Window(n, bytes) => server.set_window(pairs[n].1, bytes),
         }
     }
     for (_, slow) in pairs {
-        server.window(*slow, None);
+        server.set_window(*slow, None);
     }
     server.settle();
     for (n, (quick, slow)) in pairs.iter().enumerate() {

@@ -97,7 +97,7 @@ fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
             server.stamp(stamp);
             server.publish([(topic, "x".into()), (topic, "y".into())]);
             server.settle();
-            std::mem::take(&mut server.io().written)
+            std::mem::take(&mut server.io().delivery_reports)
         };
         assert_eq!(publish(5, "t"), [(5, 6)], "{query}");
         assert_eq!(publish(6, "other/1"), [], "nobody got anything");
@@ -111,12 +111,12 @@ fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
         TurnLimits::default(),
     );
     let link = server.subscribe(Kind::Plain, "t");
-    server.window(link, Some(0));
+    server.set_window(link, Some(0));
     server.stamp(5);
     server.publish([("t", "x".into())]);
     server.settle();
     assert_eq!(
-        (server.stats().fallbacks, &server.io().written[..]),
+        (server.stats().fallbacks, &server.io().delivery_reports[..]),
         (1, &[][..])
     );
 }
@@ -152,10 +152,10 @@ fn each_message_that_goes_out_is_counted() {
                     assert_eq!(counted(&server), n, "{keep:?} {query} {kind:?}");
                 }
                 // One message waits in the outbox or is read from the log later.
-                server.window(link, Some(0));
+                server.set_window(link, Some(0));
                 server.publish([("a", "two".into())]);
                 server.settle();
-                server.window(link, None);
+                server.set_window(link, None);
                 server.settle();
                 assert_eq!(counted(&server), 4, "{keep:?} {query} {kind:?}");
             }
@@ -173,11 +173,11 @@ fn a_large_message_is_sent_as_a_share_of_one_copy() {
             server.subscribe(kind, "t");
         }
         let slow = server.subscribe(kind, "t");
-        server.window(slow, Some(5000));
+        server.set_window(slow, Some(5000));
         server.io().unacknowledged = Some(Vec::new());
         server.publish([("t", "x".repeat(20_000))]);
         server.settle();
-        server.window(slow, None);
+        server.set_window(slow, None);
         let kept = server.io().unacknowledged.take().expect("they are kept");
         let places: Vec<_> = kept.iter().map(|slice| slice.as_ptr_range()).collect();
         assert_eq!(places.len(), 5, "{kind:?}");

@@ -51,7 +51,7 @@ fn last(server: &TestServer, link: usize) -> (u8, u16) {
 fn a_suback_that_raises_the_qos_waits_for_the_homes() {
     for filter in [far(), "t/#".into()] {
         let mut server = two_shards(|_| {});
-        let link = server.says(connect("it"));
+        let link = server.connect_and_send(connect("it"));
         let settle = |server: &mut TestServer| {
             for _ in 0..3 {
                 server.settle();
@@ -59,10 +59,10 @@ fn a_suback_that_raises_the_qos_waits_for_the_homes() {
             }
         };
         settle(&mut server);
-        server.sends(link, subscribe(1, &filter, Qos::AtMostOnce));
+        server.send(link, subscribe(1, &filter, Qos::AtMostOnce));
         settle(&mut server);
         assert_eq!(last(&server, link), (SUBACK, 1), "{filter}");
-        server.sends(link, subscribe(2, &filter, Qos::AtLeastOnce));
+        server.send(link, subscribe(2, &filter, Qos::AtLeastOnce));
         server.settle();
         let before = last(&server, link);
         assert_eq!(before, (SUBACK, 1), "{filter}");

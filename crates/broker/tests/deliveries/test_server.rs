@@ -78,9 +78,9 @@ impl TestServer {
     }
 
     /// Opens a connection that sends this request.
-    pub fn says(&mut self, bytes: impl AsRef<[u8]>) -> usize {
+    pub fn connect_and_send(&mut self, bytes: impl AsRef<[u8]>) -> usize {
         let link = self.of.open(0);
-        self.sends(link, bytes);
+        self.send(link, bytes);
         link
     }
 
@@ -92,30 +92,30 @@ impl TestServer {
 
     /// The remote shard receives its mail (messages between shards), handles it and answers.
     pub fn far_turn(&mut self) {
-        self.of.carry(1);
+        self.of.deliver_mail(1);
         self.of.flush(1);
-        self.of.carry(0);
+        self.of.deliver_mail(0);
         self.settle();
     }
 
     /// Time passes without a tick.
-    pub fn later_s(&mut self, seconds: u32) {
-        self.of.later_s(seconds);
+    pub fn advance_s(&mut self, seconds: u32) {
+        self.of.advance_s(seconds);
     }
 
     pub fn wait_s(&mut self, seconds: u32) {
-        self.of.later_s(seconds);
+        self.of.advance_s(seconds);
         self.of.handle(0, Input::Tick);
         self.settle();
     }
 
     /// The client sends bytes.
-    pub fn sends(&mut self, link: usize, bytes: impl AsRef<[u8]>) {
-        self.of.say(link, bytes);
+    pub fn send(&mut self, link: usize, bytes: impl AsRef<[u8]>) {
+        self.of.send(link, bytes);
     }
 
     /// The operator gives an order.
-    pub fn orders(&mut self, control: Control) {
+    pub fn give_order(&mut self, control: Control) {
         self.of.handle(0, Input::Control(Ticket(0), control));
     }
 
@@ -172,7 +172,7 @@ impl TestServer {
         let text = format!(
             "GET /sub?{query}&since=live{envelope} HTTP/1.1\r\nHost: localhost\r\n{more}{protocol}\r\n"
         );
-        self.says(text)
+        self.connect_and_send(text)
     }
 
     /// Publishes messages, each with its topic, in one request.
@@ -186,7 +186,7 @@ impl TestServer {
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        self.of.say(self.publisher, text);
+        self.of.send(self.publisher, text);
     }
 
     /// Ends the turn.
@@ -200,8 +200,8 @@ impl TestServer {
     }
 
     /// The socket accepts this number of further bytes; `None`: all.
-    pub fn window(&mut self, link: usize, bytes: Option<usize>) {
-        self.of.window(link, bytes.unwrap_or(usize::MAX));
+    pub fn set_window(&mut self, link: usize, bytes: Option<usize>) {
+        self.of.set_window(link, bytes.unwrap_or(usize::MAX));
     }
 
     pub fn received(&self, link: usize) -> &[u8] {

@@ -84,7 +84,7 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
         }
         let mut links: Vec<usize> = KINDS.map(|kind| server.subscribe(kind, "t")).into();
         links.push(server.subscribe(Kind::Sse, "t&topic=other"));
-        links.push(server.says(format!("GET /sub/t HTTP/1.1\r\n{DEFLATE}")));
+        links.push(server.connect_and_send(format!("GET /sub/t HTTP/1.1\r\n{DEFLATE}")));
         server.settle();
         for n in 0..40 {
             // Some messages are large, and all can be compressed.
@@ -180,13 +180,13 @@ proptest! {
                 Move::Leave(who) if links.len() > 1 => {
                     server.cut(links.swap_remove(who.index(links.len())));
                 }
-                Move::Window(who, bytes) => server.window(links[who.index(links.len())], Some(bytes)),
-                Move::Open(who) => server.window(links[who.index(links.len())], None),
+                Move::Window(who, bytes) => server.set_window(links[who.index(links.len())], Some(bytes)),
+                Move::Open(who) => server.set_window(links[who.index(links.len())], None),
                 Move::Leave(_) => {}
             }
         }
         for link in &links {
-            server.window(*link, None);
+            server.set_window(*link, None);
         }
         server.settle();
         let all: Vec<u32> = (0..next.start).collect();

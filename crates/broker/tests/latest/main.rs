@@ -156,7 +156,7 @@ impl World {
         self.read(n)?;
         let conn = self.readers[n].conn.expect("who stalls is there");
         let torn = self.server.is_torn(conn);
-        self.server.window(conn, usize::MAX);
+        self.server.set_window(conn, usize::MAX);
         self.server.settle();
         let before = self.readers[n].last;
         let read = self.read(n)?;
@@ -208,7 +208,7 @@ impl World {
                 // A socket stalls only after its first page (its first past messages) has arrived, since that is always sent completely.
                 self.server.settle();
                 if let Some(conn) = self.readers[n].conn {
-                    self.server.window(conn, bytes);
+                    self.server.set_window(conn, bytes);
                     self.readers[n].stalled = true;
                 }
             }

@@ -91,7 +91,7 @@ impl TestServer {
             "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{key}{ttl}Content-Length: {}\r\n\r\n{data}",
             data.len()
         );
-        self.of.say(self.publisher, text);
+        self.of.send(self.publisher, text);
     }
 
     pub fn subscribe(&mut self, shard: usize, want: Want, id: Option<&str>) -> usize {
@@ -106,7 +106,7 @@ impl TestServer {
              Sec-WebSocket-Protocol: ws+meta.nchan\r\n\r\n",
             names.join("&")
         );
-        self.of.say(conn, text);
+        self.of.send(conn, text);
         conn
     }
 
@@ -115,14 +115,14 @@ impl TestServer {
     }
 
     /// The socket accepts this number of further bytes.
-    pub fn window(&mut self, conn: usize, bytes: usize) {
-        self.of.window(conn, bytes);
+    pub fn set_window(&mut self, conn: usize, bytes: usize) {
+        self.of.set_window(conn, bytes);
     }
 
     /// Runs a turn (one run of the event loop) of a shard, with all mail that waits for it.
     pub fn turn(&mut self, at: usize) {
         let at = at % self.of.shards.len();
-        self.of.carry(at);
+        self.of.deliver_mail(at);
         self.of.flush(at);
     }
 
@@ -132,7 +132,7 @@ impl TestServer {
     }
 
     pub fn wait_s(&mut self, seconds: u32) {
-        self.of.tick_s(seconds);
+        self.of.advance_and_tick_s(seconds);
         self.settle();
     }
 
@@ -177,7 +177,7 @@ impl TestServer {
         self.settle();
         for topic in TOPICS {
             let request = format!("DELETE /pub?topic={topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-            self.of.say(self.publisher, request);
+            self.of.send(self.publisher, request);
             self.settle();
         }
         self.cut(self.publisher);

@@ -29,7 +29,7 @@ pub struct Socket {
     pub received: Vec<u8>,
     /// Number of further bytes that the socket accepts.
     window: usize,
-    refused: bool,
+    is_blocked: bool,
     pub is_read: bool,
     wants_to_write: bool,
     /// Whether the shard has closed its sending side.
@@ -42,15 +42,15 @@ pub struct Socket {
 pub struct Sockets {
     pub all: Vec<Socket>,
     /// If true, sent bytes are counted but not kept, for tests whose clients receive more than fits into memory.
-    pub forget: bool,
+    pub discards_bytes: bool,
     /// Number of sends, and of accepted bytes.
     pub sends: usize,
     pub bytes: u64,
     /// The large parts that were sent, for tests of a transport that keeps unacknowledged bytes.
     pub unacknowledged: Option<Vec<Slice>>,
     /// The reports of [`Io::report_deliveries`]: stamps and deliveries.
-    pub written: Vec<(u64, u64)>,
-    pub asked: Vec<(ConnId, Question)>,
+    pub delivery_reports: Vec<(u64, u64)>,
+    pub questions: Vec<(ConnId, Question)>,
     pub mail: VecDeque<(ShardId, Mail)>,
     /// Batches of records that wait for the engine (the writer of the log).
     pub batches: VecDeque<Batch>,
@@ -65,7 +65,7 @@ impl Sockets {
             conn: None,
             received: Vec::new(),
             window: usize::MAX,
-            refused: false,
+            is_blocked: false,
             is_read: true,
             wants_to_write: false,
             ended: false,
@@ -86,18 +86,21 @@ impl Io for Sockets {
         self.socket(link).conn = Some(conn);
     }
     fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
-        let forget = self.forget;
+        let discards_bytes = self.discards_bytes;
         let socket = self.socket(link);
-        assert!(!socket.refused, "it has not said that it takes bytes again");
+        assert!(
+            !socket.is_blocked,
+            "it has not said that it takes bytes again"
+        );
         let mut sent = 0;
         for part in parts {
             let bytes = part.as_ref();
             let taken = bytes.len().min(socket.window - sent);
-            if !forget {
+            if !discards_bytes {
                 socket.received.extend_from_slice(&bytes[..taken]);
             }
             sent += taken;
-            socket.refused |= taken < bytes.len();
+            socket.is_blocked |= taken < bytes.len();
         }
         if socket.window != usize::MAX {
             socket.window -= sent;
@@ -117,9 +120,9 @@ impl Io for Sockets {
         assert_eq!(socket.conn, Some(conn), "a link has one connection");
         (socket.is_read, socket.wants_to_write) = (read, write);
     }
-    fn close(&mut self, link: SocketId, how: CloseMode) {
+    fn close(&mut self, link: SocketId, mode: CloseMode) {
         let socket = self.socket(link);
-        (socket.ended, socket.closed) = (true, how != CloseMode::Drain);
+        (socket.ended, socket.closed) = (true, mode != CloseMode::Drain);
         if socket.closed {
             socket.conn = None;
         }
@@ -135,12 +138,12 @@ impl Io for Sockets {
         self.reports.push((ticket, report));
     }
     fn report_deliveries(&mut self, stamp: u64, deliveries: u64) {
-        if !self.forget {
-            self.written.push((stamp, deliveries));
+        if !self.discards_bytes {
+            self.delivery_reports.push((stamp, deliveries));
         }
     }
     fn ask_verifier(&mut self, conn: ConnId, question: Question) -> bool {
-        self.asked.push((conn, question));
+        self.questions.push((conn, question));
         true
     }
 }
@@ -183,12 +186,12 @@ pub struct TestServer {
 impl TestServer {
     /// New shards of a world.
     pub fn new(world: &Arc<World>, turn_limits: TurnLimits, now: Now) -> TestServer {
-        let shard = |id| {
+        let new_shard = |id| {
             let mut shard = Shard::new(id, Arc::clone(world), now);
             shard.set_turn_limits(turn_limits);
             shard
         };
-        TestServer::of((0..world.shards).map(shard).collect(), now)
+        TestServer::of((0..world.shards).map(new_shard).collect(), now)
     }
 
     /// Existing shards.
@@ -201,135 +204,135 @@ impl TestServer {
         }
     }
 
-    fn place(&self, conn: usize) -> (usize, usize) {
+    fn shard_and_link(&self, conn: usize) -> (usize, usize) {
         (conn % self.shards.len(), conn / self.shards.len())
     }
 
     /// Passes an input to a shard.
-    pub fn handle(&mut self, at: usize, input: Input<'_>) {
-        self.shards[at].handle(input, self.now, &mut self.io[at]);
+    pub fn handle(&mut self, shard: usize, input: Input<'_>) {
+        self.shards[shard].handle(input, self.now, &mut self.io[shard]);
     }
 
     /// A client with this address connects to a shard.
-    pub fn open_from(&mut self, at: usize, peer: IpAddr) -> usize {
-        let link = self.io[at].add();
-        self.handle(at, Input::Accepted(link, peer));
-        link.0 as usize * self.shards.len() + at
+    pub fn open_from(&mut self, shard: usize, peer: IpAddr) -> usize {
+        let link = self.io[shard].add();
+        self.handle(shard, Input::Accepted(link, peer));
+        link.0 as usize * self.shards.len() + shard
     }
 
     /// A client connects to a shard.
-    pub fn open(&mut self, at: usize) -> usize {
-        self.open_from(at, Ipv4Addr::LOCALHOST.into())
+    pub fn open(&mut self, shard: usize) -> usize {
+        self.open_from(shard, Ipv4Addr::LOCALHOST.into())
     }
 
     pub fn socket(&mut self, conn: usize) -> &mut Socket {
-        let (at, link) = self.place(conn);
-        &mut self.io[at].all[link]
+        let (shard, link) = self.shard_and_link(conn);
+        &mut self.io[shard].all[link]
     }
 
     /// The shard's id of a connection.
-    pub fn id(&mut self, conn: usize) -> ConnId {
+    pub fn conn_id(&mut self, conn: usize) -> ConnId {
         self.socket(conn).conn.expect("it is open")
     }
 
     /// Whether the shard may still send on the connection.
     pub fn is_open(&self, conn: usize) -> bool {
-        let (at, link) = self.place(conn);
-        !self.io[at].all[link].ended
+        let (shard, link) = self.shard_and_link(conn);
+        !self.io[shard].all[link].ended
     }
 
     /// The bytes that the peer has received and not taken yet.
     pub fn received(&self, conn: usize) -> &[u8] {
-        let (at, link) = self.place(conn);
-        &self.io[at].all[link].received
+        let (shard, link) = self.shard_and_link(conn);
+        &self.io[shard].all[link].received
     }
 
     /// The peer of a connection sends bytes.
-    pub fn say(&mut self, conn: usize, bytes: impl AsRef<[u8]>) {
-        let id = self.id(conn);
+    pub fn send(&mut self, conn: usize, bytes: impl AsRef<[u8]>) {
+        let id = self.conn_id(conn);
         self.receive(conn % self.shards.len(), id, bytes.as_ref());
     }
 
     /// A connection of this shard receives bytes.
-    pub fn receive(&mut self, at: usize, conn: ConnId, bytes: &[u8]) {
+    pub fn receive(&mut self, shard: usize, conn: ConnId, bytes: &[u8]) {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.extend_from_slice(bytes);
-        self.handle(at, Input::Received(conn, &mut buffer));
+        self.handle(shard, Input::Received(conn, &mut buffer));
         self.buffer = buffer;
     }
 
     /// The peer closes its sending side.
     pub fn end(&mut self, conn: usize) {
-        let id = self.id(conn);
+        let id = self.conn_id(conn);
         self.handle(conn % self.shards.len(), Input::HalfClosed(id));
     }
 
     /// The connection fails.
     pub fn cut(&mut self, conn: usize) {
-        let id = self.id(conn);
+        let id = self.conn_id(conn);
         self.handle(conn % self.shards.len(), Input::Failed(id));
     }
 
     /// The socket accepts `bytes` more bytes.
-    pub fn window(&mut self, conn: usize, bytes: usize) {
+    pub fn set_window(&mut self, conn: usize, bytes: usize) {
         let socket = self.socket(conn);
         socket.window = bytes;
         if bytes == 0 {
             return;
         }
-        socket.refused = false;
+        socket.is_blocked = false;
         self.report_writable(conn, usize::MAX);
     }
 
-    /// Reports the socket as writable, for at most `most` bytes, if it accepts bytes and the shard waits for it. Returns whether it did.
-    pub fn report_writable(&mut self, conn: usize, most: usize) -> bool {
+    /// Reports the socket as writable, for at most `bytes_max` bytes, if it accepts bytes and the shard waits for it. Returns whether it did.
+    pub fn report_writable(&mut self, conn: usize, bytes_max: usize) -> bool {
         let socket = self.socket(conn);
-        let reports = socket.wants_to_write && !socket.refused;
-        if reports {
-            let id = self.id(conn);
-            self.handle(conn % self.shards.len(), Input::Writable(id, most));
+        let is_reported = socket.wants_to_write && !socket.is_blocked;
+        if is_reported {
+            let id = self.conn_id(conn);
+            self.handle(conn % self.shards.len(), Input::Writable(id, bytes_max));
         }
-        reports
+        is_reported
     }
 
     /// Lets the socket accept all bytes from now on. The shard is not told yet.
-    pub fn widen(&mut self, conn: usize) {
+    pub fn open_window(&mut self, conn: usize) {
         let socket = self.socket(conn);
-        (socket.window, socket.refused) = (usize::MAX, false);
+        (socket.window, socket.is_blocked) = (usize::MAX, false);
     }
 
     /// Ends a turn (one run of the event loop) of a shard. Returns whether it has more to do.
-    pub fn flush(&mut self, at: usize) -> bool {
-        self.shards[at].flush(self.now, &mut self.io[at])
+    pub fn flush(&mut self, shard: usize) -> bool {
+        self.shards[shard].flush(self.now, &mut self.io[shard])
     }
 
     /// A shard works until it has nothing to do. Its mail is not delivered.
-    pub fn settle_one(&mut self, at: usize) {
-        while self.flush(at) {}
-        for socket in &self.io[at].all {
+    pub fn settle_one(&mut self, shard: usize) {
+        while self.flush(shard) {}
+        for socket in &self.io[shard].all {
             assert!(
-                !socket.refused || socket.wants_to_write || socket.closed,
-                "who was refused asks to be told"
+                !socket.is_blocked || socket.wants_to_write || socket.closed,
+                "a blocked socket is reported when it is writable"
             );
         }
     }
 
     /// Delivers the mail of all other shards to a shard. Returns whether there was any.
-    pub fn carry(&mut self, to: usize) -> bool {
-        let mut any = false;
+    pub fn deliver_mail(&mut self, to: usize) -> bool {
+        let mut has_any = false;
         for from in 0..self.shards.len() {
             for _ in 0..self.io[from].mail.len() {
                 match self.io[from].mail.pop_front() {
                     Some((at, mail)) if usize::from(at) == to => {
                         self.handle(to, Input::Mail(mail));
-                        any = true;
+                        has_any = true;
                     }
                     other => self.io[from].mail.extend(other),
                 }
             }
         }
-        any
+        has_any
     }
 
     /// All shards work, and all mail is delivered, until nothing is left to do.
@@ -338,11 +341,11 @@ impl TestServer {
         // A shard may wait for something that no event reports, so it is called again. A shard that waits for a socket goes on waiting, so
         // the rounds are limited.
         while quiet_rounds == 0 || quiet_rounds < 3 && self.shards.iter().any(Shard::is_waiting) {
-            let mut busy = false;
-            for at in 0..self.shards.len() {
-                busy |= self.carry(at) | self.flush(at);
+            let mut is_busy = false;
+            for shard in 0..self.shards.len() {
+                is_busy |= self.deliver_mail(shard) | self.flush(shard);
             }
-            match busy || self.io.iter().any(|io| !io.mail.is_empty()) {
+            match is_busy || self.io.iter().any(|io| !io.mail.is_empty()) {
                 true => quiet_rounds = 0,
                 false => quiet_rounds += 1,
             }
@@ -350,29 +353,29 @@ impl TestServer {
     }
 
     /// The engine commits each waiting batch for which `keeps` returns true, and loses the others. Returns whether there were any.
-    pub fn decide(&mut self, mut keeps: impl FnMut() -> bool) -> bool {
-        let mut any = false;
-        for at in 0..self.shards.len() {
-            while let Some(batch) = self.io[at].batches.pop_front() {
-                any = true;
+    pub fn commit_batches(&mut self, mut keeps: impl FnMut() -> bool) -> bool {
+        let mut has_any = false;
+        for shard in 0..self.shards.len() {
+            while let Some(batch) = self.io[shard].batches.pop_front() {
+                has_any = true;
                 if keeps() {
-                    self.handle(at, Input::Committed(committed(&batch)));
+                    self.handle(shard, Input::Committed(committed(&batch)));
                 }
             }
         }
-        any
+        has_any
     }
 
     /// Lets time pass without a tick.
-    pub fn later_s(&mut self, seconds: u32) {
+    pub fn advance_s(&mut self, seconds: u32) {
         self.now.s += seconds;
         self.now.unix_s += seconds;
     }
 
     /// Lets time pass, and all shards get a tick.
-    pub fn tick_s(&mut self, seconds: u32) {
-        self.later_s(seconds);
-        (0..self.shards.len()).for_each(|at| self.handle(at, Input::Tick));
+    pub fn advance_and_tick_s(&mut self, seconds: u32) {
+        self.advance_s(seconds);
+        (0..self.shards.len()).for_each(|shard| self.handle(shard, Input::Tick));
     }
 }
 

@@ -41,9 +41,9 @@ fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_othe
             Qos::AtMostOnce,
         );
         let before = server.received(conn).len();
-        server.say(conn, changes(filter));
+        server.send(conn, changes(filter));
         let other = server.open(0);
-        server.say(other, "GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        server.send(other, "GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let waits = |_: &usize| {
             server.flush(0);
             server.received(other).is_empty()
@@ -70,26 +70,26 @@ fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
     let mut server = TestServer::new(&support::world(Settings::default(), 2, 1), turn_limits, NOW);
     let publisher = server.open(1);
     let kept = |n| format!("{{\"topic\":\"kept/{n}\",\"data\":\"x\"}}\n");
-    server.say(publisher, batch(&(0..2_000).map(kept).collect::<String>()));
+    server.send(publisher, batch(&(0..2_000).map(kept).collect::<String>()));
     server.settle();
     // Subscribers from the oldest message keep the home busy all the time.
     for _ in 0..100 {
         let conn = server.open(0);
-        server.say(conn, "GET /sub?filter=kept/%23&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
+        server.send(conn, "GET /sub?filter=kept/%23&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
     }
     let line = "{\"topic\":\"own\",\"data\":\"x\"}\n";
-    server.say(publisher, batch(&line.repeat(2 * BUDGET as usize)));
+    server.send(publisher, batch(&line.repeat(2 * BUDGET as usize)));
     server.settle_one(1);
     let mut last = publisher;
     for _ in 0..MAILS {
         last = server.open(1);
-        server.say(last, batch(line));
+        server.send(last, batch(line));
         server.settle_one(1);
     }
-    server.carry(0);
+    server.deliver_mail(0);
     let waits = |_: &usize| {
         server.flush(0);
-        server.carry(1);
+        server.deliver_mail(1);
         server.flush(1);
         server.received(last).is_empty()
     };

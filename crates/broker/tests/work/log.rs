@@ -39,21 +39,21 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
     for ttl in ["", ",\"ttl_s\":1"] {
         let mut server = server(settings());
         let publisher = server.open(0);
-        server.say(publisher, batch(&lines("t", OTHERS, "")));
+        server.send(publisher, batch(&lines("t", OTHERS, "")));
         server.settle();
         let group = || ["$share/g/t".to_owned()].into_iter();
         let leaver = client(&mut server, group(), Qos::AtLeastOnce);
-        server.say(publisher, batch(&lines("t", GIVEN, ttl)));
+        server.send(publisher, batch(&lines("t", GIVEN, ttl)));
         server.settle();
         assert_eq!(payloads(&server, leaver).len(), GIVEN);
         let stayer = client(&mut server, group(), Qos::AtLeastOnce);
         // The messages expire before they are sought, and lie in the middle of the log.
-        server.say(publisher, batch(&lines("u", OTHERS, "")));
-        server.say(publisher, batch(&lines("t", 1, "")));
+        server.send(publisher, batch(&lines("u", OTHERS, "")));
+        server.send(publisher, batch(&lines("t", 1, "")));
         server.settle();
-        server.tick_s(2);
+        server.advance_and_tick_s(2);
         let reader = server.open(0);
-        server.say(reader, "GET /history/t HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        server.send(reader, "GET /history/t HTTP/1.1\r\nHost: localhost\r\n\r\n");
         server.settle();
         let had = payloads(&server, stayer).len();
         let before = server.shards[0].steps();
@@ -80,7 +80,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
     let reader = server.open(0);
     let stream = "Host: localhost\r\nAccept: text/event-stream";
-    server.say(
+    server.send(
         reader,
         format!("GET /sub?filter=none/%23 HTTP/1.1\r\n{stream}\r\n\r\n"),
     );
@@ -88,7 +88,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     let publisher = server.open(0);
     for _ in 0..2 {
         let line = |n: usize| lines(&format!("t/{n}"), 1, "");
-        server.say(publisher, batch(&(0..TOPICS).map(line).collect::<String>()));
+        server.send(publisher, batch(&(0..TOPICS).map(line).collect::<String>()));
         server.settle();
     }
     let mut losses = server.shards[0].accounts().home_losses;
@@ -139,7 +139,7 @@ fn full_log(topics: usize, log_bytes: usize, full: Full) -> (TestServer, usize) 
         .collect();
     while server.shards[0].accounts().log_bytes < log_bytes - (1 << 12) {
         let count = 2_000 / topics;
-        server.say(publisher, batch(&round.repeat(count)));
+        server.send(publisher, batch(&round.repeat(count)));
         server.settle();
     }
     (server, publisher)
@@ -203,7 +203,7 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
 fn rules_whose_messages_are_compared_for_room_are_counted() {
     const RULES: usize = 200;
     let (mut server, publisher) = full_log(RULES, 1 << 20, Full::Log);
-    server.say(publisher, batch(&lines("r0/t", 100, "")));
+    server.send(publisher, batch(&lines("r0/t", 100, "")));
     server.settle();
     let steps = steps_of(&mut server, publisher, batch(&lines("r0/t", 1, "")));
     assert!(steps >= RULES as u64, "{steps} steps");

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crore_broker::Verdict;
-use crore_broker::access::{Grants, Known, Right};
+use crore_broker::access::{Grants, Right, VerifiedClient};
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Reason, TurnLimits, World};
 use crore_wire::deflate::Compressor;
@@ -43,7 +43,7 @@ const UPGRADE: &str = "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upg
 /// The steps that a shard takes for an input.
 fn steps_of(server: &mut TestServer, conn: usize, bytes: impl AsRef<[u8]>) -> u64 {
     let before = server.shards[0].steps();
-    server.say(conn, bytes);
+    server.send(conn, bytes);
     server.shards[0].steps() - before
 }
 
@@ -68,7 +68,7 @@ fn turns_until(server: &mut TestServer, published: u64, bytes: usize) -> usize {
 /// A connection that publishes compressed frames to the topic `t`.
 fn socket(server: &mut TestServer) -> usize {
     let conn = server.open(0);
-    server.say(conn, UPGRADE);
+    server.send(conn, UPGRADE);
     server.settle();
     assert!(server.received(conn).starts_with(b"HTTP/1.1 101 "));
     conn
@@ -155,7 +155,7 @@ fn chunks_of_a_byte_are_counted() {
 fn a_head_that_comes_byte_by_byte_is_counted_each_time_that_it_is_read() {
     let mut server = server(Settings::default());
     let conn = server.open(0);
-    server.say(
+    server.send(
         conn,
         format!("GET /pub/none HTTP/1.1\r\nX: {}", "x".repeat(4_096)),
     );
@@ -220,7 +220,7 @@ fn client_at(
             filters.into_iter(),
         );
     }
-    server.say(conn, bytes);
+    server.send(conn, bytes);
     server.settle();
     conn
 }
@@ -298,7 +298,7 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
         assert_eq!(count, GROUPS, "message {n}");
     }
     // A new message comes after all of these.
-    server.say(publisher, batch("{\"topic\":\"t\",\"data\":\"last\"}\n"));
+    server.send(publisher, batch("{\"topic\":\"t\",\"data\":\"last\"}\n"));
     server.settle();
     let all = payloads(&server, conn);
     assert!(
@@ -318,7 +318,7 @@ fn an_acknowledgement_is_looked_for_in_counted_steps() {
     let mut server = server(settings);
     let conn = client(&mut server, ["t".to_owned()].into_iter(), Qos::AtLeastOnce);
     let publisher = server.open(0);
-    server.say(
+    server.send(
         publisher,
         batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(UNDER_WAY)),
     );
@@ -344,7 +344,7 @@ fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
     let filters = [("t", SubscribeOptions::of(Qos::ExactlyOnce))].into_iter();
     let id = PacketId::new(1).expect("not 0");
     encode::subscribe(&mut bytes, Version::V5, id, &Properties::NONE, filters);
-    server.say(conn, bytes);
+    server.send(conn, bytes);
     server.settle();
     let publisher = client(&mut server, std::iter::empty(), Qos::AtMostOnce);
     for id in 1..=RELEASED {
@@ -353,17 +353,17 @@ fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
             [0x34, 7, 0, 1, b't', high, low, 0, b'x'],
             [0x62, 2, high, low],
         );
-        server.say(publisher, publish);
-        server.say(publisher, release);
+        server.send(publisher, publish);
+        server.send(publisher, release);
         server.settle();
-        server.say(conn, [0x50, 2, high, low]);
+        server.send(conn, [0x50, 2, high, low]);
     }
     server.settle();
     server.cut(conn);
     server.settle();
     conn = server.open(0);
     server.io[0].sends = 0;
-    server.say(conn, support::connect("c", 600));
+    server.send(conn, support::connect("c", 600));
     server.settle();
     let sends = server.io[0].sends;
     assert!(sends <= 4, "{sends} writes");
@@ -384,13 +384,13 @@ fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
         settings.deflate.level = level;
         let mut server = server(settings);
         let conn = server.open(0);
-        server.say(conn, UPGRADE.replacen("/pub/t", "/sub/t", 1));
+        server.send(conn, UPGRADE.replacen("/pub/t", "/sub/t", 1));
         server.settle();
         let head = server.received(conn).len();
         let publisher = server.open(0);
         let data: String = (0..bytes).map(|n| char::from(random(n))).collect();
         let before = server.shards[0].steps();
-        server.say(
+        server.send(
             publisher,
             format!(
                 "POST /pub/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{data}"
@@ -426,17 +426,17 @@ fn a_socket_that_takes_everything_gets_its_outbox_in_parts() {
         "GET /sub/t HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
     let mut server = server(Settings::default());
     let conn = server.open(0);
-    server.say(conn, STREAM);
+    server.send(conn, STREAM);
     server.settle();
-    server.window(conn, 0);
+    server.set_window(conn, 0);
     let publisher = server.open(0);
     let data = "x".repeat(BYTES);
-    server.say(
+    server.send(
         publisher,
         format!("POST /pub/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BYTES}\r\n\r\n{data}"),
     );
     server.settle();
-    server.widen(conn);
+    server.open_window(conn);
     let (mut had, mut parts) = (server.received(conn).len(), 0);
     let first = had;
     while server.report_writable(conn, PART) {
@@ -462,12 +462,12 @@ fn grants_that_a_refused_line_is_compared_with_are_counted() {
     let conn = server.open(0);
     let lines = "{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(LINES);
     let request = batch(&lines).replacen("\r\n", "\r\nAuthorization: Bearer t\r\n", 1);
-    server.say(conn, request);
+    server.send(conn, request);
     server.flush(0);
-    let (conn, question) = server.io[0].asked.last().expect("a question");
+    let (conn, question) = server.io[0].questions.last().expect("a question");
     let filters: Vec<String> = (0..GRANTS).map(|n| format!("own/{n}/+")).collect();
     let granted = filters.iter().map(|filter| (Right::Publish, &filter[..]));
-    let known = Known {
+    let known = VerifiedClient {
         grants: Arc::new(Grants::new("", granted).expect("filters")),
         until_unix_s: u32::MAX,
     };

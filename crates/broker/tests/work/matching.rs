@@ -32,7 +32,7 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
     for filters in deep_filters().chunks(98) {
         let conn = server.open(0);
         let query = filters.join("&filter=").replace('+', "%2B");
-        server.say(conn, format!("GET /sub?filter={query} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"));
+        server.send(conn, format!("GET /sub?filter={query} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"));
         server.settle();
         assert!(server.received(conn).starts_with(b"HTTP/1.1 200 "));
     }
@@ -66,7 +66,7 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
         client(&mut server, own.chain([topic.clone()]), Qos::AtMostOnce);
     }
     let publisher = server.open(0);
-    server.say(
+    server.send(
         publisher,
         batch(&format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n")),
     );
@@ -94,7 +94,7 @@ fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     let publisher = server.open(0);
     let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
     let before = server.shards[0].stats().delivered;
-    server.say(publisher, batch(&line.repeat(MESSAGES)));
+    server.send(publisher, batch(&line.repeat(MESSAGES)));
     let mut turns = 1;
     while server.flush(0) {
         turns += 1;
@@ -122,7 +122,7 @@ fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
     }
     let publisher = server.open(0);
     let before = server.shards[0].stats().delivered;
-    server.say(publisher, batch("{\"topic\":\"a/b/c\",\"data\":\"x\"}\n"));
+    server.send(publisher, batch("{\"topic\":\"a/b/c\",\"data\":\"x\"}\n"));
     let mut turns = 1;
     while server.flush(0) {
         turns += 1;
@@ -144,7 +144,7 @@ fn subscribe(server: &mut TestServer, conn: usize, n: usize) -> u64 {
         filters.into_iter(),
     );
     let before = server.shards[0].steps();
-    server.say(conn, bytes);
+    server.send(conn, bytes);
     server.settle();
     server.shards[0].steps() - before
 }
@@ -166,7 +166,7 @@ fn one_more_filter_is_subscribed_without_a_walk_over_the_names_of_all_others() {
 
 /// Sends a packet. Returns the last reason code of the answer.
 fn reason_of(server: &mut TestServer, conn: usize, packet: &[u8]) -> u8 {
-    server.say(conn, packet);
+    server.send(conn, packet);
     server.settle();
     *server.received(conn).last().expect("an answer")
 }

@@ -29,7 +29,7 @@ fn server() -> TestServer {
     let mut server = TestServer::new(&world, turn_limits, NOW);
     let publisher = server.open(0);
     let line = |n| format!("{{\"topic\":\"own/{n}\",\"data\":\"x\"}}\n");
-    server.say(publisher, batch(&(0..2_000).map(line).collect::<String>()));
+    server.send(publisher, batch(&(0..2_000).map(line).collect::<String>()));
     server.settle();
     server
 }
@@ -37,7 +37,7 @@ fn server() -> TestServer {
 /// Number of turns until a client of another address has received all that it requested.
 fn turns_until_served(server: &mut TestServer) -> usize {
     let conn = server.open_from(0, OTHER);
-    server.say(
+    server.send(
         conn,
         "GET /sub?filter=own/%23 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
     );
@@ -54,7 +54,7 @@ fn groups_of_one_client_share_its_part_of_the_pages() {
     let mut server = server();
     member(&mut server, 2_000);
     let publisher = server.open(0);
-    server.say(
+    server.send(
         publisher,
         batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(20)),
     );
@@ -68,7 +68,7 @@ fn followers_of_one_client_share_its_part_of_the_pages() {
     let mut server = server();
     for _ in 0..60 {
         let conn = server.open(0);
-        server.say(
+        server.send(
             conn,
             "GET /interest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
         );
@@ -89,18 +89,18 @@ fn messages_for_members_of_groups_hold_up_no_message_of_others() {
     let mut server = TestServer::new(&support::world(settings, 1, 1), turn_limits, NOW);
     let crowd = member(&mut server, GROUPS);
     let other = server.open_from(0, OTHER);
-    server.say(
+    server.send(
         other,
         "GET /sub/own HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
     );
     server.settle();
     let (publisher, before) = (server.open(0), server.received(other).len());
-    server.say(
+    server.send(
         publisher,
         batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(3)),
     );
     server.flush(0);
-    server.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+    server.send(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
     let waits = |_: &usize| {
         server.flush(0);
         server.received(other).len() == before
@@ -127,14 +127,14 @@ fn messages_for_members_of_groups_hold_up_no_publisher() {
     let publisher = server.open(0);
     let line = "{\"topic\":\"t\",\"data\":\"x\"}\n";
     for _ in 0..MESSAGES {
-        server.say(publisher, batch(line));
+        server.send(publisher, batch(line));
         server.flush(0);
     }
     for _ in 0..1_000 {
         server.flush(0);
     }
     let before = server.received(publisher).len();
-    server.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+    server.send(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
     server.settle_one(0);
     assert!(
         server.received(publisher).len() > before,
@@ -158,9 +158,9 @@ fn turns_beside_large_pages(target: &str) -> usize {
             "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{body}"
         )
     };
-    server.say(publisher, publish("large", LARGE));
+    server.send(publisher, publish("large", LARGE));
     server.settle();
-    server.say(publisher, publish("small", 1));
+    server.send(publisher, publish("small", 1));
     server.settle();
     let subscribe = |target: &str| {
         format!("GET /sub{target} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
@@ -168,11 +168,11 @@ fn turns_beside_large_pages(target: &str) -> usize {
     let mut crowd = Vec::new();
     for address in 0..CROWD {
         let conn = server.open_from(0, IpAddr::V4(Ipv4Addr::new(10, 0, 1, address)));
-        server.say(conn, subscribe(target));
+        server.send(conn, subscribe(target));
         crowd.push(conn);
     }
     let conn = server.open_from(0, OTHER);
-    server.say(conn, subscribe("/small?since=oldest"));
+    server.send(conn, subscribe("/small?since=oldest"));
     let waits = |_: &usize| {
         server.flush(0);
         let received = server.received(conn);
@@ -220,19 +220,19 @@ fn turns_behind_large_messages(target: &str) -> usize {
     let publisher = server.open(0);
     for _ in 0..CROWD {
         let conn = server.open(0);
-        server.say(conn, subscribe(target));
+        server.send(conn, subscribe(target));
         server.settle();
-        server.window(conn, 0);
+        server.set_window(conn, 0);
     }
-    server.say(publisher, publish("large", 1));
+    server.send(publisher, publish("large", 1));
     let other = server.open_from(0, OTHER);
-    server.say(other, subscribe("/small"));
+    server.send(other, subscribe("/small"));
     server.settle();
     for _ in 0..MESSAGES {
-        server.say(publisher, publish("large", LARGE));
+        server.send(publisher, publish("large", LARGE));
     }
     server.flush(0);
-    server.say(publisher, publish("small", 1));
+    server.send(publisher, publish("small", 1));
     let waits = |_: &usize| {
         server.flush(0);
         let received = server.received(other);

@@ -30,11 +30,11 @@ fn server(shards: u16) -> TestServer {
 /// Number of turns of all shards until a publish of another client on this shard is answered.
 fn turns_until_published(server: &mut TestServer, shard: usize) -> usize {
     let other = server.open_from(shard, OTHER);
-    server.say(other, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+    server.send(other, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
     let waits = |_: &usize| {
         for shard in 0..server.shards.len() {
             server.flush(shard);
-            server.carry(shard);
+            server.deliver_mail(shard);
         }
         server.received(other).is_empty()
     };
@@ -77,11 +77,11 @@ fn a_crowd_that_subscribes_and_unsubscribes_holds_up_no_publish_of_others() {
             .map(|_| client_at(&mut server, 0, std::iter::empty(), Qos::AtMostOnce))
             .collect();
         for conn in crowd {
-            server.say(conn, churn(&filters, 40));
+            server.send(conn, churn(&filters, 40));
         }
         for _ in 0..20 {
             server.flush(0);
-            server.carry(0);
+            server.deliver_mail(0);
         }
         for shard in 0..usize::from(shards) {
             let turns = turns_until_published(&mut server, shard);
@@ -99,7 +99,7 @@ fn a_publisher_with_a_wide_fan_out_waits_itself_and_others_publish() {
         let mut server = server(shards);
         for _ in 0..300 {
             let conn = server.open(carrier);
-            server.say(
+            server.send(
                 conn,
                 "GET /sub/wide HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
             );
@@ -113,7 +113,7 @@ fn a_publisher_with_a_wide_fan_out_waits_itself_and_others_publish() {
         {
             assert!(publishers.len() < 40, "the publisher waits itself");
             let conn = server.open(0);
-            server.say(conn, batch("{\"topic\":\"wide\",\"data\":\"x\"}\n"));
+            server.send(conn, batch("{\"topic\":\"wide\",\"data\":\"x\"}\n"));
             server.flush(0);
             publishers.push(conn);
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crore_broker::Reason;
-use crore_broker::access::{Known, Question};
+use crore_broker::access::{Question, VerifiedClient};
 use serde_json::{Map, Value, json};
 
 use super::claims;
@@ -33,7 +33,7 @@ pub struct Callback {
 }
 
 /// The callback's answer, and how many seconds it may be cached.
-pub type TimedAnswer = (Result<Known, Reason>, u32);
+pub type TimedAnswer = (Result<VerifiedClient, Reason>, u32);
 
 impl Callback {
     /// Reads the settings of the callback, and the file of root certificates that they name.
@@ -127,7 +127,7 @@ impl Callback {
             }
         }
         let expires = claims::unix_time(&answer, "expires")?;
-        let known = Known {
+        let known = VerifiedClient {
             grants: Arc::new(claims::grants(&answer, "user")?),
             until_unix_s: expires.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
         };

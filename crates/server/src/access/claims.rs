@@ -95,7 +95,7 @@ mod tests {
     fn each_claim_grants_its_right_and_no_other() {
         let grants = read(json!({"sub": "ann", "publish": "a/#", "info": ["a/#", "b"]})).unwrap();
         assert_eq!(grants.user(), "ann");
-        let covers = |right, topic| grants.cover(right, topic, &Steps::default());
+        let covers = |right, topic| grants.covers(right, topic, &Steps::default());
         assert!(covers(Right::Publish, b"a/1") && covers(Right::Info, b"b"));
         assert!(!covers(Right::Subscribe, b"a/1") && !covers(Right::Publish, b"b"));
         assert!(read(json!({})).unwrap().is_empty());

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crore_broker::Reason;
-use crore_broker::access::{Known, Revoked, TokenIssue};
+use crore_broker::access::{Revoked, TokenIssue, VerifiedClient};
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 
@@ -100,7 +100,7 @@ impl Keys {
     }
 
     /// The user and the rights of a token that is valid at this Unix second.
-    pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<Known, Reason> {
+    pub fn verify(&self, token: &[u8], now_unix_s: u64) -> Result<VerifiedClient, Reason> {
         let header = header(token).ok_or(Reason::CredentialsMalformed)?;
         // RFC 7515 section 4.1.11: a token with extensions that we do not know must be refused.
         if header.contains_key("crit") {
@@ -145,7 +145,7 @@ impl Keys {
         token: &[u8],
         claims: &Map<String, Value>,
         now_unix_s: u64,
-    ) -> Result<Known, Reason> {
+    ) -> Result<VerifiedClient, Reason> {
         let moment = |name| claims::unix_time(claims, name).map_err(|_| Reason::TokenClaims);
         let end = moment("exp")?.map(|end| end.saturating_add(self.leeway_s));
         if end.is_some_and(|end| end <= now_unix_s) {
@@ -166,12 +166,12 @@ impl Keys {
         }
         let grants = claims::grants(claims, "sub").map_err(|_| Reason::TokenClaims)?;
         let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or(0.0);
-        let grants = grants.issued(TokenIssue {
-            token: Revoked::token(token_id(token, claims).as_bytes()),
+        let grants = grants.with_issue(TokenIssue {
+            token: Revoked::token_number(token_id(token, claims).as_bytes()),
             // `u32::MAX` is reserved: a revocation of a user without `issued_before` has this value, which must be later than every `iat`.
             issued_unix_s: (issued as u32).min(u32::MAX - 1),
         });
-        Ok(Known {
+        Ok(VerifiedClient {
             grants: Arc::new(grants),
             until_unix_s: end.map_or(u32::MAX, |end| u32::try_from(end).unwrap_or(u32::MAX)),
         })

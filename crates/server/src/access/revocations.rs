@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use crore_broker::access::{Revoked, RevokedUser};
+use crore_broker::access::{Revoked, RevokedToken, RevokedUser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -198,9 +198,10 @@ pub fn revoked(entries: &[Revocation]) -> Revoked {
                     end_unix_s: end,
                 });
             }
-            None => revoked
-                .tokens
-                .push((Revoked::token(entry.id.as_bytes()), end)),
+            None => revoked.tokens.push(RevokedToken {
+                number: Revoked::token_number(entry.id.as_bytes()),
+                end_unix_s: end,
+            }),
         }
     }
     revoked.users.sort_unstable();

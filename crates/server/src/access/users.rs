@@ -9,7 +9,7 @@ use argon2::Argon2;
 use argon2::password_hash::PasswordVerifier;
 use argon2::password_hash::phc::PasswordHash;
 use crore_broker::Reason;
-use crore_broker::access::{Grants, Known};
+use crore_broker::access::{Grants, VerifiedClient};
 
 use crate::settings::access::Access;
 
@@ -82,13 +82,13 @@ impl Users {
     ///
     /// # Errors
     /// [`Reason::WrongPassword`].
-    pub fn verify(&self, name: &[u8], password: &[u8]) -> Result<Known, Reason> {
+    pub fn verify(&self, name: &[u8], password: &[u8]) -> Result<VerifiedClient, Reason> {
         let user = self.users.get(name);
         let hash = user.map(|user| &user.hash).or(self.stand_in.as_ref());
         let right =
             hash.is_some_and(|hash| Argon2::default().verify_password(password, hash).is_ok());
         match user.filter(|_| right) {
-            Some(user) => Ok(Known {
+            Some(user) => Ok(VerifiedClient {
                 grants: Arc::clone(&user.grants),
                 until_unix_s: u32::MAX,
             }),

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use crore_broker::Verdict;
-use crore_broker::access::{Digest, Known, Question, Revoked};
+use crore_broker::access::{Digest, Question, Revoked, VerifiedClient};
 use crore_broker::{Closed, Reason};
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
@@ -70,7 +70,7 @@ struct JobResult {
     queue: Queue,
     /// The address of the client that asked.
     asker: u64,
-    result: Result<Known, Reason>,
+    result: Result<VerifiedClient, Reason>,
     /// How many seconds the result may be cached.
     cache_s: u32,
 }
@@ -145,15 +145,15 @@ impl Verifier {
 /// accepted credentials.
 #[derive(Default)]
 struct AnswerCache {
-    accepted: Cache<Known>,
+    accepted: Cache<VerifiedClient>,
     refused: Cache<Reason>,
 }
 
 impl AnswerCache {
     /// The cached answer about a credential, and until when it is valid, in seconds of `clock::counted_s`. The expiry of a token itself
     /// is by the wall clock.
-    fn get(&self, digest: Digest) -> Option<(Result<Known, Reason>, u64)> {
-        let is_over = |known: &Known| u64::from(known.until_unix_s) <= clock::unix_s();
+    fn get(&self, digest: Digest) -> Option<(Result<VerifiedClient, Reason>, u64)> {
+        let is_over = |known: &VerifiedClient| u64::from(known.until_unix_s) <= clock::unix_s();
         let accepted = self
             .accepted
             .get(digest)
@@ -165,7 +165,7 @@ impl AnswerCache {
     fn insert(
         &mut self,
         digest: Digest,
-        answer: Result<Known, Reason>,
+        answer: Result<VerifiedClient, Reason>,
         end_s: u64,
         entries_max: usize,
     ) {
@@ -447,7 +447,12 @@ impl VerifierState {
     }
 
     /// Ends a flight: answers all connections that wait for it, and caches the answer.
-    fn finish_flight(&mut self, flight: FlightKey, found: Result<Known, Reason>, cache_s: u32) {
+    fn finish_flight(
+        &mut self,
+        flight: FlightKey,
+        found: Result<VerifiedClient, Reason>,
+        cache_s: u32,
+    ) {
         let digest = flight.digest;
         let now_unix_s = u32::try_from(clock::unix_s()).unwrap_or(u32::MAX);
         let found = match found {
@@ -476,7 +481,13 @@ impl VerifierState {
         }
     }
 
-    fn answer(&self, to: &[Waiter], digest: Digest, found: &Result<Known, Reason>, end_s: u64) {
+    fn answer(
+        &self,
+        to: &[Waiter],
+        digest: Digest,
+        found: &Result<VerifiedClient, Reason>,
+        end_s: u64,
+    ) {
         for waiter in to {
             let verdict = Verdict {
                 digest,

@@ -93,7 +93,7 @@ impl Workload {
             0 => crore_nats::PARTITIONS,
             chosen => chosen,
         };
-        let placement = Placement::of_server(partitions, file.shards, cores);
+        let placement = Placement::for_server(partitions, file.shards, cores);
         let homes = usize::from(placement.homes());
         // The default for a host with 0 bytes of memory is the lowest valid value.
         let no_memory = Resources {

@@ -110,7 +110,7 @@ impl Lifecycle {
         world.admission.change_limits(&world.settings);
         self.0.verifier.replace(verifiers);
         self.0.verifier.revoke(revoked);
-        if !previous_world.rules.govern_alike(&world.rules) {
+        if !previous_world.rules.assigns_same_numbers(&world.rules) {
             self.prepare_rules(&world).await;
         }
         let answers = self

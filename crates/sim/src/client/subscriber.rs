@@ -1,5 +1,5 @@
-//! A subscriber over HTTP or WebSocket. The subscriber remembers the last position that it received, and resumes from that position after a
-//! reconnect.
+//! A subscriber over HTTP or WebSocket. The subscriber remembers the last position that it received, if its transport has positions, and
+//! resumes from that position after a reconnect.
 //!
 //! A *gap* is the notice that messages are lost.
 
@@ -12,7 +12,7 @@ use crore_wire::topic;
 use crore_wire::websocket::receive::Partial;
 
 use super::http::{self, Head};
-use super::track::{Start, Track};
+use super::track::{KnownOffsets, Start, Track};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
@@ -218,22 +218,22 @@ impl Subscriber {
         target
     }
 
-    /// For each topic, begins a new run of messages without a gap (a *stretch*), at a random start. Returns the `since` of the query.
+    /// For each topic, begins a *stretch* (a run of messages without a gap), at a random start. Returns the `since` of the query.
     fn begin_stretches(&mut self, truth: &Truth, rng: &mut Rng) -> &'static str {
-        let filtered = self.filtered.is_some();
+        let is_filtered = self.filtered.is_some();
         let mut since = rng.pick(&["", "", "since=oldest", "since=live", "since=-2"]);
-        if filtered && since == "since=-2" {
+        if is_filtered && since == "since=-2" {
             since = "since=oldest";
         }
-        if truth.allowed.retains && (since.is_empty() || filtered) {
+        if truth.allowed.retains && (since.is_empty() || is_filtered) {
             // Without a start, or by filter, the retained messages would come first, and not in the order of their offsets.
             since = "since=live";
         }
         for track in &mut self.tracks {
-            track.begin_stretch(Start::First);
+            track.begin_stretch(Start::FirstReceived);
             let topic = &truth.topics[track.topic];
             let starts_oldest = match topic.rule.first {
-                _ if filtered => topic.keeps_latest(),
+                _ if is_filtered => topic.keeps_latest(),
                 StartPosition::ByTransport => topic.keeps_latest(),
                 first => first == StartPosition::Oldest,
             };
@@ -244,7 +244,7 @@ impl Subscriber {
         since
     }
 
-    /// Adds the header fields that choose the transport.
+    /// Adds the header fields that choose the transport, and those that offer compression.
     fn push_fields(&self, fields: &mut String) {
         let kind = match self.transport {
             Transport::Sse | Transport::Sse10 => {
@@ -285,33 +285,33 @@ impl Subscriber {
         damaged.for_each(|track| track.partition_damaged(has_position));
     }
 
-    /// Updates the tracks after the log was restored from an older copy. `known` has a pair of offsets for each topic: where the restored log ends,
-    /// and where the new log begins. The server knows the positions up to the first, and the position at the second. Returns the number of topics in
-    /// which the server does not know the subscriber's position.
+    /// Updates the tracks after the log was restored from an older copy. `known` has the offsets of each topic at which the server knows a
+    /// position. Returns the number of topics in which the server does not know the subscriber's position.
     pub fn log_restored(
         &mut self,
         truth: &Truth,
-        known: &[(u64, u64)],
+        known: &[KnownOffsets],
         is_first_restore: bool,
     ) -> u64 {
         let has_position = self.position.is_some();
-        let mut lost_branches = 0;
+        let mut unknown_positions = 0;
         // The client knows the exact offset of its position only if it subscribes to a single topic by name, and only at the first restore. A
         // position that covers several partitions also advances with the messages of other topics.
-        let is_exact = is_first_restore && matches!(&self.tracks[..], [track] if !track.by_filter);
+        let knows_exact_offset =
+            is_first_restore && matches!(&self.tracks[..], [track] if !track.by_filter);
         for track in &mut self.tracks {
             if truth.topics[track.topic].damage_step != truth.crash_step {
                 continue;
             }
-            if is_exact {
-                let (end, begin) = known[track.topic];
-                lost_branches += u64::from(track.log_restored(has_position, end, begin));
+            if knows_exact_offset {
+                let known = known[track.topic];
+                unknown_positions += u64::from(track.log_restored(has_position, known));
             } else {
                 track.partition_damaged(false);
                 track.seen = None;
             }
         }
-        lost_branches
+        unknown_positions
     }
 
     /// Reads received bytes. `end`: these are the last bytes of the connection.
@@ -386,7 +386,7 @@ impl Subscriber {
     }
 
     /// Requires that the last stretches reach the newest messages. The caller makes sure that nothing is in flight.
-    pub fn require_head(&mut self, truth: &Truth) {
+    pub fn require_newest(&mut self, truth: &Truth) {
         let is_poll = self.transport == Transport::Poll;
         if !self.is_established() {
             return;
@@ -396,7 +396,7 @@ impl Subscriber {
             // A long-poll need not get the newest message of a topic without a log: what is published between two polls is lost, and the server
             // reports the gap only with the next message.
             if !is_poll || (rule.messages_max() > 0 && truth.allowed.budgets_are_wide) {
-                track.require_head();
+                track.require_newest();
             }
         }
     }

@@ -11,7 +11,22 @@ pub enum Start {
     /// With messages sent after this step.
     Sent(u32),
     /// With the first received message.
-    First,
+    FirstReceived,
+}
+
+/// The offsets in a partition at which the server knows a position after its log was restored from an older copy.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownOffsets {
+    /// Where the restored log ends. The server knows all positions up to this offset.
+    pub restored_end: u64,
+    /// The offset just before the life of the log (the time from its start to the crash) that has ended.
+    pub before_ended_life: u64,
+}
+
+impl KnownOffsets {
+    fn has(self, offset: u64) -> bool {
+        offset <= self.restored_end || offset == self.before_ended_life
+    }
 }
 
 /// A received message, with the step and the second of its receipt.
@@ -24,16 +39,16 @@ struct Received {
 
 /// A range of the topic's messages, from `start` to the last received message, or to the newest one.
 #[derive(Debug)]
-struct TrackedRange {
+struct Stretch {
     start: Start,
     /// Whether the stretch must begin with the oldest kept message.
     from_oldest: bool,
     received: Vec<Received>,
     /// Whether the stretch must end with the newest message.
-    must_reach_head: bool,
+    must_reach_newest: bool,
 }
 
-impl TrackedRange {
+impl Stretch {
     fn has(&self, number: u32) -> bool {
         self.received
             .iter()
@@ -46,14 +61,14 @@ impl TrackedRange {
 pub struct Track {
     /// The topic.
     pub topic: usize,
-    stretches: Vec<TrackedRange>,
+    stretches: Vec<Stretch>,
     /// The subscriber's position in this topic, if known.
     pub seen: Option<SeenPosition>,
     /// The offset of the last received position, with or without a message.
     last_offset: Option<u64>,
     /// Whether the subscriber must receive a gap (the notice that messages are lost) before the next message, since its position is from
     /// before the log was damaged.
-    gap_due: bool,
+    is_gap_due: bool,
     /// Whether the subscriber subscribes by filter. Then a delete of a topic does not end the stretch, so deleted messages may be missing
     /// in the stretch.
     pub by_filter: bool,
@@ -78,12 +93,12 @@ impl Track {
 
     /// Begins a stretch, with no known position.
     pub fn begin_stretch(&mut self, start: Start) {
-        (self.seen, self.gap_due) = (None, false);
-        self.stretches.push(TrackedRange {
+        (self.seen, self.is_gap_due) = (None, false);
+        self.stretches.push(Stretch {
             start,
             from_oldest: false,
             received: Vec::new(),
-            must_reach_head: false,
+            must_reach_newest: false,
         });
     }
 
@@ -97,7 +112,7 @@ impl Track {
     /// Records that the subscription was confirmed in `step`. No message that is sent later may be missing.
     pub fn subscription_confirmed(&mut self, step: u32) {
         if let Some(stretch) = self.stretches.last_mut()
-            && stretch.start == Start::First
+            && stretch.start == Start::FirstReceived
             && stretch.received.is_empty()
         {
             stretch.start = Start::Sent(step);
@@ -119,7 +134,7 @@ impl Track {
     /// Records a received message.
     pub fn message_received(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let message = &truth.messages[number as usize];
-        if self.gap_due {
+        if self.is_gap_due {
             return Err(format!("message {number} came, and no gap behind damage"));
         }
         let stretch = self.stretches.last_mut().expect("a subscriber has begun");
@@ -163,15 +178,15 @@ impl Track {
             }
             // A gap that is due after a restore may go back: the old position is after the end of the restored copy, in batches that the
             // log has lost.
-            if let (Some(to), false) = (to, self.gap_due)
+            if let (Some(to), false) = (to, self.is_gap_due)
                 && to.offset < seen.offset
             {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
             }
         }
         // An offset in the lost batches cannot be compared with an offset in the restored log.
-        let seen = self.seen.filter(|_| !self.gap_due);
-        self.begin_stretch(to.map_or(Start::First, |to| Start::After(to.offset)));
+        let seen = self.seen.filter(|_| !self.is_gap_due);
+        self.begin_stretch(to.map_or(Start::FirstReceived, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
         self.last_offset = self.seen.map(|seen| seen.offset);
         Ok(())
@@ -180,7 +195,7 @@ impl Track {
     /// Records a gap that may concern this topic. The messages must still be in order, and no message may come twice.
     pub fn may_have_lost(&mut self) {
         let seen = self.seen;
-        self.begin_stretch(Start::First);
+        self.begin_stretch(Start::FirstReceived);
         self.seen = seen;
     }
 
@@ -189,17 +204,17 @@ impl Track {
     pub fn partition_damaged(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();
-        self.begin_stretch(Start::First);
-        (self.seen, self.gap_due) = (seen, has_position);
+        self.begin_stretch(Start::FirstReceived);
+        (self.seen, self.is_gap_due) = (seen, has_position);
     }
 
-    /// Updates the track after the log was restored from an older copy. The server knows the positions up to `end`, and the position
-    /// `begin`. Returns whether the server does not know the subscriber's position, so that the subscriber must receive a gap. The messages
+    /// Updates the track after the log was restored from an older copy. The server knows the positions at the
+    /// offsets `known`. Returns whether the server does not know the subscriber's position, so that the subscriber must receive a gap. The messages
     /// received before were checked already.
-    pub fn log_restored(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
+    pub fn log_restored(&mut self, has_position: bool, known: KnownOffsets) -> bool {
         let seen = self.seen.filter(|_| has_position);
         // If a gap is still due, the position is from before an earlier restore, so the server does not know it.
-        let is_known = |offset| !self.gap_due && (offset <= end || offset == begin);
+        let is_known = |offset| !self.is_gap_due && known.has(offset);
         let is_on_lost_branch =
             seen.is_some_and(|seen| !is_known(self.last_offset.unwrap_or(seen.offset)));
         self.partition_damaged(is_on_lost_branch);
@@ -211,9 +226,9 @@ impl Track {
     }
 
     /// Requires that the last stretch reaches the newest message. The caller makes sure that nothing is in flight.
-    pub fn require_head(&mut self) {
+    pub fn require_newest(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
-            stretch.must_reach_head = true;
+            stretch.must_reach_newest = true;
         }
     }
 
@@ -227,7 +242,7 @@ impl Track {
 
     fn check_stretch(
         &self,
-        stretch: &TrackedRange,
+        stretch: &Stretch,
         truth: &Truth,
         unplaced: &[UnplacedMessage],
     ) -> Result<(), Violation> {
@@ -240,7 +255,7 @@ impl Track {
             return Err(format!("{} came before {}", two[0].0, two[1].0));
         }
         let topic = &truth.topics[self.topic];
-        let end = if stretch.must_reach_head {
+        let end = if stretch.must_reach_newest {
             u64::MAX
         } else {
             all.last().map_or(0, |(offset, _)| *offset)
@@ -252,11 +267,14 @@ impl Track {
                 first.is_some_and(|first| offset >= first)
                     || truth.messages[number as usize].sent_step > step
             }
-            Start::First => first.is_some_and(|first| offset >= first),
+            Start::FirstReceived => first.is_some_and(|first| offset >= first),
         };
         let mut received = all.iter().peekable();
         for (offset, number) in topic.by_offset.range(..=end) {
-            if received.next_if(|(came, _)| came == offset).is_some() {
+            if received
+                .next_if(|(received_offset, _)| received_offset == offset)
+                .is_some()
+            {
                 continue;
             }
             // The server decided not to send this message before the subscriber read the next one.
@@ -272,11 +290,11 @@ impl Track {
                     "message {number} at {offset} never came (from {:?}, {} messages, to the head: {})",
                     stretch.start,
                     stretch.received.len(),
-                    stretch.must_reach_head
+                    stretch.must_reach_newest
                 ));
             }
         }
-        let snapshot = stretch.must_reach_head && stretch.from_oldest;
+        let snapshot = stretch.must_reach_newest && stretch.from_oldest;
         let snapshot = snapshot.then(|| truth.newest_of_each_key(self.topic));
         let mut newest = snapshot.into_iter().flatten();
         if let Some(number) = newest.find(|number| !stretch.has(*number)) {
@@ -291,7 +309,7 @@ impl Track {
     /// this stretch, it is missing.
     fn check_unplaced(
         &self,
-        stretch: &TrackedRange,
+        stretch: &Stretch,
         end: u64,
         truth: &Truth,
         unplaced: &[UnplacedMessage],

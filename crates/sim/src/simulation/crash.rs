@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
-use crore_broker::loss_detector::LossDetector;
+use crore_broker::loss_detector::{LastBatch, LossDetector};
 use crore_broker::snapshot::Head;
 use crore_broker::{
     Control, Input, PartitionId, Report, SessionNeeds, Shadow, Shard, ShardId, Ticket,
@@ -19,6 +19,7 @@ use super::restart::read_snapshots;
 use super::{ShardLoop, Simulation, now};
 use crate::checkpoint::{Checkpoint, saved};
 use crate::client::follower::Follower;
+use crate::client::track::KnownOffsets;
 use crate::engine::{ReportedDamage, Start};
 use crate::truth::Violation;
 
@@ -167,9 +168,8 @@ impl Simulation {
         }
         self.loops.iter_mut().for_each(ShardLoop::reset);
         self.begin_epochs(&start, last_batches, rng)?;
-        // `base` is the first offset of the life of the log that has just ended. A subscriber may have received the position just before
-        // it.
-        let begin = self.lives.base().saturating_sub(1);
+        // The position just before the life of the log that has just ended: a subscriber may have received it.
+        let begin = self.lives.first_offset().saturating_sub(1);
         let ends = self.ends();
         self.begin_life();
         match lost.is_empty() {
@@ -201,17 +201,20 @@ impl Simulation {
             partitions.push(header.partition);
         }
         let placement = self.server.placement();
-        let mut known_positions = Vec::new();
+        let mut known_offsets = Vec::new();
         for topic in 0..self.truth.topics.len() {
             let partition = placement.partition_of(self.truth.topics[topic].name.as_bytes());
             if partitions.contains(&partition) {
                 self.truth.mark_damaged(topic);
             }
-            known_positions.push((ends[usize::from(partition)], begin));
+            known_offsets.push(KnownOffsets {
+                restored_end: ends[usize::from(partition)],
+                before_ended_life: begin,
+            });
         }
         for subscriber in &mut self.clients.subscribers {
             self.coverage.lost_branches +=
-                subscriber.log_restored(&self.truth, &known_positions, is_first_restore);
+                subscriber.log_restored(&self.truth, &known_offsets, is_first_restore);
         }
         self.start_new_base(rng)
     }
@@ -220,7 +223,7 @@ impl Simulation {
     fn begin_epochs(
         &mut self,
         start: &Start,
-        last_batches: Vec<(PartitionId, (u64, u64))>,
+        last_batches: Vec<(PartitionId, LastBatch)>,
         rng: &mut Rng,
     ) -> Result<(), Violation> {
         let Some(ReportedDamage { at, missing }) = start.damage else {
@@ -266,7 +269,7 @@ impl Simulation {
         }
         for partition in damaged {
             let home = usize::from(placement.home_of(partition));
-            self.shards[home].begin_epoch(partition, self.lives.base());
+            self.shards[home].begin_epoch(partition, self.lives.first_offset());
         }
         self.start_new_base(rng)
     }
@@ -360,7 +363,7 @@ impl Simulation {
         order: Control,
         rng: &mut Rng,
     ) -> Result<Option<Vec<Option<u64>>>, Violation> {
-        self.net.turn_of = home as ShardId;
+        self.net.current_shard = home as ShardId;
         let order = Input::Control(Ticket(1), order);
         self.shards[home].handle(order, now(self.truth.now_s), &mut self.net);
         self.turn(home, false, rng)?;

@@ -115,7 +115,7 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     // connection.
     let publish = plan.batch_lines_max() * (plan.message_bytes + FIELDS_BYTES);
     let in_flight_max = limits.publish_credit_bytes + publish + sim.clients.count() * CONTROL_BYTES;
-    let bytes = sim.net.mail.most_bytes();
+    let bytes = sim.net.mail.ask_bytes_max();
     if bytes > in_flight_max {
         return Err(format!(
             "{bytes} bytes of asks under way from one shard to another"
@@ -139,7 +139,7 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     let waiting_asks = asks.min(sim.clients.count() * CLIENT_BATCHES * plan.batch_lines_max());
     let inputs_max = 4 * (plan.shards * waiting_asks + under_way);
     for (to, held) in all.iter().enumerate() {
-        let inputs = sim.net.mail.inputs(to) + held.asks + held.pages;
+        let inputs = sim.net.mail.inputs_for(to) + held.asks + held.pages;
         if inputs > inputs_max {
             return Err(format!(
                 "shard {to} is {inputs} inputs behind, at most {inputs_max}"

@@ -128,7 +128,7 @@ impl Simulation {
         let truth = &self.truth;
         let is_required = |data: &[u8]| {
             let number = truth.number_of(data);
-            number.is_ok_and(|number| !truth.may_have_run_out(number))
+            number.is_ok_and(|number| !truth.may_have_been_removed(number))
         };
         let logs = required.values_mut();
         logs.for_each(|log| log.retain(|_, data| is_required(data)));

@@ -7,7 +7,7 @@ use crore_broker::{Input, Now, PartitionId, Shard, ShardId, SocketId};
 use crore_rng::Rng;
 
 use super::{RECEIVE_BYTES, Simulation, limits, now};
-use crate::net::Net;
+use crate::net::{Net, Readiness};
 use crate::truth::Violation;
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -23,15 +23,15 @@ impl Simulation {
             || self.loops[shard].ticked_s != self.truth.now_s
             || self.loops[shard].links.iter().any(|link| {
                 let socket = &self.net.sockets[*link as usize];
-                let (read, write, hangup) = socket.readiness();
-                !socket.accepted || read || write || hangup
+                let ready = socket.readiness();
+                !socket.accepted || ready.is_readable || ready.is_writable || ready.is_hung_up
             })
     }
 
     /// Runs one turn of a shard. With `takes_all` the shard handles all waiting inputs, otherwise a random part of them.
     pub fn turn(&mut self, shard: usize, takes_all: bool, rng: &mut Rng) -> Result<(), Violation> {
         self.finish_recovery(self.node_of(shard));
-        self.net.turn_of = shard as ShardId;
+        self.net.current_shard = shard as ShardId;
         self.net.rng = Rng::new(rng.draw());
         let now = now(self.truth.now_s);
         self.shards[shard].set_wall_clock_offset(self.wall_offset_s);
@@ -57,10 +57,10 @@ impl Simulation {
         let mut senders: Vec<usize> = (first..first + self.plan.shards).collect();
         rng.shuffle(&mut senders);
         for from in senders {
-            while !self.net.mail.of(from, shard).is_empty()
+            while !self.net.mail.queue(from, shard).is_empty()
                 && (takes_all || rng.chance(self.plan.mail_percent))
             {
-                let mail = self.net.mail.of(from, shard).pop_front();
+                let mail = self.net.mail.queue(from, shard).pop_front();
                 let mail = mail.expect("it was just seen");
                 let steps_max = limits::input_steps(&self.plan);
                 let state = &mut self.shards[shard];
@@ -148,16 +148,20 @@ impl Simulation {
             );
             return;
         }
-        let (readable, writable, hangup) = socket.readiness();
+        let Readiness {
+            is_readable,
+            is_writable,
+            is_hung_up,
+        } = socket.readiness();
         let Some(conn) = socket.conn else { return };
-        if writable {
+        if is_writable {
             let input = Input::Writable(conn, self.plan.part_bytes);
             handle(shard, input, now, net, steps_max);
         }
-        if !(readable || hangup) || shard.socket_of(conn).is_none() {
+        if !(is_readable || is_hung_up) || shard.socket_of(conn).is_none() {
             return;
         }
-        if !readable {
+        if !is_readable {
             handle(shard, Input::Failed(conn), now, net, steps_max);
             return;
         }

@@ -42,7 +42,7 @@ impl Journal {
     }
 
     /// Takes the events of a stream. `None` if it does not exist or has lost events.
-    pub fn next_of_stream(&mut self, number: u64) -> Option<Vec<ClientEvent>> {
+    pub fn take_stream_events(&mut self, number: u64) -> Option<Vec<ClientEvent>> {
         let stream = (self.streams.iter_mut()).find(|stream| stream.number == number)?;
         stream.bytes = 0;
         let events = core::mem::take(&mut stream.events);
@@ -51,10 +51,10 @@ impl Journal {
 
     /// Adds an event to all streams.
     pub fn report_to_streams(&mut self, event: &ClientEvent) {
-        let is_lost = matches!(event.what, EventKind::Dropped(_))
+        let is_lost = matches!(event.kind, EventKind::Dropped(_))
             && core::mem::take(&mut self.has_dropped_connections);
         for stream in &mut self.streams {
-            match event.what {
+            match event.kind {
                 EventKind::Connected | EventKind::Disconnected => {
                     let texts = event.user.len() + event.client_id.len() + event.detail.len();
                     stream.bytes += size_of::<ClientEvent>() + texts;
@@ -65,7 +65,7 @@ impl Journal {
             }
             if stream.is_lost {
                 (stream.events, stream.bytes) = (Vec::new(), 0);
-            } else if !matches!(event.what, EventKind::Dropped(_)) {
+            } else if !matches!(event.kind, EventKind::Dropped(_)) {
                 stream.events.push(event.clone());
             }
         }
@@ -77,12 +77,12 @@ mod tests {
     use super::*;
     use crate::base::ids::ConnId;
 
-    fn note(journal: &mut Journal, what: EventKind) {
+    fn note(journal: &mut Journal, kind: EventKind) {
         let conn = ConnId {
             slot: 1,
             generation: 1,
         };
-        journal.note(conn, what, "", b"a");
+        journal.note(conn, kind, "", b"a");
         for event in journal.take() {
             journal.report_to_streams(&event);
         }
@@ -93,16 +93,16 @@ mod tests {
         let mut journal = Journal::default();
         journal.begin_stream(1);
         journal.begin_stream(2);
-        for what in [
+        for kind in [
             EventKind::Connected,
             EventKind::Subscribed,
             EventKind::Disconnected,
         ] {
-            note(&mut journal, what);
+            note(&mut journal, kind);
         }
         let kinds = |journal: &mut Journal, number| -> Option<Vec<EventKind>> {
-            let events = journal.next_of_stream(number)?;
-            Some(events.iter().map(|event| event.what).collect())
+            let events = journal.take_stream_events(number)?;
+            Some(events.iter().map(|event| event.kind).collect())
         };
         let both = Some([EventKind::Connected, EventKind::Disconnected].into());
         assert_eq!(kinds(&mut journal, 1), both);

@@ -112,8 +112,8 @@ fn record_retained_page<P: ProtocolTypes>(
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         return clients.end_as_broken(slot);
     };
-    if let Some(at) = subscriptions.at_mut(serial, page.partition) {
-        (at.offset, at.asked) = (RETAINED_SENT, true);
+    if let Some(at) = subscriptions.position_mut(serial, page.partition) {
+        (at.offset, at.is_requested) = (RETAINED_SENT, true);
     }
     let group = subscriptions.group(serial);
     if group.is_some_and(|group| {
@@ -157,7 +157,7 @@ pub(super) fn request_next_filter_pages<C: SubscriptionHandler<P>, P: ProtocolTy
     };
     let is_bounded = !C::can_take_more(conns, slot);
     let mut behind = Vec::new();
-    for group in subscriptions.waiting() {
+    for group in subscriptions.waiting_groups() {
         let mut parts = subscriptions.parts_of(group.serial);
         // What has no bound is never held back.
         let is_held_back = |(_, part): (u32, &FilterPart)| {
@@ -197,8 +197,8 @@ pub(crate) fn seen_by_group<P: ProtocolTypes>(
     let seen = |partition| seen_offset(matching, deliveries, &clients.ctx, slot, partition);
     let offset_in = |partition: PartitionId| match group.positions().get(usize::from(partition)) {
         None => Some(seen(partition)),
-        Some(at) if at.live => Some(at.offset.max(seen(partition))),
-        Some(at) if at.new => None,
+        Some(at) if at.is_live => Some(at.offset.max(seen(partition))),
+        Some(at) if at.awaits_first_page => None,
         Some(at) => Some(at.offset.max(at.snapshot_end)),
     };
     let partitions = 0..clients.ctx.world.partitions;
@@ -218,7 +218,7 @@ pub(crate) fn lacks_retained<P: ProtocolTypes>(
     let (Some(serial), Some(all)) = (own_serial, filter_subscriptions(conns, slot)) else {
         return false;
     };
-    let reads = |at: &GroupPosition| !at.live && at.offset < at.snapshot_end;
+    let reads = |at: &GroupPosition| !at.is_live && at.offset < at.snapshot_end;
     let is_resent = |(_, it): (u32, &FilterPart)| it.id == part && Some(it.group) != own_serial;
     let group = all.group(serial);
     group.is_some_and(|group| group.positions().iter().any(reads)) || all.parts().any(is_resent)
@@ -241,7 +241,7 @@ fn resume_if_behind<P: ProtocolTypes>(
 /// Whether homes have answered for all partitions.
 fn is_answered<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, serial: u32) -> bool {
     let group = filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
-    group.is_some_and(|group| group.positions().iter().all(|at| !at.asked))
+    group.is_some_and(|group| group.positions().iter().all(|at| !at.is_requested))
 }
 
 /// The offset up to which a group of filters has seen a partition.

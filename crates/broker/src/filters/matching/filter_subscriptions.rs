@@ -1,6 +1,6 @@
 //! The subscriptions of one connection by filter: its parts and groups (see the parent module), and how far each group has read.
 //!
-//! An *epoch* is a number in each position, which changes with each start on the log.
+//! An *epoch* is a number in each position. Each start on the log begins a new epoch.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ pub struct FilterPart {
     /// The row of the filter; `NONE` if this entry is free.
     pub row: u32,
     /// The index of the connection among the filter's members.
-    pub place: u32,
+    pub member_index: u32,
     /// The serial of the part's group.
     pub group: u32,
     /// The number that the protocol chose for the part.
@@ -33,11 +33,11 @@ pub struct GroupPosition {
     /// The epoch of the log.
     pub epoch: u32,
     /// Whether the group takes live messages of the partition.
-    pub live: bool,
-    /// Whether a page (a run of past messages) is in flight. Also set if the offset is `RETAINED_SENT`, so that no page is requested.
-    pub asked: bool,
+    pub is_live: bool,
+    /// Whether a page (a run of past messages) is requested and has not arrived. Also set if the offset is `RETAINED_SENT`, so that no page is requested.
+    pub is_requested: bool,
     /// Whether the first page, which tells where the subscription begins, has not arrived yet.
-    pub new: bool,
+    pub awaits_first_page: bool,
     /// Whether the partition was already served in the current round (`next_behind`).
     pub had_turn: bool,
 }
@@ -67,14 +67,16 @@ impl Group {
 
     /// Whether the group is behind in a partition and has not requested its next page.
     pub fn is_waiting(&self) -> bool {
-        self.positions.iter().any(|at| !at.live && !at.asked)
+        self.positions
+            .iter()
+            .any(|at| !at.is_live && !at.is_requested)
     }
 
     /// Whether the group takes live messages of this partition.
     pub fn is_live(&self, partition: PartitionId) -> bool {
         self.positions
             .get(usize::from(partition))
-            .is_none_or(|at| at.live)
+            .is_none_or(|at| at.is_live)
     }
 }
 
@@ -85,11 +87,11 @@ pub struct FilterSubscriptions {
     /// The groups, sorted by serial.
     groups: Vec<Group>,
     /// The serial of the next group.
-    serials: u32,
+    next_serial: u32,
     /// The first free entry of `parts`.
     free: u32,
     /// The number of groups that are not live in all partitions.
-    behind: u32,
+    groups_behind: u32,
 }
 
 impl Default for FilterSubscriptions {
@@ -97,9 +99,9 @@ impl Default for FilterSubscriptions {
         FilterSubscriptions {
             parts: Vec::new(),
             groups: Vec::new(),
-            serials: 0,
+            next_serial: 0,
             free: NONE,
-            behind: 0,
+            groups_behind: 0,
         }
     }
 }
@@ -123,8 +125,8 @@ impl FilterSubscriptions {
 
     /// Adds a group without parts, live in all partitions. Returns its serial. `newest`: see [`Group::newest`].
     pub fn add_group(&mut self, newest: u32) -> u32 {
-        let serial = self.serials;
-        self.serials += 1;
+        let serial = self.next_serial;
+        self.next_serial += 1;
         self.groups.push(Group {
             serial,
             first: NONE,
@@ -135,28 +137,28 @@ impl FilterSubscriptions {
     }
 
     /// The index that the next part will have.
-    pub fn next_place(&self) -> u32 {
+    pub fn next_index(&self) -> u32 {
         match self.free {
             NONE => self.parts.len() as u32,
             free => free,
         }
     }
 
-    /// Adds a part to a group, at the index [`Self::next_place`]. `place` is the connection's index among the filter's members.
-    pub fn add(&mut self, serial: u32, row: u32, place: u32, id: u32) {
-        let at = self.next_place();
-        let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
+    /// Adds a part to a group, at the index [`Self::next_place`]. `member_index` is the connection's index among the filter's members.
+    pub fn add(&mut self, serial: u32, row: u32, member_index: u32, id: u32) {
+        let index = self.next_index();
+        let Some(group) = self.index_of(serial).map(|index| &mut self.groups[index]) else {
             return;
         };
-        let next = core::mem::replace(&mut group.first, at);
+        let next = core::mem::replace(&mut group.first, index);
         let part = FilterPart {
             row,
-            place,
+            member_index,
             group: serial,
             id,
             next,
         };
-        match self.parts.get_mut(at as usize) {
+        match self.parts.get_mut(index as usize) {
             Some(free) => {
                 self.free = free.next;
                 *free = part;
@@ -167,22 +169,22 @@ impl FilterSubscriptions {
 
     /// Removes a part, and its group if no part of it is left. Returns the filter's row and the index among the filter's members; `None` if the entry is
     /// free.
-    pub fn remove(&mut self, at: u32) -> Option<(u32, u32)> {
-        let part = self.parts.get_mut(at as usize)?;
+    pub fn remove(&mut self, index: u32) -> Option<(u32, u32)> {
+        let part = self.parts.get_mut(index as usize)?;
         if part.row == NONE {
             return None;
         }
-        let (row, place, serial) = (part.row, part.place, part.group);
+        let (row, member_index, serial) = (part.row, part.member_index, part.group);
         part.row = NONE;
         let next = core::mem::replace(&mut part.next, self.free);
-        self.free = at;
-        let group = self.number_of(serial).map(|n| &mut self.groups[n])?;
+        self.free = index;
+        let group = self.index_of(serial).map(|index| &mut self.groups[index])?;
         let mut before = group.first;
-        if before == at {
+        if before == index {
             group.first = next;
         } else {
             while let Some(part) = self.parts.get_mut(before as usize) {
-                if part.next == at {
+                if part.next == index {
                     part.next = next;
                     break;
                 }
@@ -192,16 +194,16 @@ impl FilterSubscriptions {
         if group.first == NONE {
             self.end_group(serial);
         }
-        Some((row, place))
+        Some((row, member_index))
     }
 
     /// Removes a group without parts, if it exists.
     pub fn end_group(&mut self, serial: u32) {
-        let Some(number) = self.number_of(serial) else {
+        let Some(group_index) = self.index_of(serial) else {
             return;
         };
-        let group = self.groups.remove(number);
-        self.behind -= u32::from(!group.positions.is_empty());
+        let group = self.groups.remove(group_index);
+        self.groups_behind -= u32::from(!group.positions.is_empty());
         if self.groups.is_empty() {
             // No part is left, so the memory is freed.
             (self.parts, self.free) = (Vec::new(), NONE);
@@ -209,13 +211,13 @@ impl FilterSubscriptions {
     }
 
     /// Sets a part's index among the members of its filter.
-    pub fn set_place(&mut self, part: u32, place: u32) {
+    pub fn set_member_index(&mut self, part: u32, member_index: u32) {
         if let Some(part) = self.parts.get_mut(part as usize) {
-            part.place = place;
+            part.member_index = member_index;
         }
     }
 
-    fn number_of(&self, serial: u32) -> Option<usize> {
+    fn index_of(&self, serial: u32) -> Option<usize> {
         self.groups
             .binary_search_by_key(&serial, |group| group.serial)
             .ok()
@@ -227,36 +229,38 @@ impl FilterSubscriptions {
     }
 
     pub fn group(&self, serial: u32) -> Option<&Group> {
-        self.number_of(serial).map(|number| &self.groups[number])
+        self.index_of(serial).map(|index| &self.groups[index])
     }
 
     /// How far a group has read this partition, to be changed; `None` if the group is live in all partitions.
-    pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut GroupPosition> {
-        let number = self.number_of(serial)?;
-        self.groups[number]
-            .positions
-            .get_mut(usize::from(partition))
+    pub fn position_mut(
+        &mut self,
+        serial: u32,
+        partition: PartitionId,
+    ) -> Option<&mut GroupPosition> {
+        let index = self.index_of(serial)?;
+        self.groups[index].positions.get_mut(usize::from(partition))
     }
 
     /// Sets how far a group has read, by partition.
     pub fn set_positions(&mut self, serial: u32, positions: Vec<GroupPosition>) {
-        let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
+        let Some(group) = self.index_of(serial).map(|index| &mut self.groups[index]) else {
             return;
         };
-        self.behind -= u32::from(!group.positions.is_empty());
-        group.positions = match positions.iter().all(|at| at.live) {
+        self.groups_behind -= u32::from(!group.positions.is_empty());
+        group.positions = match positions.iter().all(|at| at.is_live) {
             true => Vec::new(),
             false => positions,
         };
-        self.behind += u32::from(!group.positions.is_empty());
+        self.groups_behind += u32::from(!group.positions.is_empty());
     }
 
     /// Drops the positions of a group, if the group is live in all partitions by now.
-    pub fn settle(&mut self, serial: u32) {
-        let positions = (self.number_of(serial)).map(|n| &mut self.groups[n].positions);
+    pub fn drop_positions_if_live(&mut self, serial: u32) {
+        let positions = (self.index_of(serial)).map(|index| &mut self.groups[index].positions);
         if let Some(positions) = positions {
             let positions = core::mem::take(positions);
-            self.behind -= u32::from(!positions.is_empty());
+            self.groups_behind -= u32::from(!positions.is_empty());
             self.set_positions(serial, positions);
         }
     }
@@ -264,40 +268,44 @@ impl FilterSubscriptions {
     /// The partition of which the group should request its next page. The partitions in which the group is behind take turns, so that a busy partition does
     /// not block the others. `None` while a page of the group is in flight: this bounds the bytes in flight.
     pub fn next_behind(&mut self, serial: u32) -> Option<PartitionId> {
-        let number = self.number_of(serial)?;
-        let positions = &mut self.groups[number].positions;
+        let index = self.index_of(serial)?;
+        let positions = &mut self.groups[index].positions;
         if positions
             .iter()
-            .any(|at| at.asked && at.offset != RETAINED_SENT)
+            .any(|at| at.is_requested && at.offset != RETAINED_SENT)
         {
             return None;
         }
-        let waits = |at: &GroupPosition| !at.live && !at.asked;
-        let next = positions.iter().position(|at| waits(at) && !at.had_turn);
+        let is_waiting = |at: &GroupPosition| !at.is_live && !at.is_requested;
+        let next = positions
+            .iter()
+            .position(|at| is_waiting(at) && !at.had_turn);
         let next = next.or_else(|| {
             positions.iter_mut().for_each(|at| at.had_turn = false);
-            positions.iter().position(waits)
+            positions.iter().position(is_waiting)
         });
         next.map(|partition| partition as PartitionId)
     }
 
     /// The groups that are behind in a partition and have not requested its next page, the newest first. There may be thousands of older groups, which are
     /// live, and are not visited.
-    pub fn waiting(&self) -> impl Iterator<Item = &Group> {
+    pub fn waiting_groups(&self) -> impl Iterator<Item = &Group> {
         let behind = (self.groups.iter().rev()).filter(|group| !group.positions.is_empty());
         behind
-            .take(self.behind as usize)
+            .take(self.groups_behind as usize)
             .filter(|group| group.is_waiting())
     }
 
     /// Whether any group is behind in a partition and has not requested its next page.
-    pub fn is_behind(&self) -> bool {
-        self.waiting().next().is_some()
+    pub fn has_waiting_group(&self) -> bool {
+        self.waiting_groups().next().is_some()
     }
 
     /// The part with this index, unless it is free.
-    pub fn part(&self, at: u32) -> Option<&FilterPart> {
-        self.parts.get(at as usize).filter(|part| part.row != NONE)
+    pub fn part(&self, index: u32) -> Option<&FilterPart> {
+        self.parts
+            .get(index as usize)
+            .filter(|part| part.row != NONE)
     }
 
     /// All parts and their indexes.
@@ -308,12 +316,12 @@ impl FilterSubscriptions {
 
     /// The parts of a group and their indexes, the last added part first.
     pub fn parts_of(&self, serial: u32) -> impl Iterator<Item = (u32, &FilterPart)> {
-        let mut at = self.group(serial).map_or(NONE, |group| group.first);
+        let mut next = self.group(serial).map_or(NONE, |group| group.first);
         core::iter::from_fn(move || {
-            let here = at;
-            let part = self.parts.get(here as usize)?;
-            at = part.next;
-            Some((here, part))
+            let index = next;
+            let part = self.parts.get(index as usize)?;
+            next = part.next;
+            Some((index, part))
         })
     }
 
@@ -321,7 +329,7 @@ impl FilterSubscriptions {
     #[inline]
     pub fn is_live(&self, part: u32, partition: PartitionId) -> bool {
         self.part(part).is_some_and(|part| {
-            self.behind == 0
+            self.groups_behind == 0
                 || self
                     .group(part.group)
                     .is_some_and(|group| group.is_live(partition))

@@ -9,135 +9,135 @@ use proptest::prelude::*;
 const PARTITIONS: PartitionId = 3;
 
 #[derive(Clone, Debug)]
-enum Act {
+enum Change {
     /// Adds a group with this number of parts.
-    Begin(u8),
+    AddGroup(u8),
     /// Removes a part.
-    Remove(prop::sample::Index),
+    RemovePart(prop::sample::Index),
     /// Sets the state of a group in each partition: whether it is live, and whether a page is in flight.
-    Set(prop::sample::Index, [(bool, bool); 3]),
+    SetPositions(prop::sample::Index, [(bool, bool); 3]),
     /// The group becomes live in one partition.
-    Live(prop::sample::Index, PartitionId),
+    BecomeLive(prop::sample::Index, PartitionId),
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        (0..4u8).prop_map(Act::Begin),
-        any::<prop::sample::Index>().prop_map(Act::Remove),
+        (0..4u8).prop_map(Change::AddGroup),
+        any::<prop::sample::Index>().prop_map(Change::RemovePart),
         (any::<prop::sample::Index>(), any::<[(bool, bool); 3]>())
-            .prop_map(|(group, partitions)| Act::Set(group, partitions)),
+            .prop_map(|(group, partitions)| Change::SetPositions(group, partitions)),
         (any::<prop::sample::Index>(), 0..PARTITIONS)
-            .prop_map(|(group, partition)| Act::Live(group, partition)),
+            .prop_map(|(group, partition)| Change::BecomeLive(group, partition)),
     ]
 }
 
 /// The model of a group: the row and number of each part, and the state in each partition.
-type Plain = (Vec<(u32, u32)>, [(bool, bool); 3]);
+type ModelGroup = (Vec<(u32, u32)>, [(bool, bool); 3]);
 
-fn check(subscriptions: &FilterSubscriptions, plain: &BTreeMap<u32, Plain>) {
+fn check(subscriptions: &FilterSubscriptions, model: &BTreeMap<u32, ModelGroup>) {
     let serials: Vec<u32> = subscriptions
         .groups()
         .iter()
         .map(|group| group.serial)
         .collect();
-    assert_eq!(serials, plain.keys().copied().collect::<Vec<_>>());
-    let mut places = Vec::new();
+    assert_eq!(serials, model.keys().copied().collect::<Vec<_>>());
+    let mut expected_parts = Vec::new();
     let mut behind = false;
-    for (serial, (parts, partitions)) in plain {
+    for (serial, (parts, partitions)) in model {
         let mut found: Vec<_> = subscriptions
             .parts_of(*serial)
             .map(|(at, part)| (at, part.row))
             .collect();
         found.sort_unstable();
-        let mut wanted = parts.clone();
-        wanted.sort_unstable();
-        assert_eq!(found, wanted, "group {serial}");
+        let mut expected = parts.clone();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "group {serial}");
         for (partition, (live, asked)) in (0..).zip(partitions) {
             behind |= !live && !asked;
             for (at, _) in parts {
                 assert_eq!(subscriptions.is_live(*at, partition), *live);
             }
         }
-        let everywhere = partitions.iter().all(|(live, _)| *live);
+        let is_live_everywhere = partitions.iter().all(|(live, _)| *live);
         let group = subscriptions.group(*serial).unwrap();
-        assert_eq!(group.positions().is_empty(), everywhere);
-        places.extend(wanted);
+        assert_eq!(group.positions().is_empty(), is_live_everywhere);
+        expected_parts.extend(expected);
     }
-    places.sort_unstable();
+    expected_parts.sort_unstable();
     let found: Vec<_> = subscriptions
         .parts()
         .map(|(at, part)| (at, part.row))
         .collect();
-    assert_eq!(found, places);
-    assert_eq!(subscriptions.is_behind(), behind);
+    assert_eq!(found, expected_parts);
+    assert_eq!(subscriptions.has_waiting_group(), behind);
     assert!(
-        !subscriptions.is_live(subscriptions.next_place(), 0),
-        "a free place"
+        !subscriptions.is_live(subscriptions.next_index(), 0),
+        "a free index"
     );
 }
 
 proptest! {
     #[test]
-    fn a_connection_s_filters_are_as_a_plain_list_has_them(acts in prop::collection::vec(act(), 0..60)) {
+    fn filters_of_a_connection_are_those_of_a_plain_list(changes in prop::collection::vec(change(), 0..60)) {
         let (mut subscriptions, mut rows) = (FilterSubscriptions::default(), 0);
-        let mut plain: BTreeMap<u32, Plain> = BTreeMap::new();
-        for act in acts {
-            let group = |index: prop::sample::Index| plain.keys().copied().nth(index.index(plain.len().max(1)));
-            match act {
-                Act::Begin(parts) => {
+        let mut model: BTreeMap<u32, ModelGroup> = BTreeMap::new();
+        for change in changes {
+            let group = |index: prop::sample::Index| model.keys().copied().nth(index.index(model.len().max(1)));
+            match change {
+                Change::AddGroup(parts) => {
                     let serial = subscriptions.add_group(0);
-                    prop_assert!(plain.keys().all(|former| *former < serial));
+                    prop_assert!(model.keys().all(|former| *former < serial));
                     let mut list = Vec::new();
                     for _ in 0..parts {
                         rows += 1;
-                        list.push((subscriptions.next_place(), rows));
+                        list.push((subscriptions.next_index(), rows));
                         subscriptions.add(serial, rows, rows + 1, rows + 2);
                     }
                     if parts == 0 {
                         subscriptions.end_group(serial);
                     } else {
-                        plain.insert(serial, (list, [(true, false); 3]));
+                        model.insert(serial, (list, [(true, false); 3]));
                     }
                 }
-                Act::Remove(index) => {
-                    let all: Vec<_> = plain.iter().flat_map(|(serial, (parts, _))| parts.iter().map(|it| (*serial, *it))).collect();
+                Change::RemovePart(index) => {
+                    let all: Vec<_> = model.iter().flat_map(|(serial, (parts, _))| parts.iter().map(|it| (*serial, *it))).collect();
                     let Some((serial, (at, row))) = all.get(index.index(all.len().max(1))).copied() else { continue };
-                    subscriptions.set_place(at, row + 7);
+                    subscriptions.set_member_index(at, row + 7);
                     prop_assert_eq!(subscriptions.remove(at), Some((row, row + 7)));
-                    let parts = &mut plain.get_mut(&serial).unwrap().0;
+                    let parts = &mut model.get_mut(&serial).unwrap().0;
                     parts.retain(|it| it.0 != at);
                     if parts.is_empty() {
-                        plain.remove(&serial);
+                        model.remove(&serial);
                     }
                 }
-                Act::Set(index, partitions) => {
+                Change::SetPositions(index, partitions) => {
                     let Some(serial) = group(index) else { continue };
-                    let at = |(live, asked)| GroupPosition { live, asked, ..GroupPosition::default() };
-                    subscriptions.set_positions(serial, partitions.map(at).to_vec());
-                    plain.get_mut(&serial).unwrap().1 = partitions;
+                    let position_of = |(is_live, is_requested)| GroupPosition { is_live, is_requested, ..GroupPosition::default() };
+                    subscriptions.set_positions(serial, partitions.map(position_of).to_vec());
+                    model.get_mut(&serial).unwrap().1 = partitions;
                 }
-                Act::Live(index, partition) => {
+                Change::BecomeLive(index, partition) => {
                     let Some(serial) = group(index) else { continue };
-                    if let Some(at) = subscriptions.at_mut(serial, partition) {
-                        at.live = true;
+                    if let Some(at) = subscriptions.position_mut(serial, partition) {
+                        at.is_live = true;
                     }
-                    subscriptions.settle(serial);
-                    plain.get_mut(&serial).unwrap().1[usize::from(partition)].0 = true;
+                    subscriptions.drop_positions_if_live(serial);
+                    model.get_mut(&serial).unwrap().1[usize::from(partition)].0 = true;
                 }
             }
-            check(&subscriptions, &plain);
+            check(&subscriptions, &model);
         }
     }
 
     #[test]
-    fn members_are_found_by_the_filters_they_joined(
-        acts in prop::collection::vec((0..4u32, 0..5u32, any::<bool>()), 0..60),
+    fn members_are_found_by_the_filters_that_they_joined(
+        changes in prop::collection::vec((0..4u32, 0..5u32, any::<bool>()), 0..60),
     ) {
         // The model: the name of each filter by number, and the filter's members. A member is the row and the place that it was given last.
         let name = |filter: u32| format!("t/{filter}/+");
         let mut matching = Matching::new(1, 7, &Default::default());
         let mut members: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
-        for (filter, slot, joins) in acts {
+        for (filter, slot, joins) in changes {
             let text = name(filter);
             if joins && !members.contains_key(&(filter, slot)) {
                 let member = Member { slot, part: filter };
@@ -145,10 +145,10 @@ proptest! {
                 prop_assert_eq!(matching.name(at.0), text.as_bytes());
                 members.insert((filter, slot), at);
             } else if let Some((row, place)) = members.remove(&(filter, slot)) {
-                let last = members.keys().all(|(other, _)| *other != filter);
-                let Removal { moved, ended } = matching.leave(row, place);
-                prop_assert_eq!(ended, last.then(|| text.clone().into_bytes()));
-                if let Some(moved) = moved {
+                let is_last = members.keys().all(|(other, _)| *other != filter);
+                let Removal { moved_member, closed_filter } = matching.leave(row, place);
+                prop_assert_eq!(closed_filter, is_last.then(|| text.clone().into_bytes()));
+                if let Some(moved) = moved_member {
                     let at = members.get_mut(&(moved.part, moved.slot)).unwrap();
                     prop_assert_eq!(at.0, row);
                     at.1 = place;
@@ -157,14 +157,14 @@ proptest! {
             for filter in 0..4 {
                 let mut found = Vec::new();
                 let topic = format!("t/{filter}/x");
-                matching.sets(topic.as_bytes(), |set| {
+                matching.for_each_match(topic.as_bytes(), |set| {
                     found.extend(matching.members(set).iter().map(|member| (member.part, member.slot)));
                 });
                 found.sort_unstable();
-                let wanted: Vec<_> = members.keys().copied().filter(|it| it.0 == filter).collect();
-                prop_assert_eq!(matching.find(name(filter).as_bytes()).is_some(), !wanted.is_empty());
-                prop_assert_eq!(matching.rows(topic.as_bytes()).len(), usize::from(!wanted.is_empty()));
-                prop_assert_eq!(found, wanted);
+                let expected: Vec<_> = members.keys().copied().filter(|it| it.0 == filter).collect();
+                prop_assert_eq!(matching.find(name(filter).as_bytes()).is_some(), !expected.is_empty());
+                prop_assert_eq!(matching.matching_rows(topic.as_bytes()).len(), usize::from(!expected.is_empty()));
+                prop_assert_eq!(found, expected);
             }
             let open = (0..4).filter(|filter| members.keys().any(|it| it.0 == *filter));
             prop_assert_eq!(matching.len(), open.count());
@@ -176,35 +176,38 @@ proptest! {
 fn partitions_in_which_a_group_is_behind_have_turns() {
     let mut subscriptions = FilterSubscriptions::default();
     let serial = subscriptions.add_group(0);
-    let at = |live, offset| GroupPosition {
-        live,
+    let position_of = |is_live, offset| GroupPosition {
+        is_live,
         offset,
-        asked: offset == RETAINED_SENT,
+        is_requested: offset == RETAINED_SENT,
         ..GroupPosition::default()
     };
     let positions = alloc::vec![
-        at(false, 1),
-        at(true, 2),
-        at(false, RETAINED_SENT),
-        at(false, 4)
+        position_of(false, 1),
+        position_of(true, 2),
+        position_of(false, RETAINED_SENT),
+        position_of(false, 4)
     ];
     subscriptions.set_positions(serial, positions);
     for expected in [0, 3, 0, 3, 0] {
         assert_eq!(subscriptions.next_behind(serial), Some(expected));
         let at = subscriptions
-            .at_mut(serial, expected)
+            .position_mut(serial, expected)
             .expect("it is behind");
-        at.asked = true;
+        at.is_requested = true;
         assert_eq!(
             subscriptions.next_behind(serial),
             None,
             "a page is under way"
         );
         let at = subscriptions
-            .at_mut(serial, expected)
+            .position_mut(serial, expected)
             .expect("it is behind");
-        (at.asked, at.had_turn) = (false, true);
+        (at.is_requested, at.had_turn) = (false, true);
     }
-    subscriptions.at_mut(serial, 0).expect("it is behind").live = true;
+    subscriptions
+        .position_mut(serial, 0)
+        .expect("it is behind")
+        .is_live = true;
     assert_eq!(subscriptions.next_behind(serial), Some(3));
 }

@@ -318,7 +318,7 @@ impl Fixture {
                 }
             }
             client.asked &= part == InterestPart::Live;
-            client.whole |= part == InterestPart::Last;
+            client.whole |= part == InterestPart::LastSnapshotPage;
         }
         for client in &mut self.clients {
             match client.key {

@@ -8,7 +8,7 @@ use crore_wire::topic;
 
 use super::Presence;
 use super::rows::MemberRow;
-use crate::mail::hooks::{MemberChange, NEWS_BYTES_MAX};
+use crate::mail::hooks::{MemberChange, PENDING_CHANGES_BYTES_MAX};
 
 /// A stream.
 pub(super) struct MemberStream {
@@ -58,7 +58,7 @@ impl MemberStream {
         };
         self.bytes += change.bytes();
         self.changes.push(change);
-        if self.bytes > NEWS_BYTES_MAX {
+        if self.bytes > PENDING_CHANGES_BYTES_MAX {
             self.has_lost_changes = true;
             (self.changes, self.bytes) = (Vec::new(), 0);
         }
@@ -87,7 +87,7 @@ impl Presence {
         let end = self.members.end();
         for _ in 0..rows_max {
             // Half of the room is for changes that come before the next request.
-            if stream.next_row >= end || stream.bytes > NEWS_BYTES_MAX / 2 {
+            if stream.next_row >= end || stream.bytes > PENDING_CHANGES_BYTES_MAX / 2 {
                 break;
             }
             // A free row has no id.

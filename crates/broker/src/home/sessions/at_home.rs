@@ -135,7 +135,7 @@ impl SessionsAtHome {
     fn partition_index_of(&self, id: SessionId) -> Option<usize> {
         let partition = id.partition.into();
         let is_here = self.placement.home_of(partition) == self.me;
-        is_here.then(|| self.placement.place_at_home(partition))
+        is_here.then(|| self.placement.index_at_home(partition))
     }
 
     /// See [`Sessions::name_of`].
@@ -406,7 +406,7 @@ impl SessionsAtHome {
 
     fn partition_index_of_client(&self, client: &[u8]) -> usize {
         let partition = self.placement.partition_of(client);
-        self.placement.place_at_home(partition)
+        self.placement.index_at_home(partition)
     }
 
     /// Whether this client id has a session.
@@ -515,7 +515,7 @@ impl SessionsAtHome {
     fn partition_index_here(&self, client: &[u8]) -> Option<usize> {
         let partition = self.placement.partition_of(client);
         let is_here = self.placement.home_of(partition) == self.me;
-        is_here.then(|| self.placement.place_at_home(partition))
+        is_here.then(|| self.placement.index_at_home(partition))
     }
 
     /// Bytes of evicted sessions that have not ended yet.
@@ -623,7 +623,7 @@ impl SessionsAtHome {
             return Err(Damaged("a token belongs elsewhere"));
         }
         if self.placement.home_of(partition) == self.me {
-            let partition_index = self.placement.place_at_home(partition);
+            let partition_index = self.placement.index_at_home(partition);
             self.change_sessions(partition_index, |it| it.restore_retired(saved, world));
         }
         Ok(())
@@ -639,10 +639,10 @@ impl SessionsAtHome {
         snapshot_age_s: u32,
     ) -> Result<(), Damaged> {
         let saved = Sessions::read(from)?;
-        let is_restored = origin.local || world.recovers_sessions();
-        if origin.is_for(saved.client, self.placement, self.me)? && is_restored {
+        let is_restored = origin.restores_local || world.recovers_sessions();
+        if origin.takes_over(saved.client, self.placement, self.me)? && is_restored {
             let partition = self.placement.partition_of(saved.client);
-            let partition_index = self.placement.place_at_home(partition);
+            let partition_index = self.placement.index_at_home(partition);
             let life = (origin.epoch, world.epoch);
             self.change_sessions(partition_index, |it| {
                 it.restore(saved, world, life, now, snapshot_age_s)
@@ -659,8 +659,8 @@ impl SessionsAtHome {
         partition: u16,
     ) -> Result<(), Damaged> {
         let (serial, life) = (from.number16()?, from.byte()?);
-        if self.placement.home_of(partition) == self.me && origin.local {
-            let partition_index = self.placement.place_at_home(partition);
+        if self.placement.home_of(partition) == self.me && origin.restores_local {
+            let partition_index = self.placement.index_at_home(partition);
             self.partitions[partition_index].restore_empty_row(serial, life);
         }
         Ok(())

@@ -72,7 +72,7 @@ impl Sessions {
         let found = self.find(hash, record.name);
         let waiting_row = match &record.change {
             SessionChange::Claim { clean: false, .. } => found.filter(|id| !self.has_ended(*id)),
-            SessionChange::Parts(parts) => found.filter(|id| self.token_of_row(*id) == parts.token),
+            SessionChange::Patch(parts) => found.filter(|id| self.token_of_row(*id) == parts.token),
             _ => None,
         };
         let Some(id) = waiting_row else {
@@ -150,7 +150,7 @@ impl Sessions {
                 }
                 self.insert_recorded(record.name, state, world, now)
             }
-            SessionChange::Parts(parts) => {
+            SessionChange::Patch(parts) => {
                 let Some(id) = found.filter(|id| self.token_of_row(*id) == parts.token) else {
                     // The session has ended, or a later claim has begun another one.
                     return true;
@@ -196,7 +196,10 @@ impl Sessions {
             expiry_s: absent::remaining_s(away.expires_s, now),
             will,
         };
-        Some((SessionPatch::nothing(&self.copy_of_state(id))?, terms))
+        Some((
+            SessionPatch::without_changes(&self.copy_of_state(id))?,
+            terms,
+        ))
     }
 
     /// Whether the session in this row has ended in the log, and only waits for its will. No claim continues it.
@@ -368,7 +371,7 @@ mod tests {
     use crate::base::settings::Settings;
     use crate::budget::admission::Client;
     use crate::mail::session::patch::{DigestForm, Outline};
-    use crate::mail::session::record::RecordedParts;
+    use crate::mail::session::record::RecordedPatch;
     use crate::mail::session::stored::unreleased;
 
     /// The sessions of a partition, restored from records.
@@ -484,7 +487,7 @@ mod tests {
             ..states[1].clone()
         };
         let patch = Outline::from_session(&states[1]).patch(&after, &Outline::from_session(&after));
-        let parts = SessionChange::Parts(RecordedParts::new(&patch, None));
+        let parts = SessionChange::Patch(RecordedPatch::new(&patch, None));
         assert!(table.fold(b"it", parts));
         assert_eq!(unreleased(table.0.state_of(0)), 1);
     }
@@ -533,7 +536,7 @@ mod tests {
                 token,
                 ..Outline::from_session(before).patch(after, &Outline::from_session(after))
             };
-            let parts = SessionChange::Parts(RecordedParts::new(&patch, terms));
+            let parts = SessionChange::Patch(RecordedPatch::new(&patch, terms));
             let is_valid = table.fold(b"it", parts);
             let ids = (table.0.len() > 0).then(|| unreleased(table.0.state_of(0)));
             (is_valid, ids)
@@ -564,9 +567,9 @@ mod tests {
         let mut table = Table::new();
         assert!(table.push(b"it", of(terms())));
         let unreadable = || {
-            SessionChange::Parts(RecordedParts {
+            SessionChange::Patch(RecordedPatch {
                 token: 9,
-                before: (1, DigestForm::NEWEST),
+                digest_before: (1, DigestForm::NEWEST),
                 changes: b"",
                 payloads: Vec::new(),
                 terms: None,

@@ -29,7 +29,7 @@ use crate::home::session_terms::{
     Consequences, DeadHolder, DueInLog, HolderTerms, LogPlace, Replica,
 };
 use crate::mail::session::record::{
-    ChangeAtHome, ChangedBy, Fence, RecordedParts, RecordedState, SessionChange, SessionRecord,
+    ChangeAtHome, ChangedBy, Fence, RecordedPatch, RecordedState, SessionChange, SessionRecord,
     Terms,
 };
 use crate::mail::session::stored::{
@@ -52,15 +52,15 @@ impl Sessions {
         let of_record = match (&record.change, record.fence) {
             (SessionChange::Claim { .. }, _) => self.apply_claim(found, record, world, place),
             (SessionChange::State(state), Some(fence)) => match self.row_if_allowed(found, fence) {
-                Some(id) => self.apply_state(id, state, fence.by, world, place.now),
+                Some(id) => self.apply_state(id, state, fence.changed_by, world, place.now),
                 None => Consequences::void(),
             },
-            (SessionChange::Parts(parts), Some(fence)) => match self.row_if_allowed(found, fence) {
-                Some(id) => self.apply_parts(id, parts, fence.by, world, place.now),
+            (SessionChange::Patch(parts), Some(fence)) => match self.row_if_allowed(found, fence) {
+                Some(id) => self.apply_parts(id, parts, fence.changed_by, world, place.now),
                 None => Consequences::void(),
             },
             (SessionChange::End { .. }, Some(fence)) => match self.row_if_allowed(found, fence) {
-                Some(id) => self.end_replica(id, fence.by, world, place.now),
+                Some(id) => self.end_replica(id, fence.changed_by, world, place.now),
                 None => Consequences::void(),
             },
             (_, None) => Consequences::void(),
@@ -72,7 +72,7 @@ impl Sessions {
     fn row_if_allowed(&self, found: Option<u32>, fence: Fence) -> Option<u32> {
         let id = found?;
         let replica = self.replica(id)?;
-        let is_holder = matches!(fence.by, ChangedBy::Holder | ChangedBy::Closing);
+        let is_holder = matches!(fence.changed_by, ChangedBy::Holder | ChangedBy::Closing);
         (replica.claim == fence.claim && replica.holder_terms.is_some() == is_holder).then_some(id)
     }
 
@@ -199,7 +199,7 @@ impl Sessions {
     fn apply_parts(
         &mut self,
         id: u32,
-        parts: &RecordedParts<'_>,
+        parts: &RecordedPatch<'_>,
         by: ChangedBy,
         world: &World,
         now: Now,
@@ -419,7 +419,10 @@ impl Sessions {
     pub(super) fn fence_of(&self, id: SessionId, by: ChangedBy) -> Option<Fence> {
         self.name_of(id)?;
         let claim = self.replica(id.row)?.claim;
-        Some(Fence { claim, by })
+        Some(Fence {
+            claim,
+            changed_by: by,
+        })
     }
 
     /// Sets whether this node is the steward of the partition: the node that publishes wills and ends sessions.
@@ -563,7 +566,7 @@ impl Sessions {
             .filter(|replica| replica.holder_terms.is_none())?;
         let fence = Fence {
             claim: replica.claim,
-            by: ChangedBy::Steward,
+            changed_by: ChangedBy::Steward,
         };
         if self.expires_s(id) <= now.unix_s || self.evicted.has(id) {
             let token = token_of(self.state_of(id));
@@ -588,7 +591,7 @@ impl Sessions {
             .filter(|replica| replica.holder_terms.is_none())?;
         let fence = Fence {
             claim: replica.claim,
-            by: ChangedBy::Operator,
+            changed_by: ChangedBy::Operator,
         };
         let token = token_of(self.state_of(id));
         Some((ChangeAtHome::End(token), fence))

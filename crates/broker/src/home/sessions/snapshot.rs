@@ -15,8 +15,8 @@ use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
 use crate::home::session_terms::{HolderTerms, Replica};
-use crate::mail::session::patch::patched;
-use crate::mail::session::record::RecordedParts;
+use crate::mail::session::patch::apply_patch;
+use crate::mail::session::record::RecordedPatch;
 use crate::mail::session::stored::{StoredSession, move_positions, set_epoch};
 use crate::mail::session::{EncodedSession, Will};
 use crate::store::blobs::Blob;
@@ -289,13 +289,13 @@ pub(super) fn checked_session(
 /// The record does not fit the state of the session, or is damaged.
 pub(super) fn patched_session(
     session: &EncodedSession,
-    parts: &RecordedParts<'_>,
+    parts: &RecordedPatch<'_>,
     world: &World,
 ) -> Result<EncodedSession, Damaged> {
     let payloads = share_payloads(&parts.payloads, world);
-    let mut session = patched(
+    let mut session = apply_patch(
         session,
-        parts.before,
+        parts.digest_before,
         parts.changes,
         payloads,
         world.partitions,

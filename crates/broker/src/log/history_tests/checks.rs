@@ -5,7 +5,7 @@ use super::*;
 /// An item that a reader by filter must find.
 #[derive(Clone, Copy)]
 enum Item<'a> {
-    Kept(&'a Kept),
+    Kept(&'a ModelMessage),
     /// The last loss of a topic, and its number.
     Lost(usize, u64),
 }
@@ -13,20 +13,20 @@ enum Item<'a> {
 impl Fixture {
     pub(super) fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
         self.check_topics();
-        let Fixture { plain, log, .. } = self;
+        let Fixture { model, log, .. } = self;
         // In one of three cases, orphaned messages are not removed yet.
-        let is_clear = !plain.offset.is_multiple_of(3);
+        let is_clear = !model.offset.is_multiple_of(3);
         if is_clear {
             log.clear_orphans(usize::MAX);
-            assert_eq!(log.len() as usize, plain.kept.len());
-            Fixture::check_marks(plain, log);
+            assert_eq!(log.len() as usize, model.kept.len());
+            Fixture::check_marks(model, log);
         }
-        let losses = plain.losses.iter().flatten().count();
+        let losses = model.losses.iter().flatten().count();
         assert_eq!(log.losses.topics(), losses);
 
-        let mut at = log.arrivals(starts.iter().copied(), lost);
-        for (offset, _, item) in Fixture::expected(plain, starts, lost) {
-            let mut next = || log.next_arrival(&mut at).expect("there is one more");
+        let mut cursor = log.arrivals(starts.iter().copied(), lost);
+        for (offset, _, item) in Fixture::expected(model, starts, lost) {
+            let mut next = || log.next_arrival(&mut cursor).expect("there is one more");
             let arrival = loop {
                 match next() {
                     Arrival::Orphaned { .. } => assert!(!is_clear),
@@ -34,51 +34,51 @@ impl Fixture {
                 }
             };
             assert_eq!(arrival.offset(), offset);
-            Fixture::check_arrival(plain, log, arrival, item);
+            Fixture::check_arrival(model, log, arrival, item);
         }
-        while let Some(arrival) = log.next_arrival(&mut at) {
+        while let Some(arrival) = log.next_arrival(&mut cursor) {
             assert!(!is_clear && matches!(arrival, Arrival::Orphaned { .. }));
         }
-        let by_then = plain.kept.iter().filter(|kept| kept.time_s <= time_s);
-        let last = by_then.map(|kept| kept.offset).max().unwrap_or(0);
+        let arrived = model.kept.iter().filter(|kept| kept.time_s <= time_s);
+        let last = arrived.map(|kept| kept.offset).max().unwrap_or(0);
         assert!(log.last_arrived_by(time_s) >= last);
         if is_clear {
             assert_eq!(log.last_arrived_by(time_s), last);
         }
-        Fixture::check_places(plain, log, &self.chains, time_s);
+        Fixture::check_searches(model, log, &self.chains, time_s);
     }
 
     /// Checks that each topic has the messages and the last lost offset of the plain list.
     fn check_topics(&mut self) {
-        let Fixture { plain, log, .. } = self;
+        let Fixture { model, log, .. } = self;
         for topic in 0..TOPICS {
-            let past = log.last_lost_offset(self.chains[topic]);
-            assert_eq!(past.unwrap_or(plain.last[topic]), plain.lost[topic]);
+            let last_lost = log.last_lost_offset(self.chains[topic]);
+            assert_eq!(last_lost.unwrap_or(model.last[topic]), model.lost[topic]);
             for (chain, retained) in [(self.chains[topic], false), (self.retained[topic], true)] {
                 let mut frames = Frames::default();
                 log.read(chain, 0, usize::MAX, usize::MAX, &mut frames);
                 let read: Vec<_> = frames.pages.iter().map(|record| record.offset).collect();
-                assert_eq!(read, plain.offsets(topic, retained));
+                assert_eq!(read, model.offsets(topic, retained));
             }
         }
-        let counts = (log.unneeded.superseded, log.unneeded.expired);
-        assert_eq!(counts, (plain.superseded, plain.expired));
+        let counts = (log.removal_counts.superseded, log.removal_counts.expired);
+        assert_eq!(counts, (model.superseded, model.expired));
     }
 
     /// Checks that the marks lead to any entry in a few steps.
-    fn check_marks(plain: &Plain, log: &Log) {
-        for number in 0..plain.rules.count() {
-            let of_list = |kept: &&Kept| usize::from(plain.number(kept)) == number;
+    fn check_marks(model: &Model, log: &Log) {
+        for number in 0..model.rules.count() {
+            let of_list = |kept: &&ModelMessage| usize::from(model.rule_number_of(kept)) == number;
             let mut marks = log.lists.marks(number).peekable();
-            let mut since = 0;
-            for kept in plain.kept.iter().filter(of_list) {
-                since += 1;
+            let mut since_mark = 0;
+            for kept in model.kept.iter().filter(of_list) {
+                since_mark += 1;
                 if let Some((_, id)) = marks.next_if(|mark| mark.0 == kept.offset) {
                     assert_eq!(log.entries.get(id).offset, kept.offset);
                     assert!(log.entries.get(id).flags & MARKED != 0);
-                    since = 0;
+                    since_mark = 0;
                 }
-                assert!(since <= MARK_EVERY, "{} has no mark", kept.offset);
+                assert!(since_mark <= MARK_EVERY, "{} has no mark", kept.offset);
             }
             assert_eq!(marks.next(), None, "of an entry that is gone");
         }
@@ -87,17 +87,19 @@ impl Fixture {
     /// The items that a reader by filter must find, by offset and list. At the same offset, messages come in the order of the lists, and
     /// before the loss.
     fn expected<'a>(
-        plain: &'a Plain,
+        model: &'a Model,
         starts: &[(u8, u64)],
         lost: u64,
     ) -> Vec<(u64, usize, Item<'a>)> {
         let mut expected = Vec::new();
         for (place, (number, start)) in starts.iter().enumerate() {
-            let of_list = |kept: &&Kept| plain.number(kept) == *number && kept.offset > *start;
-            let all = plain.kept.iter().filter(of_list);
+            let of_list = |kept: &&ModelMessage| {
+                model.rule_number_of(kept) == *number && kept.offset > *start
+            };
+            let all = model.kept.iter().filter(of_list);
             expected.extend(all.map(|kept| (kept.offset, place, Item::Kept(kept))));
         }
-        for (topic, loss) in plain.losses.iter().enumerate() {
+        for (topic, loss) in model.losses.iter().enumerate() {
             let loss = loss.filter(|(offset, _)| *offset > lost);
             expected.extend(loss.map(|(offset, number)| {
                 let place = starts.len() + topic;
@@ -108,7 +110,7 @@ impl Fixture {
         expected
     }
 
-    fn check_arrival(plain: &Plain, log: &Log, arrival: Arrival, item: Item<'_>) {
+    fn check_arrival(model: &Model, log: &Log, arrival: Arrival, item: Item<'_>) {
         let offset = arrival.offset();
         match (arrival, item) {
             (
@@ -130,8 +132,8 @@ impl Fixture {
                 Item::Kept(kept),
             ) => {
                 let found = (topic as usize, rule, time_s);
-                assert_eq!(found, (kept.topic, plain.number(kept), kept.time_s));
-                assert_eq!(log.is_expired(id, plain.now_s), plain.is_expired(kept));
+                assert_eq!(found, (kept.topic, model.rule_number_of(kept), kept.time_s));
+                assert_eq!(log.is_expired(id, model.now_s), model.is_expired(kept));
                 let key = KEYS[kept.key as usize];
                 let end = if kept.ttl_s.is_some() { 4 } else { 0 };
                 let owner = if owner(offset).is_known() { 4 } else { 0 };
@@ -152,11 +154,11 @@ impl Fixture {
     }
 
     /// Checks that a search from any place in a topic, in however few steps, finds the same as a search in the plain list.
-    fn check_places(plain: &Plain, log: &Log, chains: &[u32; TOPICS], time_s: u32) {
+    fn check_searches(model: &Model, log: &Log, chains: &[u32; TOPICS], time_s: u32) {
         for (topic, chain) in chains.iter().enumerate() {
-            let all = plain.offsets(topic, false);
+            let all = model.offsets(topic, false);
             for limit in [1, 3, usize::MAX] {
-                for start in [0, 1, 2, 5, 11].map(|n| plain.offset.saturating_sub(n)) {
+                for start in [0, 1, 2, 5, 11].map(|n| model.offset.saturating_sub(n)) {
                     let mut from = start;
                     let found = loop {
                         match log.seek(*chain, from, limit) {
@@ -172,13 +174,13 @@ impl Fixture {
                 }
                 for count in [1, 2, 5] {
                     let mut back = log.seek_newest(*chain, count, limit);
-                    while let Some(SeekBack::Continue(offset, left)) = back {
+                    while let Some(SeekBackResult::Continue(offset, left)) = back {
                         let next = log.seek_back(*chain, offset, left, limit);
-                        assert_ne!(next, SeekBack::Continue(offset, left));
+                        assert_ne!(next, SeekBackResult::Continue(offset, left));
                         back = Some(next);
                     }
                     let first = all.len().saturating_sub(count as usize);
-                    let Some(SeekBack::Found(before)) = back else {
+                    let Some(SeekBackResult::Found(before)) = back else {
                         assert!(all.is_empty());
                         continue;
                     };
@@ -186,10 +188,12 @@ impl Fixture {
                     assert_eq!(behind, all.get(first).copied());
                 }
             }
-            Self::check_back(log, *chain, &all, plain.offset);
-            let late = |kept: &&Kept| kept.topic == topic && !kept.retained && kept.time_s > time_s;
-            let first = plain.kept.iter().filter(late).map(|kept| kept.offset).min();
-            let before = log.before_time(*chain, time_s);
+            Self::check_search_back(log, *chain, &all, model.offset);
+            let late = |kept: &&ModelMessage| {
+                kept.topic == topic && !kept.retained && kept.time_s > time_s
+            };
+            let first = model.kept.iter().filter(late).map(|kept| kept.offset).min();
+            let before = log.offset_before_time(*chain, time_s);
             let behind = all
                 .iter()
                 .copied()
@@ -200,7 +204,7 @@ impl Fixture {
 
     /// Checks that a search back counts the newest messages up to an offset, even if the message at this offset was removed. `all` are the offsets of
     /// the chain, and `last` is the last offset of the log.
-    fn check_back(log: &Log, chain: u32, all: &[u64], last: u64) {
+    fn check_search_back(log: &Log, chain: u32, all: &[u64], last: u64) {
         if all.is_empty() {
             return;
         }
@@ -210,13 +214,13 @@ impl Fixture {
                     let (mut offset, mut left) = (start, count);
                     let before = loop {
                         match log.seek_back(chain, offset, left, limit) {
-                            SeekBack::Found(before) => break before,
-                            next @ SeekBack::Continue(..)
-                                if next == SeekBack::Continue(offset, left) =>
+                            SeekBackResult::Found(before) => break before,
+                            next @ SeekBackResult::Continue(..)
+                                if next == SeekBackResult::Continue(offset, left) =>
                             {
                                 panic!("a search that does not advance")
                             }
-                            SeekBack::Continue(at, more) => (offset, left) = (at, more),
+                            SeekBackResult::Continue(at, more) => (offset, left) = (at, more),
                         }
                     };
                     let up_to = all.partition_point(|offset| *offset <= start);

@@ -1,4 +1,4 @@
-//! Tests of a flush: the mail it sends, the asks it holds back, and the buffers it reuses.
+//! Tests of the lanes: the mail that a flush sends, the credit, the valve that stops parties, pages of members, and the buffers that are reused.
 
 use super::*;
 use crate::base::ids::ConnId;
@@ -76,7 +76,7 @@ fn pages_of_members_in_flight_are_counted_and_bounded() {
 }
 
 #[test]
-fn a_flush_posts_to_each_peer_once_what_is_for_it_and_to_nobody_else() {
+fn flush_posts_one_mail_to_each_peer_that_has_mail() {
     let mut lanes = lanes();
     assert!(flush(&mut lanes).is_empty(), "nothing to say");
     lanes.tell(0, GONE);
@@ -101,7 +101,7 @@ fn a_flush_posts_to_each_peer_once_what_is_for_it_and_to_nobody_else() {
 }
 
 #[test]
-fn asks_under_way_add_up() {
+fn weights_of_asks_under_way_add_up() {
     let mut lanes = lanes();
     for bytes in [10, 5] {
         lanes.to[0].bytes.resize(bytes, 0);
@@ -113,29 +113,32 @@ fn asks_under_way_add_up() {
 }
 
 #[test]
-fn many_small_publishes_use_the_credit_up_like_few_large_ones() {
+fn many_small_publishes_use_up_the_credit_like_few_large_ones() {
     let mut lanes = lanes();
     let limit = lanes.weight(3, 0);
     for _ in 0..3 {
-        assert!(!lanes.exceeds(limit));
+        assert!(!lanes.exceeds_credit(limit));
         lanes.to[0].asks.push(Ask::Unfollow(NOBODY));
         lanes.to[0].publishes += 1;
         flush(&mut lanes);
     }
-    assert!(!lanes.exceeds(limit));
+    assert!(!lanes.exceeds_credit(limit));
     lanes.to[0].asks.push(Ask::Unfollow(NOBODY));
     assert!(
-        !lanes.exceeds(limit),
+        !lanes.exceeds_credit(limit),
         "only publishes wait for credit, and use it up"
     );
     lanes.to[0].publishes += 1;
-    assert!(lanes.exceeds(limit), "what is not yet sent counts too");
+    assert!(
+        lanes.exceeds_credit(limit),
+        "what is not yet sent counts too"
+    );
     flush(&mut lanes);
-    assert!(lanes.exceeds(limit));
+    assert!(lanes.exceeds_credit(limit));
 }
 
 #[test]
-fn credit_is_given_back_at_once_and_once() {
+fn credit_is_returned_once_by_the_next_flush() {
     let mut lanes = lanes();
     lanes.to[0].credit_bytes = 7;
     let posted = flush(&mut lanes);
@@ -146,8 +149,13 @@ fn credit_is_given_back_at_once_and_once() {
     assert!(flush(&mut lanes).is_empty());
 }
 
-/// A turn in which this party causes `visits` visits at a carrier. Returns the mail, which the carrier holds.
-fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(ShardId, Mail)> {
+/// Simulates a turn in which this party causes `visits` visits at a carrier. Returns the mail. The carrier has not handled it as long as the caller keeps it.
+fn simulate_turn(
+    lanes: &mut Lanes,
+    party: Party,
+    visits: u32,
+    valve: &Valve,
+) -> Vec<(ShardId, Mail)> {
     lanes.frames().visits_by_group.add(party, visits);
     lanes.tell(0, GONE);
     let posted = flush(lanes);
@@ -160,10 +168,10 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
     lanes.turn_limits.backpressure_turns = 2;
     let [much, little] = ["much", "little"].map(|name| Party::user(name, 1));
-    let mut held = turn_of(&mut lanes, little, 1, &valve);
+    let mut held = simulate_turn(&mut lanes, little, 1, &valve);
     assert_eq!(lanes.turns_held(), 1);
     assert!(valve.is_open() && !lanes.is_behind());
-    held.extend(turn_of(&mut lanes, much, 100, &valve));
+    held.extend(simulate_turn(&mut lanes, much, 100, &valve));
     assert_eq!(lanes.turns_held(), 2);
     assert!(lanes.is_behind());
     assert!(valve.must_wait(much) && !valve.must_wait(little));
@@ -184,7 +192,7 @@ fn all_wait_while_carriers_hold_many_more_turns() {
     let [much, other] = ["much", "other"].map(|name| Party::user(name, 1));
     let mut held = Vec::new();
     for turns in 1..=2 * ALL_WAIT_FACTOR {
-        held.extend(turn_of(&mut lanes, much, 100, &valve));
+        held.extend(simulate_turn(&mut lanes, much, 100, &valve));
         assert_eq!(
             valve.must_wait(other),
             turns == 2 * ALL_WAIT_FACTOR,
@@ -196,9 +204,9 @@ fn all_wait_while_carriers_hold_many_more_turns() {
     assert!(valve.must_wait(much) && !valve.must_wait(other));
 }
 
-/// Tests that the only turn in flight may be anywhere in the list.
+/// Tests that a turn in flight is counted although the turns before it in the list are finished.
 #[test]
-fn mail_that_was_let_go_counts_no_more() {
+fn mail_that_the_carrier_has_dropped_is_not_counted() {
     let mut lanes = lanes();
     lanes.turn_limits.backpressure_turns = 2;
     let mut held = Vec::new();
@@ -214,27 +222,27 @@ fn mail_that_was_let_go_counts_no_more() {
 }
 
 #[test]
-fn frames_are_written_again_when_everybody_has_let_go() {
+fn frames_are_reused_when_all_receivers_have_dropped_them() {
     let mut lanes = lanes();
-    let place = |lanes: &mut Lanes| core::ptr::from_ref(lanes.frames());
-    let first = place(&mut lanes);
+    let frames_address = |lanes: &mut Lanes| core::ptr::from_ref(lanes.frames());
+    let first = frames_address(&mut lanes);
     assert!(flush(&mut lanes).is_empty());
-    assert_eq!(place(&mut lanes), first, "nobody has them");
+    assert_eq!(frames_address(&mut lanes), first, "nobody has them");
     // The buffers keep the capacity to which they have grown.
     lanes.frames().pages.reserve(100);
 
     lanes.tell(0, GONE);
     let posted = flush(&mut lanes);
-    let second = place(&mut lanes);
+    let second = frames_address(&mut lanes);
     assert_ne!(second, first, "a carrier reads them");
     lanes.tell(0, GONE);
     let more = flush(&mut lanes);
-    assert_ne!(place(&mut lanes), first);
+    assert_ne!(frames_address(&mut lanes), first);
     assert_eq!(lanes.turns_held(), 2);
     drop(posted);
     lanes.tell(0, GONE);
     let last = flush(&mut lanes);
-    assert_eq!(place(&mut lanes), first);
+    assert_eq!(frames_address(&mut lanes), first);
     assert!(lanes.frames().is_empty());
     assert!(lanes.frames().pages.capacity() >= 100, "the same memory");
     drop((more, last));
@@ -259,7 +267,7 @@ fn tell_to_the_same_shard_keeps_its_frames_beyond_the_turn() {
 }
 
 #[test]
-fn an_emptied_list_is_used_again_unless_it_is_large_or_another_is_in_use() {
+fn emptied_list_of_tells_is_reused_unless_it_is_large_or_another_is_in_use() {
     let mut lanes = lanes();
     let list = |capacity| {
         let mut tells = Vec::with_capacity(capacity);

@@ -10,7 +10,7 @@
 //! above them the number of entries. A step with 0 entries ends the script, and all further entries stay.
 //!
 //! If a client keeps up, all its subscriptions with wildcards have the same positions, which change with each message. So a patch has these
-//! positions once, and a step [`ADVANCE`] for all of these subscriptions.
+//! positions once, and one step [`ADVANCE`] for all of these subscriptions.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -44,7 +44,7 @@ pub struct SessionPatch {
     /// The token of the session.
     pub token: u64,
     /// The digest of the state before the change.
-    pub before: u64,
+    pub digest_before: u64,
     /// The changes, with the payloads of large messages.
     pub changes: EncodedSession,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Outline {
 
 impl Outline {
     /// The outline of a new session with this token.
-    pub fn of_new(token: u64) -> Outline {
+    pub fn for_new_session(token: u64) -> Outline {
         Outline {
             token,
             ..Outline::default()
@@ -100,9 +100,13 @@ impl Outline {
         let (sent, waiting) = (session.inflight.iter(), session.waiting.iter());
         Outline {
             token: session.token,
-            subscriptions: session.subscriptions.iter().map(of_subscription).collect(),
-            inflight: sent.map(|it| of_sent(it, form)).collect(),
-            waiting: waiting.map(|it| of_waiting(it, form)).collect(),
+            subscriptions: session
+                .subscriptions
+                .iter()
+                .map(subscription_entry)
+                .collect(),
+            inflight: sent.map(|it| sent_entry(it, form)).collect(),
+            waiting: waiting.map(|it| waiting_entry(it, form)).collect(),
             received: session.received.clone(),
         }
     }
@@ -124,34 +128,37 @@ impl Outline {
         let lists = [&self.subscriptions, &self.inflight, &self.waiting];
         let of_list = |digest, list: &Vec<Entry>| {
             list.iter()
-                .fold(mixed(digest, list.len() as u64), |digest, it| {
-                    mixed(mixed(digest, it.identity), it.state)
+                .fold(mix(digest, list.len() as u64), |digest, it| {
+                    mix(mix(digest, it.identity), it.state)
                 })
         };
         let digest = lists.into_iter().fold(self.token, of_list);
         let received = self.received.iter();
-        received.fold(digest, |digest, id| mixed(digest, (*id).into()))
+        received.fold(digest, |digest, id| mix(digest, (*id).into()))
     }
 
     /// The patch that changes the state with this outline into `session`, whose outline is `after`.
     pub fn patch(&self, session: &StoredSession<'_>, after: &Outline) -> SessionPatch {
         let (mut bytes, mut payloads) = (Vec::new(), Vec::new());
-        let matched = matched(&self.subscriptions, &after.subscriptions);
-        let common = common_positions(self, after, session, &matched);
+        let matches = match_entries(&self.subscriptions, &after.subscriptions);
+        let common = common_positions(self, after, session, &matches);
         let mut out = FieldWriter(&mut bytes);
         out.number(common.len() as u64);
         common.iter().for_each(|offset| out.number(*offset));
         let advanced = (!common.is_empty()).then(|| state_of(false, common, &[]));
         let mut script = Script::default();
-        for step in matched {
-            let Matched::Found(was, is) = step else {
-                script.add(&mut bytes, step, |bytes, is| {
-                    session.subscriptions[is].encode(bytes)
+        for step in matches {
+            let EntryMatch::Kept(old_index, new_index) = step else {
+                script.add(&mut bytes, step, |bytes, new_index| {
+                    session.subscriptions[new_index].encode(bytes)
                 });
                 continue;
             };
-            let (state, subscription) = (after.subscriptions[is].state, &session.subscriptions[is]);
-            let stays = self.subscriptions[was].state == state;
+            let (state, subscription) = (
+                after.subscriptions[new_index].state,
+                &session.subscriptions[new_index],
+            );
+            let stays = self.subscriptions[old_index].state == state;
             if advanced == Some(state) && is_advanced(subscription)
                 || stays && script.has_kind(ADVANCE) && !is_advanced(subscription)
             {
@@ -169,18 +176,20 @@ impl Outline {
             (&self.waiting, &after.waiting, &session.waiting),
         ] {
             let mut script = Script::default();
-            let mut write = |bytes: &mut Vec<u8>, is: usize| {
-                messages[is].encode(bytes);
-                payloads.extend(messages[is].payload.clone());
+            let mut write = |bytes: &mut Vec<u8>, new_index: usize| {
+                messages[new_index].encode(bytes);
+                payloads.extend(messages[new_index].payload.clone());
             };
-            for step in self::matched(before, after) {
+            for step in match_entries(before, after) {
                 match step {
-                    Matched::Found(was, is) if before[was] == after[is] => {
+                    EntryMatch::Kept(old_index, new_index)
+                        if before[old_index] == after[new_index] =>
+                    {
                         script.begin(&mut bytes, KEEP);
                     }
-                    Matched::Found(_, is) => {
+                    EntryMatch::Kept(_, new_index) => {
                         script.begin(&mut bytes, REPLACE);
-                        write(&mut script.body, is);
+                        write(&mut script.body, new_index);
                     }
                     step => script.add(&mut bytes, step, &mut write),
                 }
@@ -188,18 +197,18 @@ impl Outline {
             script.end(&mut bytes);
         }
         let mut script = Script::default();
-        for step in self::matched(&self.received, &after.received) {
+        for step in match_entries(&self.received, &after.received) {
             match step {
-                Matched::Found(..) => script.begin(&mut bytes, KEEP),
-                step => script.add(&mut bytes, step, |bytes, is| {
-                    bytes.extend_from_slice(&after.received[is].to_le_bytes());
+                EntryMatch::Kept(..) => script.begin(&mut bytes, KEEP),
+                step => script.add(&mut bytes, step, |bytes, new_index| {
+                    bytes.extend_from_slice(&after.received[new_index].to_le_bytes());
                 }),
             }
         }
         script.end(&mut bytes);
         SessionPatch {
             token: self.token,
-            before: self.digest(),
+            digest_before: self.digest(),
             changes: EncodedSession {
                 bytes: bytes.into_boxed_slice(),
                 payloads,
@@ -210,7 +219,7 @@ impl Outline {
 
 impl SessionPatch {
     /// The patch that leaves this state unchanged.
-    pub fn nothing(session: &EncodedSession) -> Option<SessionPatch> {
+    pub fn without_changes(session: &EncodedSession) -> Option<SessionPatch> {
         // This process has encoded or checked the session.
         let stored = StoredSession::decode(session).ok()?;
         let outline = Outline::from_session(&stored);
@@ -218,29 +227,29 @@ impl SessionPatch {
     }
 }
 
-/// Applies the changes of a patch to a stored session with the digest `before`, which has this form.
+/// Applies the changes of a patch to a stored session with the digest `digest_before`, which has this form.
 ///
 /// # Errors
 /// The session has another digest, or no server has written the patch.
-pub(crate) fn patched(
+pub(crate) fn apply_patch(
     session: &EncodedSession,
-    (before, form): (u64, DigestForm),
+    (digest_before, form): (u64, DigestForm),
     changes: &[u8],
     payloads: Vec<Slice>,
     partitions: PartitionId,
 ) -> Result<EncodedSession, Damaged> {
     let stored = StoredSession::decode(session)?;
-    if Outline::with_form(&stored, form).digest() != before {
+    if Outline::with_form(&stored, form).digest() != digest_before {
         return Err(Damaged("a record changes another state of its session"));
     }
-    let (mut from, mut payloads) = (FieldReader(changes), payloads.into_iter());
-    let common = read_list(&mut from, FieldReader::number)?;
+    let (mut reader, mut payloads) = (FieldReader(changes), payloads.into_iter());
+    let common = read_list(&mut reader, FieldReader::number)?;
     let mut old = stored.subscriptions.into_iter();
     let mut subscriptions = Vec::new();
-    while let Some((kind, count)) = read_step(&mut from)? {
+    while let Some((kind, count)) = read_step(&mut reader)? {
         for _ in 0..count {
             if kind == INSERT {
-                let it = StoredSubscription::decode(&mut from)?;
+                let it = StoredSubscription::decode(&mut reader)?;
                 it.check(partitions)?;
                 subscriptions.push(it);
                 continue;
@@ -250,7 +259,7 @@ pub(crate) fn patched(
                 KEEP => {}
                 REMOVE => continue,
                 REPLACE => {
-                    decode_state(&mut from, &mut it)?;
+                    decode_state(&mut reader, &mut it)?;
                     it.check(partitions)?;
                 }
                 ADVANCE if is_advanced(&it) => {
@@ -266,19 +275,19 @@ pub(crate) fn patched(
     }
     subscriptions.extend(old);
     let mut messages = |old| {
-        apply_script(&mut from, old, |from| {
-            let it = StoredMessage::decode(from, &mut payloads)?;
+        apply_script(&mut reader, old, |reader| {
+            let it = StoredMessage::decode(reader, &mut payloads)?;
             it.check().map(|()| it)
         })
     };
     let (inflight, waiting) = (messages(stored.inflight)?, messages(stored.waiting)?);
-    let received = apply_script(&mut from, stored.received, FieldReader::fixed16)?;
+    let received = apply_script(&mut reader, stored.received, FieldReader::fixed16)?;
     let mut keyless = stored.keyless;
     if !keyless.is_empty() {
-        let left: BTreeSet<u16> = received.iter().copied().collect();
-        keyless.retain(|id| left.contains(id));
+        let unreleased: BTreeSet<u16> = received.iter().copied().collect();
+        keyless.retain(|id| unreleased.contains(id));
     }
-    from.expect_end()?;
+    reader.expect_end()?;
     if payloads.next().is_some() {
         return Err(Damaged(
             "a record of a session has a payload for no message",
@@ -299,19 +308,19 @@ const TOO_LONG: Damaged = Damaged("a record changes more of a session than there
 const UNKNOWN: Damaged = Damaged("a record changes a session in an unknown way");
 
 /// The next step of a script, and the number of entries that it concerns; `None` at the end of the script.
-fn read_step(from: &mut FieldReader<'_>) -> Result<Option<(u64, u64)>, Damaged> {
-    let step = from.number()?;
+fn read_step(reader: &mut FieldReader<'_>) -> Result<Option<(u64, u64)>, Damaged> {
+    let step = reader.number()?;
     let (kind, count) = (step & ((1 << STEP_BITS) - 1), step >> STEP_BITS);
     Ok((count > 0).then_some((kind, count)))
 }
 
 fn apply_script<'a, T>(
-    from: &mut FieldReader<'a>,
+    reader: &mut FieldReader<'a>,
     old: Vec<T>,
     mut read: impl FnMut(&mut FieldReader<'a>) -> Result<T, Damaged>,
 ) -> Result<Vec<T>, Damaged> {
     let (mut old, mut new) = (old.into_iter(), Vec::new());
-    while let Some((kind, count)) = read_step(from)? {
+    while let Some((kind, count)) = read_step(reader)? {
         for _ in 0..count {
             if kind != INSERT {
                 let it = old.next().ok_or(TOO_LONG)?;
@@ -321,7 +330,7 @@ fn apply_script<'a, T>(
             }
             match kind {
                 KEEP | REMOVE => {}
-                REPLACE | INSERT => new.push(read(from)?),
+                REPLACE | INSERT => new.push(read(reader)?),
                 _ => return Err(UNKNOWN),
             }
         }
@@ -355,14 +364,14 @@ impl Script {
     fn add(
         &mut self,
         bytes: &mut Vec<u8>,
-        step: Matched,
+        step: EntryMatch,
         mut write: impl FnMut(&mut Vec<u8>, usize),
     ) {
         match step {
-            Matched::Gone => self.begin(bytes, REMOVE),
-            Matched::New(is) | Matched::Found(_, is) => {
+            EntryMatch::Removed => self.begin(bytes, REMOVE),
+            EntryMatch::New(new_index) | EntryMatch::Kept(_, new_index) => {
                 self.begin(bytes, INSERT);
-                write(&mut self.body, is);
+                write(&mut self.body, new_index);
             }
         }
     }
@@ -386,9 +395,9 @@ impl Script {
 
 /// A step from the old list to the new one: an entry in both (with both indexes), an entry that is gone, or a new entry (with its index).
 #[derive(Clone, Copy)]
-enum Matched {
-    Found(usize, usize),
-    Gone,
+enum EntryMatch {
+    Kept(usize, usize),
+    Removed,
     New(usize),
 }
 
@@ -409,16 +418,16 @@ impl Identified for u16 {
 }
 
 /// Matches the entries of two lists, in the order of the second one. An entry that has moved forward is removed and inserted again.
-fn matched<T: Identified>(before: &[T], after: &[T]) -> Vec<Matched> {
+fn match_entries<T: Identified>(before: &[T], after: &[T]) -> Vec<EntryMatch> {
     let mut steps = Vec::with_capacity(after.len());
     // The entries of the old list, sorted by identity. Only made when the next old entry does not match.
     let mut sorted: Option<Vec<(u64, usize)>> = None;
-    let mut at = 0;
-    for (is, entry) in after.iter().enumerate() {
-        let wanted = entry.identity();
-        let found = match before.get(at) {
+    let mut next_old = 0;
+    for (new_index, entry) in after.iter().enumerate() {
+        let identity = entry.identity();
+        let found = match before.get(next_old) {
             None => None,
-            Some(next) if next.identity() == wanted => Some(at),
+            Some(next) if next.identity() == identity => Some(next_old),
             Some(_) => {
                 let sorted = sorted.get_or_insert_with(|| {
                     let all = before.iter().map(Identified::identity);
@@ -426,21 +435,21 @@ fn matched<T: Identified>(before: &[T], after: &[T]) -> Vec<Matched> {
                     all.sort_unstable();
                     all
                 });
-                let first = sorted.partition_point(|it| *it < (wanted, at));
-                let found = sorted.get(first).filter(|it| it.0 == wanted);
-                found.map(|it| it.1)
+                let first = sorted.partition_point(|entry| *entry < (identity, next_old));
+                let found = sorted.get(first).filter(|(other, _)| *other == identity);
+                found.map(|(_, index)| *index)
             }
         };
         match found {
-            Some(was) => {
-                steps.extend((at..was).map(|_| Matched::Gone));
-                steps.push(Matched::Found(was, is));
-                at = was + 1;
+            Some(old_index) => {
+                steps.extend((next_old..old_index).map(|_| EntryMatch::Removed));
+                steps.push(EntryMatch::Kept(old_index, new_index));
+                next_old = old_index + 1;
             }
-            None => steps.push(Matched::New(is)),
+            None => steps.push(EntryMatch::New(new_index)),
         }
     }
-    steps.extend((at..before.len()).map(|_| Matched::Gone));
+    steps.extend((next_old..before.len()).map(|_| EntryMatch::Removed));
     steps
 }
 
@@ -449,13 +458,13 @@ fn common_positions<'a>(
     before: &Outline,
     after: &Outline,
     session: &'a StoredSession<'_>,
-    matched: &[Matched],
+    matches: &[EntryMatch],
 ) -> &'a [u64] {
-    let changed = matched.iter().filter_map(|step| match step {
-        Matched::Found(was, is)
-            if before.subscriptions[*was].state != after.subscriptions[*is].state =>
+    let changed = matches.iter().filter_map(|step| match step {
+        EntryMatch::Kept(old_index, new_index)
+            if before.subscriptions[*old_index].state != after.subscriptions[*new_index].state =>
         {
-            Some(&session.subscriptions[*is])
+            Some(&session.subscriptions[*new_index])
         }
         _ => None,
     });
@@ -470,10 +479,10 @@ fn is_advanced(subscription: &StoredSubscription<'_>) -> bool {
     subscription.qos() > 0 && topic::has_wildcard(&subscription.filter) && !subscription.is_shared()
 }
 
-fn of_subscription(it: &StoredSubscription<'_>) -> Entry {
+fn subscription_entry(it: &StoredSubscription<'_>) -> Entry {
     let options = u64::from(it.options & OPTIONS) << 32 | u64::from(it.identifier);
     Entry {
-        identity: mixed(options, xxh3_64(&it.filter)),
+        identity: mix(options, xxh3_64(&it.filter)),
         state: state_of(it.lacks_retained, &it.positions, &it.starts),
     }
 }
@@ -481,33 +490,33 @@ fn of_subscription(it: &StoredSubscription<'_>) -> Entry {
 fn state_of(lacks_retained: bool, positions: &[u64], starts: &[u64]) -> u64 {
     let lens = (positions.len() as u64) << 32 | starts.len() as u64;
     let all = positions.iter().chain(starts);
-    all.fold(mixed(lens, lacks_retained.into()), |hash, offset| {
-        mixed(hash, *offset)
+    all.fold(mix(lens, lacks_retained.into()), |hash, offset| {
+        mix(hash, *offset)
     })
 }
 
 /// The entry of a message that was sent. Its packet id does not change. DUP is ignored, since it is set anyway when the message is sent
 /// again.
-fn of_sent(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
+fn sent_entry(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
     Entry {
         identity: it.packet_id.into(),
-        state: content(it, DUP, form),
+        state: content_hash(it, DUP, form),
     }
 }
 
 /// The entry of a message that waits. Its content belongs to the identity, since the message may have no packet id yet.
-fn of_waiting(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
-    let content = content(it, 0, form);
+fn waiting_entry(it: &StoredMessage<'_>, form: DigestForm) -> Entry {
+    let content = content_hash(it, 0, form);
     Entry {
-        identity: mixed(content, it.packet_id.into()),
+        identity: mix(content, it.packet_id.into()),
         state: content,
     }
 }
 
 /// A hash of a message's content. The packet's bytes are not hashed, since each sending encodes them again, with the remaining time to live.
 /// The properties are hashed too, because two requests may differ only in them; in the first form they were not.
-fn content(it: &StoredMessage<'_>, without: u8, form: DigestForm) -> u64 {
-    let flags = u64::from(it.packet.first().copied().unwrap_or(0) & !without);
+fn content_hash(it: &StoredMessage<'_>, ignored_flags: u8, form: DigestForm) -> u64 {
+    let flags = u64::from(it.packet.first().copied().unwrap_or(0) & !ignored_flags);
     let kind = flags << 1 | u64::from(it.is_released);
     let publish = || {
         let (header, length) = mqtt::fixed_header(&it.packet, usize::MAX).ok()??;
@@ -521,19 +530,19 @@ fn content(it: &StoredMessage<'_>, without: u8, form: DigestForm) -> u64 {
         None => (&*it.packet, Properties::NONE, &b""[..]),
     };
     let payload = it.payload.as_deref().unwrap_or(payload);
-    let lasting = properties
+    let hashed_properties = properties
         .iter()
         .filter(|(property, _)| *property != Property::MessageExpiryInterval)
         .filter(|_| form != DigestForm::First);
-    let hash = lasting.fold(
-        mixed(kind, it.end_s.unwrap_or(u64::MAX)),
-        |hash, (_, property)| mixed(hash, xxh3_64(property)),
+    let hash = hashed_properties.fold(
+        mix(kind, it.end_s.unwrap_or(u64::MAX)),
+        |hash, (_, property)| mix(hash, xxh3_64(property)),
     );
-    mixed(mixed(hash, xxh3_64(topic)), xxh3_64(payload))
+    mix(mix(hash, xxh3_64(topic)), xxh3_64(payload))
 }
 
 /// A hash of both numbers. One of them cannot be the hash function's seed: a short input and a small seed can cancel out.
-fn mixed(one: u64, other: u64) -> u64 {
+fn mix(one: u64, other: u64) -> u64 {
     xxh3_64([one.to_le_bytes(), other.to_le_bytes()].as_flattened())
 }
 
@@ -548,12 +557,12 @@ fn encode_state(it: &StoredSubscription<'_>, bytes: &mut Vec<u8>) {
 }
 
 fn decode_state(
-    from: &mut FieldReader<'_>,
+    reader: &mut FieldReader<'_>,
     it: &mut StoredSubscription<'_>,
 ) -> Result<(), Damaged> {
-    it.lacks_retained = from.byte()? != 0;
-    it.positions = read_list(from, FieldReader::number)?;
-    it.starts = read_list(from, FieldReader::number)?;
+    it.lacks_retained = reader.byte()? != 0;
+    it.positions = read_list(reader, FieldReader::number)?;
+    it.starts = read_list(reader, FieldReader::number)?;
     Ok(())
 }
 
@@ -586,9 +595,9 @@ mod tests {
         partitions: PartitionId,
     ) -> Result<EncodedSession, Damaged> {
         let payloads = patch.changes.payloads.clone();
-        patched(
+        apply_patch(
             &session.encode(),
-            (patch.before, DigestForm::NEWEST),
+            (patch.digest_before, DigestForm::NEWEST),
             changes,
             payloads,
             partitions,
@@ -783,10 +792,10 @@ mod tests {
             ..StoredSession::default()
         };
         // An earlier build hashed the topic and the payload alone.
-        let content = [mixed(u64::from(b'\x32') << 1, u64::MAX), xxh3_64(b"t")];
-        let sent = mixed(mixed(content[0], content[1]), xxh3_64(b"{}"));
+        let content = [mix(u64::from(b'\x32') << 1, u64::MAX), xxh3_64(b"t")];
+        let sent = mix(mix(content[0], content[1]), xxh3_64(b"{}"));
         let lists = [0, 1, 1, sent, 0];
-        let digest = lists.into_iter().fold(7, mixed);
+        let digest = lists.into_iter().fold(7, mix);
         let after = StoredSession {
             inflight: Vec::new(),
             ..before.clone()
@@ -794,12 +803,12 @@ mod tests {
         let patch = patch(&before, &after);
         let read = |digest, form| {
             let changes = &patch.changes.bytes;
-            let read = patched(&before.encode(), (digest, form), changes, Vec::new(), 1);
+            let read = apply_patch(&before.encode(), (digest, form), changes, Vec::new(), 1);
             read.map(|session| session.bytes)
         };
         assert_eq!(read(digest, DigestForm::First), Ok(after.encode().bytes));
         assert!(read(digest, DigestForm::Second).is_err());
-        assert!(read(patch.before, DigestForm::First).is_err());
+        assert!(read(patch.digest_before, DigestForm::First).is_err());
     }
 
     #[test]
@@ -815,12 +824,12 @@ mod tests {
                     positions: alloc::vec![n.into(), identifier.into()],
                     starts: Vec::new(),
                 };
-                identities.insert(of_subscription(&it).identity);
-                states.insert(of_subscription(&it).state);
+                identities.insert(subscription_entry(&it).identity);
+                states.insert(subscription_entry(&it).state);
                 it.options = 2;
                 it.lacks_retained = true;
-                identities.insert(of_subscription(&it).identity);
-                states.insert(of_subscription(&it).state);
+                identities.insert(subscription_entry(&it).identity);
+                states.insert(subscription_entry(&it).state);
             }
         }
         assert_eq!((identities.len(), states.len()), (3200, 3200));
@@ -841,10 +850,10 @@ mod tests {
         let again = message(b"\x3c\x0c\0\x01t\0\x09\x05\x02\0\0\0\x10x");
         let other = message(b"\x34\x0c\0\x01t\0\x09\x05\x02\0\0\0\x20y");
         for form in [DigestForm::First, DigestForm::Second] {
-            assert_eq!(of_sent(&first, form), of_sent(&again, form));
-            assert_ne!(of_sent(&first, form), of_sent(&other, form));
+            assert_eq!(sent_entry(&first, form), sent_entry(&again, form));
+            assert_ne!(sent_entry(&first, form), sent_entry(&other, form));
             // DUP tells whether a message that waits was sent before.
-            assert_ne!(of_waiting(&first, form), of_waiting(&again, form));
+            assert_ne!(waiting_entry(&first, form), waiting_entry(&again, form));
         }
     }
 }

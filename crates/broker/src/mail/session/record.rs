@@ -1,5 +1,5 @@
-//! The records of MQTT sessions: who holds a session, and the session's state. The key of a record is the name of the session, as a topic is
-//! the key of a [fact](crate::mail::Fact). The record is in the log of that name's partition.
+//! The records of MQTT sessions: which connection holds a session, the session's state, its changes and its end. The key of a record is the name of the
+//! session. The record is in the log of that name's partition.
 //!
 //! On one machine, records are applied only when the log is read at the start (`home/sessions/recorded.rs`): the process that writes them has
 //! the sessions in memory. In a cluster all nodes apply the records (`home/sessions/replicated.rs`).
@@ -13,12 +13,12 @@ use crate::budget::admission::Client;
 use crate::mail::session::patch::DigestForm;
 use crate::mail::session::{EncodedSession, SessionPatch, Will};
 
-/// The flags of claims, states and parts.
+/// The flags of claims, states and patches.
 const HELD: u8 = 1;
 const HAS_WILL: u8 = 2;
 const CLEAN: u8 = 4;
 const HAS_TERMS: u8 = 8;
-/// Parts with the second [`DigestForm`].
+/// Patches with the second [`DigestForm`].
 const SECOND_DIGEST: u8 = 16;
 /// The maximum number of bytes of a session's name: a client id and a user.
 const NAME_BYTES_MAX: usize = 64 << 10;
@@ -41,7 +41,7 @@ pub struct Fence {
     /// The offset of the last claim that the change's writer knew.
     pub claim: u64,
     /// Who changes the session.
-    pub by: ChangedBy,
+    pub changed_by: ChangedBy,
 }
 
 /// Who changes a session in a cluster.
@@ -77,7 +77,7 @@ pub enum SessionChange<'a> {
     /// The whole state of the session, which replaces the former state.
     State(RecordedState<'a>),
     /// A change of some entries of the state.
-    Parts(RecordedParts<'a>),
+    Patch(RecordedPatch<'a>),
     /// The session with this token has ended, or any session of this name if the token is 0.
     End {
         /// The token.
@@ -88,7 +88,7 @@ pub enum SessionChange<'a> {
 /// The recorded state of a session.
 #[derive(Debug)]
 pub struct RecordedState<'a> {
-    /// The session's owner, expiry and will.
+    /// Owner, expiry and will, and whether a connection holds the session.
     pub terms: Terms,
     /// The stored form (`stored.rs`).
     pub bytes: &'a [u8],
@@ -98,20 +98,20 @@ pub struct RecordedState<'a> {
 
 /// A change of some entries of a session's state.
 #[derive(Debug)]
-pub struct RecordedParts<'a> {
+pub struct RecordedPatch<'a> {
     /// The token of the session. The record changes no other session of the same name.
     pub token: u64,
     /// The digest (`Outline::digest`) of the state before the change, and its form.
-    pub before: (u64, DigestForm),
+    pub digest_before: (u64, DigestForm),
     /// The changes (`patch.rs`).
     pub changes: &'a [u8],
     /// The payloads of large messages, which are not among `changes`.
     pub payloads: Vec<&'a [u8]>,
-    /// The new terms, if a connection has ended or a will was published.
+    /// The new terms, if they change: a connection has ended, a will was published, or the home changes them.
     pub terms: Option<Terms>,
 }
 
-/// A session's owner, expiry and will.
+/// What a record says of a session besides its state: owner, expiry, will, and whether a connection holds the session.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The client that is charged for the session.
@@ -137,7 +137,7 @@ impl ChangeAtHome {
         let change = match self {
             ChangeAtHome::End(token) => SessionChange::End { token },
             ChangeAtHome::Terms(ref patch, terms) => {
-                SessionChange::Parts(RecordedParts::new(patch, Some(terms)))
+                SessionChange::Patch(RecordedPatch::new(patch, Some(terms)))
             }
         };
         SessionRecord {
@@ -171,7 +171,7 @@ impl SessionChange<'_> {
         match self {
             SessionChange::Claim { .. } => RecordKind::SessionClaim,
             SessionChange::State(_) => RecordKind::SessionState,
-            SessionChange::Parts(_) => RecordKind::SessionParts,
+            SessionChange::Patch(_) => RecordKind::SessionParts,
             SessionChange::End { .. } => RecordKind::SessionEnd,
         }
     }
@@ -200,12 +200,12 @@ impl SessionRecord<'_> {
                 }
             }
             SessionChange::State(state) => state.encode(&mut out),
-            SessionChange::Parts(parts) => parts.encode(&mut out),
+            SessionChange::Patch(patch) => patch.encode(&mut out),
             SessionChange::End { token } => out.word(*token),
         }
         if let Some(fence) = self.fence {
             out.word(fence.claim);
-            out.byte(fence.by as u8);
+            out.byte(fence.changed_by as u8);
         }
         EncodedRecord {
             kind: self.change.kind(),
@@ -217,7 +217,7 @@ impl SessionRecord<'_> {
 impl<'a> SessionRecord<'a> {
     /// Whether the fence is present exactly when this log needs one. In the log of a cluster (`is_replicated`), all records need a fence except
     /// claims.
-    pub(crate) fn is_of_log(&self, is_replicated: bool) -> bool {
+    pub(crate) fn has_right_fence(&self, is_replicated: bool) -> bool {
         let is_claim = matches!(self.change, SessionChange::Claim { .. });
         self.fence.is_some() == (is_replicated && !is_claim)
     }
@@ -227,37 +227,37 @@ impl<'a> SessionRecord<'a> {
     /// # Errors
     /// The record is malformed.
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, SessionRecord<'a>)>, Damaged> {
-        let mut from = FieldReader(record);
-        from.byte()?;
+        let mut reader = FieldReader(record);
+        reader.byte()?;
         let kind = RecordKind::read(record).filter(|kind| kind.family() == Family::Session);
         let Some(kind) = kind else { return Ok(None) };
-        let offset_delta = from.number32()?;
-        let name = from.field()?;
+        let offset_delta = reader.number32()?;
+        let name = reader.field()?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Damaged("a session has no valid name"));
         }
         let change = match kind {
             RecordKind::SessionClaim => {
-                let flags = from.byte()?;
+                let flags = reader.byte()?;
                 SessionChange::Claim {
                     clean: flags & CLEAN != 0,
-                    expiry_s: from.number32()?,
-                    owner: Client::from_number(from.number32()?),
-                    token: from.word()?,
-                    will: read_will(&mut from, flags)?,
+                    expiry_s: reader.number32()?,
+                    owner: Client::from_number(reader.number32()?),
+                    token: reader.word()?,
+                    will: read_will(&mut reader, flags)?,
                 }
             }
-            RecordKind::SessionState => SessionChange::State(RecordedState::decode(&mut from)?),
-            RecordKind::SessionParts => SessionChange::Parts(RecordedParts::decode(&mut from)?),
+            RecordKind::SessionState => SessionChange::State(RecordedState::decode(&mut reader)?),
+            RecordKind::SessionParts => SessionChange::Patch(RecordedPatch::decode(&mut reader)?),
             _ => SessionChange::End {
-                token: from.word()?,
+                token: reader.word()?,
             },
         };
-        let fence = match from.is_empty() {
+        let fence = match reader.is_empty() {
             true => None,
-            false => Some(Fence::decode(&mut from)?),
+            false => Some(Fence::decode(&mut reader)?),
         };
-        from.expect_end()?;
+        reader.expect_end()?;
         let record = SessionRecord {
             name,
             change,
@@ -268,16 +268,16 @@ impl<'a> SessionRecord<'a> {
 }
 
 impl Fence {
-    fn decode(from: &mut FieldReader<'_>) -> Result<Fence, Damaged> {
-        let claim = from.word()?;
-        let by = match from.byte()? {
+    fn decode(reader: &mut FieldReader<'_>) -> Result<Fence, Damaged> {
+        let claim = reader.word()?;
+        let changed_by = match reader.byte()? {
             0 => ChangedBy::Holder,
             1 => ChangedBy::Closing,
             2 => ChangedBy::Steward,
             3 => ChangedBy::Operator,
             _ => return Err(Damaged("a session is changed by nobody that is known")),
         };
-        Ok(Fence { claim, by })
+        Ok(Fence { claim, changed_by })
     }
 }
 
@@ -308,12 +308,12 @@ impl<'a> RecordedState<'a> {
         }
     }
 
-    fn decode(from: &mut FieldReader<'a>) -> Result<RecordedState<'a>, Damaged> {
-        let owner = Client::from_number(from.number32()?);
-        let flags = from.byte()?;
-        let (expiry_s, bytes) = (from.number32()?, from.field()?);
-        let payloads = read_payloads(from)?;
-        let will = read_will(from, flags)?;
+    fn decode(reader: &mut FieldReader<'a>) -> Result<RecordedState<'a>, Damaged> {
+        let owner = Client::from_number(reader.number32()?);
+        let flags = reader.byte()?;
+        let (expiry_s, bytes) = (reader.number32()?, reader.field()?);
+        let payloads = read_payloads(reader)?;
+        let will = read_will(reader, flags)?;
         Ok(RecordedState {
             terms: Terms {
                 owner,
@@ -327,13 +327,13 @@ impl<'a> RecordedState<'a> {
     }
 }
 
-impl<'a> RecordedParts<'a> {
+impl<'a> RecordedPatch<'a> {
     /// The change by a patch, with new terms if there are any.
-    pub(crate) fn new(patch: &'a SessionPatch, terms: Option<Terms>) -> RecordedParts<'a> {
+    pub(crate) fn new(patch: &'a SessionPatch, terms: Option<Terms>) -> RecordedPatch<'a> {
         let payloads = patch.changes.payloads.iter();
-        RecordedParts {
+        RecordedPatch {
             token: patch.token,
-            before: (patch.before, DigestForm::NEWEST),
+            digest_before: (patch.digest_before, DigestForm::NEWEST),
             changes: &patch.changes.bytes,
             payloads: payloads.map(|payload| &payload[..]).collect(),
             terms,
@@ -342,14 +342,14 @@ impl<'a> RecordedParts<'a> {
 
     fn encode(&self, out: &mut FieldWriter<'_>) {
         let flag = |set, flag| if set { flag } else { 0 };
-        let (before, form) = self.before;
+        let (digest, form) = self.digest_before;
         out.word(self.token);
-        out.word(before);
+        out.word(digest);
         let terms = self.terms.as_ref();
-        let of_terms = terms.map_or(0, |terms| {
+        let terms_flags = terms.map_or(0, |terms| {
             HAS_TERMS | flag(terms.is_held, HELD) | flag(terms.will.is_some(), HAS_WILL)
         });
-        out.byte(of_terms | flag(form == DigestForm::Second, SECOND_DIGEST));
+        out.byte(terms_flags | flag(form == DigestForm::Second, SECOND_DIGEST));
         if let Some(terms) = terms {
             out.number(terms.owner.number().into());
             out.number(terms.expiry_s.into());
@@ -361,32 +361,32 @@ impl<'a> RecordedParts<'a> {
         }
     }
 
-    fn decode(from: &mut FieldReader<'a>) -> Result<RecordedParts<'a>, Damaged> {
-        let (token, digest, flags) = (from.word()?, from.word()?, from.byte()?);
+    fn decode(reader: &mut FieldReader<'a>) -> Result<RecordedPatch<'a>, Damaged> {
+        let (token, digest, flags) = (reader.word()?, reader.word()?, reader.byte()?);
         if flags & !(HAS_TERMS | HELD | HAS_WILL | SECOND_DIGEST) != 0 {
             return Err(Damaged("a record changes a session in an unknown form"));
         }
-        let before = match flags & SECOND_DIGEST {
+        let digest_before = match flags & SECOND_DIGEST {
             0 => (digest, DigestForm::First),
             _ => (digest, DigestForm::Second),
         };
         let owner_and_expiry = match flags & HAS_TERMS {
             0 => None,
-            _ => Some((Client::from_number(from.number32()?), from.number32()?)),
+            _ => Some((Client::from_number(reader.number32()?), reader.number32()?)),
         };
-        let (changes, payloads) = (from.field()?, read_payloads(from)?);
+        let (changes, payloads) = (reader.field()?, read_payloads(reader)?);
         let terms = match owner_and_expiry {
             None => None,
             Some((owner, expiry_s)) => Some(Terms {
                 owner,
                 is_held: flags & HELD != 0,
                 expiry_s,
-                will: read_will(from, flags)?,
+                will: read_will(reader, flags)?,
             }),
         };
-        Ok(RecordedParts {
+        Ok(RecordedPatch {
             token,
-            before,
+            digest_before,
             changes,
             payloads,
             terms,
@@ -399,16 +399,16 @@ fn write_payloads(payloads: &[&[u8]], out: &mut FieldWriter<'_>) {
     payloads.iter().for_each(|payload| out.field(payload));
 }
 
-fn read_payloads<'a>(from: &mut FieldReader<'a>) -> Result<Vec<&'a [u8]>, Damaged> {
-    // If the count is damaged, this fails before it uses much memory: each payload consumes at least one byte of `from`.
-    let count = from.number()?;
-    (0..count).map(|_| from.field()).collect()
+fn read_payloads<'a>(reader: &mut FieldReader<'a>) -> Result<Vec<&'a [u8]>, Damaged> {
+    // If the count is damaged, this fails before it uses much memory: each payload consumes at least one byte of `reader`.
+    let count = reader.number()?;
+    (0..count).map(|_| reader.field()).collect()
 }
 
-fn read_will(from: &mut FieldReader<'_>, flags: u8) -> Result<Option<Box<Will>>, Damaged> {
+fn read_will(reader: &mut FieldReader<'_>, flags: u8) -> Result<Option<Box<Will>>, Damaged> {
     match flags & HAS_WILL {
         0 => Ok(None),
-        _ => Ok(Some(Box::new(Will::read(from)?))),
+        _ => Ok(Some(Box::new(Will::read(reader)?))),
     }
 }
 
@@ -420,21 +420,21 @@ mod tests {
     const FENCE_BYTES: usize = 9;
 
     #[test]
-    fn parts_in_a_form_of_a_later_build_are_refused() {
-        let parts = RecordedParts {
+    fn patch_in_a_form_of_a_later_build_is_refused() {
+        let patch = RecordedPatch {
             token: 7,
-            before: (9, DigestForm::NEWEST),
+            digest_before: (9, DigestForm::NEWEST),
             changes: b"",
             payloads: Vec::new(),
             terms: None,
         };
         let mut bytes = Vec::new();
-        parts.encode(&mut FieldWriter(&mut bytes));
-        let flags = 2 * size_of::<u64>();
-        assert_eq!(bytes[flags], SECOND_DIGEST);
-        assert!(RecordedParts::decode(&mut FieldReader(&bytes)).is_ok());
-        bytes[flags] |= SECOND_DIGEST << 1;
-        assert!(RecordedParts::decode(&mut FieldReader(&bytes)).is_err());
+        patch.encode(&mut FieldWriter(&mut bytes));
+        let flags_index = 2 * size_of::<u64>();
+        assert_eq!(bytes[flags_index], SECOND_DIGEST);
+        assert!(RecordedPatch::decode(&mut FieldReader(&bytes)).is_ok());
+        bytes[flags_index] |= SECOND_DIGEST << 1;
+        assert!(RecordedPatch::decode(&mut FieldReader(&bytes)).is_err());
     }
 
     #[test]
@@ -464,10 +464,10 @@ mod tests {
             token: 7,
             will,
         };
-        let parts = |form, terms: Option<Option<Box<Will>>>| {
-            SessionChange::Parts(RecordedParts {
+        let patch = |form, terms: Option<Option<Box<Will>>>| {
+            SessionChange::Patch(RecordedPatch {
                 token: 7,
-                before: (u64::MAX, form),
+                digest_before: (u64::MAX, form),
                 changes: b"changes",
                 payloads: alloc::vec![b"large"],
                 terms: terms.map(|will| Terms {
@@ -478,7 +478,12 @@ mod tests {
                 }),
             })
         };
-        let fence = |by| Some(Fence { claim: 1 << 40, by });
+        let fence = |changed_by| {
+            Some(Fence {
+                claim: 1 << 40,
+                changed_by,
+            })
+        };
         for (change, fence) in [
             (claim(None), None),
             (claim(Some(Box::new(will.clone()))), None),
@@ -488,11 +493,11 @@ mod tests {
                 fence(ChangedBy::Holder),
             ),
             (state(None), fence(ChangedBy::Steward)),
-            (parts(DigestForm::First, None), None),
-            (parts(DigestForm::Second, None), fence(ChangedBy::Holder)),
-            (parts(DigestForm::First, Some(None)), None),
+            (patch(DigestForm::First, None), None),
+            (patch(DigestForm::Second, None), fence(ChangedBy::Holder)),
+            (patch(DigestForm::First, Some(None)), None),
             (
-                parts(DigestForm::Second, Some(Some(Box::new(will)))),
+                patch(DigestForm::Second, Some(Some(Box::new(will)))),
                 fence(ChangedBy::Closing),
             ),
             (SessionChange::End { token: 9 }, None),

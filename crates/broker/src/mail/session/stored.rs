@@ -28,9 +28,9 @@ use crate::store::shared::Slice;
 const WITHOUT_TOKEN: u8 = 1;
 const WITH_TOKEN: u8 = 2;
 /// The bytes of the epoch.
-const EPOCH_AT: core::ops::Range<usize> = 1..5;
+const EPOCH_RANGE: core::ops::Range<usize> = 1..5;
 /// The bytes of the token.
-const TOKEN_AT: core::ops::Range<usize> = 5..13;
+const TOKEN_RANGE: core::ops::Range<usize> = 5..13;
 
 /// The bits of a stored subscription: the options QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three flags.
 pub(super) const OPTIONS: u8 = 0x0F;
@@ -148,24 +148,28 @@ impl StoredSubscription<'_> {
 
     /// # Errors
     /// The bytes end too early, or a number is too large.
-    pub fn decode<'a>(from: &mut FieldReader<'a>) -> Result<StoredSubscription<'a>, Damaged> {
-        let bits = from.byte()?;
-        let identifier = from.number32()?;
-        let filter = from.field()?.into();
+    pub fn decode<'a>(reader: &mut FieldReader<'a>) -> Result<StoredSubscription<'a>, Damaged> {
+        let flags = reader.byte()?;
+        let identifier = reader.number32()?;
+        let filter = reader.field()?.into();
         let (mut positions, mut starts): (Vec<u64>, Vec<u64>) = Default::default();
-        if bits & HAS_POSITIONS != 0 {
-            let count = from.number()?;
-            let mut offsets = || (0..count).map(|_| from.number()).collect::<Result<_, _>>();
+        if flags & HAS_POSITIONS != 0 {
+            let count = reader.number()?;
+            let mut offsets = || {
+                (0..count)
+                    .map(|_| reader.number())
+                    .collect::<Result<_, _>>()
+            };
             positions = offsets()?;
-            if bits & HAS_STARTS != 0 {
+            if flags & HAS_STARTS != 0 {
                 starts = offsets()?;
             }
         }
         Ok(StoredSubscription {
             filter,
-            options: bits & OPTIONS,
+            options: flags & OPTIONS,
             identifier,
-            lacks_retained: bits & LACKS_RETAINED == LACKS_RETAINED,
+            lacks_retained: flags & LACKS_RETAINED == LACKS_RETAINED,
             positions,
             starts,
         })
@@ -184,8 +188,8 @@ impl StoredSubscription<'_> {
             true => usize::from(partitions),
             false => 1,
         };
-        let is_right = |offsets: &[u64]| offsets.is_empty() || offsets.len() == expected;
-        match self.qos() < QOS && is_right(&self.positions) && is_right(&self.starts) {
+        let is_valid = |offsets: &[u64]| offsets.is_empty() || offsets.len() == expected;
+        match self.qos() < QOS && is_valid(&self.positions) && is_valid(&self.starts) {
             true => Ok(()),
             false => Err(Damaged("a subscription of a session is not valid")),
         }
@@ -213,13 +217,13 @@ impl StoredMessage<'_> {
     }
 
     pub(super) fn decode<'a>(
-        from: &mut FieldReader<'a>,
+        reader: &mut FieldReader<'a>,
         payloads: &mut impl Iterator<Item = Slice>,
     ) -> Result<StoredMessage<'a>, Damaged> {
-        let packet_id = from.fixed16()?;
-        let end_s = from.fixed32()?;
-        let flags = from.byte()?;
-        let packet = from.field()?.into();
+        let packet_id = reader.fixed16()?;
+        let end_s = reader.fixed32()?;
+        let flags = reader.byte()?;
+        let packet = reader.field()?.into();
         let missing = Damaged("the payload of a session's message is missing");
         Ok(StoredMessage {
             packet_id,
@@ -241,11 +245,11 @@ impl StoredMessage<'_> {
         })
     }
 
-    fn skip(from: &mut FieldReader<'_>) -> Result<(), Damaged> {
-        from.fixed16()?;
-        from.fixed32()?;
-        from.byte()?;
-        from.field().map(drop)
+    fn skip(reader: &mut FieldReader<'_>) -> Result<(), Damaged> {
+        reader.fixed16()?;
+        reader.fixed32()?;
+        reader.byte()?;
+        reader.field().map(drop)
     }
 
     /// # Errors
@@ -256,8 +260,8 @@ impl StoredMessage<'_> {
             let packet = mqtt::decode(self.version, header, &self.packet[length..]).ok()?;
             matches!(packet, Packet::Publish(_)).then_some(())
         };
-        let is_right = self.is_released && self.packet.is_empty() || publish().is_some();
-        match is_right && self.packet_id != 0 {
+        let is_valid = self.is_released && self.packet.is_empty() || publish().is_some();
+        match is_valid && self.packet_id != 0 {
             true => Ok(()),
             false => Err(Damaged("a message of a session is not valid")),
         }
@@ -300,18 +304,21 @@ impl<'a> StoredSession<'a> {
     /// # Errors
     /// The version is unknown, bytes or payloads are missing, or other bytes follow the session.
     pub fn decode(session: &'a EncodedSession) -> Result<StoredSession<'a>, Damaged> {
-        let mut from = FieldReader(&session.bytes);
+        let mut reader = FieldReader(&session.bytes);
         let mut payloads = session.payloads.iter().cloned();
-        let (epoch, token) = read_head(&mut from)?;
-        let subscriptions = read_list(&mut from, StoredSubscription::decode)?;
-        let mut messages =
-            || read_list(&mut from, |from| StoredMessage::decode(from, &mut payloads));
+        let (epoch, token) = read_head(&mut reader)?;
+        let subscriptions = read_list(&mut reader, StoredSubscription::decode)?;
+        let mut messages = || {
+            read_list(&mut reader, |reader| {
+                StoredMessage::decode(reader, &mut payloads)
+            })
+        };
         let (inflight, waiting) = (messages()?, messages()?);
-        let mut received = read_list(&mut from, FieldReader::fixed16)?;
+        let mut received = read_list(&mut reader, FieldReader::fixed16)?;
         let mut pairs = received.windows(2);
         let end = pairs.position(|pair| token != 0 && pair[0] >= pair[1]);
         let keyless = received.split_off(end.map_or(received.len(), |at| at + 1));
-        from.expect_end()?;
+        reader.expect_end()?;
         Ok(StoredSession {
             epoch,
             subscriptions,
@@ -340,69 +347,69 @@ impl<'a> StoredSession<'a> {
     }
 }
 
-fn read_head(from: &mut FieldReader<'_>) -> Result<(u32, u64), Damaged> {
-    match from.byte()? {
-        WITHOUT_TOKEN => Ok((from.fixed32()?, 0)),
-        WITH_TOKEN => Ok((from.fixed32()?, from.word()?)),
+fn read_head(reader: &mut FieldReader<'_>) -> Result<(u32, u64), Damaged> {
+    match reader.byte()? {
+        WITHOUT_TOKEN => Ok((reader.fixed32()?, 0)),
+        WITH_TOKEN => Ok((reader.fixed32()?, reader.word()?)),
         _ => Err(Damaged("a session is stored in a form of another version")),
     }
 }
 
 pub(super) fn read_list<'a, T>(
-    from: &mut FieldReader<'a>,
+    reader: &mut FieldReader<'a>,
     mut read: impl FnMut(&mut FieldReader<'a>) -> Result<T, Damaged>,
 ) -> Result<Vec<T>, Damaged> {
-    // A damaged count reserves no memory: each item takes at least one byte of `from`.
-    let count = from.number()?;
-    (0..count).map(|_| read(from)).collect()
+    // A damaged count reserves no memory: each item takes at least one byte of `reader`.
+    let count = reader.number()?;
+    (0..count).map(|_| read(reader)).collect()
 }
 
 /// The subscriptions of a stored session; none if the bytes cannot be decoded.
 pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscription<'_>> {
-    let mut from = FieldReader(bytes);
-    let count = read_head(&mut from).and_then(|_| from.number());
-    (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut from).ok())
+    let mut reader = FieldReader(bytes);
+    let count = read_head(&mut reader).and_then(|_| reader.number());
+    (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut reader).ok())
 }
 
 /// The number of a stored session's unreleased QoS 2 messages, whose packet ids homes keep; 0 if the bytes cannot be decoded. Ids that no home knows
 /// count twice.
 pub(crate) fn unreleased(bytes: &[u8]) -> usize {
     let count = || -> Result<usize, Damaged> {
-        let mut from = FieldReader(bytes);
-        if read_head(&mut from)?.1 == 0 {
+        let mut reader = FieldReader(bytes);
+        if read_head(&mut reader)?.1 == 0 {
             return Ok(0);
         }
-        for _ in 0..from.number()? {
-            StoredSubscription::decode(&mut from)?;
+        for _ in 0..reader.number()? {
+            StoredSubscription::decode(&mut reader)?;
         }
         for _ in 0..2 {
-            for _ in 0..from.number()? {
-                StoredMessage::skip(&mut from)?;
+            for _ in 0..reader.number()? {
+                StoredMessage::skip(&mut reader)?;
             }
         }
-        Ok(from.number()? as usize)
+        Ok(reader.number()? as usize)
     };
     count().unwrap_or(0)
 }
 
 /// The token of a stored session; 0 if it has none.
 pub(crate) fn token_of(bytes: &[u8]) -> u64 {
-    let token = bytes.get(TOKEN_AT).filter(|_| bytes[0] == WITH_TOKEN);
+    let token = bytes.get(TOKEN_RANGE).filter(|_| bytes[0] == WITH_TOKEN);
     let token = token.and_then(|token| token.try_into().ok());
     token.map_or(0, u64::from_le_bytes)
 }
 
 /// Sets the epoch of the positions of a stored session. The offsets stay: they continue when a log continues under a new epoch.
 pub(crate) fn set_epoch(bytes: &mut [u8], epoch: u32) {
-    if let Some(of_session) = bytes.get_mut(EPOCH_AT) {
+    if let Some(of_session) = bytes.get_mut(EPOCH_RANGE) {
         of_session.copy_from_slice(&epoch.to_le_bytes());
     }
 }
 
-/// Sets the epoch of the positions of a stored session to `to`, if it is `from`. For a log that continues under a new epoch.
-pub(crate) fn move_positions(bytes: &mut [u8], from: u32, to: u32) {
-    if let Some(epoch) = bytes.get_mut(EPOCH_AT)
-        && epoch == from.to_le_bytes()
+/// Sets the epoch of the positions of a stored session to `to`, if it is `reader`. For a log that continues under a new epoch.
+pub(crate) fn move_positions(bytes: &mut [u8], reader: u32, to: u32) {
+    if let Some(epoch) = bytes.get_mut(EPOCH_RANGE)
+        && epoch == reader.to_le_bytes()
     {
         epoch.copy_from_slice(&to.to_le_bytes());
     }

@@ -156,7 +156,7 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
             write_push(encoding, message.name, (record, frames), &mut out.bytes);
         }
         clients.meter.stats.sent(1, out.bytes.len() - before);
-        if clients.ctx.world.rules.count_waiting() {
+        if clients.ctx.world.rules.any_counts_outbox_messages() {
             out.ends.push(out.bytes.len());
         }
         OfferOutcome::Done

@@ -3,7 +3,7 @@
 use crore_wire::centrifugo::Push;
 use crore_wire::centrifugo::codes::Unsubscribe;
 
-use crate::base::access::Known;
+use crate::base::access::VerifiedClient;
 use crate::base::ids::ConnId;
 use crate::client::list::index_of_topic;
 use crate::client::row::{CLOSING, State};
@@ -72,7 +72,7 @@ fn refresh(clients: &mut Clients, slot: u32, until_unix_s: u32) -> bool {
         return false;
     };
     let grants = grants.clone();
-    let known = Known {
+    let known = VerifiedClient {
         grants,
         until_unix_s,
     };

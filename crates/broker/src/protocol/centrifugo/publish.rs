@@ -87,7 +87,7 @@ fn write_outcome(clients: &mut Clients, slot: u32, id: u32, outcome: Outcome) {
         None => write_reply(clients, slot, id, Answer::Publish),
         Some(reason) => {
             clients.refused(slot, reason);
-            let words = reason.words(&clients.ctx.world.settings);
+            let words = reason.text_with_limit(&clients.ctx.world.settings);
             write_error(clients, slot, id, error_of(reason), &words);
         }
     }

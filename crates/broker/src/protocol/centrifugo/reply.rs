@@ -37,7 +37,7 @@ impl CommandRefusal {
     /// The error for a reason of this server, which is counted.
     pub fn for_reason(clients: &mut Clients, slot: u32, reason: Reason) -> CommandRefusal {
         clients.refused(slot, reason);
-        let text = reason.words(&clients.ctx.world.settings);
+        let text = reason.text_with_limit(&clients.ctx.world.settings);
         CommandRefusal::Error(error_of(reason), text)
     }
 }

@@ -4,7 +4,7 @@ use crore_wire::centrifugo::codes::{Disconnect, ErrorCode, Unsubscribe};
 use crore_wire::centrifugo::{Answer, Push, SubRefresh, Subscribe};
 use crore_wire::topic;
 
-use crate::base::access::{Known, Right};
+use crate::base::access::{Right, VerifiedClient};
 use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
@@ -93,7 +93,7 @@ pub(super) fn handle_subscribe_command(
         begin_deltas(&mut clients.conns, slot, sub_index);
     }
     let ttl = token_grant.and_then(|known| {
-        let Known {
+        let VerifiedClient {
             grants: token,
             until_unix_s,
         } = known;

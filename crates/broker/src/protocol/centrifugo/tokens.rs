@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
 use crore_wire::centrifugo::{Answer, Request, Ttl, decode};
 
-use crate::base::access::{Credential, Known, Right};
+use crate::base::access::{Credential, Right, VerifiedClient};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
@@ -170,7 +170,7 @@ pub(super) fn check_subscription_token(
     verdict: Identity,
     token: &str,
     channel: &str,
-) -> Result<Known, CommandRefusal> {
+) -> Result<VerifiedClient, CommandRefusal> {
     let token_rights = match clients.check_identity(verdict) {
         Ok(Some(token_rights)) => token_rights,
         Ok(None) => return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED)),
@@ -198,11 +198,11 @@ pub(super) fn check_subscription_token(
     Ok(token_rights)
 }
 
-fn is_for(clients: &Clients, token_rights: &Known, token: &str, channel: &str) -> bool {
+fn is_for(clients: &Clients, token_rights: &VerifiedClient, token: &str, channel: &str) -> bool {
     let steps = &clients.meter.work.steps;
     if token_rights
         .grants
-        .cover(Right::Subscribe, channel.as_bytes(), steps)
+        .covers(Right::Subscribe, channel.as_bytes(), steps)
     {
         return true;
     }

@@ -100,7 +100,7 @@ pub(crate) fn refuse_waiting_request<I: Io>(
 
 /// Refuses a request, and closes.
 pub(crate) fn refuse<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    let words = reason.words(&clients.ctx.world.settings);
+    let words = reason.text_with_limit(&clients.ctx.world.settings);
     refuse_with_text(clients, slot, reason, &words, io);
 }
 
@@ -271,7 +271,7 @@ impl Clients {
 
     /// Refuses a request.
     pub(crate) fn respond_reason(&mut self, slot: u32, reason: Reason) {
-        let words = reason.words(&self.ctx.world.settings);
+        let words = reason.text_with_limit(&self.ctx.world.settings);
         self.respond_with_text(slot, reason, &words);
     }
 

@@ -237,7 +237,7 @@ impl PendingFilterResponse {
             snapshot_end: answered.snapshot_end,
             losses_before: answered.losses_before,
             epoch,
-            live: at_end && answered.is_live,
+            is_live: at_end && answered.is_live,
             ..GroupPosition::default()
         };
         self.partitions.iter().map(position_of).collect()

@@ -180,7 +180,7 @@ fn read_range(query: &[u8]) -> Result<(Since, u32), Reason> {
             let decoded = form::decode(value, &mut text);
             decoded.map_err(|_| Reason::BadPositionEscape)?;
             let parse = |text: &[u8]| position::parse(text, 0, 1);
-            let since = position::read_back(etag::opaque_tag(&text), parse);
+            let since = position::parse_returned(etag::opaque_tag(&text), parse);
             since.map_err(|_| Reason::BadPosition)?[0]
         }
         None => Since::Default,

@@ -73,7 +73,7 @@ fn add_name(
         true => Ok(()),
         false => Err(Reason::NamesNotResumed),
     });
-    room.map_err(|reason| (reason, reason.words(&ctx.world.settings)))
+    room.map_err(|reason| (reason, reason.text_with_limit(&ctx.world.settings)))
 }
 
 /// The text for a URL such as `?filter=scores/#`: clients do not send the fragment after `#`.

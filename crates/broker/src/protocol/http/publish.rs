@@ -48,7 +48,7 @@ pub(crate) fn publish_one(
     let fields = checked_type
         .map_err(Cow::Borrowed)
         .and_then(|content_type| {
-            let attributes = properties::from_headers(head.headers(properties::HEADER));
+            let attributes = properties::from_headers(head.headers(properties::PROPERTY_HEADER));
             let attributes = attributes.map_err(Cow::Borrowed)?;
             Ok((
                 content_type,

@@ -440,7 +440,7 @@ fn body_of<I: Io>(
     }
     match head.body() {
         Ok(Body::Length(len)) if len > limit as u64 => {
-            let words = reason.words(&clients.ctx.world.settings);
+            let words = reason.text_with_limit(&clients.ctx.world.settings);
             note_reader(clients, slot, head);
             refuse_with_text(clients, slot, reason, &format!("{words}: it has {len}"), io);
         }

@@ -22,7 +22,7 @@ pub(crate) fn has_frames(clients: &Clients, slot: u32) -> bool {
 
 /// Ends a stream, and counts the refusal.
 pub(crate) fn end_stream<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    let text = reason.words(&clients.ctx.world.settings);
+    let text = reason.text_with_limit(&clients.ctx.world.settings);
     end_stream_with_text(clients, slot, reason, &text, io);
 }
 

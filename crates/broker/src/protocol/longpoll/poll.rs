@@ -361,12 +361,12 @@ fn message_head(
     }
     let (lines, left_out) = properties::to_headers(frames, record);
     for property in &lines {
-        head = head.header(properties::HEADER, property);
+        head = head.header(properties::PROPERTY_HEADER, property);
     }
     if left_out > 0 {
-        head = head.number(properties::LEFT_OUT, left_out as u64);
+        head = head.number(properties::LEFT_OUT_HEADER, left_out as u64);
     }
-    if let Some(left_s) = properties::left_s(record, message.now_s) {
+    if let Some(left_s) = properties::remaining_ttl_s(record, message.now_s) {
         head = head.number("Crore-TTL", u64::from(left_s));
     }
     if options & HAS_GAP != 0 {

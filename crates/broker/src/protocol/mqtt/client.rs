@@ -308,7 +308,7 @@ impl Clients {
         reason: Reason,
         filter: &[u8],
     ) -> ReasonCode {
-        let words = reason.words(&self.ctx.world.settings);
+        let words = reason.text_with_limit(&self.ctx.world.settings);
         let words = alloc::format!("SUBSCRIBE: {words}: ");
         self.meter.count_refused_packet(&words, filter);
         self.refuse_packet(slot, reason)

@@ -32,7 +32,7 @@ pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
         return clients.drop_connection(slot, CloseMode::Now);
     }
     clients.scratch.reply.clear();
-    let text = reason.words(&clients.ctx.world.settings);
+    let text = reason.text_with_limit(&clients.ctx.world.settings);
     mqtt_end_with_text(clients, slot, reason, &text, io);
 }
 
@@ -127,7 +127,7 @@ pub(super) fn end_for_unplaced<I: Io>(
     }
     // Filters are UTF-8.
     let name = core::str::from_utf8(name).unwrap_or_default();
-    let text = reason.words(&clients.ctx.world.settings);
+    let text = reason.text_with_limit(&clients.ctx.world.settings);
     let text = format!("{text}: the session's subscription to {name}");
     mqtt_end_with_text(clients, slot, reason, &text, io);
 }

@@ -321,7 +321,9 @@ pub(crate) fn take_session_answer<I: Io>(
 /// so it must be recorded as a whole.
 fn unchanged_patch(ctx: &Context, state: &EncodedSession) -> Option<SessionPatch> {
     let is_recorded = ctx.world.records_sessions() && token_of(&state.bytes) != 0;
-    is_recorded.then(|| SessionPatch::nothing(state)).flatten()
+    is_recorded
+        .then(|| SessionPatch::without_changes(state))
+        .flatten()
 }
 
 /// Opens the session and writes the CONNACK. If the client has an earlier session, the CONNACK waits until its subscriptions are in force.
@@ -347,7 +349,9 @@ pub(super) fn open_session<I: Io>(
     };
     // Even if this connection asked for an expiry of 0, the session that it got may be recorded.
     if mqtt.token != 0 || state.is_some() && records_sessions {
-        let outline = state.is_none().then(|| Outline::of_new(mqtt.token));
+        let outline = state
+            .is_none()
+            .then(|| Outline::for_new_session(mqtt.token));
         mqtt.recording().outline = outline;
     }
     let mut properties = PropertyWriter::new();

@@ -225,7 +225,8 @@ fn drop_inflight(
         .as_ref()
         .is_some_and(|mqtt| !mqtt.waiting.is_empty() || !mqtt.retained_latest.is_empty());
     let filters = side_row.filters.as_ref();
-    let is_behind = !side_row.behind.is_empty() || filters.is_some_and(|all| all.is_behind());
+    let is_behind =
+        !side_row.behind.is_empty() || filters.is_some_and(|all| all.has_waiting_group());
     if has_queued || is_behind {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }

@@ -8,7 +8,7 @@ use crate::client::codec::{Message, OfferOutcome};
 use crate::client::outbox::Packets;
 use crate::client::{list, send};
 use crate::io::Io;
-use crate::mail::properties::left_s;
+use crate::mail::properties::remaining_ttl_s;
 use crate::protocol::encode::frame_rope;
 use crate::protocol::front::{Clients, Connections};
 use crate::protocol::mqtt::client::{
@@ -106,7 +106,7 @@ pub(super) fn write_publish(
         if clients.conns.get(slot).has_option(IN_FRAMES) {
             frame_rope(&mut out.bytes, start, Opcode::Binary);
         }
-        if clients.ctx.world.rules.count_waiting() {
+        if clients.ctx.world.rules.any_counts_outbox_messages() {
             out.ends.push(out.bytes.len());
         }
     }
@@ -151,7 +151,7 @@ fn encode_publish(
 ) -> Option<Rope> {
     let (record, frames) = (message.record, message.frames);
     let version = client::version_of(&clients.conns, slot);
-    let left_s = left_s(record, clients.ctx.now.unix_s);
+    let left_s = remaining_ttl_s(record, clients.ctx.now.unix_s);
     let subscription = delivery.alias_subscription.filter(|_| packet_id.is_none());
     let (is_alias_known, alias) = subscription.map_or((false, 0), |sub_index| {
         alias_for(&clients.conns, slot, sub_index)

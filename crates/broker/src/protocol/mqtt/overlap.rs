@@ -267,7 +267,7 @@ pub(super) fn find_overlap(
     let list = subscription_list(&clients.conns, slot);
     let is_own_message = frames.origin(record) == client::origin_of(&clients.conns, slot);
     let partition = clients.ctx.partition_of(topic);
-    let rows = subs.matching.rows(topic);
+    let rows = subs.matching.matching_rows(topic);
     let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
         Some(serial) => filter_subscriptions(&clients.conns, slot).is_some_and(|all| {
             let mut filters = all.parts_of(serial);
@@ -325,7 +325,7 @@ fn position_in(
         .and_then(|all| all.group(serial))
         .and_then(position)
     {
-        Some(position) if position.live => position.offset.max(seen),
+        Some(position) if position.is_live => position.offset.max(seen),
         Some(position) => position.offset,
         None => seen,
     }

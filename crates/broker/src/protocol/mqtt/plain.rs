@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Properties, Property, PropertyWriter, Publish, Qos, Version, encode};
 
-use crate::mail::properties::{EVENT, KEY, left_s};
+use crate::mail::properties::{EVENT, KEY, remaining_ttl_s};
 use crate::mail::{Frames, Record};
 
 /// Appends the packet of a QoS 0 message up to its data, as all plain subscribers of an MQTT version get it. Returns false if the message cannot be sent.
@@ -22,7 +22,12 @@ pub(crate) fn write_plain_head(
     let version = if is_v5 { Version::V5 } else { Version::V311 };
     let mut properties = PropertyWriter::new();
     if is_v5 {
-        write_properties(&mut properties, frames, record, left_s(record, now_s));
+        write_properties(
+            &mut properties,
+            frames,
+            record,
+            remaining_ttl_s(record, now_s),
+        );
     }
     let publish = Publish {
         dup: false,
@@ -41,11 +46,11 @@ pub(super) fn write_properties(
     properties: &mut PropertyWriter,
     frames: &Frames,
     record: &Record,
-    left_s: Option<u32>,
+    remaining_ttl_s: Option<u32>,
 ) {
     message_properties(properties, frames, record);
-    if let Some(left_s) = left_s {
-        properties.message_expiry_interval_s(left_s);
+    if let Some(remaining_ttl_s) = remaining_ttl_s {
+        properties.message_expiry_interval_s(remaining_ttl_s);
     }
 }
 

@@ -188,7 +188,7 @@ fn publish_to_topic(
     let payload_bytes = publish.payload.len();
     if let Err(refusal) = clients.check_publish(slot, name, payload_bytes, may_use_reserved) {
         if refusal == PublishRefusal::Other(Reason::MessageTooLong) {
-            let text = Reason::MessageTooLong.words(&clients.ctx.world.settings);
+            let text = Reason::MessageTooLong.text_with_limit(&clients.ctx.world.settings);
             let text = alloc::format!("PUBLISH: {text}: ");
             clients.meter.count_refused_packet(&text, name);
         }

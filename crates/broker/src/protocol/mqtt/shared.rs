@@ -12,7 +12,7 @@ use crate::client::list::{
     self, add_to_list, count_asked_pages, index_if_current, index_with_serial, subscription_at_mut,
 };
 use crate::io::Io;
-use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
+use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, UnackedMessage};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
 use crate::protocol::mqtt::client::{self, mqtt_state_mut};
 use crate::protocol::mqtt::options::qos_of;
@@ -90,7 +90,7 @@ pub(crate) fn handle_group_message<I: Io>(
     let is_member = sub_index
         .is_some_and(|sub_index| membership_mut(&mut clients.conns, to.slot, sub_index).is_some());
     let Some(sub_index) = sub_index.filter(|_| is_member) else {
-        let unacked = alloc::vec![Unacked {
+        let unacked = alloc::vec![UnackedMessage {
             topic: name.into(),
             offset: record.offset,
         }];
@@ -199,7 +199,7 @@ fn ask_to_leave_group(
     home: ShardId,
     group: u64,
     to: ReplyTo,
-    unacked: Vec<Unacked>,
+    unacked: Vec<UnackedMessage>,
     subscription_ends: bool,
 ) {
     let leave = Box::new(LeaveGroup {
@@ -277,7 +277,7 @@ pub(super) fn leave_share_group(
             .group
             .is_some_and(|(group_index, _)| u32::from(group_index) == sub_index)
     };
-    let mut returned: Vec<(PartitionId, Unacked)> = Vec::new();
+    let mut returned: Vec<(PartitionId, UnackedMessage)> = Vec::new();
     let mut give_back = |message: &Inflight| {
         returned.extend(
             message
@@ -318,8 +318,8 @@ impl Inflight {
     }
 
     /// The message as its group takes it back.
-    fn unacked(&self) -> Unacked {
-        Unacked {
+    fn unacked(&self) -> UnackedMessage {
+        UnackedMessage {
             topic: self.topic().into(),
             offset: self.offset,
         }

@@ -437,7 +437,7 @@ pub(crate) fn record_seen_in_partition(
         return clients.end_as_broken(slot);
     };
     let serial = subscriptions.groups().first().map(|group| group.serial);
-    if let Some(at) = serial.and_then(|serial| subscriptions.at_mut(serial, partition)) {
+    if let Some(at) = serial.and_then(|serial| subscriptions.position_mut(serial, partition)) {
         at.offset = offset;
     }
 }

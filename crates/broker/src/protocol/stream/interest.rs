@@ -67,7 +67,7 @@ pub(crate) fn handle_interest_changes<I: Io>(
     if kind != InterestPart::Live {
         follow.is_page_in_flight = false;
     }
-    if kind == InterestPart::Last {
+    if kind == InterestPart::LastSnapshotPage {
         follow.home += 1;
         follow.is_home_asked = false;
         if follow.home == homes {
@@ -209,7 +209,7 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let home = follow.home;
     let was_asked = core::mem::replace(&mut follow.is_home_asked, true);
     lanes.ask(home, |bytes| match was_asked {
-        true => Ask::FollowOn(to, party),
+        true => Ask::NextInterestPage(to, party),
         false => Ask::Follow {
             to,
             party,

@@ -236,7 +236,7 @@ fn read_since(
         clients.ctx.world.partitions,
     );
     let parse = |text: &[u8]| {
-        position::read_back(etag::opaque_tag(text), |text| match is_by_filter {
+        position::parse_returned(etag::opaque_tag(text), |text| match is_by_filter {
             true => position::parse_partitions(text, partitions),
             false => position::parse(text, topics_hash, count),
         })
@@ -255,7 +255,7 @@ fn read_since(
             .take(TAGS_MAX);
         let each = tags.map(|tag| parse(tag).unwrap_or_else(|_| unreadable()));
         let epoch = clients.ctx.world.epoch;
-        let later = |(one, other)| position::later(one, other, epoch);
+        let later = |(one, other)| position::later_start(one, other, epoch);
         each.reduce(|all, tag| all.into_iter().zip(tag).map(later).collect())
     };
     let (event_id, tag) = (
@@ -272,7 +272,7 @@ fn read_since(
         return Ok(since);
     }
     if let Some(time) = time {
-        let counted_s = clients.ctx.wall.counted(time, clients.ctx.now);
+        let counted_s = clients.ctx.wall.counted_second_of(time, clients.ctx.now);
         return Ok(alloc::vec![Since::After(counted_s); count]);
     }
     let Some((is_event_id, value)) = query_position(head.query) else {

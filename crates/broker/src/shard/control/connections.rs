@@ -115,7 +115,8 @@ fn describe<I: Io>(
         filters: filters.into_iter().take(names).collect(),
         outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
         behind: behind
-            || filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()),
+            || filter_subscriptions(&clients.conns, slot)
+                .is_some_and(|all| all.has_waiting_group()),
         silent_s: clients.ctx.now.s.saturating_sub(row.link.sent_s),
         connected_unix_s: clients.ctx.date_of(began_unix_s) as u32,
         is_secure: io.is_secure(clients.conns.socket_of(slot)),

@@ -6,8 +6,8 @@ use crate::client::asking;
 use crate::home::Home;
 use crate::mail::message::{DedupKey, Publish};
 use crate::mail::orders::{
-    AdminPublish, Control, Interest, InterestReply, LogPage, Messages, Page, Ticket, Topic,
-    TopicsPage,
+    AdminPublish, Control, Interest, InterestReply, LogPageRequest, Messages, Page, Ticket, Topic,
+    TopicsPageRequest,
 };
 use crate::mail::presence::{Member, PresenceChange, PresenceChanges, PresencePage};
 use crate::mail::{Ask, Change, Span, TopicRequest, WantedAnswer};
@@ -16,7 +16,7 @@ use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 /// The maximum number of messages that one order removes from a log.
 pub const PURGED_PER_TURN: u32 = 4_096;
 
-pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> Page<Topic> {
+pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPageRequest) -> Page<Topic> {
     home.map_or_else(Page::default, |home| home.list_topics(page, now))
 }
 
@@ -44,7 +44,11 @@ pub(super) fn members_page(
     PresencePage { changes, ..page }
 }
 
-pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -> Option<Messages> {
+pub(super) fn log_page(
+    home: Option<&mut Home>,
+    ctx: &Context,
+    page: &LogPageRequest,
+) -> Option<Messages> {
     let home = home?;
     let mut read = home.read_log(page)?;
     for message in &mut read.messages {

@@ -89,7 +89,7 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
         );
         assert!(server.is_open(link));
         // The connection can be used for the next poll.
-        server.sends(
+        server.send(
             link,
             format!("GET /sub/full?since=oldest HTTP/1.1\r\n{GET}\r\n"),
         );
@@ -163,7 +163,7 @@ fn a_message_comes_with_what_its_publisher_said() {
         let text = format!(
             "POST /pub/x HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: 3\r\n\r\nabc"
         );
-        server.says(&text);
+        server.connect_and_send(&text);
         server.settle();
         let link = asks(&mut server, target, GET);
         take(&mut server, link)
@@ -193,7 +193,7 @@ fn a_message_comes_with_what_its_publisher_said() {
     let mut bytes =
         b"POST /pub/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n".to_vec();
     bytes.push(0xff);
-    server.says(bytes);
+    server.connect_and_send(bytes);
     server.settle();
     let link = asks(&mut server, "/sub/x", GET);
     assert!(take(&mut server, link).contains("Content-Type: application/octet-stream\n"));
@@ -252,7 +252,7 @@ fn poll_that_hangs_up_before_the_answer_does_not_wait() {
         "/sub?filter=empty/%2B",
     ] {
         let mut server = server();
-        let link = server.says(format!("GET {target} HTTP/1.1\r\n{GET}\r\n"));
+        let link = server.connect_and_send(format!("GET {target} HTTP/1.1\r\n{GET}\r\n"));
         server.end(link);
         server.settle();
         assert!(!server.is_open(link), "{target}");

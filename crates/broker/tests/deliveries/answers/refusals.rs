@@ -146,7 +146,7 @@ fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
     for link in [events, old_events, socket] {
         take(&mut server, link);
     }
-    server.says(format!("DELETE /pub/full HTTP/1.1\r\n{GET}\r\n"));
+    server.connect_and_send(format!("DELETE /pub/full HTTP/1.1\r\n{GET}\r\n"));
     server.settle();
     let end = close(4410, reason);
     assert_eq!(take(&mut server, poll), refusal("410 Gone", reason));

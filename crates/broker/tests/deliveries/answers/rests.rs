@@ -8,7 +8,7 @@ use crore_wire::sse::GAP_EVENT;
 
 /// The answer to the next request on a connection whose last request was refused.
 fn polls_again(server: &mut TestServer, link: usize) -> String {
-    server.sends(
+    server.send(
         link,
         format!("GET /sub/full?since=17-1 HTTP/1.1\r\n{GET}\r\n"),
     );
@@ -62,7 +62,7 @@ fn a_connection_whose_stream_was_refused_may_poll() {
     assert!(told.contains("retry: "), "{told}");
     // Earlier requests on the same connection are still answered.
     let filters = format!("GET /sub?filter=b/%23 HTTP/1.1\r\n{UPGRADE}\r\n");
-    let link = server.says(format!(
+    let link = server.connect_and_send(format!(
         "GET /nothing HTTP/1.1\r\n{GET}\r\n{filters}GET /sub/full HTTP/1.1\r\n{GET}\r\n"
     ));
     server.settle();
@@ -135,12 +135,12 @@ fn a_fallback_is_no_resume() {
     let mut server = server_with(|limits| limits.outbox_bytes = 0);
     let link = asks(&mut server, "/sub/full?since=live", UPGRADE);
     let before = server.stats();
-    server.window(link, Some(0));
+    server.set_window(link, Some(0));
     for n in 0..3 {
         server.publish([("full", format!("{n}"))]);
         server.settle();
     }
-    server.window(link, None);
+    server.set_window(link, None);
     server.settle();
     let after = server.stats();
     let counts = (

@@ -63,13 +63,13 @@ fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
     let at = raw.len() - 2;
     (raw[at], raw[at + 1]) = (0x81, 0x83);
     raw.extend_from_slice(frame.as_bytes());
-    let link = server.says(raw);
+    let link = server.connect_and_send(raw);
     server.settle();
     assert!(take(&mut server, link).starts_with(&format!("{SWITCHING}\n")));
     let link = asks(&mut server, "/sub/x", GET);
     assert!(take(&mut server, link).ends_with("abc"), "it was published");
     // Bytes after the request for an event stream are ignored.
-    let link = server.says(format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
+    let link = server.connect_and_send(format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
     server.settle();
     assert!(take(&mut server, link).starts_with(STREAM));
     assert_eq!(server.accounts().receive_bytes, 0);
@@ -143,14 +143,14 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
             let target = format!("/sub/{topic}?since=live{more}");
             let link = asks(&mut server, &target, fields);
             take(&mut server, link);
-            server.window(link, Some(1));
+            server.set_window(link, Some(1));
             for data in ["3", "4", "5"] {
                 server.publish([(topic, "x".repeat(100))]);
                 server.settle();
                 server.publish([(topic, data.into())]);
                 server.settle();
             }
-            server.window(link, None);
+            server.set_window(link, None);
             server.settle();
             let told = take(&mut server, link);
             let goes_on = skips && (fields != UPGRADE || more == json);

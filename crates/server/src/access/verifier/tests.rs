@@ -101,7 +101,7 @@ fn a_large_token_counts_as_much_work_as_many_small_ones() {
 #[test]
 fn made_up_tokens_push_no_good_one_out_of_memory() {
     let digest = |n: u32| Credential::Token(&n.to_le_bytes()).digest(&[0; 32]);
-    let known = Known {
+    let known = VerifiedClient {
         grants: Arc::new(Grants::default()),
         until_unix_s: u32::MAX,
     };

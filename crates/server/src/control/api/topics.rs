@@ -13,7 +13,7 @@ use crore_broker::mail::fields::{check_fields, check_idempotency_key};
 use crore_broker::mail::message::Headers;
 use crore_broker::mail::presence::{PresenceChange, PresencePage};
 use crore_broker::mail::{Outcome, TopicInfo};
-use crore_broker::orders::{self, AdminPublish, LogPage, TopicsPage};
+use crore_broker::orders::{self, AdminPublish, LogPageRequest, TopicsPageRequest};
 use crore_broker::position::{self, Position};
 use crore_broker::protocol::check_message;
 use crore_broker::{Control, Reason, ShardId};
@@ -305,7 +305,7 @@ pub async fn list(
     let homes = state.lifecycle.world().homes;
     let order = |from, most| {
         let filter = filter.clone();
-        Control::Topics(TopicsPage { filter, from, most })
+        Control::Topics(TopicsPageRequest { filter, from, most })
     };
     let (topics, next) = page_request.page(&state, homes, order).await?;
     let shown = |(home, topic): (_, orders::Topic)| described(&state, home, &topic);
@@ -424,7 +424,7 @@ pub async fn messages(
 ) -> Answer<MessagePage> {
     let query = query?.0;
     let (name, home) = name_and_home(&state, &query.name)?;
-    let page = LogPage {
+    let page = LogPageRequest {
         name,
         after: query.after.unwrap_or_default(),
         epoch: None,
@@ -581,7 +581,7 @@ pub async fn publish_message(
             Reason::MessageTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             _ => StatusCode::BAD_REQUEST,
         };
-        ApiError::for_reason(status, reason, reason.words(settings))
+        ApiError::for_reason(status, reason, reason.text_with_limit(settings))
     })?;
     check_fields(&headers.content_type, &headers.event, &headers.key).map_err(ApiError::bad)?;
     if let Some(key) = &idempotency_key {
@@ -603,7 +603,11 @@ pub async fn publish_message(
                 _ => StatusCode::SERVICE_UNAVAILABLE,
             };
             let reason = reason.unwrap_or(Reason::TopicsFull);
-            Err(ApiError::for_reason(status, reason, reason.words(settings)))
+            Err(ApiError::for_reason(
+                status,
+                reason,
+                reason.text_with_limit(settings),
+            ))
         }
     }
 }

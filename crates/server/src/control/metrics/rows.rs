@@ -115,7 +115,7 @@ const METRICS: &[Metric] = &[
     row(Gauge, "crore_cluster_node_ready", "node", Each(|s| s.cluster.by_node(|node| Some(bool_value(node.told.as_ref()?.ready)))),
         "1 while it is ready for clients, as it reports"),
     row(Gauge, "crore_connections", "transport", Each(|s| s.by_kind(Transport::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.accounts.transports[n].into())),
-        "Connections, as of a second or two ago").with_values(Transport::WORDS),
+        "Connections, as of a second or two ago").with_values(Transport::LABELS),
     row(Counter, "crore_refusals_total", "reason, transport", Each(|s| s.refusals()),
         "Requests, messages and packets that were refused, and connections that the server ended, by [reason](REASONS.md) and transport (those of `crore_connections`). A pair that was never counted is left out"),
     row(Counter, "crore_turned_away_connections_total", "", Sum(|s| s.stats.turned_away + s.loop_stats.shed),

@@ -120,7 +120,7 @@ impl Event {
         all.extend(news.members.into_iter().map(Event::Member));
         for event in news.clients {
             let conn = event.conn.map(|conn| conn.token().to_string());
-            let begins = event.what == EventKind::Connected;
+            let begins = event.kind == EventKind::Connected;
             all.push(Event::Client(
                 begins,
                 json!({

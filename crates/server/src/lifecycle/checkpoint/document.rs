@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crore_broker::snapshot::{
-    BLOCK_HEAD_BYTES, FORMAT, Head, PREAMBLE_BYTES, block_bytes, check_block, format_of, preamble,
-    seal,
+    BLOCK_HEAD_BYTES, FORMAT, Head, PREAMBLE_BYTES, block_bytes, block_head, check_block,
+    format_of, preamble,
 };
 use crore_broker::{Restored, World};
 use crore_net::{clock, memory};
@@ -89,7 +89,7 @@ impl<W: Write> DocumentWriter<W> {
     /// # Errors
     /// The errors of the writer.
     pub fn write_block(&mut self, block: &[u8]) -> io::Result<()> {
-        let head = seal(self.block_count, block);
+        let head = block_head(self.block_count, block);
         self.block_count += 1;
         self.written_bytes += block.len() as u64;
         self.out.write_all(&head)?;

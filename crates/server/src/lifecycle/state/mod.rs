@@ -170,8 +170,8 @@ pub fn resume(
                         documents.voids_positions = true;
                         continue;
                     }
-                    let base = before.as_ref().map_or(0, Lives::base);
-                    begin_epochs(&mut replayed, &world, base);
+                    let first_offset = before.as_ref().map_or(0, Lives::first_offset);
+                    begin_epochs(&mut replayed, &world, first_offset);
                 }
                 let base_epoch = documents.as_ref().map_or(0, |it| it.head().epoch);
                 let lives = lives::begin(before, &replayed.homes, &world, base_epoch);

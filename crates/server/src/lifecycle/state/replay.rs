@@ -12,7 +12,7 @@ use std::{mem, thread};
 
 use anyhow::Context as _;
 use crore_broker::batch::Header;
-use crore_broker::loss_detector::LossDetector;
+use crore_broker::loss_detector::{LastBatch, LossDetector};
 use crore_broker::{Now, PartitionId, SessionNeeds, Shard, ShardId, World};
 use crore_disk::{Damage, Directory, Identity, Log, Options, ScanEvent, ScanSummary};
 
@@ -114,7 +114,7 @@ fn combine(
 ) -> Result<Replayed, ReplayError> {
     let RestoredHomes {
         homes,
-        before,
+        last_batches,
         damaged,
         why,
     } = of_homes;
@@ -150,7 +150,7 @@ fn combine(
             source.directory.display()
         );
     }
-    let mut touched = read.loss_detector.partitions_with_loss(before);
+    let mut touched = read.loss_detector.partitions_with_loss(last_batches);
     touched.extend(damaged.into_iter().filter(|it| *it < world.partitions));
     touched.sort_unstable();
     touched.dedup();
@@ -188,7 +188,7 @@ fn join(
         match read.unwrap_or_else(failed) {
             Ok(home) => {
                 all.homes.extend(home.homes);
-                all.before.extend(home.before);
+                all.last_batches.extend(home.last_batches);
                 all.damaged.extend(home.damaged);
                 all.why = all.why.or(home.why);
             }
@@ -207,8 +207,8 @@ fn join(
 struct RestoredHomes {
     /// The shards of the homes, by number.
     homes: Vec<Shard>,
-    /// The last batch of each partition in the documents: its writer and its number.
-    before: Vec<(PartitionId, (u64, u64))>,
+    /// The last batch of each partition in the documents.
+    last_batches: Vec<(PartitionId, LastBatch)>,
     /// Partitions with unreadable batches, and the reason why the first such batch is unreadable.
     damaged: Vec<PartitionId>,
     why: Option<String>,
@@ -223,7 +223,7 @@ fn read_home(
     runs: &Receiver<BatchRun>,
 ) -> Result<RestoredHomes, Unusable> {
     let mut shard = restore(home, documents, world, now)?;
-    let before = shard.last_batches();
+    let last_batches = shard.last_batches();
     let (mut damaged, mut why) = (Vec::new(), None);
     for run in runs {
         for batch in run.each() {
@@ -240,7 +240,7 @@ fn read_home(
     }
     Ok(RestoredHomes {
         homes: vec![shard],
-        before,
+        last_batches,
         damaged,
         why,
     })

@@ -136,7 +136,7 @@ fn row(
                     put("expiry_s", json!(state.terms.expiry_s));
                     put("bytes", json!(state.bytes.len()));
                 }
-                SessionChange::Parts(parts) => {
+                SessionChange::Patch(parts) => {
                     if let Some(terms) = &parts.terms {
                         put("held", json!(terms.is_held));
                         put("expiry_s", json!(terms.expiry_s));

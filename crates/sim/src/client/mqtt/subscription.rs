@@ -250,7 +250,7 @@ impl TopicSubscription {
     /// Checks that the due retained message was received, and requires the newest message of the topic. The caller makes sure that nothing
     /// is in flight.
     pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
-        self.track.require_head();
+        self.track.require_newest();
         let topic = &truth.topics[self.track.topic];
         let Some(asked) = self.retained_due.take() else {
             return Ok(());

@@ -16,7 +16,7 @@ struct Received {
 
 /// A subscription, from its SUBACK on.
 #[derive(Debug)]
-struct TrackedRange {
+struct Stretch {
     qos: u8,
     no_local: bool,
     /// The step of the SUBACK.
@@ -27,7 +27,7 @@ struct TrackedRange {
     /// Whether the stretch has ended: then no later message is required.
     ended: bool,
     /// Whether the newest message must have been received.
-    must_reach_head: bool,
+    must_reach_newest: bool,
     /// The step of the last crash that the subscription has survived.
     crash_step: Option<u32>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Track {
     messages: Vec<(u32, u8)>,
     /// The number of messages at the beginning of `messages` whose order is not checked.
     unordered: usize,
-    stretches: Vec<TrackedRange>,
+    stretches: Vec<Stretch>,
     /// Other subscriptions of the client match the topic too.
     pub overlaps: bool,
     /// The messages from before the last crash that may come again after it, and whether more than once.
@@ -69,14 +69,14 @@ impl Track {
     /// Begins a stretch, because a subscription was granted.
     pub fn begin_stretch(&mut self, qos: u8, no_local: bool, step: u32) {
         self.end_stretch();
-        self.stretches.push(TrackedRange {
+        self.stretches.push(Stretch {
             qos,
             no_local,
             granted_step: step,
             received: Vec::new(),
             was_interrupted: false,
             ended: false,
-            must_reach_head: false,
+            must_reach_newest: false,
             crash_step: None,
         });
     }
@@ -167,9 +167,9 @@ impl Track {
 
     /// Requires that the last stretch reaches the newest message, unless the stretch has ended. The caller makes sure that nothing is in
     /// flight.
-    pub fn require_head(&mut self) {
+    pub fn require_newest(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
-            stretch.must_reach_head = !stretch.ended;
+            stretch.must_reach_newest = !stretch.ended;
         }
     }
 
@@ -201,7 +201,7 @@ impl Track {
 
     fn check_stretch(
         &self,
-        stretch: &TrackedRange,
+        stretch: &Stretch,
         truth: &Truth,
         session_messages: u32,
         own_number: usize,
@@ -236,7 +236,7 @@ impl Track {
             });
             let (step, second) = match later {
                 Some(received) => (received.step, received.second),
-                None if stretch.must_reach_head => (truth.step, truth.now_s),
+                None if stretch.must_reach_newest => (truth.step, truth.now_s),
                 None => continue,
             };
             let kept_messages = if stretch.qos > 0 { session_messages } else { 0 };
@@ -252,14 +252,14 @@ impl Track {
                 stretch.qos,
                 stretch.granted_step,
                 stretch.received.len(),
-                stretch.must_reach_head
+                stretch.must_reach_newest
             ));
         }
         Ok(())
     }
 
     /// Whether a crash may have removed a message, or what was recorded of it.
-    fn may_be_lost_in_crash(&self, stretch: &TrackedRange, number: u32, truth: &Truth) -> bool {
+    fn may_be_lost_in_crash(&self, stretch: &Stretch, number: u32, truth: &Truth) -> bool {
         let message = &truth.messages[number as usize];
         let crashed = |crash_step| message.sent_step <= crash_step;
         stretch.crash_step.is_some_and(crashed) && truth.is_non_durable(number)
@@ -299,7 +299,7 @@ impl Track {
     /// sent after the delete.
     fn may_be_deleted(
         &self,
-        stretch: &TrackedRange,
+        stretch: &Stretch,
         message: &Message,
         step: u32,
         truth: &Truth,

@@ -21,7 +21,7 @@ use crate::home::sessions::{FOREVER_S, Sessions};
 use crate::mail::session::Will;
 use crate::mail::session::patch::Outline;
 use crate::mail::session::record::{
-    ChangeAtHome, ChangedBy, Fence, RecordedParts, RecordedState, SessionChange, SessionRecord,
+    ChangeAtHome, ChangedBy, Fence, RecordedPatch, RecordedState, SessionChange, SessionRecord,
     Terms,
 };
 use crate::mail::session::stored::{StoredSession, StoredSubscription, subscriptions, token_of};
@@ -128,7 +128,10 @@ impl Table {
         };
         let state = RecordedState::new(&session, terms);
         let by = ChangedBy::Closing;
-        let fence = Some(Fence { claim, by });
+        let fence = Some(Fence {
+            claim,
+            changed_by: by,
+        });
         let after = self.apply(name, ME, SessionChange::State(state), fence);
         assert!(!after.is_void);
     }
@@ -310,12 +313,12 @@ fn party_of_a_session_pays_for_its_retired_will_and_keys_until_their_release() {
         ..StoredSession::default()
     };
     let hash = xxh3_64_with_seed(b"sensor", world.seed) as u32;
-    let patch = Outline::of_new(1).patch(&session, &Outline::from_session(&session));
+    let patch = Outline::for_new_session(1).patch(&session, &Outline::from_session(&session));
     let by = Fence {
         claim: 1,
-        by: ChangedBy::Holder,
+        changed_by: ChangedBy::Holder,
     };
-    let parts = SessionChange::Parts(RecordedParts::new(&patch, None));
+    let parts = SessionChange::Patch(RecordedPatch::new(&patch, None));
     assert!(!table.apply("sensor", ME, parts, Some(by)).is_void);
     // The Clean Start ends the session.
     claim(&mut table, None);
@@ -361,7 +364,7 @@ fn will_of_a_record_belongs_to_the_client_of_its_session() {
     };
     let fence = Some(Fence {
         claim: 2,
-        by: ChangedBy::Closing,
+        changed_by: ChangedBy::Closing,
     });
     let state = SessionChange::State(RecordedState::new(&session, terms));
     table.apply("left", ME, state, fence);
@@ -562,7 +565,10 @@ fn next_stewardship_ends_again_what_the_last_one_may_not_have_recorded() {
     }
     let claim = table.offset - 1;
     let by = ChangedBy::Steward;
-    let fence = Some(Fence { claim, by });
+    let fence = Some(Fence {
+        claim,
+        changed_by: by,
+    });
     let end = SessionChange::End { token: claim };
     assert!(!table.apply("c", OTHER, end, fence).is_void);
     table.sessions.set_steward(true);
@@ -609,9 +615,17 @@ fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_th
             None => ChangedBy::Holder,
             Some(_) => ChangedBy::Closing,
         };
-        let parts = SessionChange::Parts(RecordedParts::new(&patch, terms));
+        let parts = SessionChange::Patch(RecordedPatch::new(&patch, terms));
         let is_void = table
-            .apply("sensor", ME, parts, Some(Fence { claim, by }))
+            .apply(
+                "sensor",
+                ME,
+                parts,
+                Some(Fence {
+                    claim,
+                    changed_by: by,
+                }),
+            )
             .is_void;
         let away = table
             .sessions
@@ -644,8 +658,16 @@ fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_th
 
     let claim = table.claim("sensor", ME, false, None);
     let patch = patch(&one, &two);
-    let parts = SessionChange::Parts(RecordedParts::new(&patch, None));
+    let parts = SessionChange::Patch(RecordedPatch::new(&patch, None));
     let by = ChangedBy::Holder;
-    table.apply("sensor", ME, parts, Some(Fence { claim, by }));
+    table.apply(
+        "sensor",
+        ME,
+        parts,
+        Some(Fence {
+            claim,
+            changed_by: by,
+        }),
+    );
     assert_eq!(table.sessions.len(), 0, "its state was another one");
 }

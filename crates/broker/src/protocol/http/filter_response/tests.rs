@@ -147,7 +147,7 @@ proptest! {
         let positions = filter_response.positions(0, true);
         for (partition, offset, _) in waiting.published {
             let at = &positions[usize::from(partition)];
-            let is_read_next = !at.live && offset > at.offset;
+            let is_read_next = !at.is_live && offset > at.offset;
             let is_held = held.contains(&(partition, offset));
             prop_assert!(is_held != is_read_next, "{partition}: {offset}, position {}", at.offset);
         }

@@ -82,7 +82,7 @@ impl Batch {
         self.replayed_lines += u32::from(matches!(outcome, Outcome::Replayed(_)));
         if let Some(reason) = outcome.refusal() {
             self.accepted_lines -= 1;
-            let words = line_text(number, reason.text(), || reason.words(settings));
+            let words = line_text(number, reason.text(), || reason.text_with_limit(settings));
             self.note_refused_line(meter, number, (reason, words));
         }
     }
@@ -287,7 +287,7 @@ fn publish_line(
             PublishRefusal::Other(Reason::MessageTooLong) => {
                 long_data(line.data.len(), settings.limits.message_bytes)
             }
-            _ => reason.words(settings),
+            _ => reason.text_with_limit(settings),
         };
         (reason, line_text(number, reason.text(), exact))
     })?;
@@ -298,7 +298,7 @@ fn publish_line(
     let key = line.idempotency_key.map_or(Ok(()), check_idempotency_key);
     key.map_err(|words| bad_field(words.into()))?;
     clients.check_publish_rate(slot).map_err(|reason| {
-        let exact = || reason.words(settings);
+        let exact = || reason.text_with_limit(settings);
         (reason, line_text(number, reason.text(), exact))
     })?;
     let (hash, home_shard) = clients.ctx.hash_and_home_of(line.topic);

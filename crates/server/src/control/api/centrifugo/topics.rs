@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use crore_broker::Control;
 use crore_broker::mail::message::Headers;
 use crore_broker::mail::presence::{PresenceChange, PresencePage};
-use crore_broker::orders::{self, LogPage, TopicsPage};
+use crore_broker::orders::{self, LogPageRequest, TopicsPageRequest};
 use crore_broker::position::Position;
 use crore_broker::protocol::{client_id_text, epoch_text};
 use crore_wire::centrifugo::codes::ErrorCode;
@@ -244,7 +244,7 @@ pub async fn history(state: &AdminState, asked: History) -> Result<Publications,
         };
     };
     let limit = u32::try_from(asked.limit.unwrap_or_default()).unwrap_or(HISTORY_MAX);
-    let page = LogPage {
+    let page = LogPageRequest {
         name,
         after,
         epoch,
@@ -374,7 +374,7 @@ pub async fn channels(state: &AdminState, asked: Pattern) -> Result<Subscribed, 
     for home in 0..state.lifecycle.world().homes {
         let mut from = Some(0);
         while let Some(row) = from {
-            let page = TopicsPage {
+            let page = TopicsPageRequest {
                 filter: b"#"[..].into(),
                 from: row,
                 most: TOPICS_PER_ORDER,

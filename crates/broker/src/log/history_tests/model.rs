@@ -9,7 +9,7 @@ pub(super) const TOPICS: usize = 4;
 
 /// A kept message.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct ModelMessage {
     pub offset: u64,
     pub topic: usize,
     pub retained: bool,
@@ -19,15 +19,15 @@ pub(super) struct Kept {
 }
 
 /// The kept and the lost messages.
-pub(super) struct Plain {
+pub(super) struct Model {
     pub rules: Rules,
-    pub of: [u8; TOPICS],
+    pub rule_numbers: [u8; TOPICS],
     pub now_s: u32,
     pub offset: u64,
-    pub kept: Vec<Kept>,
+    pub kept: Vec<ModelMessage>,
     pub last: [u64; TOPICS],
     pub lost: [u64; TOPICS],
-    pub watches: bool,
+    pub watches_losses: bool,
     /// The last loss of each topic, and its number, once losses are remembered.
     pub losses: [Option<(u64, u64)>; TOPICS],
     pub count: u64,
@@ -35,18 +35,18 @@ pub(super) struct Plain {
     pub expired: u64,
 }
 
-impl Plain {
+impl Model {
     /// A model without messages.
-    pub fn new(rules: Rules, of: [u8; TOPICS]) -> Plain {
-        Plain {
+    pub fn new(rules: Rules, rule_numbers: [u8; TOPICS]) -> Model {
+        Model {
             rules,
-            of,
+            rule_numbers,
             now_s: 100,
             offset: 0,
             kept: Vec::new(),
             last: [0; TOPICS],
             lost: [0; TOPICS],
-            watches: false,
+            watches_losses: false,
             losses: [None; TOPICS],
             count: 0,
             superseded: 0,
@@ -54,22 +54,22 @@ impl Plain {
         }
     }
 
-    pub fn number(&self, kept: &Kept) -> u8 {
+    pub fn rule_number_of(&self, kept: &ModelMessage) -> u8 {
         match kept.retained {
             true => self.rules.retained(),
-            false => self.of[kept.topic],
+            false => self.rule_numbers[kept.topic],
         }
     }
 
-    pub fn is_expired(&self, kept: &Kept) -> bool {
-        let of_rule = self.rules.get(self.number(kept)).ttl_s;
+    pub fn is_expired(&self, kept: &ModelMessage) -> bool {
+        let rule_ttl_s = self.rules.get(self.rule_number_of(kept)).ttl_s;
         let age_s = self.now_s - kept.time_s;
-        of_rule > 0 && age_s >= of_rule || kept.ttl_s.is_some_and(|ttl_s| age_s >= ttl_s)
+        rule_ttl_s > 0 && age_s >= rule_ttl_s || kept.ttl_s.is_some_and(|ttl_s| age_s >= ttl_s)
     }
 
-    pub fn lose(&mut self, topic: usize, offset: u64) {
+    pub fn record_loss(&mut self, topic: usize, offset: u64) {
         self.lost[topic] = offset;
-        if self.watches {
+        if self.watches_losses {
             self.count += 1;
             self.losses[topic] = Some((offset, self.count));
         }
@@ -81,43 +81,43 @@ impl Plain {
         if self.is_expired(&kept) {
             self.expired += 1;
         } else if !kept.retained {
-            self.lose(kept.topic, kept.offset);
+            self.record_loss(kept.topic, kept.offset);
         }
     }
 
     /// The indexes of the messages of a topic's log, or of its retained message.
-    pub fn of_chain(&self, topic: usize, retained: bool) -> Vec<usize> {
-        let is = |kept: &Kept| (kept.topic, kept.retained) == (topic, retained);
+    pub fn indexes_in_chain(&self, topic: usize, retained: bool) -> Vec<usize> {
+        let is = |kept: &ModelMessage| (kept.topic, kept.retained) == (topic, retained);
         (0..self.kept.len())
             .filter(|at| is(&self.kept[*at]))
             .collect()
     }
 
     pub fn offsets(&self, topic: usize, retained: bool) -> Vec<u64> {
-        let all = self.of_chain(topic, retained);
+        let all = self.indexes_in_chain(topic, retained);
         all.iter().map(|at| self.kept[*at].offset).collect()
     }
 
     pub fn supersede(&mut self, topic: usize, retained: bool, key: u8) {
-        let all = self.of_chain(topic, retained);
+        let all = self.indexes_in_chain(topic, retained);
         if let Some(at) = all.into_iter().find(|at| self.kept[*at].key == key) {
             self.kept.remove(at);
             self.superseded += 1;
         }
     }
 
-    pub fn append(&mut self, new: Kept) {
+    pub fn append(&mut self, new: ModelMessage) {
         let (topic, retained) = (new.topic, new.retained);
-        let rule = self.rules.get(self.number(&new)).clone();
+        let rule = self.rules.get(self.rule_number_of(&new)).clone();
         if rule.keep == RetentionMode::Latest {
             self.supersede(topic, retained, new.key);
         }
         loop {
-            let all = self.of_chain(topic, retained);
+            let all = self.indexes_in_chain(topic, retained);
             if all.is_empty() || all.len() < rule.messages_max() as usize {
                 break;
             }
-            let has_ended = |kept: &Kept| {
+            let has_ended = |kept: &ModelMessage| {
                 let age_s = self.now_s - kept.time_s;
                 kept.ttl_s.is_some_and(|ttl_s| age_s >= ttl_s)
             };
@@ -132,15 +132,15 @@ impl Plain {
     }
 
     pub fn remove_all_expired(&mut self, topic: usize) {
-        let age_s = self.rules.get(self.of[topic]).log_age_s;
-        while let Some(at) = self.of_chain(topic, false).first().copied() {
+        let age_s = self.rules.get(self.rule_numbers[topic]).log_age_s;
+        while let Some(at) = self.indexes_in_chain(topic, false).first().copied() {
             let oldest = &self.kept[at];
             if self.now_s - oldest.time_s < age_s && !self.is_expired(oldest) {
                 break;
             }
             self.drop(at);
         }
-        for at in self.of_chain(topic, false).into_iter().rev() {
+        for at in self.indexes_in_chain(topic, false).into_iter().rev() {
             if self.is_expired(&self.kept[at]) {
                 self.drop(at);
             }
@@ -151,7 +151,7 @@ impl Plain {
     pub fn expire(&mut self, number: u8, limit: usize) {
         let age_s = self.rules.get(number).log_age_s;
         for _ in 0..limit {
-            let of_rule = |kept: &Kept| self.number(kept) == number;
+            let of_rule = |kept: &ModelMessage| self.rule_number_of(kept) == number;
             let Some(at) = self.kept.iter().position(of_rule) else {
                 return;
             };
@@ -164,22 +164,22 @@ impl Plain {
     }
 
     /// Changes the rules of the topics. A topic that begins to keep latest values keeps the newest message of each key.
-    pub fn change(&mut self, rules: Rules, of: [u8; TOPICS]) {
-        for (topic, number) in of.into_iter().enumerate() {
-            let former = self.rules.get(self.of[topic]).keep;
+    pub fn change(&mut self, rules: Rules, rule_numbers: [u8; TOPICS]) {
+        for (topic, number) in rule_numbers.into_iter().enumerate() {
+            let former = self.rules.get(self.rule_numbers[topic]).keep;
             if former == RetentionMode::Latest || rules.get(number).keep != RetentionMode::Latest {
                 continue;
             }
-            let all = self.of_chain(topic, false);
+            let all = self.indexes_in_chain(topic, false);
             for at in all.iter().rev() {
                 let key = self.kept[*at].key;
                 let newer = |other: &usize| other > at && self.kept[*other].key == key;
-                if self.of_chain(topic, false).iter().any(newer) {
+                if self.indexes_in_chain(topic, false).iter().any(newer) {
                     self.kept.remove(*at);
                     self.superseded += 1;
                 }
             }
         }
-        (self.rules, self.of) = (rules, of);
+        (self.rules, self.rule_numbers) = (rules, rule_numbers);
     }
 }
