@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use crore_broker::snapshot::{Head, block_bytes, check_block, seal};
+use crore_broker::snapshot::{Head, block_bytes, block_head, check_block};
 
 use crate::Input;
 use crate::node::Node;
@@ -120,7 +120,7 @@ fn read_all(node: &mut Node) {
 
 /// Checks that no block is accepted in the place of another one, and that no changed block is accepted.
 fn checks(bytes: &[u8], untouched: &[u8]) {
-    let head = seal(1, untouched);
+    let head = block_head(1, untouched);
     let holds = check_block(&head, 1, bytes);
     assert_eq!(holds.is_ok(), bytes == untouched);
     assert!(check_block(&head, 2, untouched).is_err());

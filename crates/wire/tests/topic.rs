@@ -294,8 +294,8 @@ proptest! {
     }
 }
 
-/// All names of up to four of these levels. For any two different short filters, one of these names matches only one of them.
-/// them apart.
+/// All names of up to four of these levels. For any two different short filters, one of these names matches only one of them,
+/// unless they mean the same, as `+/#` and `#` do.
 fn names() -> Vec<String> {
     let levels = ["a", "b", "", "x"];
     let mut all: Vec<String> = ["a", "b", "", "x", "$a"].map(String::from).to_vec();

@@ -180,12 +180,12 @@ impl Grants {
 
     /// The user's name; empty for a client without a name.
     pub fn user(&self) -> &str {
-        let name = &self.from_name_length()[1..=self.name_len()];
+        let name = &self.name_and_grants()[1..=self.name_len()];
         core::str::from_utf8(name).expect("it was a string")
     }
 
     /// The bytes from the length of the name on.
-    fn from_name_length(&self) -> &[u8] {
+    fn name_and_grants(&self) -> &[u8] {
         &self.0[TokenIssue::BYTES..]
     }
 
@@ -204,7 +204,7 @@ impl Grants {
     }
 
     fn entries(&self) -> impl Iterator<Item = (Rights, &[u8])> {
-        let mut rest = &self.from_name_length()[1 + self.name_len()..];
+        let mut rest = &self.name_and_grants()[1 + self.name_len()..];
         core::iter::from_fn(move || {
             let [rights, low, high, text @ ..] = rest else {
                 return None;
@@ -314,8 +314,8 @@ pub struct VerifiedClient {
     pub until_unix_s: u32,
 }
 
-/// The credentials of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The credentials of a request. They are compared by their digests only.
+#[derive(Clone, Copy)]
 pub enum Credential<'a> {
     /// A token.
     Token(&'a [u8]),
@@ -429,6 +429,16 @@ impl Question {
             asker,
             _counted_bytes: CountedBytes::new(total, bytes),
         }
+    }
+}
+
+impl fmt::Debug for Credential<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret must not be printed.
+        f.write_str(match self {
+            Credential::Token(_) => "a token",
+            Credential::Password { .. } => "a password",
+        })
     }
 }
 

@@ -118,10 +118,20 @@ pub fn check(webhooks: &[Webhook], problems: &mut Problems) {
                 problems.fail(key("match"), format!("`{filter}`: {error}"));
             }
         }
-        let is_pusher = webhook.format == WebhookFormat::Pusher;
-        let is_text = webhook.key.bytes().all(|byte| byte.is_ascii_graphic());
-        if is_pusher == webhook.key.is_empty() || !is_text {
-            let what = "is the name of the secret, in letters, digits and signs, where format is \"pusher\", and nowhere else";
+        let is_printable = webhook.key.bytes().all(|byte| byte.is_ascii_graphic());
+        let fault = match (webhook.format, webhook.key.is_empty()) {
+            (WebhookFormat::Pusher, true) => {
+                Some("is missing; write the name of the secret, which is sent as X-Pusher-Key")
+            }
+            (WebhookFormat::Standard, false) => Some(
+                "has no effect, since only requests with format = \"pusher\" have it; remove it",
+            ),
+            _ if !is_printable => {
+                Some("has characters that a header cannot have; write letters, digits and signs")
+            }
+            _ => None,
+        };
+        if let Some(what) = fault {
             problems.fail(key("key"), what);
         }
     }

@@ -356,7 +356,7 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
         ),
         (
             "[[webhook]]\nevents = ['member_added']\nkey = 'a'",
-            &["webhook[1].key: ", "where format is \"pusher\""],
+            &["webhook[1].key: has no effect", "remove it"],
         ),
         (
             "[[webhook]]\nevents = ['member_added']\nmatch = ['a/#/b']",

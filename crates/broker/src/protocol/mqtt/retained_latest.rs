@@ -85,7 +85,7 @@ pub(super) fn send_latest_values<I: Io>(
     }
 }
 
-/// Begins to send all latest values of a subscription's topic up to the offset `until`.
+/// Begins to send all latest values of a subscription's topic up to `last_offset`.
 pub(super) fn begin_latest_values(
     clients: &mut Clients,
     queues: &mut Queues,
