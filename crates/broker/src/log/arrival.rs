@@ -50,7 +50,7 @@ pub enum Arrival {
         offset: u64,
         /// The home's topic row.
         topic: u32,
-        /// The number of the loss, see [`Losses::count`].
+        /// The number of the loss, see [`Losses::watched_count`].
         number: u64,
     },
     /// A message of an orphaned chain (of a topic that was deleted or emptied). The message is sent to no reader.

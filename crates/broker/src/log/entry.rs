@@ -212,7 +212,7 @@ pub(super) fn with_parts<T>(
 pub(super) const ORPHANED: u32 = NONE - 1;
 
 /// The chain of a topic: the list of its messages. A topic whose newest messages were removed without being lost may have a chain without
-/// messages. That chain keeps only [`Chain::lost`], so that subscribers who resume are not told of a gap.
+/// messages. That chain keeps only [`Chain::last_lost_offset`], so that subscribers who resume are not told of a gap.
 pub(super) struct Chain {
     /// The oldest entry; in a chain without entries, the low half of the last lost offset.
     oldest: u32,

@@ -7,7 +7,7 @@
 //! process must report each loss before any later message.
 //!
 //! Invariant: from the first reader by filter on, this table contains the last loss of each topic, except losses that the home (the part of a shard
-//! that keeps topics) has removed ([`Losses::pop`]) to limit the table.
+//! that keeps topics) has removed ([`Losses::pop_first`]) to limit the table.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;

@@ -144,7 +144,7 @@ impl FilterSubscriptions {
         }
     }
 
-    /// Adds a part to a group, at the index [`Self::next_place`]. `member_index` is the connection's index among the filter's members.
+    /// Adds a part to a group, at the index [`Self::next_index`]. `member_index` is the connection's index among the filter's members.
     pub fn add(&mut self, serial: u32, row: u32, member_index: u32, id: u32) {
         let index = self.next_index();
         let Some(group) = self.index_of(serial).map(|index| &mut self.groups[index]) else {
