@@ -1,5 +1,5 @@
-//! The server's access to the operating system: connections behind one trait ([`Transport`]), which kernel sockets implement
-//! ([`kernel`]) and TLS uses ([`stream`]); mailboxes between threads; the allocator ([`memory`]); clocks, signals and cores.
+//! The server's access to the operating system: connections behind one trait ([`Transport`]), which kernel sockets
+//! ([`kernel`]) and our own TCP ([`xdp`]) implement and TLS uses ([`stream`]); mailboxes between threads; the allocator ([`memory`]); clocks, signals and cores.
 //!
 //! This crate knows nothing of HTTP, topics or the broker. Of the server's crates, only this one may contain `unsafe`. It makes three
 //! decisions itself: which connections are refused when there is no room ([`kernel::acceptor`]), in which order TLS handshakes get their

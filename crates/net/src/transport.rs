@@ -1,7 +1,7 @@
 //! The interface to connections, [`Transport`]: TLS and the shard loop know connections only through it.
 //!
-//! Kernel sockets are the only implementation ([`kernel`](crate::kernel)). Any other, such as our own TCP stack, must keep these
-//! invariants:
+//! Kernel sockets are one implementation ([`kernel`](crate::kernel)), and kernel sockets beside connections over `AF_XDP` are another
+//! ([`xdp`](crate::xdp)). Each must keep these invariants:
 //!
 //! * A [`Link`] is a small number, because callers use it as an index of tables. It is reused only after its connection was closed.
 //! * Readiness is level-triggered: an event that was not handled is reported again by the next wait.
@@ -78,6 +78,34 @@ pub enum Sent {
     Again,
     /// The connection failed with this `errno`.
     Failed(i32),
+}
+
+/// Counts and sizes of connections that do not pass through the kernel's TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnTcpStats {
+    /// Connections that were accepted and are open.
+    pub connections: u64,
+    /// Connections with bytes or acknowledgements on their way.
+    pub busy: u64,
+    /// Bytes that are sent and not acknowledged, or received and not read.
+    pub buffered_bytes: u64,
+    /// Packets that were received, and packets that were sent.
+    pub packets: [u64; 2],
+    /// Packets that were dropped because of a wrong checksum, because they do not parse, and because they are fragments.
+    pub refused: [u64; 3],
+    /// Segments that were sent again.
+    pub retransmitted: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Handshakes that a cookie answered, and cookies that were wrong or too old.
+    pub cookies: [u64; 2],
+    /// Connections that were dropped at their third packet, since there was no room.
+    pub overflows: u64,
+    /// Resets that ended a connection, and resets that were sent.
+    pub resets: [u64; 2],
+    /// Frames that the kernel has dropped because they are too large or there is no memory, because the ring of received frames was full,
+    /// and because there was no free frame.
+    pub dropped_frames: [u64; 3],
 }
 
 /// The connections and listeners of one shard.
@@ -158,4 +186,9 @@ pub trait Transport {
 
     /// The peer's address, if it is known.
     fn peer(&self, link: Link) -> Option<IpAddr>;
+
+    /// Counts and sizes of connections that do not pass through the kernel's TCP; zero without such connections.
+    fn own_tcp_stats(&self) -> OwnTcpStats {
+        OwnTcpStats::default()
+    }
 }

@@ -143,19 +143,27 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         }
     }
 
-    /// Calls `event` with each connection that is ready. A connection that stays ready is reported again by the next call.
-    pub fn events(&mut self, mut event: impl FnMut(Conn, Readiness)) {
-        let mut at = 0;
-        while at < self.listed.len() {
-            let id = self.listed[at];
+    /// Calls `event` with each connection that is ready, at most `events_max` of them: the next call begins with the others. A connection that
+    /// stays ready is reported again.
+    pub fn events(&mut self, events_max: usize, mut event: impl FnMut(Conn, Readiness)) {
+        let mut count = 0;
+        for _ in 0..self.listed.len() {
+            if count == events_max {
+                return;
+            }
+            if self.next_listed >= self.listed.len() {
+                self.next_listed = 0;
+            }
+            let id = self.listed[self.next_listed];
             let ready = self.readiness(id);
             let is_open = self.rows[id as usize].is(flags::OPEN);
             if is_open && (ready.readable || ready.writable || ready.hangup) {
                 event(Conn(id), ready);
-                at += 1;
+                count += 1;
+                self.next_listed += 1;
             } else {
                 self.rows[id as usize].clear(flags::LISTED);
-                self.listed.swap_remove(at);
+                self.listed.swap_remove(self.next_listed);
             }
         }
     }

@@ -65,6 +65,8 @@ pub struct Table<H, A> {
     pub(crate) dirty: Vec<u32>,
     /// Rows with an event for the caller.
     pub(crate) listed: Vec<u32>,
+    /// The place in that list with which the next call of [`Table::events`] begins.
+    pub(crate) next_listed: usize,
     pub(crate) timers: Timers,
     pub(crate) time_waits: VecDeque<Rest>,
     /// The time that the caller has given last.
@@ -101,6 +103,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             listeners: Vec::new(),
             dirty: Vec::new(),
             listed: Vec::new(),
+            next_listed: 0,
             timers: Timers::default(),
             time_waits: VecDeque::new(),
             now_us: 0,

@@ -31,7 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/broker", &["crore-settings", "crore-wire"]),
     ("crates/disk", &["crore-rng"]),
     ("crates/nats", &[]),
-    ("crates/net", &[]),
+    ("crates/net", &["crore-tcp"]),
     ("crates/rng", &[]),
     ("crates/tcp", &[]),
     ("crates/bench", &["crore-net", "crore-tcp", "crore-wire"]),

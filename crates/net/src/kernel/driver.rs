@@ -17,8 +17,8 @@ use crate::transport::{Event, Readiness};
 
 /// Tokens with this bit are not for connections.
 const SPECIAL_BIT: u64 = 1 << 63;
-/// The token of the eventfd that wakes the thread.
-const WAKE_TOKEN: u64 = SPECIAL_BIT | 1 << 62;
+/// The token of what wakes the thread and has no event of its own: the eventfd, for one.
+pub(super) const WAKE_TOKEN: u64 = SPECIAL_BIT | 1 << 62;
 
 /// The token of a listener.
 pub const fn listener_token(index: usize) -> u64 {

@@ -74,10 +74,10 @@ pub struct HeldPort {
 }
 
 impl HeldPort {
-    /// Lets the kernel choose a port. `addr` must have port 0.
+    /// Reserves the port of `addr`. If it is 0 the kernel chooses one.
     ///
     /// # Errors
-    /// Those of `socket`, `bind`, `getsockname` and `setsockopt`.
+    /// Those of `socket`, `bind` (also if the port is in use), `getsockname` and `setsockopt`.
     pub fn choose(addr: SocketAddr) -> io::Result<HeldPort> {
         let socket = socket_with(family(addr), SocketType::STREAM, SOCKET_FLAGS, None)?;
         net::bind(&socket, &addr)?;

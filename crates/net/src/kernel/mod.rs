@@ -1,4 +1,4 @@
-//! Kernel sockets, the only implementation of [`Transport`]: epoll, listeners that share a port, and a descriptor table for each shard
+//! Kernel sockets, the usual implementation of [`Transport`]: epoll, listeners that share a port, and a descriptor table for each shard
 //! thread.
 //!
 //! Invariant: the number of a [`Link`] is its descriptor ([`Fd`]), in the table of the thread that made the [`Kernel`]. In another table
@@ -56,6 +56,19 @@ impl Kernel {
     /// If the kernel has no memory for it.
     pub fn woken_by<T: Send>(&mut self, inbox: &Inbox<T>) -> io::Result<()> {
         self.driver.add_wake(inbox.fd())
+    }
+
+    /// Makes a wait end while there is something to read from this descriptor.
+    ///
+    /// # Errors
+    /// If the kernel has no memory for it.
+    pub(crate) fn woken_while_readable(&mut self, fd: Fd) -> io::Result<()> {
+        self.driver.add(fd, driver::WAKE_TOKEN)
+    }
+
+    /// The number of listeners.
+    pub(crate) fn listeners(&self) -> usize {
+        self.acceptor.listeners().len()
     }
 }
 

@@ -1,8 +1,9 @@
-//! Packets that do not pass through the kernel's TCP: sockets of `AF_XDP`. No part of the server uses them yet.
+//! Connections that do not pass through the kernel's TCP: `crore-tcp` over sockets of `AF_XDP`.
 //!
 //! A [`XdpSocket`] serves one queue of an interface. It shares memory with the kernel (`umem`), and four rings in which the two hand each
 //! other frames of it (`ring`). A program in the kernel decides which frames of the queue the socket gets ([`program`]). All are copied
-//! by the kernel, which works with every driver.
+//! by the kernel, which works with every driver. A [`TcpEndpoint`] has the connections of a shard, and an [`XdpTransport`] puts them beside those of
+//! kernel sockets.
 //!
 //! # Why this is written here
 //!
@@ -16,12 +17,20 @@
 //! | `libbpf-sys` 1.7 | yes | no | libbpf: a C compiler, libelf, zlib | not built |
 //!
 //! `rustix`, which this crate uses anyway, has the socket options, the address and the layout of the rings. What remains are the rings
-//! themselves, in which no frame leaves its socket, so that nothing here is `unsafe` to call, and four calls of `bpf` for a program of six
-//! instructions. For zero copy with metadata of the driver, or for frames in several parts, `xdp` is the one to judge again.
+//! themselves, in which no frame leaves its socket, so that nothing here is `unsafe` to call, and four calls of `bpf` for a program of some
+//! dozens of instructions. For zero copy with metadata of the driver, or for frames in several parts, `xdp` is the one to judge again.
 
+mod instructions;
+mod interface;
+mod next_hops;
 pub mod program;
 mod ring;
 mod socket;
+mod tcp_endpoint;
 mod umem;
+mod xdp_transport;
 
-pub use socket::{Settings, XdpSocket};
+pub use interface::Interface;
+pub use socket::{FrameSettings, MAX_FRAMES, Receiver, Transmitter, XdpSocket};
+pub use tcp_endpoint::{EndpointLimits, TcpEndpoint};
+pub use xdp_transport::XdpTransport;

@@ -1,12 +1,15 @@
-//! The program that the kernel runs for each frame of an interface. It sends the frames of a queue to the queue's socket.
+//! The program that the kernel runs for each frame of an interface. It sends the segments of our listening addresses to the socket of their
+//! queue, and leaves everything else to the kernel ([`instructions`](super::instructions)).
 //!
 //! The kernel removes the program from the interface when the last descriptor of its link is closed: also when this process is killed.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::XdpSocket;
-use crate::sys::check;
+use super::instructions::build_program;
+use super::socket::XdpSocket;
+use crate::sys::{Fd, check};
 
 /// Commands of `bpf(2)`.
 mod command {
@@ -23,56 +26,104 @@ const PROGRAM_TYPE: u32 = 6;
 const ATTACH_TYPE: u32 = 37;
 /// `XDP_FLAGS_SKB_MODE`: the kernel runs the program, whatever the driver is able to do.
 const SKB_MODE_FLAG: u32 = 2;
-/// The verdict for a frame of a queue without socket: the kernel handles it.
-const PASS_VERDICT: i32 = 2;
-/// `bpf_redirect_map`.
-const REDIRECT_MAP_HELPER: i32 = 51;
-/// The offset of the queue's number in `struct xdp_md`.
-const QUEUE_OFFSET: i16 = 16;
+/// `XDP_FLAGS_DRV_MODE`: the driver runs the program.
+const DRIVER_MODE_FLAG: u32 = 4;
+/// The largest number of addresses: each costs some instructions for every frame.
+pub const ADDRESSES_MAX: usize = 64;
 
-/// Sends all frames of some queues of an interface to sockets. The other queues stay the kernel's.
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver, before the kernel makes a packet of the frame.
+    Driver,
+    /// In the kernel, with drivers that cannot.
+    Kernel,
+}
+
+/// Sends the segments of some addresses to the sockets of their queues. Other frames, and queues without socket, stay the kernel's.
 pub struct Redirect {
     map: OwnedFd,
     queues: u32,
+    mode: Mode,
     /// The program is attached as long as this is open.
     _link: OwnedFd,
 }
 
+/// The sockets of a [`Redirect`], by queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueSockets {
+    map: Fd,
+    queues: u32,
+}
+
 impl Redirect {
-    /// Attaches the program to an interface. No queue has a socket yet, so nothing changes.
+    /// Attaches the program to an interface, for segments to these addresses, and messages about segments of theirs. No queue has a socket
+    /// yet, so nothing changes.
     ///
     /// # Errors
-    /// If this process may not (`CAP_NET_ADMIN` and `CAP_BPF`), or if the interface has another program.
-    pub fn attach(interface: u32, queues: u32) -> io::Result<Redirect> {
+    /// If this process may not (`CAP_NET_ADMIN` and `CAP_BPF`), if the interface has another program, or if there are more than
+    /// [`ADDRESSES_MAX`] addresses.
+    pub fn attach(interface: u32, queues: u32, addresses: &[SocketAddr]) -> io::Result<Redirect> {
+        if addresses.len() > ADDRESSES_MAX {
+            let what = format!("{} addresses, and at most {ADDRESSES_MAX}", addresses.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         let map = create_map(queues)?;
-        let program = load(&build_program(&map))?;
-        // Program, interface, kind and flags.
-        let attributes = [
-            program.as_raw_fd() as u32,
-            interface,
-            ATTACH_TYPE,
-            SKB_MODE_FLAG,
-        ];
-        let link = open_descriptor(command::LINK_CREATE, &attributes)?;
+        let program = load(&build_program(map.as_raw_fd(), addresses))?;
+        let attach = |mode_flag| {
+            // Program, interface, kind and flags.
+            let program = program.as_raw_fd() as u32;
+            let attributes = [program, interface, ATTACH_TYPE, mode_flag];
+            open_descriptor(command::LINK_CREATE, &attributes)
+        };
+        let (link, mode) = match attach(DRIVER_MODE_FLAG) {
+            Ok(link) => (link, Mode::Driver),
+            // If the reason is not the driver, the second attempt fails for the same reason.
+            Err(_) => (attach(SKB_MODE_FLAG)?, Mode::Kernel),
+        };
         Ok(Redirect {
             map,
             queues,
+            mode,
             _link: link,
         })
+    }
+
+    /// Where the program runs.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The sockets by queue, for threads that have a descriptor of it in their table ([`QueueSockets::fd`]).
+    pub fn queue_sockets(&self) -> QueueSockets {
+        QueueSockets {
+            map: Fd(self.map.as_raw_fd() as u32),
+            queues: self.queues,
+        }
+    }
+}
+
+impl QueueSockets {
+    /// The descriptor, which must be in the table of the thread that adds a socket.
+    pub fn fd(&self) -> Fd {
+        self.map
+    }
+
+    /// The number of queues.
+    pub fn queues(&self) -> u32 {
+        self.queues
     }
 
     /// Sends the frames of a queue to this socket, which must be of this queue. When the socket is closed the kernel gets them again.
     ///
     /// # Errors
     /// If there is no such queue.
-    pub fn send_to(&self, queue: u32, socket: &XdpSocket) -> io::Result<()> {
-        if queue >= self.queues {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
+    pub fn add(&self, queue: u32, socket: &XdpSocket) -> io::Result<()> {
         let value = socket.as_fd().as_raw_fd() as u32;
         // The map; the addresses of key and value; no flags.
         let (key, value) = (&raw const queue as u64, &raw const value as u64);
-        let map = self.map.as_raw_fd() as u64;
+        let map: BorrowedFd<'_> = self.map.lend();
+        let map = map.as_raw_fd() as u64;
         // SAFETY: key and value are of the sizes that the map was made with, and live until the call is over.
         check(unsafe { bpf(command::MAP_UPDATE_ELEM, &[map, key, value, 0]) })
     }
@@ -81,33 +132,6 @@ impl Redirect {
 fn create_map(queues: u32) -> io::Result<OwnedFd> {
     let bytes = size_of::<u32>() as u32;
     open_descriptor(command::MAP_CREATE, &[MAP_TYPE, bytes, bytes, queues])
-}
-
-/// An instruction: the operation, the registers `destination` and `source`, an offset, and a number.
-fn instruction(operation: u8, destination: u8, source: u8, offset: i16, number: i32) -> u64 {
-    let [o1, o2] = offset.to_ne_bytes();
-    let [n1, n2, n3, n4] = number.to_ne_bytes();
-    u64::from_ne_bytes([operation, source << 4 | destination, o1, o2, n1, n2, n3, n4])
-}
-
-/// `return bpf_redirect_map(map, context->rx_queue_index, XDP_PASS)`.
-fn build_program(map: &OwnedFd) -> [u64; 6] {
-    const LOAD_WORD: u8 = 0x61;
-    const LOAD_LONG: u8 = 0x18;
-    const MOVE: u8 = 0xb7;
-    const CALL: u8 = 0x85;
-    const EXIT: u8 = 0x95;
-    /// In place of a register: the number is a descriptor of a map.
-    const MAP_DESCRIPTOR: u8 = 1;
-    [
-        instruction(LOAD_WORD, 2, 1, QUEUE_OFFSET, 0),
-        // This one is as long as two.
-        instruction(LOAD_LONG, 1, MAP_DESCRIPTOR, 0, map.as_raw_fd()),
-        0,
-        instruction(MOVE, 3, 0, 0, PASS_VERDICT),
-        instruction(CALL, 0, 0, 0, REDIRECT_MAP_HELPER),
-        instruction(EXIT, 0, 0, 0, 0),
-    ]
 }
 
 fn load(program: &[u64]) -> io::Result<OwnedFd> {

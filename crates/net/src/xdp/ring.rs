@@ -116,6 +116,12 @@ impl<T: Copy> Producer<T> {
         self.ring.producer().store(self.written_count, Release);
     }
 
+    /// The number of entries that the kernel has not consumed.
+    pub(super) fn unconsumed(&self) -> u32 {
+        self.written_count
+            .wrapping_sub(self.ring.consumer().load(Acquire))
+    }
+
     /// Whether the kernel waits for a call before it looks at the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.offsets.flags.is_none_or(|offset| {

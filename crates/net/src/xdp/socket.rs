@@ -4,11 +4,12 @@
 //! completion ring, or the list of free ones. Half of the frames receive and half transmit.
 
 use std::io;
+use std::mem::replace;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
     XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpDescOptions,
@@ -22,36 +23,52 @@ use rustix::net::{
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 
+/// The largest number of frames for receiving, which are 128 MiB.
+pub const MAX_FRAMES: u32 = 1 << 16;
+
 /// The settings of a socket.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct FrameSettings {
     /// The number of frames for receiving, and also of frames for transmitting. A power of two.
     pub frames: u32,
     /// Bytes of a frame: 2,048, or the size of a page. The kernel keeps 256 of them for itself when it receives. The rest limits the MTU.
     pub frame_bytes: u32,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for FrameSettings {
+    fn default() -> FrameSettings {
+        FrameSettings {
             frames: 2_048,
             frame_bytes: 2_048,
         }
     }
 }
 
-/// A socket of one queue of an interface.
+/// A socket of one queue of an interface. Its two sides can be used at the same time.
 pub struct XdpSocket {
-    fd: OwnedFd,
+    fd: Rc<OwnedFd>,
+    /// Receives frames.
+    pub receiver: Receiver,
+    /// Transmits frames.
+    pub transmitter: Transmitter,
+}
+
+/// The receiving side of a socket.
+pub struct Receiver {
+    fd: Rc<OwnedFd>,
     umem: Umem,
     fill_ring: Producer<u64>,
-    completion_ring: Consumer<u64>,
     receive_ring: Consumer<XdpDesc>,
+}
+
+/// The transmitting side of a socket.
+pub struct Transmitter {
+    fd: Rc<OwnedFd>,
+    umem: Umem,
+    completion_ring: Consumer<u64>,
     transmit_ring: Producer<XdpDesc>,
-    /// The addresses of the free frames among those for transmitting.
+    /// The addresses of the free frames.
     free_frames: Vec<u64>,
-    /// Number of frames for transmitting.
-    transmit_frames: usize,
 }
 
 impl XdpSocket {
@@ -60,38 +77,65 @@ impl XdpSocket {
     ///
     /// # Errors
     /// If the kernel, the driver or the rights of this process do not allow it (`CAP_NET_RAW`), or if the queue has a socket.
-    pub fn bind(interface: u32, queue: u32, settings: Settings) -> io::Result<XdpSocket> {
+    pub fn bind(interface: u32, queue: u32, settings: FrameSettings) -> io::Result<XdpSocket> {
         let (count, flags) = (settings.frames, SocketFlags::CLOEXEC);
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
-        let umem = Umem::new(2 * count, settings.frame_bytes)?;
-        sockopt::set_xdp_umem_reg(&fd, umem.registration())?;
+        let [receive_umem, transmit_umem] = Umem::halves(count, settings.frame_bytes)?;
+        sockopt::set_xdp_umem_reg(&fd, receive_umem.registration())?;
         sockopt::set_xdp_umem_fill_ring_size(&fd, count)?;
         sockopt::set_xdp_umem_completion_ring_size(&fd, count)?;
         sockopt::set_xdp_rx_ring_size(&fd, count)?;
         sockopt::set_xdp_tx_ring_size(&fd, count)?;
         let offsets = sockopt::xdp_mmap_offsets(&fd)?;
         let borrowed = fd.as_fd();
-        let (fill_offset, completion_offset) =
-            (XDP_UMEM_PGOFF_FILL_RING, XDP_UMEM_PGOFF_COMPLETION_RING);
-        let mut socket = XdpSocket {
-            fill_ring: Producer::map(borrowed, fill_offset, offsets.fr, count)?,
-            completion_ring: Consumer::map(borrowed, completion_offset, offsets.cr, count)?,
-            receive_ring: Consumer::map(borrowed, XDP_PGOFF_RX_RING, offsets.rx, count)?,
-            transmit_ring: Producer::map(borrowed, XDP_PGOFF_TX_RING, offsets.tx, count)?,
-            free_frames: (count..2 * count)
-                .map(|frame| umem.address(frame))
-                .collect(),
-            transmit_frames: count as usize,
-            umem,
-            fd,
-        };
-        for frame in 0..count {
-            socket.fill_ring.push(socket.umem.address(frame));
+        let mut fill_ring = Producer::map(borrowed, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, count)?;
+        let completion_offset = XDP_UMEM_PGOFF_COMPLETION_RING;
+        let completion_ring = Consumer::map(borrowed, completion_offset, offsets.cr, count)?;
+        let receive_ring = Consumer::map(borrowed, XDP_PGOFF_RX_RING, offsets.rx, count)?;
+        let transmit_ring = Producer::map(borrowed, XDP_PGOFF_TX_RING, offsets.tx, count)?;
+        for address in receive_umem.addresses() {
+            fill_ring.push(address);
         }
-        socket.fill_ring.publish();
+        fill_ring.publish();
         let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        bind(&socket.fd, &SocketAddrXdp::new(flags, interface, queue))?;
-        Ok(socket)
+        bind(&fd, &SocketAddrXdp::new(flags, interface, queue))?;
+        let fd = Rc::new(fd);
+        Ok(XdpSocket {
+            receiver: Receiver {
+                fd: Rc::clone(&fd),
+                umem: receive_umem,
+                fill_ring,
+                receive_ring,
+            },
+            transmitter: Transmitter {
+                fd: Rc::clone(&fd),
+                free_frames: transmit_umem.addresses().collect(),
+                umem: transmit_umem,
+                completion_ring,
+                transmit_ring,
+            },
+            fd,
+        })
+    }
+
+    /// Waits for a frame, at most `timeout`. Returns whether there is one.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout))
+            .is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl Receiver {
+    /// The kernel's counts of dropped frames since the socket was made.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn drop_statistics(&self) -> io::Result<XdpStatistics> {
+        Ok(sockopt::xdp_statistics(&self.fd)?)
     }
 
     /// Calls `handle_frame` with each frame that has arrived, at most `frames_max` of them. Returns their number.
@@ -116,20 +160,26 @@ impl XdpSocket {
         }
         count
     }
+}
 
-    /// Writes a frame of `bytes` bytes, which [`XdpSocket::flush`] transmits. `false` if there is no room for it.
-    pub fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
-        self.reclaim();
+impl Transmitter {
+    /// Lets `fill` write a frame of `bytes` bytes, which [`Transmitter::flush`] transmits. `false` if there is no room for it. If `fill` returns
+    /// `false` the frame is dropped.
+    pub fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
+        if self.free_frames.is_empty() {
+            self.reclaim();
+        }
         let Some(address) = self.free_frames.pop() else {
             return false;
         };
         let length = bytes as u32;
-        let Some(frame) = self.umem.write(address, length) else {
+        let frame = self.umem.write(address, length);
+        let has_room = frame.is_some();
+        if !frame.is_some_and(fill) {
             self.free_frames.push(address);
-            return false;
-        };
-        fill(frame);
-        // The ring has room for all frames that transmit.
+            return has_room;
+        }
+        // The ring has room for all frames.
         self.transmit_ring.push(XdpDesc {
             addr: address,
             len: length,
@@ -137,19 +187,29 @@ impl XdpSocket {
         })
     }
 
-    /// Lets the kernel transmit what was written.
-    ///
-    /// # Errors
-    /// If the interface is down or gone. If the kernel only has no room now, the rest leaves with a later call.
-    pub fn flush(&mut self) -> io::Result<()> {
+    /// Lets the kernel transmit what was written. If the kernel has no room, or if the interface is down, the rest leaves with a later call.
+    pub fn flush(&mut self) {
         self.transmit_ring.publish();
-        if self.is_idle() || !self.transmit_ring.needs_wakeup() {
-            return Ok(());
+        let mut waiting = self.transmit_ring.unconsumed();
+        while waiting > 0 && self.transmit_ring.needs_wakeup() {
+            // One call transmits only some frames. What it could not transmit is still in the ring.
+            let _ = send(&self.fd, &[], SendFlags::DONTWAIT);
+            let before = replace(&mut waiting, self.transmit_ring.unconsumed());
+            if waiting >= before {
+                break;
+            }
         }
-        match send(&self.fd, &[], SendFlags::DONTWAIT) {
-            Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.reclaim();
+    }
+
+    /// Whether the kernel still has to transmit frames that were flushed.
+    pub fn has_waiting(&self) -> bool {
+        self.transmit_ring.unconsumed() > 0
+    }
+
+    /// Whether there is a free frame.
+    pub fn has_room(&self) -> bool {
+        !self.free_frames.is_empty()
     }
 
     /// Takes back the frames that were transmitted.
@@ -157,30 +217,6 @@ impl XdpSocket {
         while let Some(address) = self.completion_ring.pop() {
             self.free_frames.push(address);
         }
-    }
-
-    /// Whether all frames to transmit with are free.
-    fn is_idle(&mut self) -> bool {
-        self.reclaim();
-        self.free_frames.len() == self.transmit_frames
-    }
-
-    /// Waits for a frame, at most `timeout`. Returns whether there is one.
-    pub fn wait(&self, timeout: Duration) -> bool {
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout))
-            .is_ok_and(|ready| ready > 0)
-    }
-
-    /// The kernel's counts of dropped frames since the socket was made.
-    ///
-    /// # Errors
-    /// None that is known.
-    pub fn drop_statistics(&self) -> io::Result<XdpStatistics> {
-        Ok(sockopt::xdp_statistics(&self.fd)?)
     }
 }
 

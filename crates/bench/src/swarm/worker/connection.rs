@@ -37,7 +37,7 @@ impl Worker {
     pub(super) fn end_turn(&mut self, now_ns: u64) {
         self.table.poll(now_ns / 1_000, &mut self.wire);
         let mut ended_clients = std::mem::take(&mut self.ended_clients);
-        self.table.events(|_, ready| {
+        self.table.events(usize::MAX, |_, ready| {
             if ready.hangup {
                 ended_clients.push(ready.token as u32);
             }

@@ -1,4 +1,5 @@
-//! A socket of `AF_XDP` over a pair of virtual interfaces in a network namespace: what one end sends arrives at the other, both ways.
+//! A socket of `AF_XDP` over a pair of virtual interfaces in a network namespace: what one end sends arrives at the other, both ways. And streams
+//! of bytes over such sockets.
 //!
 //! Without the right to make a namespace the tests say what they leave out; with `CRORE_TOOLS=required` they fail.
 
@@ -8,15 +9,31 @@
     reason = "whoever runs the tests is told what they leave out"
 )]
 
+mod streams;
+
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
 use crore_net::check;
 use crore_net::xdp::program::Redirect;
-use crore_net::xdp::{Settings, XdpSocket};
+use crore_net::xdp::{FrameSettings, XdpSocket};
 
 /// The longest time that a frame may take.
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(30);
+
+/// The address that the frames are for.
+const ADDRESS: &str = "192.0.2.1:8800";
+
+/// Whether nothing that a test needs may be missing on this machine.
+fn is_required() -> bool {
+    std::env::var("CRORE_TOOLS").as_deref() == Ok("required")
+}
+
+/// Where the frames are for.
+fn addresses() -> [SocketAddr; 1] {
+    [ADDRESS.parse().unwrap()]
+}
 
 /// Two interfaces that are connected, in a namespace of the calling thread. Returns their numbers.
 fn pair() -> Option<(u32, u32)> {
@@ -40,9 +57,9 @@ fn pair() -> Option<(u32, u32)> {
         unsafe { libc::if_nametoindex(name.as_ptr()) }
     };
     let (left, right) = (number(c"left"), number(c"right"));
-    if !made || Redirect::attach(left, 1).is_err() {
+    if !made || Redirect::attach(left, 1, &addresses()).is_err() {
         assert!(
-            std::env::var("CRORE_TOOLS").as_deref() != Ok("required"),
+            !is_required(),
             "the test needs root, `ip` and a kernel with XDP"
         );
         eprintln!("not run: a pair of interfaces needs root, `ip` and a kernel with XDP");
@@ -51,17 +68,25 @@ fn pair() -> Option<(u32, u32)> {
     Some((left, right))
 }
 
-/// A frame of this length, with a header of a protocol that nobody speaks.
+/// A frame of this length: the beginning of a segment to [`ADDRESS`], and a number.
 fn frame(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![number as u8; bytes];
     frame[..12].fill(0xff);
-    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-    frame[14..18].copy_from_slice(&number.to_be_bytes());
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14..34].copy_from_slice(&[
+        0x45, 0, 0, 46, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 2, 2, 192, 0, 2, 1,
+    ]);
+    frame[34..38].copy_from_slice(&[0x10, 0, 0x22, 0x60]);
+    frame[38..42].copy_from_slice(&number.to_be_bytes());
     frame
 }
 
 fn send(socket: &mut XdpSocket, bytes: &[u8]) -> bool {
-    socket.transmit(bytes.len(), |out| out.copy_from_slice(bytes))
+    let fill = |out: &mut [u8]| {
+        out.copy_from_slice(bytes);
+        true
+    };
+    socket.transmitter.transmit(bytes.len(), fill)
 }
 
 /// Waits until a socket has received so many frames.
@@ -69,7 +94,9 @@ fn received(socket: &mut XdpSocket, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     while frames.len() < count {
         let before = frames.len();
-        socket.receive(64, |bytes| frames.push(bytes.to_vec()));
+        socket
+            .receiver
+            .receive(64, |bytes| frames.push(bytes.to_vec()));
         if frames.len() == before {
             let ready = socket.wait(WAIT);
             assert!(ready, "{before} of {count} frames");
@@ -81,14 +108,14 @@ fn received(socket: &mut XdpSocket, count: usize) -> Vec<Vec<u8>> {
 #[test]
 fn frames_pass_both_ways_and_every_frame_is_used_again() {
     let Some((left, right)) = pair() else { return };
-    let settings = Settings {
+    let settings = FrameSettings {
         frames: 64,
         frame_bytes: 2_048,
     };
     let sides = [left, right].map(|interface| {
-        let redirect = Redirect::attach(interface, 1).unwrap();
+        let redirect = Redirect::attach(interface, 1, &addresses()).unwrap();
         let socket = XdpSocket::bind(interface, 0, settings).unwrap();
-        redirect.send_to(0, &socket).unwrap();
+        redirect.queue_sockets().add(0, &socket).unwrap();
         (redirect, socket)
     });
     let [(_left, mut left), (_right, mut right)] = sides;
@@ -103,12 +130,12 @@ fn frames_pass_both_ways_and_every_frame_is_used_again() {
                 false => (&mut right, &mut left),
             };
             assert!(send(from, &frame));
-            from.flush().unwrap();
+            from.transmitter.flush();
             assert_eq!(received(to, 1), [frame], "{number}");
         }
     }
     for socket in [&left, &right] {
-        let dropped = socket.drop_statistics().unwrap();
+        let dropped = socket.receiver.drop_statistics().unwrap();
         assert_eq!((dropped.rx_dropped, dropped.tx_invalid_descs), (0, 0));
     }
 }
@@ -116,20 +143,24 @@ fn frames_pass_both_ways_and_every_frame_is_used_again() {
 #[test]
 fn full_socket_takes_no_more_and_loses_nothing_that_it_took() {
     let Some((left, right)) = pair() else { return };
-    let settings = Settings {
+    let settings = FrameSettings {
         frames: 16,
         frame_bytes: 2_048,
     };
-    let redirect = Redirect::attach(right, 1).unwrap();
+    let redirect = Redirect::attach(right, 1, &addresses()).unwrap();
     let mut to = XdpSocket::bind(right, 0, settings).unwrap();
-    redirect.send_to(0, &to).unwrap();
+    redirect.queue_sockets().add(0, &to).unwrap();
     let mut from = XdpSocket::bind(left, 0, settings).unwrap();
-    assert!(!from.transmit(2_049, |_| panic!("no frame is as large")));
+    assert!(
+        !from
+            .transmitter
+            .transmit(2_049, |_| panic!("no frame is as large"))
+    );
     let taken = (0..100)
         .take_while(|number| send(&mut from, &frame(*number, 100)))
         .count();
     assert_eq!(taken, 16);
-    from.flush().unwrap();
+    from.transmitter.flush();
     let numbers = received(&mut to, taken).into_iter();
     assert!(numbers.eq((0..16).map(|number| frame(number, 100))));
     assert!(send(&mut from, &frame(16, 100)), "there is room again");
@@ -142,10 +173,13 @@ fn program_leaves_the_interface_with_its_last_holder() {
         let output = Command::new("ip").args(["link", "show", "left"]).output();
         String::from_utf8(output.unwrap().stdout).unwrap()
     };
-    let redirect = Redirect::attach(left, 1).unwrap();
+    let redirect = Redirect::attach(left, 1, &addresses()).unwrap();
     assert!(shown().contains("xdp"), "{}", shown());
-    assert!(Redirect::attach(left, 1).is_err(), "it has a program");
+    assert!(
+        Redirect::attach(left, 1, &addresses()).is_err(),
+        "it has a program"
+    );
     drop(redirect);
     assert!(!shown().contains("xdp"), "{}", shown());
-    Redirect::attach(left, 1).unwrap();
+    Redirect::attach(left, 1, &addresses()).unwrap();
 }
