@@ -14,10 +14,11 @@ use crore_net::kernel::listener::{HeldPort, SocketOptions};
 use crore_net::kernel::steering::Group;
 use crore_net::kernel::{Kernel, acceptor, fd_table};
 use crore_net::signal::Signals;
+use crore_net::xdp::XdpTransport;
 use crore_net::{Fd, Sender, affinity, mailbox, memory};
 use crore_settings::ClientFilter;
 use crore_shard_loop::counters::{Counters, Meter};
-use crore_shard_loop::{Appender, ControlLetter, Letter, ShardLoop, ShardStart};
+use crore_shard_loop::{Appender, ControlLetter, Letter, Run, ShardStart};
 
 use crate::access::{self, VerdictSender};
 use crate::backend::{self, AnswerSender, Backends};
@@ -32,7 +33,7 @@ use crate::settings::numbers::format_count;
 use crate::settings::problems::size_text;
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
-use crate::tls;
+use crate::{tls, xdp};
 
 /// The stack size of a shard's thread, in bytes. Pages of the stack that are never touched cost nothing.
 const STACK_BYTES: usize = 1 << 20;
@@ -46,6 +47,7 @@ pub fn serve(
     // Ports and files come first, so that faulty settings end the start early.
     let file = &effective.file;
     let (addresses, reserved_ports) = resolve_ports(&file.listen)?;
+    let xdp = xdp::attach(file)?;
     let admin_listener = control::open_admin_port(&file.admin)?;
     let shards = file.shards;
     let tls = tls::open(file)?;
@@ -88,7 +90,10 @@ pub fn serve(
         listen: addresses.clone(),
         backlog: file.backlog,
         listeners: Group::new(),
-        inbox_fds: inbox_fds.chain([report_inbox.fd()]).collect(),
+        kept_fds: (inbox_fds.chain([report_inbox.fd()]))
+            .chain(xdp.as_ref().map(|it| it.fd()))
+            .collect(),
+        xdp: xdp.as_ref().map(|it| it.shard_setup()),
         may_serve: Arc::new(Barrier::new(shards + 1)),
     };
     let counters = Counters::new(shards, world.admission.clone());
@@ -161,6 +166,9 @@ pub fn check_host(file: &File) -> anyhow::Result<()> {
     faults.extend(tls::open(file).err());
     faults.extend(state::check(&file.state).err());
     faults.extend(endpoint_faults(file));
+    if file.xdp.place().is_some() {
+        faults.extend(xdp::find(&file.xdp).err());
+    }
     let files = file.cluster.files().into_iter();
     let unreadable = files.filter_map(|(key, path)| tls::file(key, path).err());
     faults.extend(unreadable);
@@ -301,7 +309,7 @@ fn spawn_shard(
             let _ = opened_sender.send(Ok(()));
             drop(opened_sender);
             setup.may_serve.wait();
-            crore_shard_loop::run_loop(shard);
+            shard.run();
         }
         Err(error) => {
             let _ = opened_sender.send(Err(error));
@@ -318,8 +326,10 @@ struct ShardSetup {
     backlog: u32,
     /// For each address, the listeners of all shards.
     listeners: Arc<Group>,
-    /// The eventfds of all inboxes.
-    inbox_fds: Vec<Fd>,
+    /// The eventfds of all inboxes, and what shards need of `xdp`.
+    kept_fds: Vec<Fd>,
+    /// Connections over `AF_XDP`, if there are any.
+    xdp: Option<xdp::ShardSetup>,
     /// Opens when the state files of the former process are marked as used. No shard serves before.
     may_serve: Arc<Barrier>,
 }
@@ -329,11 +339,11 @@ fn open_shard(
     start: ShardStart,
     setup: &ShardSetup,
     core: Option<usize>,
-) -> anyhow::Result<ShardLoop<Kernel>> {
+) -> anyhow::Result<Box<dyn Run>> {
     if let Some(core) = core {
         affinity::pin_to(core)?;
     }
-    fd_table::unshare(&setup.inbox_fds)?;
+    fd_table::unshare(&setup.kept_fds)?;
     let limits = &start.world.settings.limits;
     let unsent_bytes = limits.send_buffer_bytes;
     let limits = acceptor::Limits {
@@ -344,9 +354,19 @@ fn open_shard(
                 .then(|| u32::try_from(unsent_bytes).unwrap_or(u32::MAX)),
         },
     };
+    let endpoint = match &setup.xdp {
+        Some(xdp) => xdp.open(start.id)?,
+        None => None,
+    };
     let mut sockets = Kernel::open(&setup.listen, limits, &setup.listeners)?;
     sockets.woken_by(&start.inbox)?;
-    Ok(crore_shard_loop::new_loop(start, sockets))
+    Ok(match endpoint {
+        Some(endpoint) => {
+            let sockets = XdpTransport::new(sockets, endpoint)?;
+            crore_shard_loop::new_xdp_loop(start, sockets)
+        }
+        None => crore_shard_loop::new_loop(start, sockets),
+    })
 }
 
 /// The addresses with their final ports. All shards listen on the same port. So for port 0 the kernel chooses a port here, once, and the port is

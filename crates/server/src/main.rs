@@ -21,6 +21,7 @@ mod settings;
 mod stdout;
 mod tls;
 mod tools;
+mod xdp;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

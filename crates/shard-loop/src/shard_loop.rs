@@ -73,6 +73,12 @@ pub struct ShardStart {
     pub logged_clients: Arc<[ClientFilter]>,
 }
 
+/// The loop of a shard, over connections of any kind.
+pub trait Run {
+    /// Runs the loop until the process ends.
+    fn run(self: Box<Self>) -> !;
+}
+
 /// The event loop.
 pub struct ShardLoop<T> {
     shard: Shard,
@@ -105,6 +111,15 @@ struct RefusalLog {
     /// The next line may not be logged before this second.
     quiet_until_s: u32,
     tls_failures: Option<FailureLog>,
+}
+
+impl<T: Transport> Run for ShardLoop<T> {
+    fn run(mut self: Box<Self>) -> ! {
+        let mut has_work = false;
+        loop {
+            has_work = self.run_turn(has_work);
+        }
+    }
 }
 
 impl<T: Transport> ShardLoop<T> {
@@ -158,14 +173,6 @@ impl<T: Transport> ShardLoop<T> {
                 quiet_until_s: 0,
                 tls_failures: failures,
             },
-        }
-    }
-
-    /// Runs the loop until the process ends.
-    pub fn run(mut self) -> ! {
-        let mut has_work = false;
-        loop {
-            has_work = self.run_turn(has_work);
         }
     }
 
@@ -229,7 +236,8 @@ impl<T: Transport> ShardLoop<T> {
         }
         self.log_tls_failures(now);
         let tls = self.io.tls.as_deref();
-        self.io.meter.end_turn(&self.shard, tls, now_ms);
+        let transport = &self.io.transport;
+        self.io.meter.end_turn(&self.shard, tls, transport, now_ms);
         has_work
     }
 

@@ -39,10 +39,9 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "net",
         &[
             &["der", "sys", "transport"],
-            &[
-                "affinity", "clock", "mailbox", "memory", "pem", "signal", "xdp",
-            ],
+            &["affinity", "clock", "mailbox", "memory", "pem", "signal"],
             &["kernel", "stream"],
+            &["xdp"],
         ],
     ),
     (
@@ -78,7 +77,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["access"],
             &["backend"],
             &["config"],
-            &["tls"],
+            &["tls", "xdp"],
             &["engine"],
             &["lifecycle"],
             &["control"],

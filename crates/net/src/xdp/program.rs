@@ -1,5 +1,5 @@
 //! The program that the kernel runs for each frame of an interface. It sends the segments of our listening addresses to the socket of their
-//! queue, and leaves everything else to the kernel ([`instructions`](super::instructions)).
+//! queue, and leaves everything else to the kernel (`instructions.rs`).
 //!
 //! The kernel removes the program from the interface when the last descriptor of its link is closed: also when this process is killed.
 

@@ -24,7 +24,9 @@ const MAX_REFERENCE_BYTES: usize = 1_000;
 
 /// Checks all settings. `insecure` permits addresses beyond the loopback without `[access]`.
 pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
-    listen(problems, &file.listen, insecure || file.access.is_some());
+    let anywhere = insecure || file.access.is_some();
+    listen(problems, &file.listen, anywhere);
+    file.xdp.check(problems, anywhere);
     http(problems, &file.http, &file.centrifugo);
     limits(problems, &file.limits);
     access(problems, file);
@@ -154,8 +156,15 @@ fn access(problems: &mut Problems, file: &File) {
 }
 
 /// Whether other machines may reach the address. Then the settings must have access control.
-pub(super) fn is_exposed(address: &SocketAddr) -> bool {
+fn is_exposed(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
+}
+
+/// An address of the data ports that other machines may reach.
+pub(super) fn exposed_address(file: &File) -> Option<String> {
+    let address = file.listen.iter().find(|address| is_exposed(address));
+    let address = address.map(SocketAddr::to_string);
+    address.or_else(|| Some(file.xdp.listen.clone()).filter(|listen| !listen.is_empty()))
 }
 
 fn listen(problems: &mut Problems, addresses: &[SocketAddr], anywhere: bool) {

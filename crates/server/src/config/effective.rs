@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crore_broker::node::Node;
 use crore_broker::settings::{Http, Settings};
 
-use super::check::is_exposed;
+use super::check::exposed_address;
 use super::locate::ConfigError;
 use crate::settings::access::{for_shards, with_secrets};
 use crate::settings::file::File;
@@ -46,7 +46,7 @@ impl EffectiveSettings {
         let file = self.file.clone();
         Settings {
             http: Http {
-                loopback_hosts_only: !file.listen.iter().any(is_exposed),
+                loopback_hosts_only: exposed_address(&file).is_none(),
                 ..file.http
             },
             limits: file.limits,
@@ -74,7 +74,7 @@ impl EffectiveSettings {
         other: &EffectiveSettings,
         insecure: bool,
     ) -> Result<(), ConfigError> {
-        let exposed = self.file.listen.iter().find(|address| is_exposed(address));
+        let exposed = exposed_address(&self.file);
         if let (None, false, Some(address)) = (&other.file.access, insecure, exposed) {
             return Err(ConfigError::one(format!(
                 "access: the table is gone, and the server listens on {address} until a restart, where everyone who reaches it \

@@ -8,6 +8,7 @@ use crore_broker::Placement;
 
 use crate::config::{KERNEL_BYTES, Resources};
 use crate::settings::file::File;
+use crate::xdp;
 
 /// The clients' protocol.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
@@ -64,6 +65,8 @@ pub struct Workload {
     pub backlog: u64,
     /// The number of addresses that the server listens on.
     pub addresses: u64,
+    /// The interface of `xdp.listen`.
+    pub xdp: Option<XdpInterface>,
     /// Whether the server is behind proxies.
     pub has_proxies: bool,
     /// Whether the server has TLS. Then all connections are assumed to use it.
@@ -84,6 +87,27 @@ pub struct Workload {
     pub accepts_per_s: u64,
     /// `limits.send_buffer_bytes`; 0: the kernel chooses.
     pub send_buffer_bytes: u64,
+}
+
+/// The interface of `xdp.listen`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct XdpInterface {
+    pub interface: String,
+    /// The number of its queues, or why it cannot be used.
+    pub queues: Result<u64, String>,
+}
+
+impl XdpInterface {
+    fn of(file: &File) -> Option<XdpInterface> {
+        let (interface, _) = file.xdp.place()?;
+        let found = xdp::find(&file.xdp);
+        Some(XdpInterface {
+            interface: interface.to_string(),
+            queues: found
+                .map(|found| found.queues.into())
+                .map_err(|fault| format!("{fault:#}")),
+        })
+    }
 }
 
 impl Workload {
@@ -110,6 +134,7 @@ impl Workload {
             cores: cores as u64,
             backlog: file.backlog.into(),
             addresses: file.listen.len() as u64,
+            xdp: XdpInterface::of(file),
             has_proxies: !file.http.trusted_proxies.is_empty(),
             has_tls: file.tls.is_on(),
             log_bytes: limits.log_bytes as u64,

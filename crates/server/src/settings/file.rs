@@ -20,6 +20,7 @@ use super::log::Logging;
 use super::state::State;
 use super::tls::Tls;
 use super::webhook::Webhook;
+use super::xdp::Xdp;
 
 /// The default of `listen`: the loopback, which only this machine reaches.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8800";
@@ -100,6 +101,9 @@ pub struct File {
     pub cluster: Cluster,
     /// TLS on the data ports.
     pub tls: Tls,
+    /// Connections that do not pass through the kernel's TCP.
+    #[schemars(extend("x-changes" = "restart"))]
+    pub xdp: Xdp,
     /// An endpoint that answers calls of clients ([Centrifugo's protocol](CENTRIFUGO.md#calls-to-your-backend)).
     #[serde(rename = "backend", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-changes" = "restart"))]

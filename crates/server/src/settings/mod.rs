@@ -19,3 +19,4 @@ pub mod state;
 pub mod tls;
 pub mod units;
 pub mod webhook;
+pub mod xdp;

@@ -16,6 +16,7 @@ use crore_broker::admission::Admission;
 use crore_broker::{Accounts, Shard, ShardId, Stats, Tables};
 use crore_net::clock;
 use crore_net::stream::{self, TlsStreams};
+use crore_net::transport::{OwnTcpStats, Transport};
 
 pub use latency::{LatencyHistogram, MetricHistogram, bucket_end_us};
 
@@ -60,6 +61,8 @@ pub struct ShardCounters {
     pub tls: stream::Stats,
     /// The memory of TLS; zero without TLS.
     pub tls_usage: stream::Usage,
+    /// Counts of connections over `AF_XDP`; zero without them.
+    pub own_tcp: OwnTcpStats,
     /// Time from the turn that read a message to the write of a delivery.
     pub latency: LatencyHistogram,
 }
@@ -145,7 +148,13 @@ impl Meter {
     }
 
     /// Ends a turn, and publishes the counters if that is due.
-    pub fn end_turn(&mut self, shard: &Shard, tls: Option<&TlsStreams>, now_ms: u64) {
+    pub fn end_turn(
+        &mut self,
+        shard: &Shard,
+        tls: Option<&TlsStreams>,
+        transport: &impl Transport,
+        now_ms: u64,
+    ) {
         let elapsed_ns = clock::monotonic_ns().saturating_sub(self.turn_start_ns);
         self.loop_stats.turns += 1;
         self.loop_stats.busy_ns += elapsed_ns;
@@ -160,7 +169,7 @@ impl Meter {
             self.period_end_ms = now_ms + LONGEST_TURN_PERIOD_MS;
             self.longest_ns = [0, self.longest_ns[0]];
         }
-        if self.publish(shard, tls) {
+        if self.publish(shard, tls, transport) {
             (self.has_changed, self.published_bytes) = (false, charged_bytes);
             self.publish_at_ms = now_ms + PUBLISH_MS;
         }
@@ -179,7 +188,7 @@ impl Meter {
     }
 
     /// Copies the counters into the block. Returns false if a reader holds it.
-    fn publish(&self, shard: &Shard, tls: Option<&TlsStreams>) -> bool {
+    fn publish(&self, shard: &Shard, tls: Option<&TlsStreams>, transport: &impl Transport) -> bool {
         let Ok(mut block) = self.counters.blocks[self.shard as usize].try_lock() else {
             return false;
         };
@@ -189,6 +198,7 @@ impl Meter {
         block.loop_stats = self.loop_stats;
         block.tls = tls.map(TlsStreams::stats).unwrap_or_default();
         block.tls_usage = tls.map(TlsStreams::usage).unwrap_or_default();
+        block.own_tcp = transport.own_tcp_stats();
         block.latency.clone_from(&self.latency);
         true
     }

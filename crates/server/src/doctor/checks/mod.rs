@@ -11,6 +11,7 @@ mod machine;
 mod memory;
 mod queues;
 mod tracking;
+mod xdp;
 
 use super::host::Host;
 use super::workload::Workload;
@@ -24,6 +25,7 @@ pub fn all_checks(host: &Host, workload: &Workload) -> Vec<Check> {
     checks.extend(queues::checks(host, workload));
     checks.extend(tracking::checks(host, workload));
     checks.extend(machine::checks(host, workload));
+    checks.extend(xdp::checks(workload));
     checks.sort_by_key(|check| check.verdict);
     checks
 }
