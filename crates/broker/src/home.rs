@@ -49,6 +49,7 @@ mod publish;
 pub(crate) mod qos_retention;
 mod qos_subscriptions;
 mod read_pages;
+pub(crate) mod refused_wills;
 mod reload;
 mod remote_interest;
 mod replicated;

@@ -21,8 +21,12 @@ struct Pair(TestServer);
 
 impl Pair {
     fn new(settings: Settings) -> Pair {
+        Pair::with(settings, TurnLimits::default())
+    }
+
+    fn with(settings: Settings, turn_limits: TurnLimits) -> Pair {
         let world = support::world(settings, 2, 2);
-        Pair(TestServer::new(&world, TurnLimits::default(), NOW))
+        Pair(TestServer::new(&world, turn_limits, NOW))
     }
 
     fn open(&mut self) -> usize {
@@ -95,6 +99,21 @@ fn publish(topic: &str, dup: bool) -> Vec<u8> {
     out
 }
 
+fn publish_retained(topic: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let publish = Publish {
+        dup: false,
+        qos: Qos::AtMostOnce,
+        retain: true,
+        topic,
+        packet_id: None,
+        properties: Properties::NONE,
+        payload: b"retained",
+    };
+    encode::publish(&mut out, Version::V5, &publish);
+    out
+}
+
 fn subscribe(filter: &str) -> Vec<u8> {
     subscribe_by(filter, Qos::AtLeastOnce)
 }
@@ -120,6 +139,29 @@ fn release() -> Vec<u8> {
         properties: Properties::NONE,
     };
     encode::pubrel(&mut out, Version::V5, &ack);
+    out
+}
+
+fn unsubscribe(filter: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode::unsubscribe(
+        &mut out,
+        Version::V5,
+        ID,
+        &Properties::NONE,
+        [filter].into_iter(),
+    );
+    out
+}
+
+fn acknowledge(packet_id: PacketId) -> Vec<u8> {
+    let mut out = Vec::new();
+    let ack = Ack {
+        packet_id,
+        reason: ReasonCode::SUCCESS,
+        properties: Properties::NONE,
+    };
+    encode::puback(&mut out, Version::V5, &ack);
     out
 }
 
@@ -368,4 +410,78 @@ fn clients_that_fight_over_an_id_are_slowed_down_until_a_second_has_passed() {
     pair.0.advance_and_tick_s(2);
     pair.settle();
     assert!(fight(&mut pair, 1) == 1, "a second has passed");
+}
+
+/// The topic's home sends messages for a filter before it knows a second subscription of the client, to the topic itself. These messages are still on
+/// their way when the second one begins behind them.
+#[test]
+fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
+    let mut settings = Settings::default();
+    settings.mqtt.inflight_max = 1;
+    let mut pair = Pair::new(settings);
+    let topic = topic_at(1, "t/");
+    let (_, link) = client(&mut pair);
+    // The second subscription gets the place of this one, before the filter.
+    pair.send(link, subscribe("ended"));
+    pair.settle();
+    pair.send(link, subscribe("t/+"));
+    pair.send(link, unsubscribe("ended"));
+    pair.settle();
+    pair.send(link, subscribe(&topic));
+    pair.near();
+    let publisher = pair.0.open(1);
+    let post =
+        format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1");
+    pair.0.send(publisher, post.repeat(2));
+    pair.0.deliver_mail(1);
+    pair.settle();
+    let count = |pair: &Pair| {
+        let mut told = pair.told(link);
+        told.retain(|packet| packet == "Publish");
+        told.len()
+    };
+    assert_eq!(count(&pair), 1, "the client acknowledges one at a time");
+    // The first message of a connection has the packet id 1.
+    pair.send(link, acknowledge(PacketId::new(1).expect("not 0")));
+    pair.settle();
+    assert_eq!(count(&pair), 2);
+}
+
+/// A new subscription to a filter first reads the retained messages, page by page. Meanwhile the client gets a message by its subscription to the topic.
+#[test]
+fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
+    let turn_limits = TurnLimits {
+        page_entries: 1,
+        ..TurnLimits::default()
+    };
+    for qos in [Qos::AtLeastOnce, Qos::ExactlyOnce] {
+        let mut pair = Pair::with(Settings::default(), turn_limits);
+        let topic = topic_at(1, "t/");
+        let same_slot =
+            |name: &String| topic::slot(name.as_bytes()) == topic::slot(topic.as_bytes());
+        let retained = (0..).map(|n| format!("t/retained{n}")).filter(same_slot);
+        let publisher = pair.0.open(1);
+        pair.send(publisher, support::connect("publisher", EXPIRY_S));
+        for retained in retained.take(3) {
+            pair.send(publisher, publish_retained(&retained));
+            pair.settle();
+        }
+        let (_, link) = client(&mut pair);
+        pair.send(link, subscribe_by(&topic, qos));
+        pair.settle();
+        pair.send(link, subscribe_by("t/+", qos));
+        pair.near();
+        pair.0.deliver_mail(1);
+        pair.0.flush(1);
+        pair.0.deliver_mail(0);
+        pair.send(publisher, publish(&topic, false));
+        pair.settle();
+        let mut told = pair.told(link);
+        told.retain(|packet| packet == "Publish");
+        assert_eq!(
+            told.len(),
+            3 + 1,
+            "{qos:?}: three retained messages and one"
+        );
+    }
 }

@@ -150,6 +150,15 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
         false
     }
 
+    /// The first page of a new subscription to filters came, with messages after this offset.
+    fn note_beginning_behind(
+        _clients: &mut Clients<P>,
+        _topics: &Topics,
+        _of: (u32, u32),
+        _begin: (PartitionId, u64),
+    ) {
+    }
+
     /// The subscription is live in this partition from this offset on.
     fn note_live(
         _conns: &mut Connections<P>,

@@ -74,6 +74,15 @@ impl Replicas {
     }
 }
 
+/// A session whose connection has ended.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LeftSession {
+    /// The session's token.
+    pub token: u64,
+    /// Whether the session has ended, too.
+    pub has_ended: bool,
+}
+
 /// A node that has died: its connections hold no sessions any more.
 #[derive(Clone, Copy)]
 pub(crate) struct DeadHolder {

@@ -301,8 +301,15 @@ impl Sessions {
                 clean: claim.clean || has_expired,
                 ..claim
             };
+            let is_due = self.is_will_due(id, now);
             let (kept, will, owner) = self.take_stored(id, counts, now);
             counts.move_session(owner, claim.owner);
+            let will = will.map(|mut will| {
+                if is_due {
+                    will.delay_s = 0;
+                }
+                will
+            });
             return self.hand_over(id, &claim, Some(kept), will);
         }
         if planted::is(Fault::HastyTakeover) {

@@ -9,6 +9,7 @@ use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::budget::stats::Transport;
 use crate::client::asking::{home_context, is_past_budget, remove_excess_messages};
+use crate::home::session_terms::LeftSession;
 use crate::home::sessions::Claim;
 use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::lanes::WaitingAsks;
@@ -18,7 +19,6 @@ use crate::mail::session::stored::token_of;
 use crate::mail::{Ask, Fact, Outcome, Tell, TopicRequest, WantedAnswer};
 use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
-use crate::shard::published_wills::LeftSession;
 use crate::shard::sessions::{end_if_memory_is_short, refuse_session};
 
 impl Shard {

@@ -6,14 +6,16 @@ use core::mem;
 
 use crate::client::deliveries::Flow;
 use crate::client::delivery::{Delivery, IN_ORDER};
+use crate::client::joining::filter_subscriptions;
 use crate::client::subscriptions::topics_of;
 use crate::mail::Tell;
 use crate::protocol::front::{Connections, Deliveries};
 use crate::store::slab::NONE;
 
 /// Marks the tells that must stay in order: messages and pages for filters, and every tell about one of their topics. A page for a filter
-/// may contain any topic, so all pages for the same connection stay in order too. Order matters since the progress of two overlapping
-/// subscriptions of a client decides which of them sends a message.
+/// may contain any topic, so all pages for the same connection stay in order too. The first page of a topic may follow messages of a filter
+/// that do not name the topic's row, since the home did not know the subscription. So all pages for a connection with filters stay in order.
+/// Order matters since the progress of two overlapping subscriptions of a client decides which of them sends a message.
 pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) {
     let mut filtered: Vec<u32> = tells
         .iter()
@@ -27,7 +29,9 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     filtered.dedup();
     let ordered_topic = |tell: &Tell| match tell {
         Tell::Match { topic, .. } => Some(*topic),
-        Tell::Page { topic, to, .. } if filtered.binary_search(&to.slot).is_ok() => Some(*topic),
+        Tell::Page { topic, to, .. } if filter_subscriptions(conns, to.slot).is_some() => {
+            Some(*topic)
+        }
         _ => None,
     };
     let topics_of_filtered = filtered.iter().flat_map(|slot| topics_of(conns, *slot));

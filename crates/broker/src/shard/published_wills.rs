@@ -5,7 +5,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::home::session_terms::LeftSession;
 use crate::mail::Ask;
+use crate::mail::session::Will;
 
 /// A will whose message was sent to the home of its topic.
 pub(super) struct PublishedWill {
@@ -15,17 +17,10 @@ pub(super) struct PublishedWill {
     pub session: Option<LeftSession>,
     /// The token of the will.
     pub will: u64,
+    /// The will, which is published again if a limit refuses it. `None` in a cluster, where it is in the table of sessions.
+    pub again: Option<Box<Will>>,
     /// In a cluster, if the will is that of a [retired token](crate::home::retired_tokens): its partition at this home, and its number.
     pub retired: Option<(usize, u64)>,
-}
-
-/// A session whose connection has ended.
-#[derive(Clone, Copy, Default)]
-pub(super) struct LeftSession {
-    /// The session's token.
-    pub token: u64,
-    /// Whether the session has ended, too.
-    pub has_ended: bool,
 }
 
 /// Claims to a session that wait until a will is published, in their order.

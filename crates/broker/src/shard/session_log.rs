@@ -14,6 +14,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::commit::queue::Scope;
 use crate::commit::record::{GroupPosition, Note};
+use crate::home::session_terms::LeftSession;
 use crate::home::sessions::{Claim, SessionsAtHome};
 use crate::home::{DuePosition, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::Release;
@@ -27,7 +28,6 @@ use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
 use crate::shard::enqueue::is_outdated;
 use crate::shard::pending_request::{PendingRequest, Request};
-use crate::shard::published_wills::LeftSession;
 use crate::shard::sessions::refuse_session;
 
 use crore_wire::mqtt::ReasonCode;

@@ -16,6 +16,7 @@ use crate::budget::admission::Client;
 use crate::client::relief::has_memory_for_absent;
 use crate::commit::batch::StoredHeader;
 use crate::home::retired_tokens::DueToken;
+use crate::home::session_terms::LeftSession;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
 use crate::mail::orders::{Ended, SessionName};
 use crate::mail::session::record::{
@@ -29,7 +30,6 @@ use crate::protocol::mqtt::access::session_name_of;
 use crate::protocol::mqtt::retention::{count_stored_needs, release_needs, release_token};
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
-use crate::shard::published_wills::LeftSession;
 use crate::shard::sessions::{count_held_bytes, may_open, refuse_session};
 
 /// Why a request for a session is refused.

@@ -12,6 +12,7 @@ use crate::budget::account::MemoryPart;
 use crate::budget::admission::{Client, Party};
 use crate::client::asking::publish;
 use crate::client::relief::has_memory_for_absent;
+use crate::home::session_terms::LeftSession;
 use crate::home::sessions::{Claim, CloseOutcome, OpenOutcome, SessionsAtHome};
 use crate::home::takeovers::IsFirst;
 use crate::mail::message::{DedupKey, Publish};
@@ -22,7 +23,6 @@ use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
 use crate::protocol::mqtt::access::client_id_of_session;
 use crate::protocol::mqtt::retention::{release_published, session_ended};
 use crate::shard::Shard;
-use crate::shard::published_wills::LeftSession;
 
 use crore_wire::mqtt::ReasonCode;
 

@@ -61,6 +61,7 @@ impl Shard {
             self.review.begin();
             self.publish_sys_topics(io.socket_bytes());
             self.forget_takeovers();
+            self.publish_refused_wills();
             self.record_starts();
             let ctx = &self.front.clients.ctx;
             if ctx.world.records_sessions() && ctx.now.s.is_multiple_of(GROUP_INTERVAL_S) {

@@ -5,12 +5,16 @@
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::budget::account::MemoryLevel;
+use crate::home::refused_wills::RefusedWill;
+use crate::home::session_terms::LeftSession;
 use crate::mail::session::Will;
 use crate::mail::{Ask, ReplyTo, WillOutcome};
 use crate::shard::Shard;
-use crate::shard::published_wills::{LeftSession, PublishedWill, WaitingClaims};
+use crate::shard::published_wills::{PublishedWill, WaitingClaims};
 use crate::shard::sessions::publish_will;
 
 impl Shard {
@@ -39,11 +43,17 @@ impl Shard {
             name,
             session,
             will: token,
+            again: None,
             retired: None,
         };
-        self.published_wills.in_flight.insert(part, published);
         let front = &mut self.front;
         publish_will(&mut front.clients, &mut front.subs, &will, Some(to));
+        let is_replicated = front.clients.ctx.world.replicates_sessions();
+        let published = PublishedWill {
+            again: (!is_replicated).then_some(will),
+            ..published
+        };
+        self.published_wills.in_flight.insert(part, published);
     }
 
     /// Publishes the will of a retired token: its partition at this home, and its number.
@@ -119,23 +129,76 @@ impl Shard {
                     continue;
                 }
             }
-            let PublishedWill {
-                name,
-                session,
-                will,
-                ..
-            } = published;
-            self.record_state_or_end(&name, session, will);
-            if let Entry::Occupied(waiting) = self.published_wills.claims.entry(name)
-                && waiting.get().will == will
-            {
-                for (from, ask) in waiting.remove().claims {
-                    self.handle_session_request(from, ask);
-                }
-            }
+            self.finish_will(published, outcome);
         }
         if begins_again {
             self.sessions.restart_steward_work();
+        }
+    }
+
+    /// Records the session of a will that was published, or given up. On one machine a will that was refused is published again later, while the
+    /// claims that wait for it go on.
+    fn finish_will(&mut self, published: PublishedWill, outcome: WillOutcome) {
+        let will = published.will;
+        let claims = match self.published_wills.claims.entry(published.name.clone()) {
+            Entry::Occupied(waiting) if waiting.get().will == will => waiting.remove().claims,
+            _ => Vec::new(),
+        };
+        let rest = match outcome {
+            WillOutcome::Published => Some(published),
+            WillOutcome::Refused | WillOutcome::Unknown => {
+                self.keep_refused_will(published, !claims.is_empty())
+            }
+        };
+        if let Some(PublishedWill { name, session, .. }) = rest {
+            self.sessions.forget_refused_will(will);
+            self.record_state_or_end(&name, session, will);
+        }
+        for (from, ask) in claims {
+            self.handle_session_request(from, ask);
+        }
+    }
+
+    /// Keeps a will that was refused, to publish it again. If it is unknown whether the log has the will, its token prevents a second message.
+    /// `is_claimed`: another connection gets the session now. Returns the will if it is given up: it was refused for long, or its session has ended
+    /// and memory is short.
+    fn keep_refused_will(
+        &mut self,
+        mut published: PublishedWill,
+        is_claimed: bool,
+    ) -> Option<PublishedWill> {
+        let Some(will) = published.again.take() else {
+            return Some(published);
+        };
+        let clients = &self.front.clients;
+        let (ctx, has_memory) = (&clients.ctx, clients.conns.level() < MemoryLevel::Full);
+        let (counts, now) = (&ctx.world.admission, ctx.now);
+        let PublishedWill { name, session, .. } = &published;
+        let is_away = !is_claimed && session.is_some_and(|session| !session.has_ended);
+        let hash = ctx.hash_and_home_of(name).0;
+        let refused = RefusedWill {
+            name: name.clone(),
+            session: *session,
+            will,
+        };
+        let is_kept =
+            (self.sessions).keep_refused(hash, refused, (is_away, has_memory), counts, now);
+        (!is_kept).then_some(published)
+    }
+
+    /// Publishes refused wills again. Called once a second.
+    pub(super) fn publish_refused_wills(&mut self) {
+        let now = self.front.clients.ctx.now;
+        while !self.front.clients.meter.work.is_half_spent()
+            && let Some(refused) = self.sessions.next_refused_will(now)
+        {
+            self.front.clients.meter.work.steps.add(1);
+            let RefusedWill {
+                name,
+                session,
+                will,
+            } = refused;
+            self.publish_will_once(name, session, Some(will));
         }
     }
 }

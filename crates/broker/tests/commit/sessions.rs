@@ -370,6 +370,75 @@ fn session_with_a_will_ends_with_a_clean_start_after_the_will_is_in_the_log() {
     assert!(server.told(second)[0].starts_with("connack"));
 }
 
+#[test]
+fn will_that_a_full_disk_refuses_is_published_when_there_is_room() {
+    for comes_back in [false, true] {
+        let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
+        let mut server = TestServer::of(&world);
+        let client = with_will(&mut server, 0);
+        world.admission.set_disk_full(true);
+        server.0.cut(client);
+        assert_eq!(appended(&mut server), ["600 true"]);
+        if comes_back {
+            let client = server.mqtt("it", 600);
+            assert!(
+                server.0.is_open(client),
+                "the client does not wait for the will"
+            );
+        }
+        for _ in 0..2 {
+            server.0.advance_and_tick_s(6);
+            let all = appended(&mut server);
+            assert!(!all.iter().any(|it| it == "message"), "{all:?}");
+        }
+        world.admission.set_disk_full(false);
+        server.0.advance_and_tick_s(6);
+        let all = appended(&mut server);
+        assert_eq!(all[0], "message", "{all:?}");
+        server.0.advance_and_tick_s(60);
+        let all = appended(&mut server);
+        assert!(!all.iter().any(|it| it == "message"), "{all:?}");
+    }
+}
+
+#[test]
+fn will_that_is_refused_for_long_is_given_up() {
+    let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
+    let mut server = TestServer::of(&world);
+    let client = with_will(&mut server, 0);
+    world.admission.set_disk_full(true);
+    server.0.cut(client);
+    assert_eq!(appended(&mut server), ["600 true"]);
+    server.0.advance_and_tick_s(599);
+    assert_eq!(appended(&mut server), [""; 0]);
+    server.0.advance_and_tick_s(6);
+    let all = appended(&mut server);
+    assert!(!all.iter().any(|it| it == "message"), "{all:?}");
+    world.admission.set_disk_full(false);
+    server.0.advance_and_tick_s(60);
+    assert_eq!(appended(&mut server), [""; 0]);
+}
+
+/// A home may be too busy to publish a will in the second in which it is due.
+#[test]
+fn will_that_is_due_is_published_although_its_client_comes_back() {
+    for durable_sessions in [false, true] {
+        let mut server = TestServer::new(2, |settings| {
+            settings.mqtt.durable_sessions = durable_sessions
+        });
+        let client = with_will(&mut server, 1);
+        server.0.cut(client);
+        server.commit();
+        server.0.advance_s(10);
+        let client = server.open();
+        server.0.send(client, connect("it", 600));
+        let all = appended(&mut server);
+        let count = all.iter().filter(|it| *it == "message").count();
+        assert_eq!(count, 1, "{all:?}");
+        assert_eq!(server.told(client), ["connack Success true"]);
+    }
+}
+
 /// Otherwise a session that a crash brings back would publish a message again.
 #[test]
 fn qos_2_messages_of_a_session_are_forgotten_after_its_end_is_in_the_log() {

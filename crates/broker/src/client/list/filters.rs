@@ -53,6 +53,12 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
         let from = Position::new(page.epoch, from);
         C::gap(clients, subs, subscription, (page.partition, from), io);
     }
+    let is_first =
+        !only_retained && awaits_first_page(&clients.conns, slot, serial, page.partition);
+    if is_first && (!page.at_head || page.head > page.snapshot_end) {
+        let begin = (page.partition, page.snapshot_end);
+        C::note_beginning_behind(clients, &subs.topics, subscription, begin);
+    }
     let mut out = Packets::default();
     let mut unsent_after = None;
     let mut seen = seen_offset_in(&clients.conns, slot, serial, page.partition);
@@ -242,6 +248,18 @@ fn resume_if_behind<P: ProtocolTypes>(
 fn is_answered<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, serial: u32) -> bool {
     let group = filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
     group.is_some_and(|group| group.positions().iter().all(|at| !at.is_requested))
+}
+
+/// Whether the group waits for its first page of a partition, and has named no position there.
+fn awaits_first_page<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    serial: u32,
+    partition: PartitionId,
+) -> bool {
+    let group = filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
+    let at = group.and_then(|group| group.positions().get(usize::from(partition)));
+    at.is_some_and(|at| at.awaits_first_page)
 }
 
 /// The offset up to which a group of filters has seen a partition.

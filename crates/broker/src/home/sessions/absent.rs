@@ -374,7 +374,9 @@ impl Sessions {
         let row = self.away_row(id).filter(|_| !self.evicted.has(id))?;
         let away = self.states.rows.get(row.holder);
         let will = &away.will.as_ref()?.will;
-        let is_due = clean || will.delay_s == 0 || away.expires_s <= now.unix_s;
+        // A will whose delay has passed is due, even if this home was too busy to publish it.
+        let is_due =
+            clean || will.delay_s == 0 || self.is_will_due(id, now) || away.expires_s <= now.unix_s;
         if !is_due || will.token == 0 {
             return None;
         }
@@ -384,6 +386,36 @@ impl Sessions {
         let (_, after) = self.party_and_bytes(id, counts);
         counts.change_absent(party, before, after);
         will.map(|delayed| delayed.will)
+    }
+
+    /// Puts back the will of this session, which a limit has refused. It is due again in the second `again_s`, and a claim makes it due at once. Returns
+    /// the will if the session is not away any more, or is about to end.
+    pub(super) fn put_back_will(
+        &mut self,
+        (hash, client): (u32, &[u8]),
+        (mut will, again_s): (Box<Will>, u32),
+        counts: &Admission,
+    ) -> Option<Box<Will>> {
+        let found = self.find(hash, client).filter(|id| {
+            self.away_row(*id).is_some_and(|row| {
+                let away = self.states.rows.get(row.holder);
+                away.will.is_none() && away.expires_s > again_s && !self.evicted.has(*id)
+            })
+        });
+        let Some(id) = found else {
+            return Some(will);
+        };
+        will.delay_s = 0;
+        let (party, before) = self.party_and_bytes(id, counts);
+        self.reschedule(id, |away| {
+            away.will = Some(Box::new(DelayedWill {
+                will,
+                due_s: again_s,
+            }));
+        });
+        let (_, after) = self.party_and_bytes(id, counts);
+        counts.change_absent(party, before, after);
+        None
     }
 
     /// Takes what is due first, which must be due now: the will of a session, and the state of the session if it has expired.

@@ -17,6 +17,7 @@ use crate::base::time::Now;
 use crate::budget::admission::{Admission, Counts};
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
+use crate::home::refused_wills::{RefusedWill, RefusedWills};
 use crate::home::retired_tokens::RetiredTokens;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
 use crate::home::takeovers::{IsFirst, Takeovers};
@@ -37,6 +38,7 @@ pub struct SessionsAtHome {
     takeovers: Takeovers,
     /// The number of partitions whose log lacks the record of this start.
     unrecorded_starts: usize,
+    refused_wills: RefusedWills,
 }
 
 impl SessionsAtHome {
@@ -54,6 +56,7 @@ impl SessionsAtHome {
             claims_in_flight: BTreeMap::new(),
             takeovers: Takeovers::default(),
             unrecorded_starts: 0,
+            refused_wills: RefusedWills::default(),
         }
     }
 
@@ -73,9 +76,57 @@ impl SessionsAtHome {
         }
     }
 
-    /// Bytes of the sessions that are away, and of the table of takeovers.
+    /// Bytes of the sessions that are away, of the table of takeovers, and of refused wills.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes + self.takeovers.bytes()
+        self.held_bytes + self.takeovers.bytes() + self.refused_wills.bytes()
+    }
+
+    /// A limit has refused this will: keeps it, to publish it again. If the session is away, it keeps the will; otherwise there must be memory for it.
+    /// Returns whether the will is kept.
+    pub(crate) fn keep_refused(
+        &mut self,
+        hash: u32,
+        refused: RefusedWill,
+        (is_away, has_memory): (bool, bool),
+        counts: &Admission,
+        now: Now,
+    ) -> bool {
+        let token = refused.will.token;
+        let Some(again_s) = self.refused_wills.next_try_s(token, now) else {
+            return false;
+        };
+        let RefusedWill {
+            name,
+            session,
+            will,
+        } = refused;
+        let at = self.partition_index_here(&name).filter(|_| is_away);
+        let rest = match at {
+            Some(at) => self.change_sessions(at, |it| {
+                it.put_back_will((hash, &name), (will, again_s), counts)
+            }),
+            None => Some(will),
+        };
+        let is_kept = rest.is_none() || has_memory;
+        if let Some(will) = rest.filter(|_| has_memory) {
+            let refused = RefusedWill {
+                name,
+                session,
+                will,
+            };
+            self.refused_wills.add(again_s, refused);
+        }
+        is_kept
+    }
+
+    /// The will with this token was published, or is given up.
+    pub(crate) fn forget_refused_will(&mut self, token: u64) {
+        self.refused_wills.forget(token);
+    }
+
+    /// Takes a refused will that is to be published again now.
+    pub(crate) fn next_refused_will(&mut self, now: Now) -> Option<RefusedWill> {
+        self.refused_wills.next_due(now)
     }
 
     /// Counts a takeover of this session by a connection. `per_minute` takeovers are allowed in a minute.

@@ -711,7 +711,7 @@ impl Sessions {
     }
 
     /// Whether the will of the session in this row is due.
-    fn is_will_due(&self, id: u32, now: Now) -> bool {
+    pub(super) fn is_will_due(&self, id: u32, now: Now) -> bool {
         let away = self.states.rows.get(self.rows.get(id).holder);
         let will = away.will.as_ref();
         will.is_some_and(|delayed| delayed.due_s <= now.unix_s)

@@ -24,8 +24,8 @@ use crate::protocol::mqtt::deliver::send_waiting;
 use crate::protocol::mqtt::options::{is_plain, plain_encoding, qos_of};
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, send_or_queue, write_publish};
 use crate::protocol::mqtt::overlap::{
-    combined_options, find_overlap, note_live, restart_after_deletion, start_live_subscriptions,
-    write_in_turn,
+    combined_options, find_overlap, note_live, restart_after_deletion, start_behind,
+    start_live_subscriptions, write_in_turn,
 };
 use crate::protocol::mqtt::retained_latest::{
     ask_latest_values, begin_latest_values, end_latest_values, send_latest_values,
@@ -245,6 +245,15 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
         page: &Page,
     ) -> bool {
         page.only_retained && end_latest_values(clients, queues, slot, sub_index)
+    }
+
+    fn note_beginning_behind(
+        clients: &mut Clients,
+        topics: &Topics,
+        (slot, sub_index): (u32, u32),
+        begin: (PartitionId, u64),
+    ) {
+        start_behind(clients, topics, slot, sub_index, begin);
     }
 
     fn note_live(

@@ -1,10 +1,10 @@
 //! Decides which of a client's overlapping subscriptions sends a message while some of them read from the log, so that the message is sent once, with the
 //! highest QoS and all identifiers (MQTT 5.0 section 3.3.4).
 //!
-//! While all subscriptions are live, a message reaches all of them at once, and none of this state exists. The state begins when a subscription falls behind
-//! or a session is resumed. From then on each subscription has a [`ReadStart`] in each partition, and gets every message after that offset. Among the
-//! subscriptions that match a message, the one with the earliest start is the sender. The others skip messages that the sender has passed, and wait at
-//! messages that it has not reached. So a topic keeps its order, and no position is ahead of the client.
+//! While all subscriptions are live, a message reaches all of them at once, and none of this state exists. The state begins when a subscription falls behind,
+//! when a new one is not live at once, or when a session is resumed. From then on each subscription has a [`ReadStart`] in each partition, and gets every
+//! message after that offset. Among the subscriptions that match a message, the one with the earliest start is the sender. The others skip messages that the
+//! sender has passed, and wait at messages that it has not reached. So a topic keeps its order, and no position is ahead of the client.
 //!
 //! Only QoS 1 and 2 take part. QoS 0 never waits, since its log may not keep the messages.
 //!
@@ -30,6 +30,10 @@ use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, DeliveryResult, w
 use crate::protocol::mqtt::read_positions::ReadStart;
 use crate::protocol::mqtt::subscription::find_subscription;
 use crate::store::slab::NONE;
+
+/// New subscriptions of a client with more subscriptions than this may send a message that another one has sent, until all are live. With more, the time
+/// of each SUBSCRIBE would be long.
+const COMPARED_MAX: usize = 256;
 
 /// The subscriptions that match a message.
 pub(super) struct Overlap {
@@ -167,6 +171,40 @@ pub(crate) fn live_subscriptions_in(
     sub_indexes.map(|(sub_index, _)| sub_index).collect()
 }
 
+/// Called when the first page of a new subscription to filters has come, with messages after its begin. Until then the other subscriptions have sent what
+/// they match, and have not waited for this one. So each of them that reaches back to this begin, or begins after it, has precedence. Otherwise the client
+/// would get messages twice, or in a wrong order.
+///
+/// If another subscription began after this one, the messages between the two begins are not sent. The client has no SUBACK for this one yet.
+pub(super) fn start_behind(
+    clients: &mut Clients,
+    topics: &Topics,
+    slot: u32,
+    sub_index: u32,
+    (partition, offset): (PartitionId, u64),
+) {
+    if !may_overlap(&clients.conns, slot) {
+        return;
+    }
+    let count = subscription_list(&clients.conns, slot).len();
+    clients.meter.work.steps.add(count);
+    for live in live_subscriptions_in(clients, topics, slot, partition) {
+        start_or_insert(&mut clients.conns, slot, live, partition, 0);
+    }
+    for start in &mut mqtt_state_mut(&mut clients.conns, slot).starts {
+        if start.partition == partition && start.offset >= offset {
+            start.offset = 0;
+        }
+    }
+    start_or_insert(&mut clients.conns, slot, sub_index, partition, offset);
+}
+
+/// Whether the client has several subscriptions, one of them with wildcards, and few enough to compare them.
+fn may_overlap(conns: &Connections, slot: u32) -> bool {
+    let count = subscription_list(conns, slot).len();
+    (2..=COMPARED_MAX).contains(&count) && filter_subscriptions(conns, slot).is_some()
+}
+
 /// Called when a subscription has become live in this partition, at `offset`. When all subscriptions are live, drops the starts.
 pub(super) fn note_live(
     conns: &mut Connections,
@@ -175,7 +213,10 @@ pub(super) fn note_live(
     partition: PartitionId,
     offset: u64,
 ) {
-    if client::mqtt_state(conns, slot).is_none_or(|mqtt| mqtt.starts.is_empty()) {
+    let Some(mqtt) = client::mqtt_state(conns, slot) else {
+        return;
+    };
+    if mqtt.starts.is_empty() && !(may_overlap(conns, slot) && is_behind(conns, slot)) {
         return;
     }
     start_or_insert(conns, slot, sub_index, partition, offset);
@@ -230,14 +271,17 @@ pub(super) fn forget_starts(conns: &mut Connections, slot: u32, sub_index: u32) 
 
 /// Drops all starts if no subscription is behind.
 pub(super) fn drop_starts_if_live(conns: &mut Connections, slot: u32) {
-    let groups = filter_subscriptions(conns, slot).map_or(&[][..], |all| all.groups());
-    let list = subscription_list(conns, slot);
-    let is_catching_up = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
-    let is_behind =
-        groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(is_catching_up);
-    if !is_behind {
+    if !is_behind(conns, slot) {
         mqtt_state_mut(conns, slot).starts = Vec::new();
     }
+}
+
+/// Whether a subscription is not live everywhere.
+fn is_behind(conns: &Connections, slot: u32) -> bool {
+    let groups = filter_subscriptions(conns, slot).map_or(&[][..], |all| all.groups());
+    let is_catching_up = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
+    groups.iter().any(|group| !group.positions().is_empty())
+        || subscription_list(conns, slot).iter().any(is_catching_up)
 }
 
 pub(crate) fn topic_partition(topics: &Topics, ctx: &Context, sub: &Sub) -> PartitionId {

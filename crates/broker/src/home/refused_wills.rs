@@ -1,0 +1,70 @@
+//! Wills of recorded sessions that a limit or a full disk has refused, on one machine. Each is published again some seconds later, and is lost only if
+//! it is refused for ten minutes. A cluster has its own table (`retired_tokens.rs`).
+//!
+//! While the client is away, the will waits with its session, so that it survives a planned restart too. This table has the wills without a place there:
+//! the session has ended, or a connection holds it.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+
+use crate::base::time::Now;
+use crate::home::retired_tokens::{WILL_KEPT_S, WILL_RETRY_S};
+use crate::home::session_terms::LeftSession;
+use crate::mail::session::Will;
+
+/// A will, and the session that it belongs to.
+pub(crate) struct RefusedWill {
+    /// The name of the session.
+    pub name: Box<[u8]>,
+    /// The session, unless another connection holds it now.
+    pub session: Option<LeftSession>,
+    pub will: Box<Will>,
+}
+
+impl RefusedWill {
+    fn bytes(&self) -> usize {
+        size_of::<(u32, RefusedWill)>() + self.name.len() + self.will.bytes()
+    }
+}
+
+/// The wills of a home that were refused.
+#[derive(Default)]
+pub(crate) struct RefusedWills {
+    /// By token: the second in which a limit refused the will first.
+    since_s: BTreeMap<u64, u32>,
+    /// The wills without a place in a session, with the second in which each is published again.
+    waiting: VecDeque<(u32, RefusedWill)>,
+    waiting_bytes: usize,
+}
+
+impl RefusedWills {
+    /// A limit has refused this will. Returns the second in which it is published again; `None` if it was refused for too long.
+    pub fn next_try_s(&mut self, token: u64, now: Now) -> Option<u32> {
+        let since_s = *self.since_s.entry(token).or_insert(now.unix_s);
+        let is_kept = since_s.saturating_add(WILL_KEPT_S) > now.unix_s;
+        is_kept.then(|| now.unix_s.saturating_add(WILL_RETRY_S))
+    }
+
+    /// The will with this token was published, or is given up.
+    pub fn forget(&mut self, token: u64) {
+        self.since_s.remove(&token);
+    }
+
+    pub fn add(&mut self, again_s: u32, refused: RefusedWill) {
+        self.waiting_bytes += refused.bytes();
+        self.waiting.push_back((again_s, refused));
+    }
+
+    /// Takes a will that is to be published again now.
+    pub fn next_due(&mut self, now: Now) -> Option<RefusedWill> {
+        let is_due = |(again_s, _): &(u32, RefusedWill)| *again_s <= now.unix_s;
+        self.waiting.front().filter(|first| is_due(first))?;
+        let (_, refused) = self.waiting.pop_front()?;
+        self.waiting_bytes -= refused.bytes();
+        Some(refused)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.waiting_bytes + self.since_s.len() * size_of::<(u64, u32)>()
+    }
+}
