@@ -3,7 +3,7 @@
 //!
 //! Counters by address are a count-min sketch: the keyed hash of an address selects one counter in each of two tables, and the lower count is used.
 //! Addresses that share both counters share one limit, so a client may be refused too early, but never too late. The tables are large enough to make
-//! this rare (`client::COUNTERS_PER_PLACE`). The key of the hash is secret, so nobody can aim at another client's counters.
+//! this rare (`client::COUNTERS_PER_FULL_CLIENT`). The key of the hash is secret, so nobody can aim at another client's counters.
 //!
 //! Invariants: each successful `enter` is followed by one `leave`, and a refused `enter` changes nothing. Of two concurrent `enter`s, both may be refused
 //! although there is room for one. Two messages that are kept at the same time may exceed a limit together.

@@ -9,6 +9,7 @@ use crate::client::progress::{Allowance, Progress};
 use crate::client::types::{self, UnprocessedInput};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::centrifugo::state::CentrifugoState;
+use crate::protocol::front::Connections;
 use crate::protocol::http::filter_response::PendingFilterResponse;
 use crate::protocol::http::state::{
     Batch, FollowProgress, HeldItem, HttpSpill, PendingAnswer, PendingResponse, PresenceRequest,
@@ -148,5 +149,20 @@ impl types::SideState for Side {
         let centrifugo = self.centrifugo.as_ref();
         self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())
             && centrifugo.is_none_or(|centrifugo| centrifugo.is_idle())
+    }
+}
+
+impl Connections {
+    /// The response to a subscribe request by topic that has not begun, in the side row, which is created if needed.
+    pub(crate) fn pending_response_mut(&mut self, slot: u32) -> &mut Option<Box<PendingResponse>> {
+        &mut self.ensure_side_row(slot).protocol_state.pending_response
+    }
+
+    /// The response to a subscribe request by filter that has not begun, in the side row, which is created if needed.
+    pub(crate) fn filter_response_mut(
+        &mut self,
+        slot: u32,
+    ) -> &mut Option<Box<PendingFilterResponse>> {
+        &mut self.ensure_side_row(slot).protocol_state.filter_response
     }
 }

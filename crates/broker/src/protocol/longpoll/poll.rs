@@ -44,24 +44,14 @@ pub(crate) fn poll_page<I: Io>(
     record_seen(&mut clients.conns, slot, sub_index, page.head, page.epoch);
     if clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
         // The answer contains the positions of all topics, so it waits for all of them.
-        let pending_response = clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .pending_response
-            .as_mut();
+        let pending_response = clients.conns.pending_response_mut(slot).as_mut();
         let pending_response = pending_response.expect("a set waits for all its topics");
         pending_response.unanswered_attaches -= 1;
         if let [record] = records {
             let behind = BehindSubscription::new(sub_index, record.previous, page.epoch);
             hold_first_message(&mut clients.conns, slot, behind, record, frames);
         }
-        let pending_response = clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .pending_response
-            .as_mut();
+        let pending_response = clients.conns.pending_response_mut(slot).as_mut();
         let pending_response = pending_response.expect("it was just seen");
         if pending_response.unanswered_attaches > 0 {
             return;
@@ -71,11 +61,7 @@ pub(crate) fn poll_page<I: Io>(
             return;
         }
         let is_topic_deleted = pending_response.is_topic_deleted;
-        clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .pending_response = None;
+        *clients.conns.pending_response_mut(slot) = None;
         if is_topic_deleted {
             return refuse_waiting_request(front, slot, Reason::Deleted, io);
         }
@@ -107,12 +93,7 @@ pub(crate) fn poll_page<I: Io>(
 /// Answers with the message that was held.
 fn answer_first_of_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let clients = &mut front.clients;
-    let pending_response = clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-        .take();
+    let pending_response = clients.conns.pending_response_mut(slot).take();
     let pending_response = pending_response.expect("it holds the message");
     let [HeldItem::Message(sub_index, record)] = &pending_response.held[..] else {
         unreachable!("a long-poll holds one message")
@@ -312,11 +293,7 @@ pub(crate) fn hold_first_message(
     record: &Record,
     frames: &Frames,
 ) {
-    let pending_response = conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-        .as_mut();
+    let pending_response = conns.pending_response_mut(slot).as_mut();
     let Some(pending_response) = pending_response.filter(|a| a.held.is_empty()) else {
         record_seen(conns, slot, unseen.part, unseen.offset, unseen.epoch);
         return;

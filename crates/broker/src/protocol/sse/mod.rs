@@ -58,12 +58,7 @@ pub(crate) fn event_of_position(
     slot: u32,
     offset: u64,
 ) {
-    let pending_response = clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-        .as_ref();
+    let pending_response = clients.conns.pending_response_mut(slot).as_ref();
     let no_cache = pending_response.is_some_and(|begun| begun.no_cache);
     let mut text = Vec::with_capacity(48);
     text.extend_from_slice(b"id: ");
@@ -73,9 +68,7 @@ pub(crate) fn event_of_position(
     write_part(clients.conns.get(slot), &text, &mut bytes);
     let pending_response = clients
         .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
+        .pending_response_mut(slot)
         .as_mut()
         .expect("the stream is not begun");
     pending_response.body.own.extend_from_slice(&bytes);

@@ -65,13 +65,7 @@ pub(crate) fn handle_match_page<I: Io>(
         return None;
     }
     let (of, page) = ((slot, serial), (page, frames));
-    if clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .filter_response
-        .is_some()
-    {
+    if clients.conns.filter_response_mut(slot).is_some() {
         return collect_first_page(clients, queues, of, page);
     }
     send_further_page(front, of, page, io);
@@ -88,12 +82,7 @@ fn collect_first_page(
         true => CollectLimit::Bytes(clients.ctx.default_bounds().bytes),
         false => CollectLimit::OneMessage,
     };
-    let filter_response = clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .filter_response
-        .as_deref_mut();
+    let filter_response = clients.conns.filter_response_mut(slot).as_deref_mut();
     let records = page.records(frames);
     let taken = filter_response.and_then(|filter_response| {
         let taken = filter_response.take_page(page, records, frames, limit)?;
@@ -108,12 +97,7 @@ fn collect_first_page(
         // Asked for later, because this is called within a delivery.
         queues.resume_later(clients, clients.conns.id_of(slot));
     } else if is_complete {
-        return clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .filter_response
-            .take();
+        return clients.conns.filter_response_mut(slot).take();
     }
     None
 }
@@ -252,14 +236,7 @@ pub(crate) fn pick_live_matches(
         .map(|addressee| addressee.message)
         .collect();
     picks.dedup();
-    if !picks.is_empty()
-        && clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .filter_response
-            .is_some()
-    {
+    if !picks.is_empty() && clients.conns.filter_response_mut(slot).is_some() {
         hold_matches(clients, slot, &picks, messages, frames);
         picks.clear();
     }
@@ -328,47 +305,22 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     let Some((serial, partitions)) = group.map(|it| (it.serial, it.positions().len())) else {
         return;
     };
-    let is_poll = !is_stream(&clients.conns, slot);
-    if clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .filter_response
-        .is_none()
-    {
+    let request = GroupPageRequest {
+        slot,
+        serial,
+        is_poll: !is_stream(&clients.conns, slot),
+    };
+    if clients.conns.filter_response_mut(slot).is_none() {
         let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
         if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
-            request_group_page(
-                clients,
-                subs,
-                GroupPageRequest {
-                    slot,
-                    serial,
-                    is_poll,
-                },
-                partition,
-            );
+            request_group_page(clients, subs, request, partition);
         }
         return;
     }
     for partition in (0..).take(partitions) {
-        let filter_response = clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .filter_response
-            .as_deref();
+        let filter_response = clients.conns.filter_response_mut(slot).as_deref();
         if filter_response.is_some_and(|filter_response| !filter_response.has_answered(partition)) {
-            request_group_page(
-                clients,
-                subs,
-                GroupPageRequest {
-                    slot,
-                    serial,
-                    is_poll,
-                },
-                partition,
-            );
+            request_group_page(clients, subs, request, partition);
         }
     }
 }
@@ -411,12 +363,7 @@ fn hold_matches(
     for n in picks {
         let message = &messages[*n as usize];
         let bounds = clients.ctx.bounds_for_topic(frames.name(message.name));
-        let filter_response = clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .filter_response
-            .as_deref_mut();
+        let filter_response = clients.conns.filter_response_mut(slot).as_deref_mut();
         let partition = message.partition;
         let message = (frames.name(message.name), &message.record, frames);
         let is_taken =

@@ -45,12 +45,7 @@ pub(crate) fn tell_position(
     }
     let mut id = Vec::with_capacity(32);
     clients.write_position(matching, deliveries, slot, offset, &mut id);
-    let pending_response = clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-        .as_mut();
+    let pending_response = clients.conns.pending_response_mut(slot).as_mut();
     let pending_response = pending_response.expect("the stream is not begun");
     websocket::gap::write_position(&id, &mut pending_response.body.own);
 }

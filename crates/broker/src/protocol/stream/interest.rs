@@ -75,12 +75,7 @@ pub(crate) fn handle_interest_changes<I: Io>(
             encode_snapshot_end(&clients.conns, slot, topics, &mut bytes);
         }
     }
-    if let Some(pending_response) = &mut clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-    {
+    if let Some(pending_response) = &mut clients.conns.pending_response_mut(slot) {
         pending_response.body.own.extend_from_slice(&bytes);
         begin_stream(clients, queues, slot, io);
     } else if kind == InterestPart::Live

@@ -92,12 +92,7 @@ pub(crate) fn stream_page<I: Io>(
     }
     if !is_begun {
         let is_empty = records.is_empty();
-        let pending_response = clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .pending_response
-            .as_mut();
+        let pending_response = clients.conns.pending_response_mut(slot).as_mut();
         let pending_response = pending_response.expect("the stream is not begun");
         pending_response.body.append(&bytes, 0, bytes.len());
         if is_empty {
@@ -161,12 +156,7 @@ fn hold_first_page<I: Io>(
 fn begin_stream_of_several_topics<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let (clients, subs, feed, queues) = front.parts();
     let epoch = clients.ctx.world.epoch;
-    let pending_response = clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-        .as_mut();
+    let pending_response = clients.conns.pending_response_mut(slot).as_mut();
     let pending_response = pending_response.expect("the stream is not begun");
     let is_topic_deleted = pending_response.is_topic_deleted;
     let held = core::mem::take(&mut pending_response.held);
@@ -237,12 +227,7 @@ pub(crate) fn begin_stream_with<I: Io>(
     body: &Rope,
     io: &mut I,
 ) {
-    if let Some(pending_response) = &mut clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-    {
+    if let Some(pending_response) = &mut clients.conns.pending_response_mut(slot) {
         pending_response.body.append(body, 0, body.len());
     }
     begin_stream(clients, queues, slot, io);
@@ -255,13 +240,7 @@ pub(crate) fn begin_stream<I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    let Some(pending_response) = clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-        .take()
-    else {
+    let Some(pending_response) = clients.conns.pending_response_mut(slot).take() else {
         return;
     };
     let row = clients.conns.get_mut(slot);

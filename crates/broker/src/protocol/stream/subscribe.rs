@@ -73,11 +73,7 @@ pub(crate) fn request_subscription<I: Io>(
         clients.send_reply(slot, io);
     }
     if names.len() > 1 || is_stream || is_by_filter {
-        clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .pending_response = Some(Box::new(pending_response));
+        *clients.conns.pending_response_mut(slot) = Some(Box::new(pending_response));
     }
     if publishes {
         let (hash, _) = clients.ctx.hash_and_home_of(&names[0]);
@@ -112,13 +108,7 @@ fn answer_refused_filters(
 ) -> Flow {
     let wants_events = clients.conns.get(slot).has_option(AS_EVENTS);
     unsubscribe_from_all(clients, subs, slot);
-    if let Some(pending_response) = clients
-        .conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .pending_response
-        .take()
-    {
+    if let Some(pending_response) = clients.conns.pending_response_mut(slot).take() {
         clients.scratch.reply = pending_response.head;
         clients.scratch.reply.truncate(earlier_bytes);
     }
@@ -187,11 +177,8 @@ fn subscribe_all(
     };
     let (kind, new_state) = (SubscriptionKind::New, SubscriptionState::default);
     if is_by_filter {
-        clients
-            .conns
-            .ensure_side_row(slot)
-            .protocol_state
-            .filter_response = Some(Box::new(PendingFilterResponse::new(since.len())));
+        *clients.conns.filter_response_mut(slot) =
+            Some(Box::new(PendingFilterResponse::new(since.len())));
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         let wanted = SubscribeRequest {
             target: SubscribeTarget::Filters(&names),
