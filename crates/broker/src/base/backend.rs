@@ -91,7 +91,7 @@ pub struct BackendAnswer {
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendResult {
-    /// The data of the result. For a client of JSON it is one JSON value on one line, or empty.
+    /// The data of the result. For a client of JSON it is one JSON value ([`crore_wire::json::is_json`]), or empty.
     Data(Box<[u8]>),
     /// The backend refuses the call, or has failed.
     Error {

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crore_broker::backend::BackendResult;
 use crore_wire::centrifugo::codes::ErrorCode;
+use crore_wire::json::is_json;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -11,9 +12,6 @@ use serde_json::value::RawValue;
 const OWN_ERRORS: std::ops::Range<u32> = 400..2_000;
 /// The codes with which a backend may end a connection.
 const OWN_DISCONNECTS: std::ops::Range<u16> = 4_000..5_000;
-/// A close frame has room for 123 bytes of text (RFC 6455, section 5.5).
-const REASON_BYTES_MAX: usize = 123;
-
 /// An answer: one of its members.
 #[derive(Deserialize)]
 struct Answer<'a> {
@@ -69,26 +67,19 @@ pub fn read(body: &[u8], is_protobuf: bool) -> Result<BackendResult, String> {
     }
 }
 
+/// Data for a client of JSON must be what the writer of replies takes, which is stricter than serde.
 fn read_data(result: &CallResult<'_>, is_protobuf: bool) -> Result<Box<[u8]>, String> {
-    match (result.data, &result.b64data) {
-        (_, Some(encoded)) => {
-            let data = STANDARD
-                .decode(encoded)
-                .map_err(|_| "`b64data` is no base64")?;
-            let is_json = serde_json::from_slice::<&RawValue>(&data).is_ok();
-            match is_protobuf || is_json && !data.contains(&b'\n') {
-                true => Ok(data.into()),
-                false => Err("`b64data` is no JSON, for a client of JSON".into()),
-            }
+    let data = match (result.data, result.b64data.as_deref()) {
+        (_, Some(encoded)) if !encoded.is_empty() => {
+            let decoded = STANDARD.decode(encoded);
+            decoded.map_err(|_| "`b64data` is no base64")?
         }
-        // Replies are separated by line ends.
-        (Some(data), None) if data.get().contains('\n') => {
-            let value: serde_json::Value =
-                serde_json::from_str(data.get()).map_err(|error| error.to_string())?;
-            Ok(value.to_string().into_bytes().into())
-        }
-        (Some(data), None) => Ok(data.get().as_bytes().into()),
-        (None, None) => Ok(Box::default()),
+        (Some(data), _) => data.get().into(),
+        _ => Vec::new(),
+    };
+    match is_protobuf || data.is_empty() || is_json(&data) {
+        true => Ok(data.into()),
+        false => Err("its data is no JSON that a client of JSON could read".into()),
     }
 }
 
@@ -111,15 +102,12 @@ fn read_error(error: CallError) -> Result<BackendResult, String> {
 }
 
 fn read_disconnect(end: CallDisconnect) -> Result<BackendResult, String> {
-    let CallDisconnect { code, mut reason } = end;
+    let CallDisconnect { code, reason } = end;
     if !OWN_DISCONNECTS.contains(&code) {
         return Err(format!(
             "its disconnect has the code {code}; write 4000 to 4999"
         ));
     }
-    let mut ends = (0..=REASON_BYTES_MAX).rev();
-    let end = ends.find(|at| reason.is_char_boundary(*at));
-    reason.truncate(end.unwrap_or_default());
     Ok(BackendResult::Disconnect {
         code,
         reason: reason.into(),

@@ -9,7 +9,7 @@
 mod answer;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -41,6 +41,7 @@ pub struct Backends {
 /// A backend with its queue.
 struct RunningBackend {
     calls_max: usize,
+    timeout: Duration,
     load: Arc<Mutex<QueueLoad>>,
     sender: JobSender<QueuedCall>,
 }
@@ -50,6 +51,8 @@ struct QueuedCall {
     conn: ConnId,
     call: BackendCall,
     reply: AnswerSender,
+    /// When an answer is too late.
+    deadline: Instant,
 }
 
 impl QueuedJob for QueuedCall {
@@ -58,7 +61,7 @@ impl QueuedJob for QueuedCall {
     }
 
     fn bytes(&self) -> usize {
-        self.call.data.len()
+        self.call.method.len() + self.call.data.len()
     }
 }
 
@@ -128,7 +131,12 @@ impl Backends {
             load.add(call.asker);
         }
         let reply = Arc::clone(reply);
-        backend.sender.push(QueuedCall { conn, call, reply });
+        backend.sender.push(QueuedCall {
+            conn,
+            call,
+            reply,
+            deadline: Instant::now() + backend.timeout,
+        });
         Ok(())
     }
 }
@@ -146,6 +154,7 @@ impl RunningBackend {
         }
         Ok(RunningBackend {
             calls_max: entry.calls_max,
+            timeout: Duration::from_secs(entry.timeout_s.into()),
             load,
             sender,
         })
@@ -155,10 +164,23 @@ impl RunningBackend {
 /// Sends calls one after another, over a connection that is kept.
 fn send_calls(jobs: &JobQueue<QueuedCall>, load: &Mutex<QueueLoad>, endpoint: &Endpoint) {
     let mut connection = None;
-    while let Some(QueuedCall { conn, call, reply }) = jobs.next() {
+    while let Some(queued) = jobs.next() {
+        let QueuedCall {
+            conn,
+            call,
+            reply,
+            deadline,
+        } = queued;
+        let result = match Instant::now() < deadline {
+            true => send(endpoint, &call, &mut connection),
+            false => {
+                endpoint.log_failure("calls wait longer than timeout_s before they can be sent");
+                answer::failure()
+            }
+        };
         let answer = BackendAnswer {
             command: call.command,
-            result: send(endpoint, &call, &mut connection),
+            result,
         };
         let mut load = load.lock().unwrap_or_else(PoisonError::into_inner);
         load.remove(call.asker);

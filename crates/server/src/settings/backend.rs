@@ -36,7 +36,7 @@ pub struct Backend {
     /// The root certificates to trust at the URL, in PEM. `""`: those of the host.
     #[schemars(extend("format" = "a file"))]
     pub ca: PathBuf,
-    /// How long an answer may take. A client whose call takes longer gets error 100, which it may retry.
+    /// How long an answer may take, and how long a call may wait before it is sent. A client whose call takes longer gets error 100 (temporary).
     #[default(5)]
     #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,

@@ -22,7 +22,7 @@ pub struct Xdp {
     /// Bytes of all these connections that are sent and not acknowledged, or received and not read.
     #[default(256 << 20)]
     #[schemars(range(min = MIN_BUFFER_BYTES, max = isize::MAX as usize))]
-    #[schemars(extend("x-share" = "none: a connection has at most 256 KiB to send and 64 KiB received, and `limits` bound how many an address has"))]
+    #[schemars(extend("x-share" = "none yet: `limits.connections_per_address_max` bounds the connections of an address, each of which has at most 256 KiB to send and 64 KiB received"))]
     pub buffer_bytes: usize,
     /// Frames of 2 KiB for each queue of the interface that wait to be received, and as many to be sent. A power of two.
     #[default(2_048)]

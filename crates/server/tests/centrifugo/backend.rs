@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::client::{Client, ON, server};
@@ -90,6 +92,11 @@ fn answer(stream: &TcpStream, requests: &Sender<Value>, wait: impl Fn()) {
     }
 }
 
+/// The argument for a result with this text as data.
+fn in_base64(text: &str) -> Value {
+    json!({"answer": {"result": {"b64data": STANDARD.encode(text)}}})
+}
+
 fn call(client: &mut Client, data: Value) -> Value {
     client.ask("rpc", json!({"method": "sum", "data": data}))
 }
@@ -139,6 +146,9 @@ fn errors_of_a_backend_are_told_and_its_failures_are_temporary() {
         json!({"answer": {"error": {"code": 3}}}),
         json!({"answer": {"disconnect": {"code": 3000}}}),
         json!({"answer": {"result": {"b64data": "/w=="}}}),
+        // Deeper than a reply may be, and half of a surrogate pair.
+        in_base64(&["[".repeat(65), "]".repeat(65)].concat()),
+        in_base64(r#""\ud800""#),
     ];
     for data in bad {
         let error = call(&mut client, data.clone())["error"].take();
@@ -148,6 +158,9 @@ fn errors_of_a_backend_are_told_and_its_failures_are_temporary() {
             "{data}"
         );
     }
+    // An empty `b64data` counts as absent.
+    let both = json!({"answer": {"result": {"data": 1, "b64data": ""}}});
+    assert_eq!(call(&mut client, both)["rpc"]["data"], 1);
     let end = json!({"answer": {"disconnect": {"code": 4500, "reason": "go away"}}});
     client.send("rpc", json!({"method": "sum", "data": end}));
     assert_eq!(client.closed(), (4500, "go away".into()));

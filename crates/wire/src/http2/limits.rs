@@ -19,8 +19,7 @@ pub struct Limits {
     /// Bytes of all bodies of a connection that a client may send before the server has processed them; at least 65,535.
     pub connection_window: u32,
     /// Streams that the client resets, or that the server resets because of a violation (CVE-2023-44487, CVE-2025-8671). A page that is
-    /// reloaded resets up to `streams`, so the default is a little less than two full reloads. With 500, clients that use it up and connect again made others
-    /// wait twice as long. This limit and all limits below are allowances for [`PERIOD_S`]. A client may use one in a single burst.
+    /// reloaded resets up to `streams`, so the default is a little less than two full reloads. This limit and all limits below are allowances for [`PERIOD_S`]. A client may use one in a single burst.
     pub resets: u16,
     /// SETTINGS frames.
     pub settings: u16,
@@ -64,7 +63,8 @@ impl Limits {
     pub fn for_proxy(self) -> Limits {
         let rate = |of_client: u16| of_client.saturating_mul(CLIENTS_OF_PROXY);
         Limits {
-            connection_window: self.stream_window.saturating_mul(self.streams),
+            connection_window: (self.stream_window.saturating_mul(self.streams))
+                .max(self.connection_window),
             resets: rate(self.resets),
             empty_frames: rate(self.empty_frames),
             small_frames: rate(self.small_frames),

@@ -84,6 +84,10 @@ impl LatestMessages {
             self.latest_bytes -= old.bytes() + name.len();
         }
         let bytes = latest.bytes() + name.len();
+        if bytes > bytes_max && bytes_max > 0 {
+            // A message that is too large costs the other topics nothing.
+            return;
+        }
         if self.latest_bytes + bytes > bytes_max {
             // The next message of each topic is sent whole.
             self.by_form = Default::default();
@@ -179,9 +183,9 @@ pub(super) fn write_delta_push(
         true => 0,
         false => clients.ctx.world.settings.centrifugo.delta_bytes,
     };
-    let index = (record.offset, record.previous);
+    let offsets = (record.offset, record.previous);
     let latest = &mut clients.protocol_state.latest_messages;
-    let (delta, is_new) = latest.delta((format, name), (index, &text), bytes_max);
+    let (delta, is_new) = latest.delta((format, name), (offsets, &text), bytes_max);
     if is_new {
         clients.meter.work.steps.add_bytes(2 * text.len());
     }
@@ -230,8 +234,18 @@ mod tests {
             latest.delta(of, ((n, 0), &[b'x'; 100]), 1_000);
             assert!(latest.latest_bytes <= 1_000);
         }
-        let (delta, _) = latest.delta((Format::Json, b"a"), ((3, 0), &[b'x'; 2_000]), 1_000);
-        assert!(delta.is_none() && latest.by_form[0].is_empty());
-        assert_eq!(latest.latest_bytes, 0);
+        let kept_bytes = latest.latest_bytes;
+        let mut store_large = |bytes_max| {
+            let (delta, _) =
+                latest.delta((Format::Json, b"a"), ((3, 0), &[b'x'; 2_000]), bytes_max);
+            assert!(delta.is_none() && latest.by_form[0].is_empty());
+            latest.latest_bytes
+        };
+        assert_eq!(
+            store_large(1_000),
+            kept_bytes,
+            "it costs the others nothing"
+        );
+        assert_eq!(store_large(0), 0, "while memory is short nothing is kept");
     }
 }

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
+use crate::base::work::FILTERS_PER_STEP;
 use crate::client::codec::Message;
 use crate::client::joining::filter_subscriptions;
 use crate::client::list::{self, subscription_list};
@@ -187,8 +188,13 @@ pub(super) fn start_behind(
         return;
     }
     let count = subscription_list(&clients.conns, slot).len();
-    clients.meter.work.steps.add(count);
-    for live in live_subscriptions_in(clients, topics, slot, partition) {
+    let live_subscriptions = live_subscriptions_in(clients, topics, slot, partition);
+    // Each of them is searched in the list of starts.
+    let starts = mqtt_state_mut(&mut clients.conns, slot).starts.len();
+    let comparisons = live_subscriptions.len() * (starts + live_subscriptions.len());
+    let steps = &clients.meter.work.steps;
+    steps.add(count + comparisons / FILTERS_PER_STEP);
+    for live in live_subscriptions {
         start_or_insert(&mut clients.conns, slot, live, partition, 0);
     }
     for start in &mut mqtt_state_mut(&mut clients.conns, slot).starts {

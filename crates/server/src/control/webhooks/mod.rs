@@ -221,7 +221,7 @@ impl Lane {
         let mut is_snapshot = true;
         loop {
             let mut more = false;
-            for shard in self.sources.clone() {
+            for (index, shard) in self.sources.clone().into_iter().enumerate() {
                 for _ in 0..PAGES_PER_SHARD {
                     let Some(news) = self.next_events(shard, number).await else {
                         return !is_snapshot;
@@ -232,9 +232,10 @@ impl Lane {
                         break;
                     }
                 }
-                // The other shards of the snapshot come after this one.
                 if more || events.len() >= EVENTS_HELD {
                     more = true;
+                    // The next round begins at the next shard, so that a busy shard does not starve the others.
+                    self.sources.rotate_left(index + 1);
                     break;
                 }
             }
@@ -280,22 +281,24 @@ impl Lane {
         let requests = body::requests(self.entry.format, &self.part, &events, &mut self.ids);
         drop(events);
         let mut waiting: u64 = requests.iter().map(|request| request.events).sum();
+        let requested_at = Instant::now();
+        let mut are_taken = true;
         for request in requests {
             {
                 let mut counts = locked(&self.counts);
-                (counts.waiting, counts.waiting_since) = (waiting, Some(Instant::now()));
+                (counts.waiting, counts.waiting_since) = (waiting, Some(requested_at));
             }
             let count = request.events;
-            let is_taken = self.send_until_taken(Arc::new(request)).await;
-            waiting -= count;
-            let mut counts = locked(&self.counts);
-            (counts.waiting, counts.waiting_since) = (0, None);
-            counts.delivered += if is_taken { count } else { 0 };
-            if !is_taken {
-                return false;
+            are_taken = self.send_until_taken(Arc::new(request)).await;
+            if !are_taken {
+                break;
             }
+            waiting -= count;
+            locked(&self.counts).delivered += count;
         }
-        true
+        let mut counts = locked(&self.counts);
+        (counts.waiting, counts.waiting_since) = (0, None);
+        are_taken
     }
 
     /// Sends a request until the endpoint has taken it. Returns false if it is given up.
