@@ -241,7 +241,9 @@ fn h2spec_passes_with_the_known_exceptions() {
         let report = place.all.path("report.xml");
         let port = place.server.address().port().to_string();
         let mut command = Command::new(tools().join("go/h2spec"));
-        command.args(["--strict", "--timeout", "30", "-P", "/history/news"]);
+        // h2spec sends GET and POST to this path. A POST must be a request that the server answers after its body, since h2spec does not
+        // accept an early response to a request whose rest is malformed.
+        command.args(["--strict", "--timeout", "30", "-P", "/pub/news"]);
         command.args(["-h", "127.0.0.1", "-p", &port, "-j", &report]);
         if is_secure {
             command.args(["-t", "-k"]);
@@ -263,7 +265,11 @@ fn h2spec_passes_with_the_known_exceptions() {
             .map(|test| (text(test, "package"), text(test, "classname")))
             .collect();
         let known = EXCEPTIONS.map(|(section, test)| (section.to_string(), test.to_string()));
-        assert_eq!(failed, known, "{}", String::from_utf8_lossy(&output.stdout));
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let failures = printed
+            .split_once("Failures:")
+            .map_or("", |(_, failures)| failures);
+        assert_eq!(failed, known, "{failures}");
         assert_eq!(tests.len(), 146);
     }
 }
