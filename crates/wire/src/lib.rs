@@ -11,6 +11,7 @@ pub mod http2;
 pub mod json;
 pub mod mqtt;
 pub mod ndjson;
+pub mod pusher;
 pub mod sse;
 pub mod topic;
 pub mod websocket;

@@ -31,7 +31,14 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "wire",
         &[
             &["deflate", "form", "http", "json", "sse"],
-            &["centrifugo", "http2", "ndjson", "topic", "websocket"],
+            &[
+                "centrifugo",
+                "http2",
+                "ndjson",
+                "pusher",
+                "topic",
+                "websocket",
+            ],
             &["mqtt"],
         ],
     ),
