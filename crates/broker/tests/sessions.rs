@@ -485,3 +485,89 @@ fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
         );
     }
 }
+
+/// Two new filters in one SUBSCRIBE read retained messages, page by page, while the client gets messages by a filter that is live. Each message comes once,
+/// in whatever order the shards work, and whatever places the subscriptions have in the client's list: a new one gets the place of one that has ended.
+#[test]
+fn messages_of_a_live_filter_do_not_come_again_by_two_new_filters() {
+    for seed in 0..150_u64 {
+        let mut random = seed;
+        let mut draw = |end: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1 + 2 * seed);
+            (random >> 33) % end
+        };
+        let turn_limits = TurnLimits {
+            page_entries: 1,
+            // The retained messages of a page exceed this, so that the pages wait in a queue.
+            page_bytes: 4,
+            // A publish may come between the pages.
+            steps_per_turn: 1 + draw(200) as u32,
+            ..TurnLimits::default()
+        };
+        let mut pair = Pair::with(Settings::default(), turn_limits);
+        let topic = topic_at(1, "t/");
+        let same_slot =
+            |name: &String| topic::slot(name.as_bytes()) == topic::slot(topic.as_bytes());
+        let retained = (0..).map(|n| format!("t/retained{n}")).filter(same_slot);
+        let publisher = pair.0.open(1);
+        pair.send(publisher, support::connect("publisher", EXPIRY_S));
+        for retained in retained.take(3) {
+            pair.send(publisher, publish_retained(&retained));
+            pair.settle();
+        }
+        let (_, link) = client(&mut pair);
+        let ended: Vec<String> = (0..draw(3)).map(|n| format!("ended{n}")).collect();
+        for filter in &ended {
+            pair.send(link, subscribe(filter));
+            pair.settle();
+        }
+        pair.send(link, subscribe("t/#"));
+        pair.settle();
+        for filter in &ended {
+            pair.send(link, unsubscribe(filter));
+            pair.settle();
+        }
+        let before = publishes(&pair, link);
+        pair.send(link, subscribe_all(&["t/+", "+/#"]));
+        let poster = pair.0.open(1);
+        let post =
+            format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1");
+        let mut published = 1;
+        for _ in 0..30 {
+            match draw(5) {
+                0 => _ = pair.0.deliver_mail(0),
+                1 => _ = pair.0.deliver_mail(1),
+                2 => _ = pair.0.flush(0),
+                3 => _ = pair.0.flush(1),
+                _ => {
+                    pair.send(poster, post.clone().into_bytes());
+                    published += 1;
+                }
+            }
+        }
+        pair.settle();
+        pair.send(poster, post.into_bytes());
+        pair.settle();
+        assert_eq!(
+            publishes(&pair, link) - before,
+            2 * 3 + published,
+            "seed {seed}: three retained messages for each filter, and each other message once"
+        );
+    }
+}
+
+/// How many PUBLISH packets a client has received.
+fn publishes(pair: &Pair, link: usize) -> usize {
+    let told = pair.told(link);
+    told.iter().filter(|packet| *packet == "Publish").count()
+}
+
+fn subscribe_all(filters: &[&str]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let options = SubscribeOptions::of(Qos::AtLeastOnce);
+    let filters = filters.iter().map(|it| (*it, options));
+    encode::subscribe(&mut out, Version::V5, ID, &Properties::NONE, filters);
+    out
+}

@@ -24,7 +24,7 @@ use crate::protocol::mqtt::deliver::send_waiting;
 use crate::protocol::mqtt::options::{is_plain, plain_encoding, qos_of};
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, send_or_queue, write_publish};
 use crate::protocol::mqtt::overlap::{
-    combined_options, find_overlap, note_live, restart_after_deletion, start_behind,
+    Turn, combined_options, find_overlap, note_live, restart_after_deletion, start_behind,
     start_live_subscriptions, write_in_turn,
 };
 use crate::protocol::mqtt::retained_latest::{
@@ -126,9 +126,10 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
         out: &mut Packets,
     ) {
         let (mut combined, mut postponed) = (sub_indexes.clone(), Vec::new());
-        if let Some(overlap) = find_overlap(clients, subs, deliveries, slot, message) {
+        let found = find_overlap(clients, subs, deliveries, slot, sub_indexes, message);
+        if let Some(overlap) = found {
             let overlaps = |sub_index: &u32| overlap.subscriptions.contains(sub_index);
-            if sub_indexes.contains(&overlap.sender) {
+            if overlap.turn == Turn::Send {
                 let also_matching = overlap
                     .subscriptions
                     .iter()

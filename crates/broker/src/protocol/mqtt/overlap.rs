@@ -3,8 +3,9 @@
 //!
 //! While all subscriptions are live, a message reaches all of them at once, and none of this state exists. The state begins when a subscription falls behind,
 //! when a new one is not live at once, or when a session is resumed. From then on each subscription has a [`ReadStart`] in each partition, and gets every
-//! message after that offset. Among the subscriptions that match a message, the one with the earliest start is the sender. The others skip messages that the
-//! sender has passed, and wait at messages that it has not reached. So a topic keeps its order, and no position is ahead of the client.
+//! message after that offset. Among the subscriptions that match a message, those with the earliest start are the senders: the first of them that reaches
+//! the message sends it. All others skip messages that a sender has passed, and wait at messages that no sender has reached. So a topic keeps its order, and
+//! no position is ahead of the client.
 //!
 //! Only QoS 1 and 2 take part. QoS 0 never waits, since its log may not keep the messages.
 //!
@@ -36,15 +37,24 @@ use crate::store::slab::NONE;
 /// of each SUBSCRIBE would be long.
 const COMPARED_MAX: usize = 256;
 
-/// The subscriptions that match a message.
+/// The subscriptions that match a message, and what those that have reached it do.
 pub(super) struct Overlap {
     pub subscriptions: Vec<u32>,
-    /// The subscription that sends the message.
-    pub sender: u32,
-    pub is_sent: bool,
+    pub turn: Turn,
 }
 
-/// Sends a message that a subscription has reached, with the options of all subscriptions that match it. If another subscription is the sender, skips the
+/// What a subscription that has reached a message does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It sends the message.
+    Send,
+    /// Another subscription has sent the message.
+    Skip,
+    /// Another subscription will send the message.
+    Wait,
+}
+
+/// Sends a message that a subscription has reached, with the options of all subscriptions that match it. If another subscription sends it, skips the
 /// message if that one has sent it, and else waits.
 pub(super) fn write_in_turn(
     clients: &mut Clients,
@@ -55,15 +65,14 @@ pub(super) fn write_in_turn(
     message: &Message<'_>,
     out: &mut Packets,
 ) -> DeliveryResult {
-    let found = find_overlap(clients, subs, deliveries, slot, message);
+    let found = find_overlap(clients, subs, deliveries, slot, &[sub_index], message);
     let Some(found) = found.filter(|found| found.subscriptions.contains(&sub_index)) else {
         return write_publish(clients, slot, delivery, message, out);
     };
-    if found.sender != sub_index {
-        return match found.is_sent {
-            true => DeliveryResult::Skipped,
-            false => DeliveryResult::Later,
-        };
+    match found.turn {
+        Turn::Send => {}
+        Turn::Skip => return DeliveryResult::Skipped,
+        Turn::Wait => return DeliveryResult::Later,
     }
     let mut identifiers = Vec::new();
     let options = combined_options(
@@ -173,10 +182,11 @@ pub(crate) fn live_subscriptions_in(
 }
 
 /// Called when the first page of a new subscription to filters has come, with messages after its begin. Until then the other subscriptions have sent what
-/// they match, and have not waited for this one. So each of them that reaches back to this begin, or begins after it, has precedence. Otherwise the client
-/// would get messages twice, or in a wrong order.
+/// they match, and have not waited for this one. So it starts before none of
+/// them. Otherwise the client would get messages twice, or in a wrong order.
 ///
-/// If another subscription began after this one, the messages between the two begins are not sent. The client has no SUBACK for this one yet.
+/// If another subscription began after this one, this one does not send the messages between the two begins that the other matches too. The client has
+/// no SUBACK for this one yet.
 pub(super) fn start_behind(
     clients: &mut Clients,
     topics: &Topics,
@@ -197,12 +207,16 @@ pub(super) fn start_behind(
     for live in live_subscriptions {
         start_or_insert(&mut clients.conns, slot, live, partition, 0);
     }
-    for start in &mut mqtt_state_mut(&mut clients.conns, slot).starts {
-        if start.partition == partition && start.offset >= offset {
-            start.offset = 0;
-        }
-    }
-    start_or_insert(&mut clients.conns, slot, sub_index, partition, offset);
+    let starts = &mqtt_state_mut(&mut clients.conns, slot).starts;
+    let starts_here = starts.iter().filter(|it| it.partition == partition);
+    let latest = starts_here.map(|it| it.offset).max().unwrap_or(0);
+    start_or_insert(
+        &mut clients.conns,
+        slot,
+        sub_index,
+        partition,
+        latest.max(offset),
+    );
 }
 
 /// Whether the client has several subscriptions, one of them with wildcards, and few enough to compare them.
@@ -294,12 +308,14 @@ pub(crate) fn topic_partition(topics: &Topics, ctx: &Context, sub: &Sub) -> Part
     ctx.partition_of(topics.name(sub.topic))
 }
 
-/// The subscriptions that may send a message; `None` if the client has no starts or no filters, or if no subscription starts before the message.
+/// The subscriptions that may send a message, and what those of them in `reached` do, which have reached it. `None` if the client has no starts or no
+/// filters, or if no other subscription takes part.
 pub(super) fn find_overlap(
     clients: &Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
     slot: u32,
+    reached: &[u32],
     message: &Message<'_>,
 ) -> Option<Overlap> {
     let Message {
@@ -327,33 +343,59 @@ pub(super) fn find_overlap(
     };
     // For each start, a subscription is looked up in the client's list.
     clients.meter.work.steps.add(starts.len() / 4);
-    let mut sub_indexes = Vec::new();
-    let mut earliest: Option<(u64, u32)> = None;
+    let (mut sub_indexes, mut later) = (Vec::new(), Vec::new());
+    let mut senders: Vec<u32> = Vec::new();
+    let mut earliest = u64::MAX;
     for start in starts {
         let Some(sub) = list.get(start.sub_index as usize) else {
             continue;
         };
         let may_get = qos(sub.protocol_state.options) > 0
             && !(is_own_message && sub.protocol_state.options & NO_LOCAL != 0);
-        if start.partition == partition && start.offset < record.offset && may_get && matches(sub) {
-            sub_indexes.push(start.sub_index);
-            let candidate = (start.offset, start.sub_index);
-            earliest = Some(earliest.map_or(candidate, |earliest| earliest.min(candidate)));
+        if start.partition != partition || !may_get || !matches(sub) {
+            continue;
+        }
+        if start.offset >= record.offset {
+            later.push(start.sub_index);
+            continue;
+        }
+        sub_indexes.push(start.sub_index);
+        if start.offset < earliest {
+            earliest = start.offset;
+            senders.clear();
+        }
+        if start.offset == earliest {
+            senders.push(start.sub_index);
         }
     }
-    let (_, sender) = earliest?;
-    let is_sent = position_in(
-        clients,
-        &subs.matching,
-        deliveries,
-        slot,
-        list.get(sender as usize)?,
-        partition,
-    ) >= record.offset;
+    // A new subscription whose start is behind its begin: the others have sent the message, or began behind it.
+    let starts_later = later.iter().any(|it| reached.contains(it));
+    if starts_later && sub_indexes.len() + later.len() > 1 {
+        return Some(Overlap {
+            subscriptions: later,
+            turn: Turn::Skip,
+        });
+    }
+    if senders.is_empty() {
+        return None;
+    }
+    let has_sent = |sender: &u32| {
+        !reached.contains(sender)
+            && list.get(*sender as usize).is_some_and(|sub| {
+                position_in(clients, &subs.matching, deliveries, slot, sub, partition)
+                    >= record.offset
+            })
+    };
+    let turn = if senders.iter().any(has_sent) {
+        Turn::Skip
+    } else if senders.iter().any(|sender| reached.contains(sender)) {
+        Turn::Send
+    } else {
+        Turn::Wait
+    };
     Some(Overlap {
         subscriptions: sub_indexes,
-        sender,
-        is_sent,
+        turn,
     })
 }
 
