@@ -161,7 +161,7 @@ pub(crate) trait SubscriptionHandler<P: ProtocolTypes> {
 
     /// The subscription is live in this partition from this offset on.
     fn note_live(
-        _conns: &mut Connections<P>,
+        _clients: &mut Clients<P>,
         _subscription: SlotAndIndex,
         _partition: PartitionId,
         _offset: u64,

@@ -92,7 +92,7 @@ pub(crate) fn handle_filter_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I:
     }
     clients.record_page(slot, serial, page, offset, live);
     if live {
-        C::note_live(&mut clients.conns, subscription, page.partition, offset);
+        C::note_live(clients, subscription, page.partition, offset);
     }
     if is_answered(&clients.conns, slot, serial) {
         C::tell_granted(clients, slot, part, io);

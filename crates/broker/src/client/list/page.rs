@@ -85,7 +85,7 @@ pub(crate) fn handle_topic_page<C: SubscriptionHandler<P>, P: ProtocolTypes, I: 
     (sub.offset, sub.epoch) = (head, page.epoch);
     if at_head {
         sub.flags |= LIVE;
-        C::note_live(&mut clients.conns, subscription, partition, head);
+        C::note_live(clients, subscription, partition, head);
         move_to_row(&mut clients.conns, slot);
     } else {
         let seen = BehindSubscription::new(part, head, page.epoch);

@@ -258,12 +258,12 @@ impl SubscriptionHandler<AllProtocols> for MqttCodec {
     }
 
     fn note_live(
-        conns: &mut Connections,
+        clients: &mut Clients,
         (slot, sub_index): (u32, u32),
         partition: PartitionId,
         offset: u64,
     ) {
-        note_live(conns, slot, sub_index, partition, offset);
+        note_live(clients, slot, sub_index, partition, offset);
     }
 
     fn note_falling_behind(

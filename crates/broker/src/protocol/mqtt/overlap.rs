@@ -29,7 +29,7 @@ use crate::protocol::front::{
 use crate::protocol::mqtt::client::{self, mqtt_state_mut};
 use crate::protocol::mqtt::options::{NO_LOCAL, qos};
 use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, DeliveryResult, write_publish};
-use crate::protocol::mqtt::read_positions::ReadStart;
+use crate::protocol::mqtt::read_positions::{ReadStart, ReadStarts};
 use crate::protocol::mqtt::subscription::find_subscription;
 use crate::store::slab::NONE;
 
@@ -110,24 +110,18 @@ pub(super) fn set_starts(
         return;
     }
     let first_partition = if has_wildcard { 0 } else { partition };
-    let start = |(partition, offset): (PartitionId, &u64)| ReadStart {
-        sub_index,
-        partition,
-        offset: *offset,
-    };
-    let starts = (first_partition..).zip(seen).map(start);
-    mqtt_state_mut(&mut clients.conns, slot)
-        .starts
-        .extend(starts);
+    let starts = &mut mqtt_state_mut(&mut clients.conns, slot).starts;
+    for (partition, offset) in (first_partition..).zip(seen) {
+        *starts.offset_or_insert(sub_index, partition, *offset) = *offset;
+    }
 }
 
 /// The starts of a subscription whose positions are `seen`: one for its topic, or one for each partition. Empty if the subscription has none, so that
 /// its positions serve as starts.
 pub(super) fn starts_of(conns: &Connections, slot: u32, sub_index: u32, seen: &[u64]) -> Vec<u64> {
-    let starts = client::mqtt_state(conns, slot).map_or(&[][..], |mqtt| &mqtt.starts);
-    let starts_here: Vec<&ReadStart> = starts
-        .iter()
-        .filter(|it| it.sub_index == sub_index)
+    let mqtt = client::mqtt_state(conns, slot).into_iter();
+    let starts_here: Vec<&ReadStart> = mqtt
+        .flat_map(|mqtt| mqtt.starts.of_subscription(sub_index))
         .collect();
     let Some(first) = starts_here.first().filter(|_| !seen.is_empty()) else {
         return Vec::new();
@@ -154,7 +148,7 @@ pub(super) fn start_live_subscriptions(
     for sub_index in live_subscriptions_in(clients, topics, slot, partition) {
         let start = start_or_insert(&mut clients.conns, slot, sub_index, partition, offset - 1);
         // A later message of the same run may have added the start already. Then it moves back.
-        start.offset = start.offset.min(offset - 1);
+        *start = (*start).min(offset - 1);
     }
 }
 
@@ -198,17 +192,12 @@ pub(super) fn start_behind(
         return;
     }
     let count = subscription_list(&clients.conns, slot).len();
-    let live_subscriptions = live_subscriptions_in(clients, topics, slot, partition);
-    // Each of them is searched in the list of starts.
-    let starts = mqtt_state_mut(&mut clients.conns, slot).starts.len();
-    let comparisons = live_subscriptions.len() * (starts + live_subscriptions.len());
-    let steps = &clients.meter.work.steps;
-    steps.add(count + comparisons / FILTERS_PER_STEP);
-    for live in live_subscriptions {
+    clients.meter.work.steps.add(count);
+    for live in live_subscriptions_in(clients, topics, slot, partition) {
         start_or_insert(&mut clients.conns, slot, live, partition, 0);
     }
     let starts = &mqtt_state_mut(&mut clients.conns, slot).starts;
-    let starts_here = starts.iter().filter(|it| it.partition == partition);
+    let starts_here = starts.in_partition(partition).iter();
     let latest = starts_here.map(|it| it.offset).max().unwrap_or(0);
     start_or_insert(
         &mut clients.conns,
@@ -227,41 +216,47 @@ fn may_overlap(conns: &Connections, slot: u32) -> bool {
 
 /// Called when a subscription has become live in this partition, at `offset`. When all subscriptions are live, drops the starts.
 pub(super) fn note_live(
-    conns: &mut Connections,
+    clients: &mut Clients,
     slot: u32,
     sub_index: u32,
     partition: PartitionId,
     offset: u64,
 ) {
+    let conns = &clients.conns;
     let Some(mqtt) = client::mqtt_state(conns, slot) else {
         return;
     };
-    if mqtt.starts.is_empty() && !(may_overlap(conns, slot) && is_behind(conns, slot)) {
+    // While the subscription itself is behind in another partition, the others need not be looked at. There may be as many pages as subscriptions and
+    // partitions.
+    let is_own_behind = list::sub(conns, slot, sub_index)
+        .and_then(|sub| sub.filter.checked_sub(1))
+        .and_then(|serial| filter_subscriptions(conns, slot)?.group(serial))
+        .is_some_and(|group| !group.positions().is_empty());
+    let is_any_behind = || {
+        let count = subscription_list(conns, slot).len();
+        clients.meter.work.steps.add(count / FILTERS_PER_STEP);
+        is_behind(conns, slot)
+    };
+    if mqtt.starts.is_empty() && !(may_overlap(conns, slot) && (is_own_behind || is_any_behind())) {
         return;
     }
-    start_or_insert(conns, slot, sub_index, partition, offset);
-    drop_starts_if_live(conns, slot);
+    if is_own_behind || is_any_behind() {
+        start_or_insert(&mut clients.conns, slot, sub_index, partition, offset);
+    } else {
+        mqtt_state_mut(&mut clients.conns, slot).starts = ReadStarts::default();
+    }
 }
 
-/// The start of a subscription in a partition. If there is none, adds one with this offset.
+/// The offset of a subscription's start in a partition. If there is none, adds one with this offset.
 pub(crate) fn start_or_insert(
     conns: &mut Connections,
     slot: u32,
     sub_index: u32,
     partition: PartitionId,
     offset: u64,
-) -> &mut ReadStart {
+) -> &mut u64 {
     let starts = &mut mqtt_state_mut(conns, slot).starts;
-    let is_same = |it: &ReadStart| (it.sub_index, it.partition) == (sub_index, partition);
-    let index = starts.iter().position(is_same).unwrap_or(starts.len());
-    if index == starts.len() {
-        starts.push(ReadStart {
-            sub_index,
-            partition,
-            offset,
-        });
-    }
-    &mut starts[index]
+    starts.offset_or_insert(sub_index, partition, offset)
 }
 
 /// Called when the topic of a subscription was deleted at this offset. The subscription continues there. A live subscription without a start gets this offset as its start,
@@ -277,7 +272,7 @@ pub(super) fn restart_after_deletion(
     for live in live_subscriptions_in(clients, topics, slot, partition) {
         start_or_insert(&mut clients.conns, slot, live, partition, offset);
     }
-    start_or_insert(&mut clients.conns, slot, sub_index, partition, offset).offset = offset;
+    *start_or_insert(&mut clients.conns, slot, sub_index, partition, offset) = offset;
 }
 
 /// Removes the starts of a subscription that ends, so that the others send the messages that it has not sent.
@@ -285,14 +280,14 @@ pub(super) fn forget_starts(conns: &mut Connections, slot: u32, sub_index: u32) 
     if client::mqtt_state(conns, slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
         mqtt_state_mut(conns, slot)
             .starts
-            .retain(|it| it.sub_index != sub_index);
+            .remove_subscription(sub_index);
     }
 }
 
 /// Drops all starts if no subscription is behind.
 pub(super) fn drop_starts_if_live(conns: &mut Connections, slot: u32) {
     if !is_behind(conns, slot) {
-        mqtt_state_mut(conns, slot).starts = Vec::new();
+        mqtt_state_mut(conns, slot).starts = ReadStarts::default();
     }
 }
 
@@ -341,18 +336,19 @@ pub(super) fn find_overlap(
         }),
         None => sub.topic != NONE && subs.topics.name(sub.topic) == topic,
     };
+    let starts_here = starts.in_partition(partition);
     // For each start, a subscription is looked up in the client's list.
-    clients.meter.work.steps.add(starts.len() / 4);
+    clients.meter.work.steps.add(starts_here.len() / 4);
     let (mut sub_indexes, mut later) = (Vec::new(), Vec::new());
     let mut senders: Vec<u32> = Vec::new();
     let mut earliest = u64::MAX;
-    for start in starts {
+    for start in starts_here {
         let Some(sub) = list.get(start.sub_index as usize) else {
             continue;
         };
         let may_get = qos(sub.protocol_state.options) > 0
             && !(is_own_message && sub.protocol_state.options & NO_LOCAL != 0);
-        if start.partition != partition || !may_get || !matches(sub) {
+        if !may_get || !matches(sub) {
             continue;
         }
         if start.offset >= record.offset {

@@ -1,5 +1,7 @@
 //! The positions at which a client's subscriptions read, while some of them have not reached the newest message.
 
+use alloc::vec::Vec;
+
 use crate::base::ids::PartitionId;
 
 /// The offset in one partition after which a subscription sends all messages that match it. Overlapping subscriptions send earlier ones.
@@ -11,6 +13,59 @@ pub struct ReadStart {
     pub partition: PartitionId,
     /// The offset before the first message that it sends.
     pub offset: u64,
+}
+
+/// The starts of a client's subscriptions, sorted by partition and subscription. There may be one for each subscription in each partition, so a
+/// start is found by binary search.
+#[derive(Default)]
+pub struct ReadStarts(Vec<ReadStart>);
+
+impl ReadStarts {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The starts in this partition.
+    pub fn in_partition(&self, partition: PartitionId) -> &[ReadStart] {
+        let first = self.0.partition_point(|it| it.partition < partition);
+        let here = &self.0[first..];
+        &here[..here.partition_point(|it| it.partition == partition)]
+    }
+
+    /// The starts of this subscription, by partition.
+    pub fn of_subscription(&self, sub_index: u32) -> impl Iterator<Item = &ReadStart> {
+        self.0.iter().filter(move |it| it.sub_index == sub_index)
+    }
+
+    /// The offset of this subscription's start. If there is none, adds one with `offset`.
+    pub fn offset_or_insert(
+        &mut self,
+        sub_index: u32,
+        partition: PartitionId,
+        offset: u64,
+    ) -> &mut u64 {
+        let found = self
+            .0
+            .binary_search_by_key(&(partition, sub_index), |it| (it.partition, it.sub_index));
+        let index = found.unwrap_or_else(|index| {
+            let start = ReadStart {
+                sub_index,
+                partition,
+                offset,
+            };
+            self.0.insert(index, start);
+            index
+        });
+        &mut self.0[index].offset
+    }
+
+    pub fn remove_subscription(&mut self, sub_index: u32) {
+        self.0.retain(|it| it.sub_index != sub_index);
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<ReadStart>()
+    }
 }
 
 /// The progress of sending the latest values of a topic to a new subscription.
@@ -25,4 +80,27 @@ pub struct LatestValuesRead {
     pub is_requested: bool,
     /// The client has subscribed again since that request, so all values are sent once more.
     pub must_restart: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_subscription_has_one_start_in_a_partition_in_whatever_order_they_begin() {
+        let mut starts = ReadStarts::default();
+        for (sub_index, partition) in [(7, 1), (2, 0), (2, 1), (7, 0), (3, 1), (2, 1)] {
+            *starts.offset_or_insert(sub_index, partition, 0) += 1;
+        }
+        let in_partition = |partition| -> Vec<(u32, u64)> {
+            let here = starts.in_partition(partition).iter();
+            here.map(|it| (it.sub_index, it.offset)).collect()
+        };
+        assert_eq!(in_partition(0), [(2, 1), (7, 1)]);
+        assert_eq!(in_partition(1), [(2, 2), (3, 1), (7, 1)]);
+        assert_eq!(in_partition(2), []);
+        starts.remove_subscription(2);
+        assert_eq!(starts.of_subscription(2).count(), 0);
+        assert_eq!(starts.of_subscription(7).count(), 2);
+    }
 }

@@ -19,7 +19,7 @@ use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::mqtt::options::{QOS_SHIFT, RETAIN_HANDLING};
-use crate::protocol::mqtt::read_positions::{LatestValuesRead, ReadStart};
+use crate::protocol::mqtt::read_positions::{LatestValuesRead, ReadStarts};
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, SlabRow};
@@ -124,7 +124,7 @@ pub struct MqttState {
     /// the offset.
     pub owed_credit: Vec<(u32, PartitionId, u64)>,
     /// Where each subscription begins to send. Kept only while some subscriptions still read from the log.
-    pub starts: Vec<ReadStart>,
+    pub starts: ReadStarts,
     /// Subscriptions that are being sent the latest values of their topics, one subscription after another.
     pub retained_latest: Vec<LatestValuesRead>,
     /// [Stored](StoredSubscription) subscriptions of the session for which this connection had no room, so it is about to end.
@@ -632,7 +632,7 @@ impl MqttState {
             + self.client_aliases.capacity() * size_of::<Vec<u8>>()
             + aliases
             + self.owed_credit.capacity() * size_of::<(u32, PartitionId, u64)>()
-            + self.starts.capacity() * size_of::<ReadStart>()
+            + self.starts.heap_bytes()
             + self.retained_latest.capacity() * size_of::<LatestValuesRead>()
             + self.unplaced_subscriptions.capacity() * size_of::<Box<[u8]>>()
             + unplaced
