@@ -30,8 +30,8 @@ pub use base::time::Now;
 pub use base::turn_limits::TurnLimits;
 pub use base::verdict::{Identity, Verdict};
 pub use base::{
-    access, backend, fair_queue, lives, loss_detector, node, planted, position, reason, rules,
-    settings, snapshot, time, turn_limits, work,
+    access, backend, fair_queue, lives, loss_detector, node, planted, position, pusher, reason,
+    rules, settings, snapshot, time, turn_limits, work,
 };
 pub use budget::stats::{
     Accounts, COUNTERS, GAUGES, LABELLED_COUNTERS, SocketBytes, Stats, Transport,

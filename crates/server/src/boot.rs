@@ -20,7 +20,7 @@ use crore_settings::ClientFilter;
 use crore_shard_loop::counters::{Counters, Meter};
 use crore_shard_loop::{Appender, ControlLetter, Letter, Run, ShardStart};
 
-use crate::access::{self, VerdictSender};
+use crate::access::{self, VerdictSender, pusher_apps};
 use crate::backend::{self, AnswerSender, Backends};
 use crate::config::{ALL_TOPICS, DEFAULT_FILE, EffectiveSettings, ServeArgs};
 use crate::control;
@@ -57,10 +57,15 @@ pub fn serve(
     let cores = affinity::cores();
     let node = this_node(&addresses, admin_listener.as_ref());
     let revoked = lifecycle::revoke::read_revoked(&effective, None).map_err(anyhow::Error::msg)?;
+    let pusher_apps = pusher_apps::read(&file.pusher_apps).map_err(|faults| {
+        let lines = faults.iter().map(|(key, what)| format!("{key}: {what}"));
+        anyhow::anyhow!(lines.collect::<Vec<_>>().join("\n"))
+    })?;
     let new_world = |identity: state::StateIdentity| {
         let placement = Placement::for_server(identity.partitions, shards, cores.len());
         let mut settings = effective.settings(node.clone());
         settings.access.revoked = Arc::clone(&revoked);
+        settings.pusher_apps.clone_from(&pusher_apps);
         create_world(file, settings, placement, &identity)
     };
 
@@ -192,11 +197,13 @@ pub fn check_host(file: &File) -> anyhow::Result<()> {
     bail!("{}", lines.join("\n"))
 }
 
-/// The faults of webhooks and backends, and of the files that they name.
+/// The faults of webhooks, backends and apps, and of the files that they name.
 fn endpoint_faults(file: &File) -> Vec<anyhow::Error> {
     let of_webhooks = control::check_webhooks(&file.webhooks).err();
     let of_backends = backend::check(&file.backends).err();
-    let faults = of_webhooks.into_iter().chain(of_backends).flatten();
+    let of_apps = pusher_apps::read(&file.pusher_apps).err();
+    let faults = of_webhooks.into_iter().chain(of_backends).chain(of_apps);
+    let faults = faults.flatten();
     faults
         .map(|(key, what)| anyhow::anyhow!("{key}: {what}"))
         .collect()

@@ -24,6 +24,7 @@ mod http;
 mod limits;
 mod mqtt;
 mod publish;
+mod pusher;
 pub mod rights;
 mod rule;
 
@@ -35,4 +36,5 @@ pub use http::Http;
 pub use limits::Limits;
 pub use mqtt::Mqtt;
 pub use publish::{Interest, Presence, Publishing};
+pub use pusher::Pusher;
 pub use rule::{Concurrency, RetentionMode, Rule, SlowConsumerPolicy, StartPosition};

@@ -23,6 +23,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
                 "limits",
                 "mqtt",
                 "publish",
+                "pusher",
                 "rule",
             ],
         ],

@@ -18,6 +18,7 @@ const PROTOCOLS: &[(&str, &[&str])] = &[
     ("longpoll", &["http", "stream"]),
     ("mqtt", &["http", "websocket"]),
     ("centrifugo", &["http", "websocket"]),
+    ("pusher", &["http", "websocket"]),
     ("http2", &["http"]),
 ];
 
@@ -38,6 +39,7 @@ const STATES: &[&str] = &[
     "State::WebSocket",
     "State::Mqtt",
     "State::Centrifugo",
+    "State::Pusher",
     "State::Http2",
 ];
 

@@ -100,7 +100,9 @@ const PURE_DEPENDENCIES: &[&str] = &[
     "memchr",
     "miniz_oxide",
     "strum",
+    "hmac",
     "sha1",
+    "sha2",
     // It makes no system calls.
     "blake3",
     "xxhash-rust",

@@ -14,6 +14,7 @@ pub(crate) mod notices;
 pub mod placement;
 pub mod planted;
 pub mod position;
+pub mod pusher;
 pub mod reason;
 pub(crate) mod record_kind;
 pub mod rules;

@@ -7,11 +7,12 @@ use alloc::vec::Vec;
 
 pub use crore_settings::{
     Centrifugo, Concurrency, Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Presence,
-    Publishing, RetentionMode, Rule, SlowConsumerPolicy, StartPosition, Timeouts,
+    Publishing, Pusher, RetentionMode, Rule, SlowConsumerPolicy, StartPosition, Timeouts,
 };
 
 use crate::base::access::{Digest, Grants, Revoked};
 use crate::base::node::Node;
+use crate::base::pusher::PusherApp;
 
 /// The settings of all shards, shared and read-only.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,10 @@ pub struct Settings {
     pub mqtt: Mqtt,
     /// Clients of Centrifugo's protocol.
     pub centrifugo: Centrifugo,
+    /// Clients of Pusher's protocol.
+    pub pusher: Pusher,
+    /// The apps of Pusher's protocol. They stay the same while the process runs.
+    pub pusher_apps: Vec<PusherApp>,
     /// How clients are moved to another server before this one stops.
     pub drain: Drain,
     /// The name and address of this node in a cluster.
@@ -108,6 +113,8 @@ impl Default for Settings {
             },
             mqtt: Mqtt::default(),
             centrifugo: Centrifugo::default(),
+            pusher: Pusher::default(),
+            pusher_apps: Vec::new(),
             drain: Drain::default(),
             node: Node::default(),
             rules: Vec::new(),

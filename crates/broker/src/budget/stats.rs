@@ -26,6 +26,7 @@ labels! {
         Mqtt, "mqtt", "MQTT over TCP";
         MqttWebSocket, "mqtt_websocket", "MQTT within a WebSocket";
         Centrifugo, "centrifugo", "Centrifugo's client protocol";
+        Pusher, "pusher", "Pusher's protocol";
         Http2, "http2", "HTTP/2; its streams count as connections of their own";
         Closing, "closing", "it has been sent its last bytes";
     }

@@ -42,6 +42,12 @@ pub struct World {
 }
 
 impl World {
+    /// The number of this process in the ids of its clients. All nodes of a cluster have the same epoch, but each has another writer number.
+    pub fn process_number(&self) -> u32 {
+        let writer = self.writer.unwrap_or_default();
+        self.epoch ^ writer as u32 ^ (writer >> 32) as u32
+    }
+
     /// The placement of topics and sessions.
     pub fn placement(&self) -> Placement {
         Placement::new(self.partitions, self.homes)

@@ -58,6 +58,7 @@ macro_rules! protocol_of {
             State::Centrifugo => {
                 <<$P as Protocols>::Centrifugo as Protocol<$P>>::$function($($argument),*)
             }
+            State::Pusher => <<$P as Protocols>::Pusher as Protocol<$P>>::$function($($argument),*),
             State::Http2 => <<$P as Protocols>::Http2 as Protocol<$P>>::$function($($argument),*),
         }
     }};
@@ -74,6 +75,8 @@ pub(crate) trait Protocols: ProtocolTypes {
     type Mqtt: Protocol<Self>;
     /// Centrifugo's client protocol.
     type Centrifugo: Protocol<Self>;
+    /// Pusher's protocol.
+    type Pusher: Protocol<Self>;
     /// HTTP/2: links whose streams are connections of the other protocols.
     type Http2: Protocol<Self>;
 
@@ -116,6 +119,11 @@ pub(crate) trait Protocol<P: Protocols> {
         _home: &mut Option<Home>,
         _io: &mut I,
     ) -> bool {
+        false
+    }
+
+    /// Whether further frames must wait for answers that the connection has requested. An answer, or the empty outbox, resumes the connection.
+    fn awaits_answers(_clients: &Clients<P>, _slot: u32) -> bool {
         false
     }
 

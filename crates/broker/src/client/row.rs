@@ -26,6 +26,8 @@ pub enum State {
     Mqtt,
     /// Centrifugo's client protocol, within a WebSocket.
     Centrifugo,
+    /// Pusher's protocol, within a WebSocket.
+    Pusher,
     /// HTTP/2: a link whose streams have rows of their own.
     Http2,
     /// The server has sent its last bytes, which may still be in the outbox. Bytes of the peer are discarded until the peer closes.
@@ -211,7 +213,7 @@ impl Row {
     #[inline]
     pub fn has_changing_subscriptions(&self) -> bool {
         match self.consumer.state {
-            State::Mqtt | State::Centrifugo => true,
+            State::Mqtt | State::Centrifugo | State::Pusher => true,
             State::Proxy | State::Http | State::Waiting | State::Poll | State::Http2 => false,
             State::Sse | State::WebSocket | State::Draining => false,
         }

@@ -22,6 +22,7 @@ use crate::protocol::http2::contract::Http2;
 use crate::protocol::mqtt::contract::Mqtt;
 use crate::protocol::mqtt::packets::drop_partial_packet;
 use crate::protocol::mqtt::state::MqttRow;
+use crate::protocol::pusher::contract::Pusher;
 use crate::protocol::requests::Request;
 use crate::protocol::run::encode_once;
 use crate::protocol::shard_state::ShardState;
@@ -48,6 +49,7 @@ impl Protocols for AllProtocols {
     type Stream = Stream;
     type Mqtt = Mqtt;
     type Centrifugo = Centrifugo;
+    type Pusher = Pusher;
     type Http2 = Http2;
 
     fn encode_once(front: &mut Front, form: Encoding, topic: u32, frames: &Frames) {

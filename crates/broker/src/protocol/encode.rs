@@ -19,6 +19,7 @@ use crate::mail::{Frames, Record};
 use crate::protocol::centrifugo::publication;
 use crate::protocol::http::options::{DEFLATE, ENVELOPE, META_FRAMES, UNCHUNKED};
 use crate::protocol::mqtt::plain;
+use crate::protocol::pusher::event;
 use crate::store::rope::{Rope, RopePosition};
 use crate::store::shared::{EncodingCache, Form};
 
@@ -75,6 +76,8 @@ pub enum Encoding {
     OneWayLines,
     /// The same as lines, in a body that ends with the connection.
     OneWayLinesToEnd,
+    /// Events of Pusher's protocol in text frames.
+    PusherFrame,
 }
 
 impl Encoding {
@@ -142,12 +145,13 @@ impl Encoding {
                 | Encoding::OneWayEventsToEnd
                 | Encoding::OneWayLines
                 | Encoding::OneWayLinesToEnd
+                | Encoding::PusherFrame
         )
     }
 }
 
 impl Encodings for Encoding {
-    const COUNT: usize = 25;
+    const COUNT: usize = 26;
 
     fn number(self) -> usize {
         self as usize
@@ -235,6 +239,7 @@ impl Message<'_> {
             | Encoding::OneWayLinesToEnd => {
                 write_push(encoding, self.topic, (record, frames), out);
             }
+            Encoding::PusherFrame => write_pusher_frame(self.topic, (record, frames), out),
             Encoding::Events | Encoding::EventsToEnd => {
                 self.event_name(out);
                 self.event_data(forms, out);
@@ -374,6 +379,17 @@ pub(crate) fn write_push(
     write_push_by(encoding, out, |format, is_one_way, out| {
         publication::write_message_push(format, is_one_way, topic, (record, frames), out);
     });
+}
+
+/// Appends a message as an event of Pusher's protocol, in a frame.
+pub(crate) fn write_pusher_frame(
+    topic: &[u8],
+    (record, frames): (&Record, &Frames),
+    out: &mut Rope,
+) {
+    let start = out.end();
+    event::write_message(topic, (record, frames), &mut out.own);
+    frame_rope(out, start, Opcode::Text);
 }
 
 /// Appends the push that `write` writes, in the frame, event or line of its transport.

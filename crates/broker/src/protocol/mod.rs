@@ -1,6 +1,6 @@
 //! The protocols of connections, one folder each. All use the clients' side of a shard (`client/`). `sse` and `websocket` use
 //! `http`. `stream` has the subscriptions that begin with a request, over these three, and `longpoll` is over `stream`. `mqtt` runs over
-//! TCP or over `websocket`, and `centrifugo` over `websocket`. `http2` uses `http`: its links carry streams, each of which is a connection of
+//! TCP or over `websocket`, `centrifugo` and `pusher` over `websocket`. `http2` uses `http`: its links carry streams, each of which is a connection of
 //! another protocol. No other of these folders imports another.
 //!
 //! The files here join the protocols. `contract` names the types that implement the trait of all protocols, `requests` has that of requests, and
@@ -16,6 +16,7 @@ pub(crate) mod http;
 pub(crate) mod http2;
 mod longpoll;
 pub(crate) mod mqtt;
+pub(crate) mod pusher;
 pub(crate) mod replies;
 mod requests;
 mod run;

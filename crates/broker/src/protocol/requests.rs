@@ -1,5 +1,5 @@
 //! Reads requests, carries them out, answers them, and changes a connection to another protocol. The folder `http` calls no protocol that runs over HTTP, so
-//! the requests that begin streams, polls, MQTT and Centrifugo's protocol are here.
+//! the requests that begin streams, polls, MQTT, Centrifugo's and Pusher's protocol are here.
 
 use crore_wire::http::head::{Head, Method};
 
@@ -40,6 +40,7 @@ use crate::protocol::http2::contract;
 use crate::protocol::longpoll::filtered::{answer_poll_with_match, handle_request_match_page};
 use crate::protocol::longpoll::poll::{answer_poll, end_poll, poll_page};
 use crate::protocol::mqtt::packets::{self, begin_mqtt_in_frames};
+use crate::protocol::pusher::begin::{begin_pusher, is_pusher_path};
 use crate::protocol::stream::filtered::{catch_up_filters, pick_live_matches};
 use crate::protocol::stream::interest::{may_follow, request_interest};
 use crate::protocol::stream::live::deliver_live_of_topic;
@@ -370,6 +371,12 @@ impl Requests for AllProtocols {
         if upgrade && packets::offers_mqtt(head) {
             return Some(Ok(Task::Upgrade));
         }
+        if is_pusher_path(ctx, head.path) {
+            return Some(match upgrade {
+                true => Ok(Task::Upgrade),
+                false => Err(Reason::PusherPath),
+            });
+        }
         Some(match commands::endpoint_of(ctx, head.path)? {
             CentrifugoEndpoint::Refused(reason) => Err(reason),
             _ if is_token(ctx, head, names_channel) => Err(Reason::TokenOfSubscription),
@@ -417,6 +424,9 @@ fn upgrade<I: Io>(
     io: &mut I,
 ) -> Flow {
     let is_mqtt = packets::offers_mqtt(head);
+    if !is_mqtt && is_pusher_path(&clients.ctx, head.path) {
+        return begin_pusher(clients, slot, head, io);
+    }
     let chosen = match is_mqtt {
         true => Some(packets::SUBPROTOCOL),
         false => commands::subprotocol_of(head),

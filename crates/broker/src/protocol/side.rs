@@ -16,6 +16,7 @@ use crate::protocol::http::state::{
     PublishTarget,
 };
 use crate::protocol::mqtt::state::MqttState;
+use crate::protocol::pusher::state::PusherState;
 
 /// Received input that is incomplete, or waits.
 pub enum Spill {
@@ -100,8 +101,81 @@ pub struct Side {
     pub filter_response: Option<Box<PendingFilterResponse>>,
     /// The state of an MQTT client.
     pub mqtt: Option<Box<MqttState>>,
-    /// The state of a client of Centrifugo's protocol.
-    pub centrifugo: Option<Box<CentrifugoState>>,
+    /// The state of a client of a protocol with channels.
+    pub channels: Option<Box<ChannelsState>>,
+}
+
+/// The state of a client of a protocol with channels. A connection speaks one of them.
+pub enum ChannelsState {
+    /// Centrifugo's protocol.
+    Centrifugo(CentrifugoState),
+    /// Pusher's protocol.
+    Pusher(PusherState),
+}
+
+impl ChannelsState {
+    fn is_idle(&self) -> bool {
+        match self {
+            ChannelsState::Centrifugo(state) => state.is_idle(),
+            ChannelsState::Pusher(state) => state.is_idle(),
+        }
+    }
+
+    /// The bytes of the state and its heap.
+    fn bytes(&self) -> usize {
+        let heap_bytes = match self {
+            ChannelsState::Centrifugo(state) => state.heap_bytes(),
+            ChannelsState::Pusher(state) => state.heap_bytes(),
+        };
+        size_of::<ChannelsState>() + heap_bytes
+    }
+}
+
+impl Side {
+    /// The state of a client of Centrifugo's protocol, if there is any.
+    pub fn centrifugo(&self) -> Option<&CentrifugoState> {
+        match self.channels.as_deref()? {
+            ChannelsState::Centrifugo(state) => Some(state),
+            ChannelsState::Pusher(_) => None,
+        }
+    }
+
+    /// The state of a client of Centrifugo's protocol, made if necessary.
+    pub fn centrifugo_mut(&mut self) -> &mut CentrifugoState {
+        let make = || ChannelsState::Centrifugo(CentrifugoState::default());
+        match self.channels_mut(|it| matches!(it, ChannelsState::Centrifugo(_)), make) {
+            ChannelsState::Centrifugo(state) => state,
+            ChannelsState::Pusher(_) => unreachable!("a connection speaks one protocol"),
+        }
+    }
+
+    /// The state of a client of Pusher's protocol, if there is any.
+    pub fn pusher(&self) -> Option<&PusherState> {
+        match self.channels.as_deref()? {
+            ChannelsState::Pusher(state) => Some(state),
+            ChannelsState::Centrifugo(_) => None,
+        }
+    }
+
+    /// The state of a client of Pusher's protocol, made if necessary.
+    pub fn pusher_mut(&mut self) -> &mut PusherState {
+        let make = || ChannelsState::Pusher(PusherState::default());
+        match self.channels_mut(|it| matches!(it, ChannelsState::Pusher(_)), make) {
+            ChannelsState::Pusher(state) => state,
+            ChannelsState::Centrifugo(_) => unreachable!("a connection speaks one protocol"),
+        }
+    }
+
+    fn channels_mut(
+        &mut self,
+        is_wanted: impl FnOnce(&ChannelsState) -> bool,
+        make: impl FnOnce() -> ChannelsState,
+    ) -> &mut ChannelsState {
+        if !self.channels.as_deref().is_some_and(is_wanted) {
+            self.channels = None;
+        }
+        self.channels.get_or_insert_with(|| Box::new(make()))
+    }
 }
 
 impl types::SideState for Side {
@@ -126,7 +200,7 @@ impl types::SideState for Side {
             + (self.follow_progress.as_ref())
                 .map_or(0, |it| size_of::<FollowProgress>() + it.filter.capacity())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
-            + (self.centrifugo.as_ref()).map_or(0, |centrifugo| centrifugo.bytes())
+            + (self.channels.as_ref()).map_or(0, |channels| channels.bytes())
             + self.filter_response.as_ref().map_or(0, |it| it.own_bytes())
     }
 
@@ -146,9 +220,9 @@ impl types::SideState for Side {
     /// Whether no protocol needs its state. An MQTT client needs it, for example, while it waits for answers or has messages to acknowledge, a client of
     /// Centrifugo's protocol while its commands wait.
     fn is_idle(&self) -> bool {
-        let centrifugo = self.centrifugo.as_ref();
+        let channels = self.channels.as_ref();
         self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())
-            && centrifugo.is_none_or(|centrifugo| centrifugo.is_idle())
+            && channels.is_none_or(|channels| channels.is_idle())
     }
 }
 

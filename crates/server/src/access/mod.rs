@@ -16,6 +16,7 @@ mod jwks;
 pub mod jwt;
 pub mod keys;
 pub mod public;
+pub mod pusher_apps;
 mod remote_keys;
 pub mod revocations;
 pub mod secret;

@@ -5,7 +5,7 @@ use std::iter;
 use std::net::SocketAddr;
 
 use crore_broker::rules::RULES_MAX;
-use crore_broker::settings::{Centrifugo, Drain, Http, Limits, Rule};
+use crore_broker::settings::{Drain, Limits, Rule};
 use crore_settings::MAX_TOPIC_BYTES;
 use crore_wire::http::origin::normalize;
 use crore_wire::topic::{check_filter, covers, has_wildcard};
@@ -14,7 +14,7 @@ use super::path_prefix::{overlap, path_prefix};
 use crate::access::CredentialVerifiers;
 use crate::settings::file::File;
 use crate::settings::problems::{Problem, Problems, foreign_wildcards, size_text};
-use crate::settings::{backend, webhook};
+use crate::settings::{backend, pusher, webhook};
 
 /// `limits.memory_bytes` is at least this multiple of the largest message, batch and outbox, so that one client cannot fill the memory.
 pub(super) const MEMORY_SHARES: usize = 4;
@@ -27,7 +27,7 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     let anywhere = insecure || file.access.is_some();
     listen(problems, &file.listen, anywhere);
     file.xdp.check(problems, anywhere);
-    http(problems, &file.http, &file.centrifugo);
+    http(problems, file);
     limits(problems, &file.limits);
     access(problems, file);
     file.admin.check(problems, &file.listen);
@@ -36,6 +36,7 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     durable_sessions(problems, file);
     file.tls.check(problems);
     backend::check(&file.backends, problems);
+    pusher::check(&file.pusher_apps, problems);
     webhook::check(&file.webhooks, problems);
     if file.rules.len() > RULES_MAX {
         let what = format!(
@@ -193,7 +194,19 @@ const CENTRIFUGO_PATH: &str = "centrifugo.path";
 /// The setting with the other path of that protocol.
 const EMULATION_PATH: &str = "centrifugo.emulation_path";
 
-fn http(problems: &mut Problems, http: &Http, centrifugo: &Centrifugo) {
+/// The table with the apps of Pusher's protocol. With an app, the protocol's path overlaps with no prefix.
+const PUSHER_APPS: &str = "pusher_app";
+/// That path, which client libraries add to their host.
+const PUSHER_PATH: &str = "/app";
+
+fn http(problems: &mut Problems, file: &File) {
+    let File {
+        http,
+        centrifugo,
+        pusher_apps,
+        ..
+    } = file;
+    let pusher_path = PUSHER_PATH.to_string();
     problems.check_hosts("http.hosts", &http.hosts);
     if http.proxy_protocol && http.trusted_proxies.is_empty() {
         let what = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
@@ -211,15 +224,17 @@ fn http(problems: &mut Problems, http: &Http, centrifugo: &Centrifugo) {
             EMULATION_PATH,
             core::slice::from_ref(&centrifugo.emulation_path),
         ),
+        (PUSHER_APPS, core::slice::from_ref(&pusher_path)),
     ];
     let is_of_centrifugo = |key: &str| matches!(key, CENTRIFUGO_PATH | EMULATION_PATH);
-    let groups = groups
-        .into_iter()
-        .filter(|(key, _)| !is_of_centrifugo(key) || centrifugo.enabled);
+    let groups = groups.into_iter().filter(|(key, _)| match *key {
+        PUSHER_APPS => !pusher_apps.is_empty(),
+        key => !is_of_centrifugo(key) || centrifugo.enabled,
+    });
     let mut seen: Vec<(String, &str)> = Vec::new();
     for (key, paths) in groups {
         for (index, path) in paths.iter().enumerate() {
-            let place = match is_of_centrifugo(key) {
+            let place = match is_of_centrifugo(key) || key == PUSHER_APPS {
                 true => key.to_string(),
                 false => format!("{key}[{}]", index + 1),
             };

@@ -41,7 +41,8 @@ impl EffectiveSettings {
             .collect()
     }
 
-    /// The settings for the shards. `node` describes this node to the other nodes of a cluster.
+    /// The settings for the shards, without what is read from other files once: revoked credentials, and the apps of Pusher's protocol. `node` describes this node to
+    /// the other nodes of a cluster.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
         Settings {
@@ -59,6 +60,8 @@ impl EffectiveSettings {
             access: for_shards(file.access.as_ref()),
             mqtt: file.mqtt,
             centrifugo: file.centrifugo,
+            pusher: file.pusher,
+            pusher_apps: Vec::new(),
             drain: file.drain,
             node,
             rules: file.rules,

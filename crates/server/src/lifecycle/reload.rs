@@ -97,6 +97,9 @@ impl Lifecycle {
         }
         let mut settings = next.settings(node);
         settings.access.revoked = Arc::clone(&revoked);
+        settings
+            .pusher_apps
+            .clone_from(&previous_world.settings.pusher_apps);
         let world = Arc::new(World {
             rules,
             settings,
@@ -173,6 +176,7 @@ fn keep_restart_settings(
     let mut file = File::deserialize(table).expect("both were read from files");
     file.access.clone_from(&running_file.access);
     file.backends.clone_from(&running_file.backends);
+    file.pusher_apps.clone_from(&running_file.pusher_apps);
     file.webhooks.clone_from(&running_file.webhooks);
     // Without a log on disk, the directory is used only at a stop, so its settings may change.
     if !running_file.state.is_durable() && !new_file.state.is_durable() {

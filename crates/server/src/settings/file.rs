@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crore_broker::settings::{
     Centrifugo, Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Presence, Publishing,
-    Rule, Timeouts,
+    Pusher, Rule, Timeouts,
 };
 use crore_broker::{PartitionId, SLOTS};
 use schemars::JsonSchema;
@@ -17,6 +17,7 @@ use super::backend::Backend;
 use super::cluster::Cluster;
 use super::listen::addresses;
 use super::log::Logging;
+use super::pusher::PusherApp;
 use super::state::State;
 use super::tls::Tls;
 use super::webhook::Webhook;
@@ -83,6 +84,8 @@ pub struct File {
     pub mqtt: Mqtt,
     /// Clients of Centrifugo's protocol.
     pub centrifugo: Centrifugo,
+    /// Clients of Pusher's protocol.
+    pub pusher: Pusher,
     /// Rights of clients. Without this table every client may do everything, on the loopback only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Access")]
@@ -108,6 +111,10 @@ pub struct File {
     #[serde(rename = "backend", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-changes" = "restart"))]
     pub backends: Vec<Backend>,
+    /// An app of [Pusher's protocol](PUSHER.md). Without one, the protocol is off.
+    #[serde(rename = "pusher_app", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-changes" = "restart"))]
+    pub pusher_apps: Vec<PusherApp>,
     /// An endpoint to which the server sends events: which topics have subscribers, who joins and leaves a topic, which clients connect.
     #[serde(rename = "webhook", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-changes" = "restart"))]

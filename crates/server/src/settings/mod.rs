@@ -14,6 +14,7 @@ pub mod listen;
 pub mod log;
 pub mod numbers;
 pub mod problems;
+pub mod pusher;
 pub mod schema;
 pub mod state;
 pub mod tls;

@@ -7,7 +7,7 @@ use crate::base::reason::{Closed, Reason};
 use crate::io::{CloseMode, Io};
 use crate::protocol::centrifugo::reasons::disconnect_of;
 use crate::protocol::centrifugo::reply::write_push;
-use crate::protocol::centrifugo::state::state_mut;
+use crate::protocol::centrifugo::state::{state, state_mut};
 use crate::protocol::front::Clients;
 use crate::protocol::http::stream_end::{end_stream_with_code, has_frames};
 
@@ -79,8 +79,7 @@ fn end_with_code<I: Io>(
 
 /// Drops held commands, because their connection ends.
 pub(crate) fn drop_held(clients: &mut Clients, slot: u32) {
-    let side_row = clients.conns.find_side_row(slot);
-    if side_row.is_some_and(|side_row| side_row.protocol_state.centrifugo.is_some()) {
+    if state(&clients.conns, slot).is_some() {
         let commands = core::mem::take(&mut state_mut(&mut clients.conns, slot).held_commands);
         clients.conns.stop_counting_held_bytes(commands.bytes());
     }

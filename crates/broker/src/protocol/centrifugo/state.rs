@@ -202,10 +202,9 @@ impl CentrifugoState {
             && self.pending_connect.is_none()
     }
 
-    /// The bytes of the state and its heap, without the held commands, which count as received bytes.
-    pub fn bytes(&self) -> usize {
-        size_of::<CentrifugoState>()
-            + self.pending_subscribes.capacity() * size_of::<PendingSubscribe>()
+    /// The bytes of the heap, without the held commands, which count as received bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.pending_subscribes.capacity() * size_of::<PendingSubscribe>()
             + self.pending_histories.capacity() * size_of::<PendingHistory>()
             + self.watched_channels.capacity() * size_of::<WatchedChannel>()
             + self
@@ -227,20 +226,12 @@ impl CentrifugoState {
 
 /// The state of a connection, if it has any.
 pub(super) fn state(conns: &Connections, slot: u32) -> Option<&CentrifugoState> {
-    conns
-        .find_side_row(slot)?
-        .protocol_state
-        .centrifugo
-        .as_deref()
+    conns.find_side_row(slot)?.protocol_state.centrifugo()
 }
 
 /// The state of a connection, made if necessary.
 pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut CentrifugoState {
-    conns
-        .ensure_side_row(slot)
-        .protocol_state
-        .centrifugo
-        .get_or_insert_default()
+    conns.ensure_side_row(slot).protocol_state.centrifugo_mut()
 }
 
 /// Whether the subscription with this index waits for its first page.
@@ -259,15 +250,9 @@ pub fn epoch_text(epoch: u32) -> String {
     format!("{epoch:08x}")
 }
 
-/// The number of this process in the ids of its clients. All nodes of a cluster have the same epoch, but each has another writer number.
-fn process_number(world: &World) -> u32 {
-    let writer = world.writer.unwrap_or_default();
-    world.epoch ^ writer as u32 ^ (writer >> 32) as u32
-}
-
 /// The id of this process as a node.
 pub(super) fn node_id(world: &World) -> String {
-    format!("{:08x}", process_number(world))
+    format!("{:08x}", world.process_number())
 }
 
 /// The connection whose client has this id, and its shard. `None` if the id is of another process. The connection may have ended.
@@ -280,7 +265,7 @@ pub fn client_named(world: &World, id: &str) -> Option<(ShardId, ConnId)> {
         generation: u16::try_from(generation).ok()?,
     };
     let shard = ShardId::try_from(shard).ok()?;
-    (process == process_number(world)).then_some((shard, conn))
+    (process == world.process_number()).then_some((shard, conn))
 }
 
 /// The id of the client, which no other connection has.
@@ -294,6 +279,6 @@ pub(super) fn client_id(clients: &Clients, slot: u32) -> String {
 
 /// The id that a connection of this process has in this protocol, whatever protocol it speaks.
 pub fn client_id_text(world: &World, at: MemberConn) -> String {
-    let (process, ConnId { slot, generation }) = (process_number(world), at.conn);
+    let (process, ConnId { slot, generation }) = (world.process_number(), at.conn);
     format!("{process:08x}-{:04x}-{generation:04x}-{slot:08x}", at.shard)
 }

@@ -7,7 +7,7 @@ use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role, Violation};
 
 use crate::base::reason::{Closed, Reason};
-use crate::client::credit::{must_stall, stall_if_needed};
+use crate::client::credit::{must_stall, stall_if_needed, stop_reading};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::Progress;
 use crate::client::protocols::protocol_of;
@@ -59,14 +59,21 @@ impl Front {
                 None => &mut input[offset..],
             };
             let is_publisher = self.clients.conns.get(slot).has_option(PUBLISHES);
-            let is_spent = self.clients.meter.work.is_spent();
+            let state = self.clients.conns.get(slot).consumer.state;
+            let wait = if self.clients.meter.work.is_spent() {
+                Some(Wait::Turn)
+            } else if protocol_of!(AllProtocols, state, awaits_answers(&self.clients, slot)) {
+                Some(Wait::Answers)
+            } else {
+                let lacks_credit =
+                    is_publisher && must_stall(&self.clients, &self.subs.lanes, slot);
+                lacks_credit.then_some(Wait::Credit)
+            };
             let has_more = !rest.is_empty() || partial.as_ref().is_some_and(|it| it.is_inflating());
-            if has_more
-                && (is_spent || is_publisher && must_stall(&self.clients, &self.subs.lanes, slot))
-            {
+            if let Some(wait) = wait.filter(|_| has_more) {
                 self.clients.send_reply(slot, io);
                 let rest = unread_bytes(held_input, input, offset);
-                return hold_frames(self, slot, (partial, progress), (rest, is_spent), io);
+                return hold_frames(self, slot, (partial, progress), (rest, wait), io);
             }
             let mut work = WORK_AT_ONCE;
             let step = match receive::next_within(&mut partial, rest, &config, &mut work) {
@@ -127,12 +134,23 @@ impl Front {
     }
 }
 
-/// Holds received frames until the next turn, or until there is credit (`client/credit.rs`).
+/// What received frames wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The next turn.
+    Turn,
+    /// Answers to earlier frames.
+    Answers,
+    /// Credit (`client/credit.rs`).
+    Credit,
+}
+
+/// Holds received frames.
 fn hold_frames<I: Io>(
     front: &mut Front,
     slot: u32,
     (partial, progress): IncompleteMessage,
-    (data, is_spent): (SpillBuffer, bool),
+    (data, wait): (SpillBuffer, Wait),
     io: &mut I,
 ) {
     let (clients, queues, census) = (&mut front.clients, &mut front.queues, &front.census);
@@ -155,9 +173,10 @@ fn hold_frames<I: Io>(
     clients
         .conns
         .set_unprocessed_input(slot, Spill::Frames(partial, data, progress));
-    match is_spent {
-        true => queues.pause_until_next_turn(clients, slot, io),
-        false => queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io),
+    match wait {
+        Wait::Turn => queues.pause_until_next_turn(clients, slot, io),
+        Wait::Answers => stop_reading(&mut clients.conns, slot, io),
+        Wait::Credit => queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io),
     }
 }
 

@@ -15,7 +15,7 @@ const HEAD: &str = "\
 ";
 
 /// Tables that are commented out in the example, and why.
-const OFF: [(&str, &str); 4] = [
+const OFF: [(&str, &str); 5] = [
     (
         "access",
         "Rights of clients (docs/ACCESS.md, which also has the tables below this one). Without this table every client may do everything, on\n\
@@ -24,6 +24,10 @@ const OFF: [(&str, &str); 4] = [
     (
         "backend",
         "Endpoints that answer calls of clients (docs/CENTRIFUGO.md#calls-to-your-backend).",
+    ),
+    (
+        "pusher_app",
+        "Apps of Pusher's protocol (docs/PUSHER.md). Without such a table the protocol is off.",
     ),
     (
         "webhook",

@@ -1,0 +1,150 @@
+//! Implements [`SubscriptionHandler`] for Pusher's protocol.
+
+use crore_wire::pusher::{ChannelKind, EventData};
+
+use crate::base::ids::PartitionId;
+use crate::base::position::Position;
+use crate::base::pusher::channel_of;
+use crate::base::reason::Reason;
+use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
+use crate::client::list::name_of;
+use crate::client::outbox::Packets;
+use crate::client::row::Row;
+use crate::client::send;
+use crate::io::Io;
+use crate::mail::{Frames, Page, Record};
+use crate::protocol::encode::{Encoding, write_pusher_frame};
+use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
+use crate::protocol::pusher::reply::{refuse_subscription, write_event};
+use crate::protocol::pusher::state::{origin_of, take_pending_subscribe};
+use crate::protocol::pusher::subscribe::drop_subscription;
+use crate::store::slab::NONE;
+
+/// The codec of Pusher's protocol.
+pub(crate) struct PusherCodec;
+
+/// Whether the connection must not get this message, because it published it.
+pub(super) fn is_excluded(clients: &Clients, slot: u32, record: &Record, frames: &Frames) -> bool {
+    let origin = frames.origin(record);
+    origin != 0 && origin == origin_of(clients, slot)
+}
+
+impl SubscriptionHandler<AllProtocols> for PusherCodec {
+    /// A message may exclude a connection, so each delivery looks for that first ([`Protocol::deliver_live`](crate::client::protocols::Protocol::deliver_live)).
+    fn shared_encoding(_row: &Row) -> Option<Encoding> {
+        None
+    }
+
+    /// The channel's name is needed, so [`SubscriptionHandler::take_retained`] tells the client.
+    fn tell_granted<I: Io>(_clients: &mut Clients, _slot: u32, _sub_index: u32, _io: &mut I) {}
+
+    /// Tells the client that the subscription has begun. A client of a cache channel then gets the retained message, or is told that there is none.
+    fn take_retained<I: Io>(
+        clients: &mut Clients,
+        subs: &Subscriptions,
+        _queues: &mut Queues,
+        (slot, sub_index): (u32, u32),
+        _page: &Page,
+        (records, frames): (&[Record], &Frames),
+        io: &mut I,
+    ) {
+        if !take_pending_subscribe(clients, slot, sub_index) {
+            return;
+        }
+        let topic = name_of(&clients.conns, subs, slot, sub_index);
+        // The names of channels are ASCII.
+        let channel = core::str::from_utf8(channel_of(&topic)).unwrap_or_default();
+        write_event(
+            clients,
+            b"pusher_internal:subscription_succeeded",
+            Some(channel),
+            EventData::Text(b"{}"),
+        );
+        clients.send_reply(slot, io);
+        if !ChannelKind::of(channel).is_cache {
+            return;
+        }
+        let mut out = Packets::default();
+        for record in records {
+            write_pusher_frame(&topic, (record, frames), &mut out.bytes);
+            out.ends.push(out.bytes.len());
+        }
+        match records {
+            [] => {
+                let data = EventData::Value(b"{}");
+                write_event(clients, b"pusher:cache_miss", Some(channel), data);
+                clients.send_reply(slot, io);
+            }
+            _ => clients.send_messages(slot, &out.bytes, &out.ends, io),
+        }
+    }
+
+    /// Refuses the subscription. One that had begun, and whose topic was deleted and cannot be made again, ends with the same events.
+    fn refused<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        _queues: &mut Queues,
+        (slot, sub_index): (u32, u32),
+        reason: Reason,
+        io: &mut I,
+    ) {
+        let topic = name_of(&clients.conns, subs, slot, sub_index);
+        let channel = core::str::from_utf8(channel_of(&topic)).unwrap_or_default();
+        drop_subscription(clients, subs, slot, sub_index);
+        let text = reason.text_with_limit(&clients.ctx.world.settings);
+        refuse_subscription(clients, slot, channel, reason, &text);
+        clients.send_reply(slot, io);
+    }
+
+    fn message(
+        clients: &mut Clients,
+        _subs: &Subscriptions,
+        _deliveries: &Deliveries,
+        (slot, _): (u32, u32),
+        message: &Message<'_>,
+        out: &mut Packets,
+    ) -> OfferOutcome {
+        let (record, frames) = (message.record, message.frames);
+        if is_excluded(clients, slot, record, frames) {
+            return OfferOutcome::Done;
+        }
+        let has_outbox = clients.conns.get(slot).link.outbox != NONE;
+        let bytes = out.bytes.len() + frames.frame(record).len();
+        let bounds = || {
+            clients
+                .ctx
+                .bounds_for_topic(message.name)
+                .reserving(out.ends.len())
+        };
+        if record.latest && has_outbox || !send::fits(&clients.conns, slot, bytes, bounds) {
+            return OfferOutcome::Full;
+        }
+        let before = out.bytes.len();
+        write_pusher_frame(message.name, (record, frames), &mut out.bytes);
+        clients.meter.stats.sent(1, out.bytes.len() - before);
+        if clients.ctx.world.rules.any_counts_outbox_messages() {
+            out.ends.push(out.bytes.len());
+        }
+        OfferOutcome::Done
+    }
+
+    /// The protocol cannot tell the client. The home has counted the gap.
+    fn gap<I: Io>(
+        _clients: &mut Clients,
+        _subs: &mut Subscriptions,
+        _of: (u32, u32),
+        _from: (PartitionId, Position),
+        _io: &mut I,
+    ) {
+    }
+
+    /// Does not tell the client, because its subscription outlives the topic.
+    fn ended<I: Io>(
+        _clients: &mut Clients,
+        _subs: &mut Subscriptions,
+        _of: (u32, u32),
+        _deleted_until: (PartitionId, u64),
+        _io: &mut I,
+    ) {
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests Pusher's protocol over raw WebSockets, as its documentation says, also what no client library sends.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client;
+mod client_events;
+mod connect;
+mod subscriptions;
