@@ -6,8 +6,8 @@
 use std::net::Ipv4Addr;
 
 use crore_tcp::{
-    Account, Config, Conn, Device, End, Head, Options, Packet, Part, Received, Secret, Segment,
-    Table, flag, header_bytes, parse, write,
+    Account, Checksums, Config, Conn, Device, End, Head, Options, Packet, Part, Received, Secret,
+    Segment, Table, flag, header_bytes, parse, write,
 };
 
 use crate::Input;
@@ -43,10 +43,10 @@ struct Link {
 }
 
 impl Device for Link {
-    fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+    fn transmit(&mut self, _: Option<Conn>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let mut packet = vec![0; bytes];
         fill(&mut packet);
-        match parse(&packet, true) {
+        match parse(&packet, Checksums::Verified) {
             Ok(Packet::Segment(Segment { head, data })) => {
                 let after = data.len() as u32 + head.control();
                 self.next = head.sequence.wrapping_add(after);

@@ -44,8 +44,7 @@ pub fn attach(file: &File) -> anyhow::Result<Option<AttachedProgram>> {
     };
     let listen = &file.xdp.listen;
     let interface = find(&file.xdp)?;
-    let addresses: Vec<SocketAddr> = (interface.addresses.iter())
-        .map(|(address, _)| *address)
+    let addresses: Vec<SocketAddr> = (interface.addresses.iter().copied())
         .filter(is_usable)
         .map(|address| (address, port).into())
         .collect();
@@ -76,13 +75,12 @@ pub fn attach(file: &File) -> anyhow::Result<Option<AttachedProgram>> {
     }
     let setup = ShardSetup {
         limits: EndpointLimits {
-            connections: u32::try_from(file.limits.connections_per_shard).unwrap_or(u32::MAX),
+            connections: (file.xdp.connections_max)
+                .div_ceil(queues.min(shards))
+                .min(u32::try_from(file.limits.connections_per_shard).unwrap_or(u32::MAX)),
             backlog: file.backlog as usize,
             buffered_bytes: file.xdp.buffer_bytes / file.shards,
-            frames: FrameSettings {
-                frames: file.xdp.frames,
-                ..FrameSettings::default()
-            },
+            frames: frames(&file.xdp),
         },
         queues: redirect.queue_sockets(),
         interface,
@@ -94,6 +92,14 @@ pub fn attach(file: &File) -> anyhow::Result<Option<AttachedProgram>> {
         _ports: ports,
         setup,
     }))
+}
+
+/// The frames of each queue.
+pub fn frames(settings: &Xdp) -> FrameSettings {
+    FrameSettings {
+        frames: settings.frames,
+        ..FrameSettings::default()
+    }
 }
 
 /// Whether the interface of the settings can be used.

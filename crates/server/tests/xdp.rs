@@ -1,6 +1,6 @@
-//! A server with connections over `AF_XDP`, and clients in another network namespace: `curl`, and a WebSocket.
+//! A server with connections over `AF_XDP`, and clients in another network namespace: `curl` with and without TLS, a WebSocket, and a proxy.
 //!
-//! The test runs itself again in a namespace of its own, and once more in that of the clients. Without the right to make them it says what it
+//! A test runs itself again in a namespace of its own, and once more in that of the clients. Without the right to make them it says what it
 //! leaves out; with `CRORE_TOOLS=required` it fails.
 
 #![allow(
@@ -12,23 +12,40 @@ mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use support::port::metric;
+use support::port::{self, metric};
 use support::{PATIENCE, Server, until};
 
 /// Which part of the test this process is.
 const PART: &str = "CRORE_XDP_PART";
+/// The directory of the files that all parts of a test use.
+const DIRECTORY: &str = "CRORE_XDP_DIRECTORY";
 const SETTINGS: &str = "[xdp]\nlisten = \"server:8800\"\n\
                         [access]\n[access.anonymous]\npublish = [\"#\"]\nsubscribe = [\"#\"]\n";
 const ADDRESS: &str = "10.77.0.1:8800";
 
-/// The command that runs this test again, by way of `program`.
-fn again(program: &str, arguments: &[&str], part: &str) -> Command {
+/// What a test does in each of the two namespaces.
+struct Parts {
+    /// The name of the test.
+    name: &'static str,
+    /// The settings besides [`SETTINGS`], which may name files in the directory.
+    settings: fn(&Path) -> String,
+    /// What the clients do. They end with their input.
+    clients: fn(),
+    /// What is checked while the clients wait for the end of their input.
+    check: fn(&Server),
+    /// How the server ends.
+    end: fn(Server),
+}
+
+/// The command that runs a test again, by way of `program`.
+fn again(program: &str, arguments: &[&str], part: &str, name: &str) -> Command {
     let this = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
     command.args(arguments).arg(this).env(PART, part);
-    command.args(["--exact", "clients_are_served_over_af_xdp", "--nocapture"]);
+    command.args(["--exact", name, "--nocapture"]);
     command
 }
 
@@ -60,11 +77,21 @@ impl Namespace {
     }
 }
 
-#[test]
-fn clients_are_served_over_af_xdp() {
+fn directory() -> PathBuf {
+    std::env::var_os(DIRECTORY).expect("a directory").into()
+}
+
+/// Runs a test, or the part of it that this process is.
+fn run(parts: &Parts) {
     match std::env::var(PART).as_deref() {
-        Ok("server") => serve(),
-        Ok("clients") => publish_and_subscribe(),
+        Ok("server") => serve(parts),
+        Ok("clients") => {
+            assert!(ip("addr add 10.77.0.2/16 dev clients"));
+            assert!(ip("link set clients up"));
+            (parts.clients)();
+            let mut input = String::new();
+            let _ = std::io::stdin().read_to_string(&mut input);
+        }
         _ => {
             let mut setup = Command::new("unshare");
             let try_it = "ip link add left type veth peer name right";
@@ -75,47 +102,166 @@ fn clients_are_served_over_af_xdp() {
                 eprintln!("not run: a pair of interfaces needs root, `ip` and `unshare`");
                 return;
             }
-            let status = again("unshare", &["--net"], "server").status();
+            let id = std::process::id();
+            let directory = std::env::temp_dir().join(format!("crore-xdp-{id}-{}", parts.name));
+            std::fs::create_dir_all(&directory).expect("a directory");
+            let mut command = again("unshare", &["--net"], "server", parts.name);
+            let status = command.env(DIRECTORY, &directory).status();
+            let _ = std::fs::remove_dir_all(directory);
             assert!(status.expect("unshare").success());
         }
     }
 }
 
 /// In the namespace of the server.
-fn serve() {
+fn serve(parts: &Parts) {
     let namespace = Namespace::new();
-    let clients = namespace.0.id();
+    let id = namespace.0.id();
     assert!(ip("link set lo up"));
     assert!(ip("link add server type veth peer name clients"));
     assert!(ip("addr add 10.77.0.1/16 dev server"));
     assert!(ip("link set server up"));
-    assert!(ip(&format!("link set clients netns {clients}")));
-    let server = Server::with_admin(SETTINGS);
-    let target = clients.to_string();
-    let status = again("nsenter", &["--net", "--target", &target], "clients").status();
-    assert!(status.expect("nsenter").success());
-    for (name, least) in [
-        ("crore_xdp_cookies_total{kind=\"sent\"}", 3.0),
-        ("crore_xdp_packets_total{direction=\"received\"}", 10.0),
-    ] {
-        // The shard publishes its counters now and then.
-        let is_counted = || metric(server.admin(), name).is_some_and(|value| value >= least);
-        until(name, is_counted);
-    }
-    // The kernel has the interface to itself again when the server has ended.
-    server.stop();
-    let shown = Command::new("ip").args(["link", "show", "server"]).output();
-    let shown = String::from_utf8(shown.expect("ip").stdout).expect("text");
-    assert!(!shown.contains("xdp"), "{shown}");
+    assert!(ip(&format!("link set clients netns {id}")));
+    let settings = format!("{}{SETTINGS}", (parts.settings)(&directory()));
+    let server = Server::with_admin(&settings);
+    let target = ["--net", "--target", &id.to_string()];
+    let mut clients = again("nsenter", &target, "clients", parts.name);
+    let mut clients = clients.stdin(Stdio::piped()).spawn().expect("nsenter");
+    (parts.check)(&server);
+    drop(clients.stdin.take());
+    assert!(clients.wait().expect("nsenter").success());
+    (parts.end)(server);
+    // The kernel has the interface to itself again.
+    let shown = || {
+        let output = Command::new("ip").args(["link", "show", "server"]).output();
+        String::from_utf8(output.expect("ip").stdout).expect("text")
+    };
+    until("the program is gone", || !shown().contains("xdp"));
 }
 
-/// In the namespace of the clients.
-fn publish_and_subscribe() {
-    assert!(ip("addr add 10.77.0.2/16 dev clients"));
-    assert!(ip("link set clients up"));
+#[test]
+fn clients_are_served_over_af_xdp() {
+    run(&Parts {
+        name: "clients_are_served_over_af_xdp",
+        settings: |_| String::new(),
+        clients: publish_and_subscribe,
+        check: |server| {
+            for (name, least) in [
+                ("crore_xdp_cookies_total{kind=\"sent\"}", 3.0),
+                ("crore_xdp_packets_total{direction=\"received\"}", 10.0),
+            ] {
+                // The shard publishes its counters now and then.
+                until(name, || {
+                    metric(server.admin(), name).is_some_and(|value| value >= least)
+                });
+            }
+        },
+        end: |server| drop(server.stop()),
+    });
+}
+
+#[test]
+fn program_leaves_the_interface_when_the_server_is_killed() {
+    run(&Parts {
+        name: "program_leaves_the_interface_when_the_server_is_killed",
+        settings: |_| String::new(),
+        clients: publish_and_subscribe,
+        check: |_| {},
+        end: Server::kill,
+    });
+}
+
+#[test]
+fn tls_is_served_over_af_xdp() {
+    run(&Parts {
+        name: "tls_is_served_over_af_xdp",
+        settings: |directory| {
+            let made = rcgen::generate_simple_self_signed(["localhost".to_string()]);
+            let made = made.expect("a certificate");
+            let file = |name: &str, text: String| {
+                let path = directory.join(name);
+                std::fs::write(&path, text).expect("a file");
+                path.display().to_string()
+            };
+            let certificate = file(CERTIFICATE, made.cert.pem());
+            let key = file("key.pem", made.signing_key.serialize_pem());
+            format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n")
+        },
+        clients: publish_over_tls,
+        check: |_| {},
+        end: |server| drop(server.stop()),
+    });
+}
+
+#[test]
+fn proxy_over_af_xdp_tells_the_address_of_its_client() {
+    run(&Parts {
+        name: "proxy_over_af_xdp_tells_the_address_of_its_client",
+        settings: |_| {
+            "[http]\nproxy_protocol = true\ntrusted_proxies = ['10.77.0.2/32']\n".to_string()
+        },
+        clients: || {
+            let mut socket = connect();
+            // A client at 192.0.2.7.
+            let header =
+                b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x0a\x4d\0\x01\x9c\x40\x22\x60";
+            socket.write_all(header).expect("room");
+            subscribe(&mut socket);
+            // It stays connected until the address was seen.
+            let mut input = String::new();
+            let _ = std::io::stdin().read_to_string(&mut input);
+        },
+        check: |server| {
+            until("the client's address", || {
+                let page = port::get(server.admin(), "connections");
+                let list = page["connections"].as_array().expect("a list");
+                list.iter().any(|one| one["address"] == "192.0.2.7")
+            });
+        },
+        end: |server| drop(server.stop()),
+    });
+}
+
+/// The file with the certificate of the server.
+const CERTIFICATE: &str = "certificate.pem";
+
+/// Publishes over TLS and reads the messages back, in the namespace of the clients.
+fn publish_over_tls() {
+    let certificate = directory().join(CERTIFICATE).display().to_string();
+    let curl = |arguments: &[&str], target: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--fail", "--max-time", "30"]);
+        curl.args(["--cacert", &certificate]);
+        curl.args(["--connect-to", &format!("localhost:8800:{ADDRESS}")]);
+        curl.args(arguments)
+            .arg(format!("https://localhost:8800/{target}"));
+        let output = curl.output().expect("curl");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // Longer than a segment, and than what one `send` takes.
+    let file = directory().join("message");
+    let message = "x".repeat(200_000);
+    std::fs::write(&file, &message).expect("a file");
+    let data = format!("@{}", file.display());
+    for version in ["1.2", "1.3"] {
+        let topic = format!("tls{version}");
+        let versions = ["--tls-max", version, "--data-binary", &data];
+        curl(&versions, &format!("pub/{topic}"));
+        let kept = curl(&["--tls-max", version], &format!("history/{topic}"));
+        assert!(kept.contains(&message), "{} bytes", kept.len());
+    }
+}
+
+fn connect() -> TcpStream {
     let address = ADDRESS.parse().expect("an address");
-    let mut socket = TcpStream::connect_timeout(&address, PATIENCE).expect("a connection");
+    let socket = TcpStream::connect_timeout(&address, PATIENCE).expect("a connection");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket
+}
+
+/// Begins a WebSocket that subscribes to a topic.
+fn subscribe(socket: &mut TcpStream) {
     let upgrade = format!(
         "GET /sub/news HTTP/1.1\r\nHost: {ADDRESS}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -128,6 +274,12 @@ fn publish_and_subscribe() {
         head.push(byte[0]);
     }
     assert!(head.starts_with(b"HTTP/1.1 101 "), "{head:?}");
+}
+
+/// In the namespace of the clients.
+fn publish_and_subscribe() {
+    let mut socket = connect();
+    subscribe(&mut socket);
     for bytes in [5, 60_000] {
         let message = "x".repeat(bytes);
         let url = format!("http://{ADDRESS}/pub/news");

@@ -11,6 +11,12 @@ pub trait Account {
 
     /// Gives back `bytes` that were charged to this connection.
     fn release(&mut self, conn: Conn, bytes: usize);
+
+    /// Whether memory is short. Then connections have only [`Config::short_hold_ms`](crate::Config::short_hold_ms) to acknowledge what is held
+    /// for them, and bytes out of order are dropped.
+    fn is_short(&self) -> bool {
+        false
+    }
 }
 
 /// Bytes to send.

@@ -77,7 +77,7 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         self.listeners[listener].queue.len()
     }
 
-    /// Accepts a connection that waits at a listener. Its first interest is in reading.
+    /// Accepts a connection that waits at a listener. Its first interest is in reading. [`Table::withhold_events`] makes it wait further.
     pub fn accept(&mut self, listener: usize, token: u64) -> Option<Conn> {
         while let Some(id) = self.listeners[listener].queue.pop_front() {
             let row = &mut self.rows[id as usize];
@@ -92,6 +92,28 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
             return Some(Conn(id));
         }
         None
+    }
+
+    /// The number of connections that are over and remembered. Some of them may be forgotten already.
+    pub fn resting(&self) -> usize {
+        self.time_waits.len()
+    }
+
+    /// Reports no events of a connection until the next call of [`Table::interest`].
+    pub fn withhold_events(&mut self, conn: Conn) {
+        self.rows[conn.0 as usize].clear(flags::OPEN);
+    }
+
+    /// Reports connections again whose bytes to send the account has refused. The caller calls this when the account has room.
+    pub fn unblock(&mut self) {
+        for id in core::mem::take(&mut self.blocked) {
+            let row = &mut self.rows[id as usize];
+            // The row may be another connection's by now.
+            if row.is(flags::BLOCKED) {
+                row.clear(flags::BLOCKED);
+                self.list(id);
+            }
+        }
     }
 
     /// The state of a connection.
@@ -120,6 +142,7 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         let row = &mut self.rows[conn.0 as usize];
         row.token = token;
         row.clear(flags::READ | flags::WRITE);
+        row.set(flags::OPEN);
         row.set(if read { flags::READ } else { 0 } | if write { flags::WRITE } else { 0 });
         self.list(conn.0);
     }
@@ -138,7 +161,8 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         Readiness {
             token: row.token,
             readable: reads && (unread || is_end) || is_over,
-            writable: row.is(flags::WRITE) && (is_open && room) || is_over,
+            writable: row.is(flags::WRITE) && (is_open && room && !row.is(flags::BLOCKED))
+                || is_over,
             hangup: reads && is_end || is_over,
         }
     }
@@ -222,7 +246,15 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         let used = self.unacknowledged(conn);
         let room = self.config.send_bytes.saturating_sub(used) as usize;
         let count = bytes.len().min(room);
-        if count == 0 || !self.account.charge(conn, count) {
+        if count == 0 {
+            return Sent::Again;
+        }
+        if !self.account.charge(conn, count) {
+            let row = &mut self.rows[id as usize];
+            if !row.is(flags::BLOCKED) {
+                row.set(flags::BLOCKED);
+                self.blocked.push(id);
+            }
             return Sent::Again;
         }
         let place = self.make_busy(id, now_us) as usize;

@@ -7,8 +7,8 @@ pub struct Config {
     pub packet_bytes: u16,
     /// Whether checksums of TCP are computed. Without it another party does so, such as the network card.
     pub computes_checksums: bool,
-    /// Whether checksums of TCP are verified. A packet that has not left the machine may have none.
-    pub verifies_checksums: bool,
+    /// Which checksums of received packets are accepted.
+    pub checksums: Checksums,
     /// Whether the table finds the connection of a segment by its ends. Without it the caller does
     /// ([`Table::receive_segment`](crate::Table::receive_segment)), and may park idle connections ([`Table::park`](crate::Table::park)).
     pub finds_connections: bool,
@@ -56,8 +56,23 @@ pub struct Config {
     /// again, so no byte is held for longer than twice this time. It also ends the wait for bytes that precede those out of order: these are
     /// dropped. 0: no limit.
     pub hold_ms: u32,
+    /// The same time while memory is short ([`Account::is_short`](crate::Account::is_short)), so that peers which acknowledge nothing give way
+    /// to the others.
+    pub short_hold_ms: u32,
     /// The number of segments in each second to which an acknowledgement answers only because they are not acceptable (RFC 5961 §7).
     pub challenges_per_s: u32,
+}
+
+/// Which checksums of TCP are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksums {
+    /// All: another party has verified them, such as the network card.
+    Ignored,
+    /// Right ones.
+    Verified,
+    /// Right ones, and the sum of the addresses and the length alone, which Linux leaves in packets that no network card has completed. Such a
+    /// packet has not left the machine.
+    VerifiedUnlessPartial,
 }
 
 /// How connections without traffic are probed.
@@ -91,7 +106,7 @@ impl Default for Config {
         Config {
             packet_bytes: 1_500,
             computes_checksums: true,
-            verifies_checksums: true,
+            checksums: Checksums::Verified,
             finds_connections: true,
             uses_extensions: true,
             connections: 1 << 16,
@@ -113,6 +128,7 @@ impl Default for Config {
             time_waits: 1 << 16,
             orphan_ms: 60_000,
             hold_ms: 600_000,
+            short_hold_ms: 10_000,
             challenges_per_s: 1_000,
         }
     }

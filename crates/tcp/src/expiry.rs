@@ -10,6 +10,8 @@ use crate::timers::NEVER;
 
 /// The largest number of rows that a turn sweeps.
 const SWEEP_ROWS: u64 = 4_096;
+/// The largest number of busy connections that a turn visits while memory is short.
+const PRESSED_PLACES: usize = 256;
 /// Entries among the timers beyond four for each place of the side table, at which those that are replaced are removed.
 const TIMERS: usize = 64;
 
@@ -32,6 +34,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.time_waits.pop_front();
             self.rested(&waiting);
         }
+        if self.account.is_short() {
+            self.free_memory(now_us, device);
+        }
         self.sweep_rows(now_us, device);
         self.flush(now_us, device);
         self.trim();
@@ -44,6 +49,34 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         match (next, waits) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
+        }
+    }
+
+    /// Visits some busy connections while memory is short: drops bytes out of order, and gives up those that have held bytes for too long.
+    fn free_memory<D: Device>(&mut self, now_us: u64, device: &mut D) {
+        let (hold_ms, short_ms) = (self.config.hold_ms, self.config.short_hold_ms);
+        let early_us = u64::from(hold_ms.saturating_sub(short_ms)) * 1_000;
+        for _ in 0..PRESSED_PLACES.min(self.busy.len()) {
+            self.next_pressed = match self.next_pressed + 1 {
+                next if next < self.busy.len() => next,
+                _ => 0,
+            };
+            let busy = &mut self.busy[self.next_pressed];
+            let id = busy.row;
+            if id == NONE {
+                continue;
+            }
+            let dropped = busy.receive.drop_ranges();
+            if dropped > 0 {
+                (busy.receive.fin, busy.gap_us) = (None, NEVER);
+                self.counters.bytes_dropped += dropped as u64;
+                self.account.release(Conn(id), dropped);
+            }
+            let busy = &self.busy[self.next_pressed];
+            let is_held = is_after(busy.hold_end, self.rows[id as usize].unacknowledged);
+            if is_held && busy.hold_us != NEVER && busy.hold_us <= now_us + early_us {
+                self.give_up(id, now_us, device);
+            }
         }
     }
 

@@ -112,29 +112,30 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
     }
 
-    /// Handles a segment that belongs to no connection.
+    /// Handles a segment that belongs to no connection. Returns the connection that it has begun.
     pub(crate) fn no_connection<D: Device>(
         &mut self,
         segment: &Segment<'_>,
         now_us: u64,
         device: &mut D,
-    ) {
+    ) -> Option<Conn> {
         let head = &segment.head;
         if head.has(flag::RST) || self.local_index(head.to.address).is_none() {
-            return;
+            return None;
         }
         let listener = self
             .listeners
             .iter()
             .position(|listener| listener.port == head.to.port && listener.is_open);
         let Some(listener) = listener else {
-            return self.refuse(segment, device);
+            self.refuse(segment, device);
+            return None;
         };
         match (head.has(flag::SYN), head.has(flag::ACK)) {
             (true, false) if !head.has(flag::FIN) => self.send_cookie(head, now_us, device),
             (false, true) => match cookie::check(self.secret, head, now_us) {
                 Verdict::Good(handshake) => {
-                    self.third_packet(segment, listener, &handshake, now_us, device);
+                    return self.third_packet(segment, listener, &handshake, now_us, device);
                 }
                 Verdict::Later if !planted::is_planted(Fault::AnyCookie) => {}
                 _ if planted::is_planted(Fault::AnyCookie) => {
@@ -144,7 +145,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
                         sack: false,
                         timestamp: None,
                     };
-                    self.third_packet(segment, listener, &any, now_us, device);
+                    return self.third_packet(segment, listener, &any, now_us, device);
                 }
                 _ => {
                     self.counters.cookies_refused += 1;
@@ -154,6 +155,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             (true, true) => self.refuse(segment, device),
             _ => {}
         }
+        None
     }
 
     /// Answers a segment with a reset (RFC 9293 §3.10.7.1).
@@ -175,7 +177,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             window: 0,
             options: Options::default(),
         };
-        self.transmit(device, &reset, 0, |_, _| {});
+        self.transmit(device, None, &reset, 0, |_, _| {});
     }
 
     fn send_cookie<D: Device>(&mut self, syn: &Head, now_us: u64, device: &mut D) {
@@ -205,10 +207,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             },
         };
         self.counters.cookies_sent += 1;
-        self.transmit(device, &answer, 0, |_, _| {});
+        self.transmit(device, None, &answer, 0, |_, _| {});
     }
 
-    /// Makes a connection from the third packet of a handshake. If there is no room the packet is dropped, and the peer sends it again.
+    /// Makes a connection from the third packet of a handshake, and returns it. If there is no room the packet is dropped, and the peer sends it
+    /// again.
     fn third_packet<D: Device>(
         &mut self,
         segment: &Segment<'_>,
@@ -216,7 +219,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         handshake: &Handshake,
         now_us: u64,
         device: &mut D,
-    ) {
+    ) -> Option<Conn> {
         let head = &segment.head;
         let is_full = self.listeners[listener].queue.len() >= self.config.backlog;
         let id = if is_full {
@@ -226,7 +229,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         };
         let Some(id) = id else {
             self.counters.overflows += 1;
-            return;
+            return None;
         };
         let own_bytes = self.own_segment_bytes(&head.from);
         let log2 = self.config.receive_log2;
@@ -260,6 +263,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.listeners[listener].queue.push_back(id);
         self.counters.opened += 1;
         self.handle(id, segment, now_us, device);
+        Some(Conn(id))
     }
 
     /// Handles a segment of a connection that is over, and whose cookie must not be accepted again: an old copy of the third packet would
@@ -270,7 +274,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         segment: &Segment<'_>,
         now_us: u64,
         device: &mut D,
-    ) {
+    ) -> Option<Conn> {
         let head = &segment.head;
         if self.is_successor(id, head, now_us) {
             return self.begin_anew(id, segment, now_us, device);
@@ -279,6 +283,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if !head.has(flag::RST) && !head.has(flag::SYN) {
             self.refuse(segment, device);
         }
+        None
     }
 
     /// Handles a segment in the state SYN-SENT (RFC 9293 §3.10.7.3).
@@ -405,10 +410,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         segment: &Segment<'_>,
         now_us: u64,
         device: &mut D,
-    ) {
+    ) -> Option<Conn> {
         if !segment.head.has(flag::SYN) {
             self.forget(id);
         }
-        self.no_connection(segment, now_us, device);
+        self.no_connection(segment, now_us, device)
     }
 }

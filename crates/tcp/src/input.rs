@@ -14,14 +14,20 @@ use crate::table::{Device, Table};
 const CLOCK_GOOD_MS: u32 = 24 * 86_400_000;
 
 impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
-    /// Handles a packet, which begins with its IP header.
-    pub fn receive<D: Device>(&mut self, packet: &[u8], now_us: u64, device: &mut D) {
+    /// Handles a packet, which begins with its IP header. Returns the connection that it has begun, or whose sequence numbers, acknowledgement and
+    /// clock it has right: only the peer, and who can read its packets, knows them.
+    pub fn receive<D: Device>(
+        &mut self,
+        packet: &[u8],
+        now_us: u64,
+        device: &mut D,
+    ) -> Option<Conn> {
         self.counters.received += 1;
         self.now_us = now_us;
-        match parse(packet, self.config.verifies_checksums) {
+        match parse(packet, self.config.checksums) {
             Ok(Packet::Segment(segment)) => {
                 let id = self.find(&segment.head.to, &segment.head.from);
-                self.handle_or_refuse(id, &segment, now_us, device);
+                return self.handle_or_refuse(id, &segment, now_us, device);
             }
             Ok(Packet::TooBig(message)) => self.too_big(&message),
             Err(Refusal::Foreign) => self.counters.foreign += 1,
@@ -29,6 +35,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             Err(Refusal::Checksum) => self.counters.checksums += 1,
             Err(Refusal::Malformed) => self.counters.malformed += 1,
         }
+        None
     }
 
     /// Handles a segment that the caller has parsed, and whose connection it knows. It counts as a segment of no connection if this connection
@@ -53,23 +60,26 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         segment: &Segment<'_>,
         now_us: u64,
         device: &mut D,
-    ) {
+    ) -> Option<Conn> {
         match id {
             Some(id) => self.handle(id, segment, now_us, device),
             None => self.no_connection(segment, now_us, device),
         }
     }
 
-    /// Handles a segment of a connection.
+    /// Handles a segment of a connection. Returns as [`Table::receive`].
     pub(crate) fn handle<D: Device>(
         &mut self,
         id: u32,
         segment: &Segment<'_>,
         now_us: u64,
         device: &mut D,
-    ) {
+    ) -> Option<Conn> {
         match self.rows[id as usize].state {
-            State::SynSent => return self.answered(id, segment, now_us, device),
+            State::SynSent => {
+                self.answered(id, segment, now_us, device);
+                return None;
+            }
             State::Closed => return self.spent(id, segment, now_us, device),
             State::TimeWait if self.is_successor(id, &segment.head, now_us) => {
                 return self.begin_anew(id, segment, now_us, device);
@@ -81,24 +91,27 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.drop_known_syn(id, &mut head);
         }
         if self.is_probe(id, &head, data.len()) && self.is_clock_good(id, &head, now_us) {
-            return self.acknowledge(id);
+            self.acknowledge(id);
+            return None;
         }
         if !self.is_clock_good(id, &head, now_us) || !self.is_in_window(id, &head, data.len()) {
             self.counters.unacceptable += 1;
             if !head.has(flag::RST) {
                 self.refuse_old(id, &head, data.len(), now_us);
             }
-            return;
+            return None;
         }
         if head.has(flag::RST) {
-            return self.reset_by_peer(id, &head, now_us);
+            self.reset_by_peer(id, &head, now_us);
+            return None;
         }
         if head.has(flag::SYN) {
             self.counters.unacceptable += 1;
-            return self.challenge(id, now_us);
+            self.challenge(id, now_us);
+            return None;
         }
         if !head.has(flag::ACK) {
-            return;
+            return None;
         }
         let row = &self.rows[id as usize];
         // A peer that only acknowledges does not keep a connection that waits for its FIN and that nobody uses.
@@ -106,20 +119,23 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if row.state == State::SynReceived {
             let is_ours = head.acknowledged == row.send_next;
             if !is_ours {
-                return self.refuse(segment, device);
+                self.refuse(segment, device);
+                return None;
             }
             self.established(id, &head, now_us);
             let row = &mut self.rows[id as usize];
             row.send_window = u32::from(head.window) << row.peer_shift();
         }
-        if self.handle_ack(id, &head, data.len(), now_us) {
-            self.take_clock(id, &head);
-            self.handle_data(id, segment, now_us, device);
-            // At last, since the congestion window of the answer to this segment depends on the pause before it.
-            if counts_as_heard {
-                self.rows[id as usize].heard_ms = (now_us / 1_000) as u32;
-            }
+        if !self.handle_ack(id, &head, data.len(), now_us) {
+            return None;
         }
+        self.take_clock(id, &head);
+        self.handle_data(id, segment, now_us, device);
+        // At last, since the congestion window of the answer to this segment depends on the pause before it.
+        if counts_as_heard {
+            self.rows[id as usize].heard_ms = (now_us / 1_000) as u32;
+        }
+        Some(Conn(id))
     }
 
     /// Whether a segment only asks for an answer, as probes of silent connections and of closed windows do. Its answer is what the peer expects

@@ -47,7 +47,7 @@ mod tests;
 
 pub use account::{Account, Part};
 pub use api::{Readiness, Received, Sent};
-pub use config::{Config, KeepAlive};
+pub use config::{Checksums, Config, KeepAlive};
 pub use counters::Counters;
 pub use packet::{
     End, Head, Options, Packet, Refusal, Sacks, Segment, TooBig, flag, header_bytes, parse, write,

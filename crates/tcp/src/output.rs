@@ -6,7 +6,7 @@ use crate::account::Account;
 use crate::busy::{Busy, Wait};
 use crate::packet::{Head, Options, flag};
 use crate::planted::{self, Fault};
-use crate::row::{Row, State, flags};
+use crate::row::{Conn, Row, State, flags};
 use crate::scoreboard::{SentSegment, mark};
 use crate::sequence::{is_after, is_from, later};
 use crate::table::{Device, Table};
@@ -217,13 +217,19 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             options,
         };
         let place = row.busy as usize;
-        let is_sent = self.transmit(device, &head, bytes as usize, |this, out| {
-            if let Some(busy) = this.busy.get(place)
-                && bytes > 0
-            {
-                busy.send.read(sequence, out);
-            }
-        });
+        let is_sent = self.transmit(
+            device,
+            Some(Conn(id)),
+            &head,
+            bytes as usize,
+            |this, out| {
+                if let Some(busy) = this.busy.get(place)
+                    && bytes > 0
+                {
+                    busy.send.read(sequence, out);
+                }
+            },
+        );
         if is_sent && has_ack && reports_all {
             let row = &mut self.rows[id as usize];
             row.acknowledged = row.receive_next;

@@ -19,6 +19,8 @@ use icmp::parse_too_big;
 use ip::{ICMP, ICMP_V6, Ip, TCP};
 use segment::parse_tcp;
 
+use crate::config::Checksums;
+
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet<'a> {
@@ -32,7 +34,7 @@ pub enum Packet<'a> {
 ///
 /// # Errors
 /// If the packet is of no use here.
-pub fn parse(packet: &[u8], checksums: bool) -> Result<Packet<'_>, Refusal> {
+pub fn parse(packet: &[u8], checksums: Checksums) -> Result<Packet<'_>, Refusal> {
     let ip = Ip::parse(packet)?;
     match (ip.protocol, ip.from.v4().is_some()) {
         (TCP, _) => parse_tcp(&ip, checksums).map(Packet::Segment),
@@ -93,10 +95,10 @@ mod tests {
             prop_assume!(head.from.is_source() && head.from != head.to);
             let mut packet = vec![0xaa; header_bytes(head.to, &head.options) + data.len()];
             write(&head, true, &mut packet, |place| place.copy_from_slice(&data));
-            prop_assert_eq!(parse(&packet, true), Ok(Packet::Segment(Segment { head, data: &data })));
+            prop_assert_eq!(parse(&packet, Checksums::Verified), Ok(Packet::Segment(Segment { head, data: &data })));
             // Bytes behind the packet, as short frames of Ethernet have them, are not part of it.
             packet.extend_from_slice(&[0; 6]);
-            prop_assert_eq!(parse(&packet, true), Ok(Packet::Segment(Segment { head, data: &data })));
+            prop_assert_eq!(parse(&packet, Checksums::Verified), Ok(Packet::Segment(Segment { head, data: &data })));
         }
 
         #[test]
@@ -106,8 +108,8 @@ mod tests {
             packet[if is_v6 { 6 } else { 9 }] = TCP;
             packet[if is_v6 { 5 } else { 3 }] = 20 + bytes.len() as u8;
             packet.splice(if is_v6 { 40 } else { 20 }.., bytes.iter().copied());
-            let _ = parse(&packet, false);
-            let _ = parse(&bytes, false);
+            let _ = parse(&packet, Checksums::Ignored);
+            let _ = parse(&bytes, Checksums::Ignored);
         }
     }
 }

@@ -108,6 +108,8 @@ pub mod flags {
     pub const FIN_SENT: u16 = 8_192;
     /// A cookie has made the connection.
     pub const BY_COOKIE: u16 = 16_384;
+    /// The account has refused bytes to send, and had no room since.
+    pub const BLOCKED: u16 = 32_768;
 }
 
 /// The row.

@@ -13,14 +13,15 @@ use crate::busy::Busy;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::packet::{End, Head, header_bytes, write};
-use crate::row::{NONE, Row, flags};
+use crate::row::{Conn, NONE, Row, flags};
 use crate::siphash::Secret;
 use crate::timers::Timers;
 
 /// Where packets go.
 pub trait Device {
-    /// Sends a packet of `bytes` bytes that `fill` writes. `false` if there is no room for it.
-    fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool;
+    /// Sends a packet of `bytes` bytes that `fill` writes, of this connection. `None`: it answers the packet that is being received, whose
+    /// sender may have forged its address. `false` if there is no room for it.
+    fn transmit(&mut self, conn: Option<Conn>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool;
 }
 
 /// A listener.
@@ -67,6 +68,10 @@ pub struct Table<H, A> {
     pub(crate) listed: Vec<u32>,
     /// The place in that list with which the next call of [`Table::events`] begins.
     pub(crate) next_listed: usize,
+    /// Rows whose bytes to send the account has refused.
+    pub(crate) blocked: Vec<u32>,
+    /// The next place of the side table that is visited while memory is short.
+    pub(crate) next_pressed: usize,
     pub(crate) timers: Timers,
     pub(crate) time_waits: VecDeque<Rest>,
     /// The time that the caller has given last.
@@ -104,6 +109,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             dirty: Vec::new(),
             listed: Vec::new(),
             next_listed: 0,
+            blocked: Vec::new(),
+            next_pressed: 0,
             timers: Timers::default(),
             time_waits: VecDeque::new(),
             now_us: 0,
@@ -264,10 +271,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         ((now_us / 1_000) as u32).wrapping_add(self.clock_start)
     }
 
-    /// Sends a packet.
+    /// Sends a packet. `conn`: see [`Device::transmit`].
     pub(crate) fn transmit<D: Device>(
         &mut self,
         device: &mut D,
+        conn: Option<Conn>,
         head: &Head,
         data_bytes: usize,
         fill: impl FnOnce(&Self, &mut [u8]),
@@ -275,7 +283,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let bytes = header_bytes(head.to, &head.options) + data_bytes;
         let checksums = self.config.computes_checksums;
         let this = &*self;
-        let is_sent = device.transmit(bytes, |out| {
+        let is_sent = device.transmit(conn, bytes, |out| {
             write(head, checksums, out, |data| fill(this, data));
         });
         if is_sent {

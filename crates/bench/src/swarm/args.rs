@@ -29,6 +29,29 @@ impl Protocol {
     }
 }
 
+/// What carries the packets, and what the server's TCP is.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// A TUN device for each thread, to the kernel's TCP
+    #[default]
+    Tun,
+    /// A pair of virtual interfaces, to the kernel's TCP
+    Veth,
+    /// A pair of virtual interfaces, to Crore's own TCP over AF_XDP (docs/XDP.md), with a queue and a shard for each thread
+    Xdp,
+}
+
+impl Transport {
+    /// The name in flags and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tun => "tun",
+            Transport::Veth => "veth",
+            Transport::Xdp => "xdp",
+        }
+    }
+}
+
 /// The flags of `crore-bench swarm`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SwarmArgs {
@@ -38,6 +61,9 @@ pub struct SwarmArgs {
     /// Protocol of the clients
     #[arg(long, value_enum, default_value_t)]
     pub protocol: Protocol,
+    /// What carries the packets, and what the server's TCP is
+    #[arg(long, value_enum, default_value_t)]
+    pub transport: Transport,
     /// A shell command that starts the server to measure. It runs in the network namespace of this tool and must listen on 10.64.0.1
     /// [default: Crore]
     #[arg(long, value_name = "COMMAND")]

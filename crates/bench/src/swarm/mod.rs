@@ -1,8 +1,9 @@
 //! `crore-bench swarm`: clients without kernel sockets, so that nearly all memory of the machine is left for the server.
 //!
 //! A client is a small row in this process (`client_row`). Its TCP is that of `crore-tcp`, in whose table a client has a connection while it
-//! is not idle (`worker`). Packets pass through TUN devices in a network namespace of the run (`namespace`). The server runs in the same
-//! namespace, and no packet leaves it. On the server's side each connection is a real socket of the kernel.
+//! is not idle (`worker`). Packets pass through TUN devices, or a pair of virtual interfaces (`veth`), in a network namespace of the run
+//! (`namespace`). The server runs in the same namespace, and no packet leaves it. On the server's side each connection is a real socket of the
+//! kernel, unless Crore serves it over `AF_XDP`.
 //!
 //! The kernel processes a packet to the server while the tool writes it. That work counts as the tool's processor time.
 
@@ -14,6 +15,7 @@ mod namespace;
 mod plan;
 mod run;
 mod timers;
+mod veth;
 mod wire;
 mod worker;
 mod workers;
@@ -25,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::rig::{Sample, pause};
 use crate::{report, sys};
-pub use args::{Protocol, SwarmArgs};
+pub use args::{Protocol, SwarmArgs, Transport};
 pub use counts::Counts;
 pub use namespace::{Namespace, SERVER};
 pub use run::{Outcome, SwarmRun};
@@ -64,6 +66,7 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
         "clean": outcome.faults.is_empty(),
         "connections": connections,
         "protocol": args.protocol.name(),
+        "transport": args.transport.name(),
         "size_bytes": args.message_bytes,
         "rate_per_s": args.publish_rate(),
         "opening_s": opening_s,

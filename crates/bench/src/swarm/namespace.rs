@@ -7,6 +7,8 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 
+use super::args::Transport;
+use super::veth::{self, VethQueue};
 use crate::sys::tun::{self, Interface, Tun};
 
 /// Where the server listens.
@@ -24,29 +26,34 @@ const CROWD: u32 = 250_000;
 
 /// A namespace and its devices.
 pub struct Namespace {
-    devices: Vec<Tun>,
+    devices: Vec<ClientDevice>,
     queue_packets: u32,
+}
+
+/// What a worker has of the network.
+pub enum ClientDevice {
+    Tun(Tun),
+    Veth(VethQueue),
 }
 
 impl Namespace {
     /// Moves the calling thread into a new namespace and creates the devices there. Threads and processes that it starts
     /// later are in that namespace, too.
-    pub fn make(devices: u8, clients: u32) -> Result<Namespace> {
-        Namespace::with_queue(devices, clients, QUEUE_PACKETS)
+    pub fn make(transport: Transport, devices: u8, clients: u32) -> Result<Namespace> {
+        if transport == Transport::Tun {
+            return Namespace::with_queue(devices, clients, QUEUE_PACKETS);
+        }
+        enter(clients)?;
+        let queues = veth::make(devices, SERVER, PACKET_BYTES)?;
+        Ok(Namespace {
+            devices: queues.into_iter().map(ClientDevice::Veth).collect(),
+            queue_packets: veth::FRAMES,
+        })
     }
 
-    /// [`Namespace::make`] with device queues of `queue_packets`.
+    /// [`Namespace::make`] of TUN devices with queues of `queue_packets`.
     pub fn with_queue(devices: u8, clients: u32, queue_packets: u32) -> Result<Namespace> {
-        const NEEDS: &str = "the swarm needs a network namespace of its own: run it as root";
-        tun::unshare_network().context(NEEDS)?;
-        if clients >= CROWD {
-            // Without root this file cannot be written. Then the namespace shares the system's table.
-            let buckets = u64::from(clients).next_power_of_two().min(BUCKETS_MAX);
-            if fs::write(BUCKETS, buckets.to_string()).is_ok() {
-                tun::unshare_network().context(NEEDS)?;
-            }
-        }
-        tun::raise_loopback().context("the loopback interface")?;
+        enter(clients)?;
         let make = |device: u8| {
             let name = name(device);
             let tun = Tun::make(&name).context(
@@ -61,7 +68,7 @@ impl Namespace {
                 queue_packets,
             };
             tun::set_up(&name, &interface).with_context(|| format!("cannot set up {name}"))?;
-            Ok(tun)
+            Ok(ClientDevice::Tun(tun))
         };
         let devices = (0..devices).map(make).collect::<Result<_>>()?;
         Ok(Namespace {
@@ -76,9 +83,23 @@ impl Namespace {
     }
 
     /// Hands over the devices.
-    pub fn devices(&mut self) -> Vec<Tun> {
+    pub fn devices(&mut self) -> Vec<ClientDevice> {
         std::mem::take(&mut self.devices)
     }
+}
+
+/// Moves the calling thread into a new namespace.
+fn enter(clients: u32) -> Result<()> {
+    const NEEDS: &str = "the swarm needs a network namespace of its own: run it as root";
+    tun::unshare_network().context(NEEDS)?;
+    if clients >= CROWD {
+        // Without root this file cannot be written. Then the namespace shares the system's table.
+        let buckets = u64::from(clients).next_power_of_two().min(BUCKETS_MAX);
+        if fs::write(BUCKETS, buckets.to_string()).is_ok() {
+            tun::unshare_network().context(NEEDS)?;
+        }
+    }
+    tun::raise_loopback().context("the loopback interface")
 }
 
 /// Packets that the kernel dropped because the queue of a device in this namespace was full.
@@ -88,7 +109,8 @@ pub fn dropped_packets() -> Result<u64> {
     let text = fs::read_to_string("/proc/thread-self/net/dev")?;
     let devices = text
         .lines()
-        .filter_map(|line| line.trim_start().strip_prefix("tun")?.split_once(':'));
+        .filter_map(|line| line.trim_start().split_once(':'))
+        .filter(|(name, _)| name.starts_with("tun") || name.starts_with("swarm"));
     let dropped = devices.map(|(_, values)| -> Result<u64> {
         let value = values.split_whitespace().nth(DROPPED);
         Ok(value

@@ -8,11 +8,12 @@ use anyhow::{Context, Result, bail, ensure};
 use crore_tcp::End;
 use serde_json::{Value, json};
 
-use super::args::{Protocol, SwarmArgs};
+use super::args::{Protocol, SwarmArgs, Transport};
 use super::client_row::ClientRow;
 use super::counts::Counts;
 use super::namespace::{self, Namespace, SERVER};
 use super::plan::Plan;
+use super::veth;
 use super::wire::NetworkFaults;
 use super::worker::RETRIES;
 use super::workers::Swarm;
@@ -76,7 +77,7 @@ pub struct Outcome {
 impl SwarmRun {
     /// Moves this process into a new namespace and starts the server there. No client connects yet.
     pub fn start(args: &SwarmArgs) -> Result<SwarmRun> {
-        let mut namespace = Namespace::make(args.threads, args.connections)?;
+        let mut namespace = Namespace::make(args.transport, args.threads, args.connections)?;
         let address = SocketAddr::from((SERVER, args.server_port));
         let server = match &args.server_command {
             Some(command) => Server::start_by(command, address)?,
@@ -104,7 +105,7 @@ impl SwarmRun {
             namespace,
             Plan {
                 protocol: args.protocol,
-                server: End::new(SERVER, args.server_port),
+                server: End::new(SERVER, args.client_port()),
                 topics,
                 target: args.target.clone(),
                 message_bytes: args.message_bytes,
@@ -372,9 +373,10 @@ fn settings(args: &SwarmArgs, turn: usize) -> String {
     };
     format!(
         "[limits]\naccepts_per_s = 1000000\nconnections_max = {}\ntopics_per_shard = {}\n\n\
-         [heartbeat]\ninterval_s = {}\n\n{extra_rule}[[rule]]\nmatch = \"#\"\nlog_messages = {}\n",
+         {}[heartbeat]\ninterval_s = {}\n\n{extra_rule}[[rule]]\nmatch = \"#\"\nlog_messages = {}\n",
         u32::MAX - 1,
         args.connections.max(DEFAULT_TOPICS_PER_SHARD),
+        args.xdp_settings(),
         args.heartbeat_s,
         args.log_messages,
     )
@@ -387,8 +389,31 @@ impl SwarmArgs {
             .unwrap_or(f64::from(self.connections) / 60.0)
     }
 
+    /// The port that clients connect to. Over `AF_XDP` it is not that of the publisher, which is on the server's machine.
+    fn client_port(&self) -> u16 {
+        self.server_port + u16::from(self.transport == Transport::Xdp)
+    }
+
+    /// Crore's settings of connections over `AF_XDP`, and of the limits that descriptors set for others.
+    fn xdp_settings(&self) -> String {
+        if self.transport != Transport::Xdp {
+            return String::new();
+        }
+        // A server reserves some of its connections for other addresses.
+        let connections = u64::from(self.connections) * 5 / 4 + 1_024;
+        format!(
+            "connections_per_shard = {connections}\n\n[xdp]\nlisten = \"{}:{}\"\nconnections_max = {connections}\nframes = {}\n\n",
+            veth::SERVER_END,
+            self.client_port(),
+            veth::FRAMES,
+        )
+    }
+
     /// The number of Crore's shards.
     pub fn shards(&self) -> u32 {
+        if self.transport == Transport::Xdp {
+            return self.shards.unwrap_or(self.threads.into());
+        }
         let needed = self.connections.div_ceil(CONNECTIONS_PER_SHARD_MAX).max(2);
         self.shards.unwrap_or(needed)
     }

@@ -1,4 +1,4 @@
-//! The link between a worker's clients and the kernel: a TUN device, and simulated network faults.
+//! The link between a worker's clients and the server: a TUN device or a queue of an interface, and simulated network faults.
 //!
 //! Every packet is counted, including packets that are lost on purpose and packets that the kernel did not accept.
 
@@ -7,8 +7,11 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::time::Duration;
 
-use crore_tcp::Device;
+use anyhow::Result;
+use crore_tcp::Conn;
 
+use super::namespace::ClientDevice;
+use super::veth::VethLink;
 use crate::measure::payload::Random;
 use crate::sys::tun::{PREFIX, PREFIX_BYTES, Tun};
 
@@ -40,9 +43,15 @@ pub struct Traffic {
     pub write_failed: u64,
 }
 
+/// An open device. Packets have a prefix as those of a TUN device.
+enum Device {
+    Tun(Tun),
+    Veth(Box<VethLink>),
+}
+
 /// A device with simulated faults.
 pub struct Wire {
-    device: Tun,
+    device: Device,
     faults: NetworkFaults,
     is_faultless: bool,
     random: Random,
@@ -56,9 +65,16 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A link over this device.
-    pub fn new(device: Tun, faults: NetworkFaults, seed: u64) -> Wire {
-        Wire {
+    /// A link over this device. Must be called in the thread that uses it.
+    ///
+    /// # Errors
+    /// If the kernel does not give the queue of an interface.
+    pub fn open(device: ClientDevice, faults: NetworkFaults, seed: u64) -> Result<Wire> {
+        let device = match device {
+            ClientDevice::Tun(tun) => Device::Tun(tun),
+            ClientDevice::Veth(queue) => Device::Veth(Box::new(queue.open()?)),
+        };
+        Ok(Wire {
             device,
             faults,
             is_faultless: faults == NetworkFaults::default(),
@@ -68,11 +84,40 @@ impl Wire {
             packet: Vec::with_capacity(READ_BYTES),
             now_ns: 0,
             traffic: Traffic::default(),
+        })
+    }
+
+    /// Lets the written packets leave. Must be called at the end of each turn.
+    pub fn flush(&mut self) {
+        if let Device::Veth(link) = &mut self.device {
+            link.flush();
+        }
+    }
+
+    /// Whether the clients' checksums must be right: an interface carries them to the server.
+    pub fn needs_checksums(&self) -> bool {
+        matches!(self.device, Device::Veth(_))
+    }
+
+    fn read(&mut self, buffer: &mut [u8; READ_BYTES]) -> io::Result<Option<usize>> {
+        match &mut self.device {
+            Device::Tun(tun) => tun.receive(buffer),
+            Device::Veth(link) => {
+                let count = link.receive(&mut buffer[PREFIX_BYTES..]);
+                Ok(count.map(|count| PREFIX_BYTES + count))
+            }
         }
     }
 
     fn write(&mut self) {
-        if self.device.send(&self.packet).is_err() {
+        let is_sent = match &mut self.device {
+            Device::Tun(tun) => tun.send(&self.packet).is_ok(),
+            Device::Veth(link) => {
+                let packet = &self.packet[PREFIX_BYTES..];
+                link.transmit(packet.len(), |place| place.copy_from_slice(packet))
+            }
+        };
+        if !is_sent {
             self.traffic.write_failed += 1;
         }
     }
@@ -80,11 +125,11 @@ impl Wire {
     /// Reads the next packet; `None` if none is ready.
     pub fn receive(&mut self, buffer: &mut [u8; READ_BYTES]) -> io::Result<Option<usize>> {
         if self.is_faultless {
-            let count = self.device.receive(buffer)?;
+            let count = self.read(buffer)?;
             self.traffic.received += u64::from(count.is_some());
             return Ok(count);
         }
-        while let Some(count) = self.device.receive(buffer)? {
+        while let Some(count) = self.read(buffer)? {
             self.traffic.received += 1;
             self.apply_faults(buffer[..count].to_vec(), true);
         }
@@ -123,13 +168,24 @@ impl Wire {
         let due_ns = next_packet.map_or(u64::MAX, |Reverse((due_ns, ..))| {
             due_ns.saturating_sub(self.now_ns)
         });
-        self.device
-            .wait(Duration::from_nanos(timeout_ns.min(due_ns)));
+        let longest = Duration::from_nanos(timeout_ns.min(due_ns));
+        match &self.device {
+            Device::Tun(tun) => tun.wait(longest),
+            Device::Veth(link) => link.wait(longest),
+        }
     }
 }
 
-impl Device for Wire {
-    fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+impl crore_tcp::Device for Wire {
+    fn transmit(&mut self, _: Option<Conn>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        if self.is_faultless
+            && let Device::Veth(link) = &mut self.device
+        {
+            // Without room the connection sends it again in a later turn.
+            let is_sent = link.transmit(bytes, fill);
+            self.traffic.sent += u64::from(is_sent);
+            return is_sent;
+        }
         self.packet.clear();
         self.packet.extend_from_slice(&PREFIX);
         self.packet.resize(PREFIX_BYTES + bytes, 0);

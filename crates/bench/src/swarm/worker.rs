@@ -6,7 +6,7 @@ mod receive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crore_tcp::{Account, Config, Conn, Secret, Table};
+use crore_tcp::{Account, Checksums, Config, Conn, Secret, Table};
 
 use super::churn::{ConnectQueue, DropQueue, Pace};
 use super::client_row::{ClientAddresses, ClientRow, IncompleteUnits, State, flag};
@@ -79,11 +79,11 @@ impl Account for NoAccount {
 
 /// The settings of the clients' TCP. It has no extensions, so that the server's end costs the least. The worker itself finds the client of
 /// each segment. Clients close first and connect again from the same port at once, so there is no TIME-WAIT.
-fn tcp_config(clients: u32) -> Config {
+fn tcp_config(clients: u32, computes_checksums: bool) -> Config {
     Config {
         packet_bytes: PACKET_BYTES,
-        computes_checksums: false,
-        verifies_checksums: false,
+        computes_checksums,
+        checksums: Checksums::Ignored,
         finds_connections: false,
         uses_extensions: false,
         connections: clients,
@@ -117,7 +117,8 @@ impl Worker {
         };
         // Nobody attacks these clients, so the secret only has to differ between runs.
         let secret = Secret(sys::now_ns(), first.into());
-        let mut table = Table::new(tcp_config(addresses.count), secret, NoAccount);
+        let config = tcp_config(addresses.count, wire.needs_checksums());
+        let mut table = Table::new(config, secret, NoAccount);
         for endpoint in addresses.address_endpoints() {
             table.add_address(endpoint);
         }

@@ -3,11 +3,11 @@
 //! The publisher is a thread of this process. So a worker knows how many messages had been published to a topic when the topic's client
 //! opened. For every message it can therefore tell whether it has arrived, was missed because its client was away, or is lost.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::churn::Pace;
 use super::client_row::ClientAddresses;
@@ -46,24 +46,27 @@ impl Swarm {
         plan.connect_rate = plan.connect_rate.map(|rate| rate / devices.len() as f64);
         let plan = Arc::new(plan);
         let mut workers = Vec::new();
-        for (device, tun) in devices.into_iter().enumerate() {
+        for (device, client_device) in devices.into_iter().enumerate() {
             let shared_state = Arc::new(SharedState::default());
             let first = device as u32 * clients_per_device;
             let addresses = ClientAddresses {
                 first: namespace::clients(device as u8),
                 count: clients_per_device.min(connections.saturating_sub(first)),
             };
-            let wire = Wire::new(tun, plan.faults, first.into());
-            let worker = Worker::new(
-                plan.clone(),
-                shared_state.clone(),
-                first,
-                addresses,
-                wire,
-                pace,
-            );
+            let (plan, shared) = (plan.clone(), shared_state.clone());
+            let (tell_opened, opened) = mpsc::channel();
+            let work = move || match Wire::open(client_device, plan.faults, first.into()) {
+                Ok(wire) => {
+                    let _ = tell_opened.send(Ok(()));
+                    Worker::new(plan, shared, first, addresses, wire, pace).run();
+                }
+                Err(error) => {
+                    let _ = tell_opened.send(Err(error));
+                }
+            };
             let thread = std::thread::Builder::new().name(format!("swarm-{device}"));
-            workers.push((shared_state, thread.spawn(|| worker.run())?));
+            workers.push((shared_state, thread.spawn(work)?));
+            opened.recv().context("a worker ended")??;
         }
         Ok(Swarm {
             workers,

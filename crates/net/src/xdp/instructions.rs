@@ -164,6 +164,24 @@ pub(super) fn build_program(map: i32, addresses: &[SocketAddr]) -> Vec<u64> {
     compare(&mut code, addresses, false);
 
     code.place(Label::Take);
+    take(&mut code, map);
+
+    code.place(Label::Pass);
+    code.set(MOVE, RESULT, PASS_VERDICT);
+    code.set(EXIT, 0, 0);
+    code.finish()
+}
+
+/// The program that takes all frames.
+pub(super) fn build_program_for_all(map: i32) -> Vec<u64> {
+    let mut code = Assembler::default();
+    code.copy(MOVE_REGISTER, CONTEXT, CONTEXT_ARGUMENT);
+    take(&mut code, map);
+    code.finish()
+}
+
+/// Gives the frame to the socket of its queue, or to the kernel if there is none.
+fn take(code: &mut Assembler, map: i32) {
     code.load(LOAD_WORD, 2, CONTEXT, QUEUE_OFFSET);
     // This one is as long as two.
     code.add(LOAD_LONG, 1, MAP_DESCRIPTOR, 0, map);
@@ -171,11 +189,6 @@ pub(super) fn build_program(map: i32, addresses: &[SocketAddr]) -> Vec<u64> {
     code.set(MOVE, 3, PASS_VERDICT);
     code.set(CALL, 0, REDIRECT_MAP_HELPER);
     code.set(EXIT, 0, 0);
-
-    code.place(Label::Pass);
-    code.set(MOVE, RESULT, PASS_VERDICT);
-    code.set(EXIT, 0, 0);
-    code.finish()
 }
 
 fn half(bytes: [u8; 2]) -> i32 {

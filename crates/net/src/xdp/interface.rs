@@ -35,8 +35,8 @@ pub struct Interface {
     pub mtu: u16,
     /// The number of queues that receive.
     pub queues: u32,
-    /// Its addresses, each with the number of bits that the addresses of its network have in common.
-    pub addresses: Vec<(IpAddr, u8)>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
     /// Whether its packets may come from this machine, and have no checksums then.
     pub is_local: bool,
 }
@@ -68,11 +68,8 @@ impl Interface {
                 let link = unsafe { entry.ifa_addr.cast::<libc::sockaddr_ll>().read_unaligned() };
                 found = Some(link);
             }
-            // SAFETY: addresses of the list.
-            let (address, mask) = unsafe { (ip(entry.ifa_addr), ip(entry.ifa_netmask)) };
-            if let Some(address) = address {
-                addresses.push((address, mask.map_or(u8::MAX, prefix_bits)));
-            }
+            // SAFETY: an address of the list.
+            addresses.extend(unsafe { ip(entry.ifa_addr) });
         })?;
         let link = found.ok_or_else(|| fault("there is no such interface"))?;
         if link.sll_hatype != ETHERNET_TYPE || link.sll_halen != 6 {
@@ -95,30 +92,6 @@ impl Interface {
             is_local: requests.is_veth(),
         })
     }
-
-    /// Whether a packet to this address goes to its receiver and not to a router.
-    pub fn is_neighbour(&self, peer: IpAddr) -> bool {
-        self.addresses.iter().any(|(address, bits)| {
-            let bits = u32::from(*bits);
-            match (*address, peer) {
-                (IpAddr::V4(ours), IpAddr::V4(peer)) => {
-                    (ours.to_bits() ^ peer.to_bits()).leading_zeros() >= bits.min(32)
-                }
-                (IpAddr::V6(ours), IpAddr::V6(peer)) => {
-                    (ours.to_bits() ^ peer.to_bits()).leading_zeros() >= bits.min(128)
-                }
-                _ => false,
-            }
-        })
-    }
-}
-
-fn prefix_bits(mask: IpAddr) -> u8 {
-    let bits = match mask {
-        IpAddr::V4(mask) => mask.to_bits().leading_ones(),
-        IpAddr::V6(mask) => mask.to_bits().leading_ones(),
-    };
-    bits as u8
 }
 
 /// Calls `handle` with each entry of the kernel's list of addresses.
@@ -218,37 +191,6 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn neighbours_have_the_bits_of_a_network_in_common() {
-        let interface = Interface {
-            index: 1,
-            mac: [0; 6],
-            mtu: 1_500,
-            queues: 1,
-            addresses: vec![
-                ("10.1.2.3".parse().unwrap(), 20),
-                ("fd00::1".parse().unwrap(), 64),
-                ("192.0.2.1".parse().unwrap(), 32),
-            ],
-            is_local: false,
-        };
-        for (peer, is_neighbour) in [
-            ("10.1.15.255", true),
-            ("10.1.16.0", false),
-            ("192.0.2.1", true),
-            ("192.0.2.2", false),
-            ("fd00::ffff", true),
-            ("fd00:0:0:1::1", false),
-            ("::ffff:10.1.2.4", false),
-        ] {
-            assert_eq!(
-                interface.is_neighbour(peer.parse().unwrap()),
-                is_neighbour,
-                "{peer}"
-            );
-        }
-    }
 
     #[test]
     fn interface_that_cannot_be_used_is_refused_with_the_reason() {

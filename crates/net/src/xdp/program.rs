@@ -5,9 +5,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::instructions::build_program;
+use super::instructions::{build_program, build_program_for_all};
 use super::socket::XdpSocket;
 use crate::sys::{Fd, check};
 
@@ -68,8 +68,24 @@ impl Redirect {
             let what = format!("{} addresses, and at most {ADDRESSES_MAX}", addresses.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
+        Redirect::attach_program(interface, queues, |map| build_program(map, addresses))
+    }
+
+    /// [`Redirect::attach`] for all frames. The kernel gets none of a queue that has a socket.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_for_all(interface: u32, queues: u32) -> io::Result<Redirect> {
+        Redirect::attach_program(interface, queues, build_program_for_all)
+    }
+
+    fn attach_program(
+        interface: u32,
+        queues: u32,
+        build: impl FnOnce(RawFd) -> Vec<u64>,
+    ) -> io::Result<Redirect> {
         let map = create_map(queues)?;
-        let program = load(&build_program(map.as_raw_fd(), addresses))?;
+        let program = load(&build(map.as_raw_fd()))?;
         let attach = |mode_flag| {
             // Program, interface, kind and flags.
             let program = program.as_raw_fd() as u32;

@@ -35,6 +35,14 @@ pub struct FrameSettings {
     pub frame_bytes: u32,
 }
 
+impl FrameSettings {
+    /// Bytes of memory of a queue: its frames, and their places in the four rings.
+    pub fn queue_bytes(&self) -> u64 {
+        let places = 2 * (size_of::<u64>() + size_of::<XdpDesc>()) as u64;
+        u64::from(self.frames) * (2 * u64::from(self.frame_bytes) + places)
+    }
+}
+
 impl Default for FrameSettings {
     fn default() -> FrameSettings {
         FrameSettings {
@@ -163,9 +171,8 @@ impl Receiver {
 }
 
 impl Transmitter {
-    /// Lets `fill` write a frame of `bytes` bytes, which [`Transmitter::flush`] transmits. `false` if there is no room for it. If `fill` returns
-    /// `false` the frame is dropped.
-    pub fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
+    /// Lets `fill` write a frame of `bytes` bytes, which [`Transmitter::flush`] transmits. `false` if there is no room for it.
+    pub fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         if self.free_frames.is_empty() {
             self.reclaim();
         }
@@ -173,12 +180,11 @@ impl Transmitter {
             return false;
         };
         let length = bytes as u32;
-        let frame = self.umem.write(address, length);
-        let has_room = frame.is_some();
-        if !frame.is_some_and(fill) {
+        let Some(frame) = self.umem.write(address, length) else {
             self.free_frames.push(address);
-            return has_room;
-        }
+            return false;
+        };
+        fill(frame);
         // The ring has room for all frames.
         self.transmit_ring.push(XdpDesc {
             addr: address,

@@ -5,13 +5,13 @@
 //! ([`TcpEndpoint::end_turn`]), together with acknowledgements.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use crore_tcp::{Account, Config, Conn, Device, End, Failure, Part, Secret, Table};
+use crore_tcp::{Account, Checksums, Config, Conn, Device, End, Failure, Part, Secret, Table};
 
 use super::interface::{Interface, Mac};
-use super::next_hops::NextHops;
+use super::next_hops::{NextHops, is_of_one_machine};
 use super::program::QueueSockets;
 use super::socket::{FrameSettings, Receiver, Transmitter, XdpSocket};
 use crate::clock;
@@ -25,13 +25,18 @@ const FRAMES_PER_WAIT: usize = 512;
 const EVENTS_MAX: usize = 256;
 /// How long a shard sleeps if the interface takes no more frames and there are some left.
 const INTERFACE_FULL_MS: u32 = 1;
+/// How long a shard sleeps at most while memory is short.
+const MEMORY_SHORT_MS: u32 = 50;
 /// The number of connections above the limit that can be accepted, only to answer and close them.
 const REFUSED_CONNECTIONS: u32 = 1_024;
+/// The share of the limit that may be connections which are closed and not over, since the client has not acknowledged all, and their smallest
+/// number. Beyond it closing resets.
+const LINGERING_DIVISOR: u32 = 8;
+const LINGERING_MIN: u32 = 1_024;
+/// The most bytes of a request that is refused which are read.
+const REQUEST_BYTES: usize = 4_096;
 /// The most bytes that are charged at once. Each shard's limit is larger.
 const PIECE_BYTES: usize = 16 << 10;
-/// The token of a connection that was accepted and whose events are not wanted yet. Tokens of the caller have another top bit.
-const UNOPENED_TOKEN: u64 = u64::MAX;
-
 /// Bytes of an Ethernet header, and where its parts are.
 const ETHERNET: usize = 14;
 const ETHERNET_IPV4: [u8; 2] = [0x08, 0x00];
@@ -42,7 +47,7 @@ const KERNEL_BYTES: u32 = 256;
 /// The limits of a shard's connections over `AF_XDP`.
 #[derive(Clone, Debug)]
 pub struct EndpointLimits {
-    /// The number of connections.
+    /// The number of connections. One more gets an answer, and is closed.
     pub connections: u32,
     /// The number of connections that wait at each port to be accepted.
     pub backlog: usize,
@@ -50,6 +55,13 @@ pub struct EndpointLimits {
     pub buffered_bytes: usize,
     /// Frames of each queue.
     pub frames: FrameSettings,
+}
+
+impl EndpointLimits {
+    /// The number of connections that are closed and not over.
+    fn lingering(&self) -> u32 {
+        (self.connections / LINGERING_DIVISOR).max(LINGERING_MIN)
+    }
 }
 
 /// How many bytes all connections hold.
@@ -75,47 +87,42 @@ impl Account for Budget {
         self.used -= bytes;
         self.is_full &= self.used > self.limit / 8 * 7;
     }
+
+    fn is_short(&self) -> bool {
+        self.is_full
+    }
 }
 
 /// Writes packets of the table to frames.
 struct EthernetDevice<'a> {
     transmitter: &'a mut Transmitter,
     next_hops: &'a NextHops,
+    /// Our hardware address.
+    mac: Mac,
+    /// Where the frame came from that is being handled, if one is.
+    sender: Option<Mac>,
 }
 
 impl Device for EthernetDevice<'_> {
-    fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
-        let next_hops = self.next_hops;
+    fn transmit(&mut self, conn: Option<Conn>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        let to = match conn {
+            Some(conn) => self.next_hops.of(conn),
+            None => self.sender,
+        };
+        // A packet to an unknown place is lost, like any other packet may be.
+        let Some(to) = to else { return true };
+        let from = self.mac;
         self.transmitter.transmit(ETHERNET + bytes, |frame| {
             let (header, packet) = frame.split_at_mut(ETHERNET);
             fill(packet);
-            let Some((_, to)) = ends(packet) else {
-                return false;
+            let kind = match packet.first().map(|first| first >> 4) {
+                Some(6) => ETHERNET_IPV6,
+                _ => ETHERNET_IPV4,
             };
-            // A packet to an unknown place is lost, like any other packet may be.
-            let Some(mac) = next_hops.to(to) else {
-                return false;
-            };
-            header[..6].copy_from_slice(&mac);
-            header[6..12].copy_from_slice(&next_hops.interface().mac);
-            let kind = match to {
-                IpAddr::V4(_) => ETHERNET_IPV4,
-                IpAddr::V6(_) => ETHERNET_IPV6,
-            };
+            header[..6].copy_from_slice(&to);
+            header[6..12].copy_from_slice(&from);
             header[12..].copy_from_slice(&kind);
-            true
         })
-    }
-}
-
-/// The sender and the receiver of a packet.
-fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
-    let v4 = |at| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?).into());
-    let v6 = |at| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?).into());
-    match packet.first()? >> 4 {
-        4 => Some((v4(12)?, v4(16)?)),
-        6 => Some((v6(8)?, v6(24)?)),
-        _ => None,
     }
 }
 
@@ -125,6 +132,8 @@ pub struct TcpEndpoint {
     receivers: Vec<Receiver>,
     transmitter: Transmitter,
     next_hops: NextHops,
+    /// The hardware address of the interface.
+    mac: Mac,
     /// The time of the turn.
     now_us: u64,
     paused_until_ms: Option<u64>,
@@ -153,8 +162,13 @@ impl TcpEndpoint {
         let frame_room = limits.frames.frame_bytes - KERNEL_BYTES - ETHERNET as u32;
         let config = Config {
             packet_bytes: interface.mtu.min(frame_room as u16),
-            verifies_checksums: !interface.is_local,
-            connections: limits.connections.saturating_add(REFUSED_CONNECTIONS),
+            checksums: match interface.is_local {
+                true => Checksums::VerifiedUnlessPartial,
+                false => Checksums::Verified,
+            },
+            connections: (limits.connections)
+                .saturating_add(limits.lingering())
+                .saturating_add(REFUSED_CONNECTIONS),
             backlog: limits.backlog,
             ..Config::default()
         };
@@ -188,7 +202,8 @@ impl TcpEndpoint {
             table,
             receivers,
             transmitter,
-            next_hops: NextHops::new(interface),
+            next_hops: NextHops::default(),
+            mac: interface.mac,
             now_us: clock::monotonic_ns() / 1_000,
             paused_until_ms: None,
             events: Vec::new(),
@@ -251,6 +266,8 @@ impl TcpEndpoint {
             let mut device = EthernetDevice {
                 transmitter: &mut self.transmitter,
                 next_hops: &self.next_hops,
+                mac: self.mac,
+                sender: None,
             };
             self.table.poll(self.now_us, &mut device);
             is_full = self.table.counters.refused_by_device > refused;
@@ -268,13 +285,16 @@ impl TcpEndpoint {
         }
         let next_us = self.table.next_us();
         let from_now_ms = |us: u64| us.saturating_sub(self.now_us).div_ceil(1_000);
-        next_us.map(|us| u32::try_from(from_now_ms(us)).unwrap_or(u32::MAX))
+        let next_ms = next_us.map(|us| u32::try_from(from_now_ms(us)).unwrap_or(u32::MAX));
+        // Each turn looks for connections that must give way.
+        let short_ms = self.table.account.is_full.then_some(MEMORY_SHORT_MS);
+        next_ms.into_iter().chain(short_ms).min()
     }
 
     /// Handles packets that have arrived.
     pub(super) fn receive(&mut self, listeners_before: usize) {
         self.now_us = clock::monotonic_ns() / 1_000;
-        let mut frames = 0;
+        let (mac, mut frames) = (self.mac, 0);
         let (table, next_hops, transmitter) =
             (&mut self.table, &mut self.next_hops, &mut self.transmitter);
         for receiver in &mut self.receivers {
@@ -284,19 +304,19 @@ impl TcpEndpoint {
                 };
                 let [to @ .., f1, f2, f3, f4, f5, f6, _, _] = *header;
                 let from: Mac = [f1, f2, f3, f4, f5, f6];
-                let Some((peer, _)) = ends(packet) else {
-                    return;
-                };
                 // A frame for another machine is not ours, even if the interface receives it.
-                if to != next_hops.interface().mac {
+                if to != mac || !is_of_one_machine(from) {
                     return;
                 }
-                next_hops.learn(peer, from);
                 let mut device = EthernetDevice {
                     transmitter,
                     next_hops,
+                    mac,
+                    sender: Some(from),
                 };
-                table.receive(packet, self.now_us, &mut device);
+                if let Some(conn) = table.receive(packet, self.now_us, &mut device) {
+                    next_hops.learn(conn, from);
+                }
             });
         }
         if frames > 0 {
@@ -315,20 +335,17 @@ impl TcpEndpoint {
                 }
             }
         }
+        if !self.table.account.is_full {
+            self.table.unblock();
+        }
         let events = &mut self.events;
-        // Writing would fail, and the shard would try again without end.
-        let has_room = !self.table.account.is_full;
         self.table.events(EVENTS_MAX, |_, ready| {
-            let ready = Readiness {
+            events.push(Event::Link(Readiness {
                 token: ready.token,
                 readable: ready.readable,
-                writable: ready.writable && (has_room || ready.hangup),
+                writable: ready.writable,
                 hangup: ready.hangup,
-            };
-            let is_event = ready.readable || ready.writable || ready.hangup;
-            if is_event && ready.token != UNOPENED_TOKEN {
-                events.push(Event::Link(ready));
-            }
+            }));
         });
     }
 
@@ -347,16 +364,37 @@ impl TcpEndpoint {
         self.paused_until_ms = self.paused_until_ms.filter(|until_ms| now_ms < *until_ms);
     }
 
-    pub(super) fn accept(&mut self, listener: usize) -> AcceptResult {
+    /// Accepts a connection. Beyond the limit it is closed with the bytes that `answer` makes of its request.
+    pub(super) fn accept(
+        &mut self,
+        listener: usize,
+        answer: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> AcceptResult {
         if self.paused_until_ms.is_some() {
             return AcceptResult::NoConnection;
         }
-        let Some(conn) = self.table.accept(listener, UNOPENED_TOKEN) else {
+        let Some(conn) = self.table.accept(listener, 0) else {
             return AcceptResult::NoConnection;
         };
+        // Until it is opened. It may wait for long, and events that nobody wants would keep the others from being found.
+        self.table.withhold_events(conn);
         self.links += 1;
+        if self.links > self.limits.connections {
+            self.refuse(conn, answer);
+            return AcceptResult::Shed(libc::ENOBUFS);
+        }
         let (_, peer) = self.table.addresses(conn);
         AcceptResult::Connection(Link(conn.0), peer.ip())
+    }
+
+    fn refuse(&mut self, conn: Conn, answer: impl FnOnce(&[u8]) -> Vec<u8>) {
+        let mut request = [0; REQUEST_BYTES];
+        let count = match self.table.read(conn, &mut request) {
+            crore_tcp::Received::Bytes(count) => count,
+            _ => 0,
+        };
+        self.send(conn, &[answer(&request[..count])]);
+        self.close(conn, false);
     }
 
     pub(super) fn block_new_connections(&mut self) {
@@ -368,6 +406,8 @@ impl TcpEndpoint {
         let mut device = EthernetDevice {
             transmitter: &mut self.transmitter,
             next_hops: &self.next_hops,
+            mac: self.mac,
+            sender: None,
         };
         self.table.close_listeners(self.now_us, &mut device);
         self.listeners = 0;
@@ -415,12 +455,17 @@ impl TcpEndpoint {
         self.table.shut_down(conn, self.now_us);
     }
 
-    /// Closes a connection, with a reset if `resets`.
+    /// Closes a connection, with a reset if `resets`, or if too many linger already.
     pub(super) fn close(&mut self, conn: Conn, resets: bool) {
         self.links -= 1;
+        let open = self.table.resting() + self.links as usize;
+        let lingering = self.table.len().saturating_sub(open);
+        let resets = resets || lingering > self.limits.lingering() as usize;
         let mut device = EthernetDevice {
             transmitter: &mut self.transmitter,
             next_hops: &self.next_hops,
+            mac: self.mac,
+            sender: None,
         };
         if resets {
             self.table.reset(conn, self.now_us, &mut device);

@@ -86,7 +86,7 @@ impl Transport for XdpTransport {
                 other => other,
             };
         };
-        match self.endpoint.accept(listener) {
+        match self.endpoint.accept(listener, answer) {
             AcceptResult::Connection(link, peer) => {
                 AcceptResult::Connection(Link(link.0 * 2 + 1), peer)
             }
@@ -100,8 +100,9 @@ impl Transport for XdpTransport {
     }
 
     fn room(&self) -> u32 {
-        // Connections of the endpoint need no descriptor.
-        self.endpoint.limits().connections
+        // Those of the endpoint need no descriptor, and have a limit of their own.
+        let of_endpoint = self.endpoint.limits().connections;
+        self.kernel.room().saturating_add(of_endpoint)
     }
 
     fn adjust_accepting(&mut self, connections: u32, now_ms: u64) -> io::Result<()> {

@@ -82,10 +82,7 @@ fn frame(number: u32, bytes: usize) -> Vec<u8> {
 }
 
 fn send(socket: &mut XdpSocket, bytes: &[u8]) -> bool {
-    let fill = |out: &mut [u8]| {
-        out.copy_from_slice(bytes);
-        true
-    };
+    let fill = |out: &mut [u8]| out.copy_from_slice(bytes);
     socket.transmitter.transmit(bytes.len(), fill)
 }
 

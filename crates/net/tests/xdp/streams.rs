@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -12,10 +13,13 @@ use crore_net::transport::{AcceptResult, Event, Link, Received, Sent};
 use crore_net::xdp::program::Redirect;
 use crore_net::xdp::{EndpointLimits, FrameSettings, Interface, TcpEndpoint, XdpTransport};
 use crore_net::{Transport as _, check};
+use crore_tcp::{End, Head, Options, flag, header_bytes, write};
 
 use crate::{WAIT, is_required};
 
 const PORT: u16 = 8_800;
+/// The answer to a connection beyond the limit.
+const FULL: &[u8] = b"full";
 /// Sent by a client in place of data: the server resets the connection.
 const RESET: &[u8] = b"reset";
 
@@ -39,8 +43,18 @@ fn server(is_v6: bool) -> SocketAddr {
     }
 }
 
+/// The limits of a server with room for these bytes under way.
+fn limits(buffered_bytes: usize) -> EndpointLimits {
+    EndpointLimits {
+        connections: 1_000,
+        backlog: 128,
+        buffered_bytes,
+        frames: FrameSettings::default(),
+    }
+}
+
 /// Runs a test in a namespace from which a server over `AF_XDP` can be reached. The server sends back what it receives.
-fn with_server(buffered_bytes: usize, test: impl FnOnce() + Send + 'static) {
+fn with_server(limits: EndpointLimits, test: impl FnOnce() + Send + 'static) {
     let (tell_thread, client_thread) = mpsc::channel();
     let (tell_ready, server_ready) = mpsc::channel();
     let stops = Arc::new(AtomicBool::new(false));
@@ -69,12 +83,6 @@ fn with_server(buffered_bytes: usize, test: impl FnOnce() + Send + 'static) {
             return;
         };
         let kernel = Kernel::open(&[], acceptor::Limits::default(), &Group::new());
-        let limits = EndpointLimits {
-            connections: 1_000,
-            backlog: 128,
-            buffered_bytes,
-            frames: FrameSettings::default(),
-        };
         let queues = redirect.queue_sockets();
         let endpoint =
             TcpEndpoint::open(interface, &addresses, (queues, 0..queues.queues()), limits);
@@ -119,9 +127,12 @@ fn serve(mut transport: XdpTransport, stops: &AtomicBool) {
                 Event::Link(ready) => ready,
                 Event::Woken => continue,
                 Event::Listener(listener) => {
-                    while let AcceptResult::Connection(link, peer) =
-                        transport.accept(listener, 0, |_| Vec::new())
-                    {
+                    loop {
+                        let (link, peer) = match transport.accept(listener, 0, |_| FULL.to_vec()) {
+                            AcceptResult::Connection(link, peer) => (link, peer),
+                            AcceptResult::Shed(_) => continue,
+                            _ => break,
+                        };
                         assert_eq!(transport.peer(link), Some(peer));
                         transport
                             .open(link, connections.len() as u64)
@@ -203,7 +214,7 @@ fn exchange(mut stream: TcpStream, bytes: usize, seed: usize) {
 
 #[test]
 fn client_of_the_kernel_gets_back_what_it_has_sent() {
-    with_server(8 << 20, || {
+    with_server(limits(8 << 20), || {
         for (number, bytes) in [1, 1_460, 100_000, 20 << 20].into_iter().enumerate() {
             for is_v6 in [false, true] {
                 exchange(connect(is_v6), bytes, number);
@@ -214,7 +225,7 @@ fn client_of_the_kernel_gets_back_what_it_has_sent() {
 
 #[test]
 fn hundred_connections_at_once_share_little_memory() {
-    with_server(100_000, || {
+    with_server(limits(100_000), || {
         let clients = (0..100).map(|number| {
             let stream = connect(number % 2 == 0);
             thread::spawn(move || exchange(stream, 30_000 + number, number))
@@ -227,7 +238,7 @@ fn hundred_connections_at_once_share_little_memory() {
 
 #[test]
 fn reset_reaches_the_client_and_other_ports_stay_the_kernels() {
-    with_server(1 << 20, || {
+    with_server(limits(1 << 20), || {
         let mut stream = connect(false);
         stream.write_all(RESET).expect("room");
         let error = stream.read(&mut [0]).expect_err("a reset");
@@ -237,5 +248,119 @@ fn reset_reaches_the_client_and_other_ports_stay_the_kernels() {
         other.set_port(PORT + 1);
         let error = TcpStream::connect_timeout(&other, WAIT).expect_err("nobody listens");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn connection_beyond_the_limit_gets_the_answer_and_one_that_ends_makes_room() {
+    let limits = EndpointLimits {
+        connections: 2,
+        ..limits(1 << 20)
+    };
+    with_server(limits, || {
+        // Each is accepted when its bytes come back.
+        let mut first = connect(false);
+        let mut second = connect(true);
+        for stream in [&mut first, &mut second] {
+            stream.write_all(b"here").expect("room");
+            stream.read_exact(&mut [0; 4]).expect("bytes");
+        }
+        let mut answer = Vec::new();
+        let mut third = connect(false);
+        third.read_to_end(&mut answer).expect("an answer");
+        assert_eq!(answer, FULL);
+        exchange(first, 10, 0);
+        exchange(connect(false), 10, 0);
+    });
+}
+
+/// A socket that sends frames as they are over the interface of the clients.
+struct RawLink {
+    socket: OwnedFd,
+    interface: libc::c_int,
+}
+
+impl RawLink {
+    fn open() -> RawLink {
+        // SAFETY: plain system calls; the name has an end, and the descriptor is new.
+        let (socket, interface) = unsafe {
+            (
+                libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0),
+                libc::if_nametoindex(c"client".as_ptr()),
+            )
+        };
+        check(socket).expect("a raw socket");
+        RawLink {
+            // SAFETY: the kernel has just opened it.
+            socket: unsafe { OwnedFd::from_raw_fd(socket) },
+            interface: interface as libc::c_int,
+        }
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: all bytes of an address may be zero.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = self.interface;
+        // SAFETY: the frame and the address live until the call is over, and their sizes are given.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                (&raw const to).cast(),
+                size_of_val(&to) as libc::socklen_t,
+            )
+        };
+        assert_eq!(sent, frame.len() as isize);
+    }
+}
+
+/// The hardware address of the server's interface, as the client knows it.
+fn server_mac() -> [u8; 6] {
+    let mut command = Command::new("ip");
+    let output = command.args(["neigh", "show", "10.77.0.1"]).output();
+    let text = String::from_utf8(output.expect("ip").stdout).expect("text");
+    let mut words = text.split_whitespace().skip_while(|word| *word != "lladdr");
+    let mac = words.nth(1).expect("a neighbour");
+    let bytes = mac.split(':').map(|byte| u8::from_str_radix(byte, 16));
+    let bytes: Vec<u8> = bytes.map(|byte| byte.expect("a byte")).collect();
+    bytes.try_into().expect("six bytes")
+}
+
+#[test]
+fn frames_with_a_forged_sender_divert_nothing() {
+    with_server(limits(1 << 20), || {
+        let mut stream = connect(false);
+        let port = stream.local_addr().expect("an address").port();
+        stream.write_all(b"before").expect("room");
+        stream.read_exact(&mut [0; 6]).expect("bytes");
+        let (link, to) = (RawLink::open(), server_mac());
+        let end = |last, port| End::new(std::net::Ipv4Addr::new(10, 77, 0, last), port);
+        let from_addresses = [[2, 0, 0, 0, 0, 0x66], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]];
+        for number in 0..3_000u32 {
+            // Of this connection and of others of the same machine: SYNs, acknowledgements, resets and data.
+            let head = Head {
+                from: end(2, if number % 2 == 0 { port } else { number as u16 }),
+                to: end(1, PORT),
+                sequence: number.wrapping_mul(0x9e37_79b9),
+                acknowledged: number.wrapping_mul(0x85eb_ca6b),
+                flags: [flag::SYN, flag::ACK, flag::RST, flag::ACK | flag::PSH]
+                    [number as usize / 2 % 4],
+                window: 1_000,
+                options: Options::default(),
+            };
+            let mut frame = vec![0; 14 + header_bytes(head.to, &head.options) + 4];
+            frame[..6].copy_from_slice(&to);
+            frame[6..12].copy_from_slice(&from_addresses[number as usize % 3]);
+            frame[12..14].copy_from_slice(&[0x08, 0x00]);
+            write(&head, true, &mut frame[14..], |data| {
+                data.copy_from_slice(b"evil")
+            });
+            link.send(&frame);
+        }
+        exchange(stream, 100_000, 0);
+        exchange(connect(false), 1_000, 0);
     });
 }

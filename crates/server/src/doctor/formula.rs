@@ -26,6 +26,10 @@ pub fn charged_bytes(counts_sockets: bool) -> u64 {
 /// (`net/src/stream/keys.rs`). With AES-256 a secret has 48 bytes, so a connection needs 32 bytes more.
 pub const TLS_BYTES: u64 = 80 + 4;
 
+/// Bytes of an idle connection over `AF_XDP` for TCP: its row (`crore_tcp::ROW_BYTES`), a place in the index, which may be half empty, and the
+/// hardware address of its peer.
+pub const XDP_ROW_BYTES: u64 = 96 + 2 * 4 + 6;
+
 /// Bytes of an entry of the connection tracker: `nf_conn` (256 bytes in Linux 6), its extensions, and a bucket.
 pub const TRACKED_BYTES: u64 = 328;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::formula;
 use super::host::Host;
-use super::workload::Workload;
+use super::workload::{Workload, XdpInterface};
 use crate::settings::numbers::{format_bytes, format_count};
 
 /// A part of the memory that has its own limit.
@@ -36,8 +36,9 @@ impl MemoryEstimate {
         let kernel_bytes = workload.connection_bytes(host) - workload.process_bytes();
         let (buffer_bytes, buffers_how) = max_socket_buffers(host, workload);
         let groups = host.memory_groups.iter();
+        let of_xdp = workload.xdp.iter().flat_map(|xdp| xdp_parts(xdp, workload));
         MemoryEstimate {
-            parts: vec![
+            parts: [
                 part(
                     "server",
                     Some(formula::server_bytes(workload.shards)),
@@ -68,7 +69,10 @@ impl MemoryEstimate {
                     "all other data that clients make the server hold; by default an eighth of the memory"
                         .to_string(),
                 ),
-            ],
+            ]
+            .into_iter()
+            .chain(of_xdp)
+            .collect(),
             available: host
                 .memory
                 .map(|memory| memory.available)
@@ -90,7 +94,35 @@ impl MemoryEstimate {
     }
 }
 
-/// The setting that limits the last part of the list.
+/// What connections over `AF_XDP` add.
+fn xdp_parts(xdp: &XdpInterface, workload: &Workload) -> [MemoryPart; 3] {
+    let connections = workload.connections.min(xdp.connections_max);
+    let row_bytes = formula::XDP_ROW_BYTES;
+    let queues = xdp.queues.as_ref().ok().copied();
+    [
+        MemoryPart {
+            name: "xdp connections",
+            bytes: Some(connections * row_bytes),
+            how: format!("{} connections x {row_bytes} B", format_count(connections)),
+        },
+        MemoryPart {
+            name: "xdp.buffer_bytes",
+            bytes: Some(xdp.buffer_bytes),
+            how: "their bytes under way".to_string(),
+        },
+        MemoryPart {
+            name: "xdp.frames",
+            bytes: queues.map(|queues| queues * xdp.queue_bytes),
+            how: format!(
+                "{} queues x {}, locked",
+                queues.map_or("unknown".to_string(), format_count),
+                format_bytes(xdp.queue_bytes)
+            ),
+        },
+    ]
+}
+
+/// The setting that limits all that has no limit of its own.
 pub const MEMORY_SETTING: &str = "limits.memory_bytes";
 
 /// The maximum size of the kernel's socket buffers, and how it was computed.

@@ -95,6 +95,12 @@ pub struct XdpInterface {
     pub interface: String,
     /// The number of its queues, or why it cannot be used.
     pub queues: Result<u64, String>,
+    /// `xdp.connections_max`.
+    pub connections_max: u64,
+    /// `xdp.buffer_bytes`.
+    pub buffer_bytes: u64,
+    /// Bytes of the frames and rings of a queue.
+    pub queue_bytes: u64,
 }
 
 impl XdpInterface {
@@ -106,6 +112,9 @@ impl XdpInterface {
             queues: found
                 .map(|found| found.queues.into())
                 .map_err(|fault| format!("{fault:#}")),
+            connections_max: file.xdp.connections_max.into(),
+            buffer_bytes: file.xdp.buffer_bytes as u64,
+            queue_bytes: xdp::frames(&file.xdp).queue_bytes(),
         })
     }
 }

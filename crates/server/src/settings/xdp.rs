@@ -12,6 +12,9 @@ const MIN_BUFFER_BYTES: usize = 16 << 20;
 /// With fewer frames a short burst of packets would be lost.
 const MIN_FRAMES: u32 = 64;
 
+/// No shard has more rows.
+const MAX_CONNECTIONS: u32 = 1 << 28;
+
 /// Connections that do not pass through the kernel's TCP, but through one of ours over `AF_XDP` ([for whom](XDP.md)).
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -19,6 +22,12 @@ pub struct Xdp {
     /// The network interface and the port of these connections, such as `"eth0:8800"`, besides the addresses of `listen`. `""`: none.
     #[schemars(extend("format" = "an interface and a port"))]
     pub listen: String,
+    /// These connections of all shards together. Each shard of the interface takes an equal part of them, and the answer to one more is 503. Each costs
+    /// some 110 bytes while it is idle, which no other limit counts.
+    #[default(1_000_000)]
+    #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
+    #[schemars(extend("x-share" = "that of `limits.connections_per_shard`"))]
+    pub connections_max: u32,
     /// Bytes of all these connections that are sent and not acknowledged, or received and not read.
     #[default(256 << 20)]
     #[schemars(range(min = MIN_BUFFER_BYTES, max = isize::MAX as usize))]

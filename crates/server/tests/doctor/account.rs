@@ -90,3 +90,19 @@ fn socket_buffers_are_those_of_the_settings() {
         assert_eq!(buffers(&settings), 1_000 * (bytes + 6_291_456));
     }
 }
+
+#[test]
+fn connections_over_af_xdp_have_their_memory_added() {
+    let settings = "[xdp]\nlisten = \"none-such:8800\"\nconnections_max = 1000\nbuffer_bytes = \"32 MiB\"\n\
+                    [access.anonymous]\nsubscribe = [\"#\"]\n";
+    let host = Tree::large().with("crore.toml", settings);
+    let findings = host.findings(&["--connections", "2000"]);
+    let part = |name: &str| {
+        let mut parts = findings.0["memory"]["parts"].as_array().unwrap().iter();
+        parts.find(|part| part["name"] == name).unwrap()["bytes"].as_u64()
+    };
+    assert_eq!(part("xdp connections"), Some(1_000 * 110));
+    assert_eq!(part("xdp.buffer_bytes"), Some(32 << 20));
+    assert_eq!(part("xdp.frames"), None, "the interface tells its queues");
+    assert_eq!(findings.state("xdp.listen"), "change");
+}

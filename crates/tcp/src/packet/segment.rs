@@ -4,6 +4,7 @@ use super::checksum::{u16_at, u32_at};
 use super::end::End;
 use super::ip::{self, Ip, Refusal};
 use super::options::Options;
+use crate::config::Checksums;
 
 /// The flags of a segment (RFC 9293 §3.1).
 pub mod flag {
@@ -87,12 +88,18 @@ pub fn write(head: &Head, checksums: bool, out: &mut [u8], fill: impl FnOnce(&mu
 }
 
 /// Parses the segment in a packet.
-pub fn parse_tcp<'a>(ip: &Ip<'a>, checksums: bool) -> Result<Segment<'a>, Refusal> {
+pub fn parse_tcp<'a>(ip: &Ip<'a>, checksums: Checksums) -> Result<Segment<'a>, Refusal> {
     let tcp = ip.body;
     if tcp.len() < TCP_BYTES {
         return Err(Refusal::Malformed);
     }
-    if checksums && ip.pseudo().with(tcp).finish() != 0 {
+    let is_whole = || ip.pseudo().with(tcp).finish() == 0;
+    let is_right = match checksums {
+        Checksums::Ignored => true,
+        Checksums::Verified => is_whole(),
+        Checksums::VerifiedUnlessPartial => ip.pseudo().finish() == !u16_at(tcp, 16) || is_whole(),
+    };
+    if !is_right {
         return Err(Refusal::Checksum);
     }
     let bytes = usize::from(tcp[12] >> 4) * 4;

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use crore_rng::Rng;
 
-use super::network::too_big;
+use super::network::{Packets, too_big};
 use super::peer::{Peer, packet};
-use crate::{Config, End, Head, Options, Part, Sent, State, flag};
+use crate::{Checksums, Config, End, Head, Options, Part, Sent, State, flag};
 
 /// A connection, and its numbers.
 fn open() -> (Peer, u32, u32) {
@@ -23,6 +23,86 @@ fn works(peer: &mut Peer, next: u32, ack: u32) {
     assert_eq!(peer.read(), b"good");
     assert_eq!(peer.send(b"answer")[0].1, b"answer");
     assert_eq!(peer.state(), State::Established);
+}
+
+#[test]
+fn segment_that_anybody_can_send_is_told_from_that_of_the_peer() {
+    let (mut peer, next, ack) = open();
+    let head = |flags, sequence, acknowledged| Head {
+        from: peer.own,
+        to: peer.other,
+        sequence,
+        acknowledged,
+        flags,
+        window: 60_000,
+        options: Options::default(),
+    };
+    let mut stranger = head(flag::ACK, 1, 1);
+    stranger.from.port += 1;
+    let mut wrong_checksum = packet(&head(flag::ACK, next, ack), b"x");
+    *wrong_checksum.last_mut().expect("data") ^= 1;
+    let of_anybody = [
+        packet(&head(flag::SYN, next, 0), &[]),
+        packet(&head(flag::RST, next + 1, 0), &[]),
+        packet(&head(flag::ACK, next + 70_000, ack), b"x"),
+        packet(&head(flag::ACK, next.wrapping_sub(9), ack), b"x"),
+        packet(&head(flag::ACK, next, ack + 1), b"x"),
+        packet(&stranger, b"x"),
+        wrong_checksum,
+    ];
+    let of_the_peer = packet(&head(flag::ACK, next, ack), b"x");
+    let mut device = Packets::default();
+    for bytes in &of_anybody {
+        let conn = peer.table.receive(bytes, peer.now_us, &mut device);
+        assert_eq!(conn, None, "{bytes:?}");
+    }
+    let conn = peer.table.receive(&of_the_peer, peer.now_us, &mut device);
+    assert_eq!(conn, Some(peer.conn));
+    assert_eq!(peer.read(), b"x");
+}
+
+#[test]
+fn partial_checksum_is_right_only_where_packets_have_not_left_the_machine() {
+    for (checksums, accepts_partial) in [
+        (Checksums::Verified, false),
+        (Checksums::VerifiedUnlessPartial, true),
+        (Checksums::Ignored, true),
+    ] {
+        let fresh = || {
+            Peer::connected(Config {
+                checksums,
+                ..Peer::config()
+            })
+        };
+        let peer = fresh();
+        let head = Head {
+            from: peer.own,
+            to: peer.other,
+            sequence: peer.next,
+            acknowledged: peer.ack,
+            flags: flag::ACK,
+            window: 60_000,
+            options: Options::default(),
+        };
+        let right = packet(&head, b"data");
+        let mut partial = right.clone();
+        // The sum of the addresses, the protocol and the length of 24 bytes: 10.0.0.1 and 10.0.0.2.
+        let sum: u16 = 0x0a00 + 1 + 0x0a00 + 2 + 6 + 24;
+        partial[36..38].copy_from_slice(&sum.to_be_bytes());
+        let mut wrong = right.clone();
+        wrong[43] ^= 1;
+        let mut wrong_partial = partial.clone();
+        wrong_partial[36] ^= 1;
+        let accepts = |bytes: &[u8]| {
+            let (mut peer, mut device) = (fresh(), Packets::default());
+            let conn = peer.table.receive(bytes, peer.now_us, &mut device);
+            conn.is_some()
+        };
+        let is_ignored = checksums == Checksums::Ignored;
+        assert_eq!(accepts(&wrong), is_ignored, "{checksums:?}");
+        assert_eq!(accepts(&wrong_partial), is_ignored, "{checksums:?}");
+        assert_eq!(accepts(&partial), accepts_partial, "{checksums:?}");
+    }
 }
 
 #[test]
@@ -525,7 +605,7 @@ fn broken_packets_of_ipv6_are_dropped() {
         options: Options::default(),
     };
     let good = packet(&syn, &[]);
-    let mut device = super::network::Packets::default();
+    let mut device = Packets::default();
     // Nothing protects the traffic class, the flow and the number of hops.
     let unprotected = |at: usize| (1..4).contains(&at) || at == 7;
     for at in (0..good.len()).filter(|at| !unprotected(*at)) {
@@ -626,7 +706,7 @@ fn random_segments_never_break_a_table() {
                 peer.read();
             }
         }
-        let mut device = super::network::Packets::default();
+        let mut device = Packets::default();
         peer.table.reset(peer.conn, peer.now_us, &mut device);
         assert_eq!(peer.table.account.held.get(&peer.conn.0), None);
     }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::network::Packets;
 use super::peer::Peer;
-use crate::{Config, End, KeepAlive, Received, State, flag};
+use crate::{Config, Conn, End, KeepAlive, Part, Received, Sent, State, flag};
 
 /// The longest time that a byte is held, in milliseconds.
 fn longest_ms() -> u64 {
@@ -207,4 +207,80 @@ fn burst_leaves_no_memory_behind_and_no_connection_alone() {
     assert_eq!(peer.read(), b"answer");
     assert!(peer.table.is_idle(peer.conn));
     assert_eq!(peer.wait(100_000).len(), 0);
+}
+
+/// Begins another connection of the peer, from another port.
+fn another(peer: &mut Peer, port: u16) -> Conn {
+    peer.own.port = port;
+    let answers = peer.say(flag::SYN, 1_000, 0, &[]);
+    let ack = answers[0].0.sequence.wrapping_add(1);
+    peer.say(flag::ACK, 1_001, ack, &[]);
+    (peer.next, peer.ack) = (1_001, ack);
+    peer.table.accept(0, port.into()).expect("a connection")
+}
+
+#[test]
+fn short_memory_ends_a_peer_that_acknowledges_nothing_and_spares_the_others() {
+    let mut peer = Peer::connected(Peer::config());
+    let silent = peer.conn;
+    peer.send(&[1; 1_000]);
+    let other = another(&mut peer, 50_000);
+    peer.conn = other;
+    peer.wait(u64::from(Config::default().short_hold_ms));
+    assert_eq!(peer.table.state(silent), State::Established);
+    let (next, ack) = (peer.next, peer.ack);
+    peer.send(&[2; 100]);
+    // Bytes behind a gap.
+    peer.say(flag::ACK, next + 1_000, ack, &[3; 200]);
+    assert_eq!(peer.table.account.total, 1_300);
+    peer.table.account.is_short = true;
+    peer.wait(1);
+    assert_eq!(peer.table.state(silent), State::Closed);
+    assert_eq!(peer.table.account.total, 100, "what was sent a moment ago");
+    peer.say(flag::ACK, next, ack + 100, &[3; 200]);
+    assert_eq!(peer.read(), [3; 200]);
+}
+
+#[test]
+fn connections_that_memory_refuses_hide_no_other_and_are_reported_when_there_is_room() {
+    let mut peer = Peer::connected(Peer::config());
+    let refused: Vec<Conn> = (50_000..50_008)
+        .map(|port| another(&mut peer, port))
+        .collect();
+    peer.conn = another(&mut peer, 60_000);
+    peer.table.interest(peer.conn, 99, true, false);
+    peer.table.account.limit = 100;
+    for (token, conn) in (1..).zip(&refused) {
+        let sent = peer.table.send(*conn, Part::Copied(&[1; 1_000]), 0);
+        assert_eq!(sent, Sent::Again);
+        peer.table.interest(*conn, token, true, true);
+    }
+    let events = |peer: &mut Peer, max| {
+        let mut tokens = Vec::new();
+        peer.table.events(max, |_, ready| tokens.push(ready.token));
+        tokens
+    };
+    let (next, ack) = (peer.next, peer.ack);
+    peer.say(flag::ACK, next, ack, b"read");
+    assert_eq!(events(&mut peer, 1), [99], "writing would fail again");
+    assert_eq!(peer.read(), b"read");
+    peer.table.unblock();
+    let mut tokens = events(&mut peer, 4);
+    tokens.extend(events(&mut peer, 4));
+    tokens.sort_unstable();
+    assert!(tokens.iter().copied().eq(1..=8), "{tokens:?}");
+}
+
+#[test]
+fn events_of_a_connection_that_is_not_wanted_yet_are_kept_for_later() {
+    let mut peer = Peer::connected(Peer::config());
+    peer.table.withhold_events(peer.conn);
+    let (next, ack) = (peer.next, peer.ack);
+    peer.say(flag::ACK, next, ack, b"early");
+    peer.table.events(1, |_, ready| panic!("{ready:?}"));
+    peer.table.interest(peer.conn, 7, true, false);
+    let mut tokens = Vec::new();
+    peer.table.events(1, |_, ready| tokens.push(ready.token));
+    assert_eq!(tokens, [7]);
+    assert_eq!(peer.read(), b"early");
 }

@@ -12,7 +12,8 @@ use crore_rng::Rng;
 use super::invariants;
 use crate::sequence::is_after;
 use crate::{
-    Account, Config, Conn, Device, End, Packet, Part, Received, Secret, Sent, Table, flag, parse,
+    Account, Checksums, Config, Conn, Device, End, Packet, Part, Received, Secret, Sent, Table,
+    flag, parse,
 };
 
 /// Bytes that are shared.
@@ -28,6 +29,8 @@ pub struct Ledger {
     pub total: usize,
     pub peak: usize,
     pub limit: usize,
+    /// What the table is told.
+    pub is_short: bool,
 }
 
 impl Default for Ledger {
@@ -37,6 +40,7 @@ impl Default for Ledger {
             total: 0,
             peak: 0,
             limit: usize::MAX,
+            is_short: false,
         }
     }
 }
@@ -63,6 +67,10 @@ impl Account for Ledger {
         }
         self.total -= bytes;
     }
+
+    fn is_short(&self) -> bool {
+        self.is_short
+    }
 }
 
 /// A device that keeps packets. It has room for so many.
@@ -81,7 +89,7 @@ impl Default for Packets {
 }
 
 impl Device for Packets {
-    fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+    fn transmit(&mut self, _: Option<Conn>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         if self.list.len() >= self.room {
             return false;
         }
@@ -330,7 +338,7 @@ impl World {
 
     /// Checks a packet that this side sends: it parses, and its data is within the window that the peer has offered.
     fn check(&mut self, side: usize, packet: &[u8]) {
-        let Ok(Packet::Segment(segment)) = parse(packet, true) else {
+        let Ok(Packet::Segment(segment)) = parse(packet, Checksums::Verified) else {
             self.violation = Some("a packet does not parse");
             return;
         };

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use super::invariants;
 use super::network::{Endpoint, Packets, endpoint, ends};
 use crate::{
-    Config, Conn, End, Head, Options, Packet, Received, Segment, State, flag, header_bytes, parse,
-    write,
+    Checksums, Config, Conn, End, Head, Options, Packet, Received, Segment, State, flag,
+    header_bytes, parse, write,
 };
 
 /// A segment that the endpoint has sent.
@@ -37,7 +37,7 @@ pub fn packet(head: &Head, data: &[u8]) -> Vec<u8> {
 
 /// The segments in these packets.
 pub fn said(packets: &[Vec<u8>]) -> Vec<Said> {
-    let parse = |packet: &Vec<u8>| match parse(packet, true) {
+    let parse = |packet: &Vec<u8>| match parse(packet, Checksums::Verified) {
         Ok(Packet::Segment(Segment { head, data })) => (head, data.to_vec()),
         other => panic!("{other:?}"),
     };

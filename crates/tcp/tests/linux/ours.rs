@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use crore_tcp::{
-    Account, Config, Conn, Counters, Device, End, Failure, Part, Received, Secret, Sent, State,
-    Table,
+    Account, Checksums, Config, Conn, Counters, Device, End, Failure, Part, Received, Secret, Sent,
+    State, Table,
 };
 
 use crate::disturbance::Disturbance;
@@ -38,7 +38,7 @@ struct Link {
 }
 
 impl Device for Link {
-    fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+    fn transmit(&mut self, _: Option<Conn>, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         // The device's header is all zeroes: checksums are in the packets.
         let mut packet = vec![0; PREFIX_BYTES + bytes];
         fill(&mut packet[PREFIX_BYTES..]);
@@ -134,7 +134,7 @@ pub fn run(
 ) -> Counters {
     let default = Config::default();
     let config = Config {
-        verifies_checksums: false,
+        checksums: Checksums::Ignored,
         time_wait_ms: 2_000,
         receive_log2: setup.receive_log2.unwrap_or(default.receive_log2),
         send_bytes: 1 << 20,

@@ -2,7 +2,9 @@
 //!
 //! Invariant: at the end of a turn an idle connection is *parked*: it is in the row of its client and not in the table.
 
-use crore_tcp::{Conn, End, Failure, Packet, Part, Received, Sent, State as TcpState, parse};
+use crore_tcp::{
+    Checksums, Conn, End, Failure, Packet, Part, Received, Sent, State as TcpState, parse,
+};
 
 use super::{SLOW_BYTES_LOG2, TimerKind, Worker};
 use crate::swarm::client_row::{Link, State, flag};
@@ -15,7 +17,7 @@ impl Worker {
         let now_ns = sys::now_ns();
         let Some(Ok(Packet::Segment(segment))) = packet
             .get(PREFIX_BYTES..)
-            .map(|packet| parse(packet, false))
+            .map(|packet| parse(packet, Checksums::Ignored))
         else {
             return;
         };
@@ -52,6 +54,7 @@ impl Worker {
             self.park(index);
         }
         self.park_candidates = park_candidates;
+        self.wire.flush();
     }
 
     /// The endpoints of a client's connection: the client's and the server's.
