@@ -15,6 +15,7 @@ mod durable_soak;
 mod fill;
 mod filters;
 mod hold;
+mod http2;
 mod million;
 mod pair;
 mod recovery;
@@ -58,6 +59,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Filters => filters::run(args)?,
         Scenario::Fill => fill::run(args)?,
         Scenario::Tls => tls::run(args)?,
+        Scenario::Http2 => http2::run(args)?,
     };
     let of_this_run = json!({
         "server_binary": args.binary(),
