@@ -5,11 +5,11 @@ use crate::budget::stats::SocketBytes;
 use core::net::IpAddr;
 
 use crate::base::access::Question;
-use crate::base::backend::{BackendAnswer, BackendCall, BackendRefusal};
 use crate::base::ids::{ConnId, ShardId, SocketId};
 use crate::base::journal::ClientEvent;
 use crate::base::verdict::Verdict;
 use crate::commit::{Batch, Committed};
+use crate::mail::backend::{BackendAnswer, BackendCall, BackendRefusal};
 use crate::mail::orders::{Control, Report, Ticket};
 use crate::mail::{Mail, RemoteSubscribers, ReplyTo};
 use crate::store::shared::OutputPart;

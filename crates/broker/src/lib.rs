@@ -30,8 +30,8 @@ pub use base::time::Now;
 pub use base::turn_limits::TurnLimits;
 pub use base::verdict::{Identity, Verdict};
 pub use base::{
-    access, backend, fair_queue, lives, loss_detector, node, planted, position, pusher, reason,
-    rules, settings, snapshot, time, turn_limits, work,
+    access, fair_queue, lives, loss_detector, node, planted, position, pusher, reason, rules,
+    settings, snapshot, time, turn_limits, work,
 };
 pub use budget::stats::{
     Accounts, COUNTERS, GAUGES, LABELLED_COUNTERS, SocketBytes, Stats, Transport,
@@ -43,7 +43,7 @@ pub use commit::{Backlog, Batch, Committed, ForeignBatch, batch, log_retention};
 pub use home::STREAMS;
 pub use io::{CloseMode, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};
-pub use mail::{Mail, orders};
+pub use mail::{Mail, backend, orders};
 pub use shard::restore::{Restored, SessionNeeds};
 pub use shard::shadow::Shadow;
 pub use shard::tables::Tables;

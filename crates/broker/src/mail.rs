@@ -3,8 +3,9 @@
 //! A *carrier* (the shard of a connection) **asks** a *home* (the shard of a topic's log), and a home **tells** carriers. A message is sent to
 //! each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
 //!
-//! `lanes` collects asks and tells during a turn and makes the mail.
+//! `backend` has the calls of clients to the operator's backend, and its answers, which threads of the server carry. `lanes` collects asks and tells during a turn and makes the mail.
 
+pub mod backend;
 pub mod fields;
 pub mod hooks;
 pub(crate) mod lanes;

@@ -7,6 +7,7 @@
 //! items until the virtual time reaches the party's share. When the queue runs empty, all parties are equal.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 /// Above this number of parties, a party that runs empty frees its allocation. Below it, the party keeps its allocation, so that a short queue does
@@ -114,8 +115,21 @@ impl<T> FairQueue<T> {
 
     /// Takes the next item. The caller charges the work on this item with [`FairQueue::charge`].
     pub fn pop(&mut self) -> Option<T> {
+        self.pop_of(|_| true)
+    }
+
+    /// As [`FairQueue::pop`], but passes over the parties that may not be served now. They keep their places. The work is proportional to their number.
+    pub fn pop_of(&mut self, may_serve: impl Fn(u64) -> bool) -> Option<T> {
         self.charge(0);
-        let Reverse(Entry { share, party, .. }) = self.order.pop()?;
+        let mut passed_over = Vec::new();
+        let next = loop {
+            match self.order.pop() {
+                Some(Reverse(entry)) if !may_serve(entry.party) => passed_over.push(Reverse(entry)),
+                next => break next,
+            }
+        };
+        self.order.extend(passed_over);
+        let Reverse(Entry { share, party, .. }) = next?;
         let party_queue = self.parties.get_mut(&party)?;
         self.virtual_time = self.virtual_time.max(share);
         self.served = Some(party);
@@ -204,7 +218,6 @@ impl<T> FairQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
 
     /// Takes all items, and charges `work` for each.
     fn drain(queue: &mut FairQueue<u32>, work: impl Fn(u32) -> u64) -> Vec<u32> {
@@ -309,6 +322,19 @@ mod tests {
         assert_eq!(queue.pop(), Some('b'));
         assert_eq!(queue.pop(), Some('c'));
         assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn party_that_is_passed_over_keeps_its_place() {
+        let mut queue = FairQueue::default();
+        for (party, item) in [(1, 'a'), (1, 'b'), (2, 'c'), (3, 'd')] {
+            queue.push(party, item);
+        }
+        assert_eq!(queue.pop_of(|party| party != 1), Some('c'));
+        assert_eq!(queue.pop_of(|party| party > 3), None);
+        assert_eq!(queue.pop(), Some('a'));
+        assert_eq!(queue.pop(), Some('d'));
+        assert_eq!((queue.pop(), queue.pop()), (Some('b'), None));
     }
 
     #[test]

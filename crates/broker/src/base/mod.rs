@@ -1,7 +1,6 @@
 //! Data types that all other modules use: settings and rules, time, positions, reasons, the format of a snapshot. They do not depend on shards.
 
 pub mod access;
-pub mod backend;
 pub mod fair_queue;
 pub(crate) mod go_away;
 pub mod ids;

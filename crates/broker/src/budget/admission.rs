@@ -104,7 +104,8 @@ pub struct Counts {
     /// Watchers of who is present in topics.
     watchers: Quota<CountsByClient>,
     kept: KeptByClient,
-    /// Bytes of absent MQTT sessions (sessions without a connection), by party (address or user).
+    /// Bytes that may outlive the connections of a party (address or user): of its absent MQTT sessions (sessions without a connection), and of its calls to the
+    /// backend.
     absent_session_bytes: Option<CountsByClient>,
     rates: Rates,
     /// The memory that clients make all shards hold.
@@ -438,13 +439,13 @@ impl Counts {
         Party::of_session(name, owner, self.seed)
     }
 
-    /// Bytes of the party's absent sessions at all homes. Includes the sessions of parties that share both counters with this party.
+    /// Bytes of the party's absent sessions at all homes, and of its calls to the backend. Includes those of parties that share both counters with this party.
     pub fn absent_bytes(&self, party: Party) -> usize {
         let absent = self.absent_session_bytes.as_ref();
         absent.map_or(0, |absent| absent.count(party.counter_key()) as usize)
     }
 
-    /// Counts a change of the bytes of the party's absent sessions.
+    /// Counts a change of these bytes.
     pub fn change_absent(&self, party: Party, before: usize, after: usize) {
         let Some(absent) = &self.absent_session_bytes else {
             return;

@@ -1,6 +1,7 @@
-//! Charges for bytes in flight between two shards. No shard's account has these bytes, so they are charged to the process, like large messages.
+//! Charges for bytes that are not in the tables of a shard: those in flight between two shards, which are charged to the process like large messages, and those
+//! that a party (address or user) makes others hold.
 
-use crate::budget::admission::Admission;
+use crate::budget::admission::{Admission, Party};
 
 /// A charge for bytes in flight. Drop releases it.
 #[derive(Debug, Default)]
@@ -22,6 +23,33 @@ impl Drop for InFlightCharge {
     }
 }
 
+/// A charge to a party for bytes that may outlive its connections. They count with those of its absent sessions, so a party that holds much gets no more
+/// while memory is short. Drop releases the charge, on any thread.
+#[derive(Debug)]
+pub struct PartyCharge {
+    admission: Admission,
+    party: Party,
+    bytes: usize,
+}
+
+impl PartyCharge {
+    /// Charges `bytes` to this party.
+    pub fn new(admission: &Admission, party: Party, bytes: usize) -> PartyCharge {
+        admission.change_absent(party, 0, bytes);
+        PartyCharge {
+            admission: admission.clone(),
+            party,
+            bytes,
+        }
+    }
+}
+
+impl Drop for PartyCharge {
+    fn drop(&mut self) {
+        self.admission.change_absent(self.party, self.bytes, 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +63,18 @@ mod tests {
         drop(charges);
         drop(InFlightCharge::default());
         assert_eq!(admission.account.unowned_bytes(), 0);
+    }
+
+    #[test]
+    fn party_is_charged_until_others_hold_nothing_for_it() {
+        let admission = Admission::new(&Settings::default(), 7);
+        let [ann, bob] = ["ann", "bob"].map(|name| Party::user(name, 7));
+        let charges = [7, 13].map(|bytes| PartyCharge::new(&admission, ann, bytes));
+        assert_eq!(
+            (admission.absent_bytes(ann), admission.absent_bytes(bob)),
+            (20, 0)
+        );
+        drop(charges);
+        assert!(admission.has_no_absent());
     }
 }

@@ -224,19 +224,22 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
+    /// The address or user that is charged for what may outlive a connection. All clients of unknown address without a user are one.
+    pub(crate) fn payer(&self, slot: u32) -> Party {
+        let party = self.party(slot);
+        match party.is_user() {
+            true => party,
+            false => Party::of_address(self.conns.get(slot).consumer.client),
+        }
+    }
+
     /// Whether this connection may make the shard hold `bytes` more bytes of a request or a session. Always below [`MemoryLevel::Full`].
     /// From then on only if its address or user then still holds little.
     pub(crate) fn has_memory_for(&self, census: &Census, slot: u32, bytes: usize) -> bool {
         if self.conns.level() < MemoryLevel::Full {
             return true;
         }
-        let identity = self.conns.grants.get(slot);
-        let user = identity.map(|(grants, _)| grants.user());
-        let absent = match user.is_some_and(|user| !user.is_empty()) {
-            true => self.party(slot),
-            false => Party::of_address(self.conns.get(slot).consumer.client),
-        };
-        let absent_bytes = self.ctx.world.admission.absent_bytes(absent);
+        let absent_bytes = self.ctx.world.admission.absent_bytes(self.payer(slot));
         let held_bytes = census.heavy_bytes(self.party(slot)).max(absent_bytes);
         held_bytes + bytes <= self.ctx.little_bytes()
     }

@@ -1,10 +1,13 @@
 //! Backends: endpoints of the operator that answer calls of clients (`[[backend]]`), in the form of Centrifugo's proxies.
 //!
-//! A shard gives a call to [`Backends`], which queues it; threads send the calls, and send each answer to the shard of the connection. Addresses take turns
-//! in the queue, so that the calls of one do not delay those of another. A call is sent once: the backend may have carried it out though no answer came.
+//! A shard gives a call to [`Backends`], which queues it; threads send the calls, and send each answer to the shard of the connection. Parties (users, or
+//! addresses of clients without a user) take turns in the queue, and each has at most half of the threads, so that the calls of one do not delay those of
+//! another. A call is sent once: the backend may have carried it out though no answer came.
 //!
-//! Invariants: each call that is accepted gets one answer. The calls that wait are bounded by `backend.calls_max`, and their bytes are in the memory account
-//! of the shard.
+//! Invariants:
+//! * Each call that is accepted gets one answer.
+//! * No call is sent after its deadline, neither from the queue nor over a connection that opens slowly.
+//! * The calls that wait are bounded by `backend.calls_max`. Their bytes are in the memory account of the shard, and are counted for the party.
 
 mod answer;
 
@@ -144,7 +147,8 @@ impl Backends {
 impl RunningBackend {
     fn start(entry: &Backend, endpoint: Endpoint) -> anyhow::Result<RunningBackend> {
         let load = Arc::<Mutex<QueueLoad>>::default();
-        let sender = JobSender(Arc::<JobQueue<QueuedCall>>::default());
+        let calls_per_party_max = (entry.concurrency / 2).max(1);
+        let sender = JobSender(Arc::new(JobQueue::with_share(calls_per_party_max)));
         let endpoint = Arc::new(endpoint);
         for _ in 0..entry.concurrency {
             let (jobs, load) = (Arc::clone(&sender.0), Arc::clone(&load));
@@ -182,10 +186,14 @@ fn send_calls(jobs: &JobQueue<QueuedCall>, load: &Mutex<QueueLoad>, endpoint: &E
             command: call.command,
             result,
         };
+        let asker = call.asker;
+        // Its bytes are released before the client is answered.
+        drop(call);
         let mut load = load.lock().unwrap_or_else(PoisonError::into_inner);
-        load.remove(call.asker);
+        load.remove(asker);
         drop(load);
         reply(conn, answer);
+        jobs.finish(asker);
     }
 }
 

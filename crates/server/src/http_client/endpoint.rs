@@ -158,7 +158,15 @@ impl Endpoint {
             .and_then(Connection::into_reusable)
         {
             Some(connection) => connection,
-            None => Connection::open_within(&self.server, self.timeout)?,
+            None => Connection::open_with_deadline(&self.server, deadline).map_err(|error| {
+                // Otherwise the log would say that the endpoint has not answered.
+                match error.kind() {
+                    io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                        io::Error::other(format!("cannot connect to it: {error}"))
+                    }
+                    _ => error,
+                }
+            })?,
         };
         connection.set_deadline(deadline);
         let head = connection.request(

@@ -91,7 +91,15 @@ impl Connection {
 
     /// As `Connection::open`, with another timeout for the connection attempt.
     pub fn open_within(server: &Server, timeout: Duration) -> io::Result<Self> {
-        let mut stream = Stream::open(server, timeout)?;
+        Self::open_stream(server, timeout, None)
+    }
+
+    fn open_stream(
+        server: &Server,
+        timeout: Duration,
+        deadline: Option<Instant>,
+    ) -> io::Result<Self> {
+        let mut stream = Stream::open(server, timeout, deadline)?;
         stream.set_timeouts(Some(ANSWER_TIMEOUT), ANSWER_TIMEOUT)?;
         Ok(Connection {
             stream: BufReader::new(stream),
@@ -100,12 +108,11 @@ impl Connection {
         })
     }
 
-    /// As `Connection::open`, with a deadline: reads and writes after `deadline` fail.
+    /// As `Connection::open`, with a deadline: connecting, reads and writes after `deadline` fail.
     pub fn open_with_deadline(server: &Server, deadline: Instant) -> io::Result<Self> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // Sockets refuse a timeout of zero.
-        let timeout = left.clamp(Duration::from_millis(1), CONNECT_TIMEOUT);
-        let mut connection = Self::open_within(server, timeout)?;
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let mut connection =
+            Self::open_stream(server, timeout.min(CONNECT_TIMEOUT), Some(deadline))?;
         connection.set_deadline(deadline);
         Ok(connection)
     }

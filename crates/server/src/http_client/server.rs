@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crore_wire::topic::suggested_filter;
 
@@ -182,17 +182,22 @@ impl Server {
         }
     }
 
-    /// Tries the addresses of the host in order, each for at most `timeout`, and returns the first connection.
+    /// Tries the addresses of the host in order, each for at most `timeout`, and returns the first connection. Tries none after the deadline.
     ///
     /// # Errors
     /// The name does not resolve, or no address accepts.
-    pub fn connect(&self, timeout: Duration) -> io::Result<TcpStream> {
+    pub fn connect(&self, timeout: Duration, deadline: Option<Instant>) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             if self.is_public_only && !is_public(address.ip()) {
                 let what = format!("{} is an address of a private network", address.ip());
                 last = io::Error::new(io::ErrorKind::PermissionDenied, what);
                 continue;
+            }
+            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            let timeout = left.map_or(timeout, |left| left.min(timeout));
+            if timeout.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
             }
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => {

@@ -77,12 +77,17 @@ impl Write for Socket {
 }
 
 impl Stream {
-    /// Connects, with a TLS handshake if the URL is `https`. The timeout applies to each address of the host, and again to the handshake.
+    /// Connects, with a TLS handshake if the URL is `https`. The timeout applies to each address of the host, and again to the handshake. The deadline, if there
+    /// is one, applies to everything after the look-up of the host's name.
     ///
     /// # Errors
     /// As [`Server::connect`], or the handshake fails. Then the error names the remedy.
-    pub fn open(server: &Server, timeout: Duration) -> io::Result<Stream> {
-        let tcp = server.connect(timeout)?;
+    pub fn open(
+        server: &Server,
+        timeout: Duration,
+        deadline: Option<Instant>,
+    ) -> io::Result<Stream> {
+        let tcp = server.connect(timeout, deadline)?;
         let mut socket = Socket {
             tcp,
             timeouts: [None; 2],
@@ -91,7 +96,8 @@ impl Stream {
         let Some(trust) = server.trust()? else {
             return Ok(Stream::Plain(socket));
         };
-        socket.deadline = Some(Instant::now() + timeout);
+        let handshake_end = Instant::now() + timeout;
+        socket.deadline = Some(deadline.map_or(handshake_end, |end| end.min(handshake_end)));
         let host = server.host().to_string();
         let mut tls = trust.begin(&host)?;
         while tls.is_handshaking() {

@@ -40,15 +40,15 @@ pub struct Backend {
     #[default(5)]
     #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,
-    /// The maximum number of requests at the same time. Further calls wait; addresses take turns.
+    /// The maximum number of requests at the same time. Further calls wait; users and addresses take turns, and each has at most half of the requests.
     #[default(16)]
     #[schemars(range(min = 1, max = MAX_CONCURRENCY))]
-    #[schemars(extend("x-share" = "none: addresses take turns"))]
+    #[schemars(extend("x-share" = "of an address or user: half; they take turns"))]
     pub concurrency: usize,
     /// The maximum number of calls that wait or are in progress. At the limit, a client gets error 111, and may retry.
     #[default(1_000)]
     #[schemars(range(min = 1, max = MAX_CALLS))]
-    #[schemars(extend("x-share" = "half of what is free"))]
+    #[schemars(extend("x-share" = "of an address or user: half of what is free"))]
     pub calls_max: usize,
 }
 

@@ -9,6 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::client::{Client, ON, server};
+use crate::rights::closed_with;
+use crate::rights::token;
 use crate::support::Server;
 
 /// A backend on a port of the kernel's choice. A request gets the answer that stands in its argument, except for the method `held`, whose answer waits.
@@ -21,6 +23,20 @@ struct Backend {
 
 impl Backend {
     fn start() -> Backend {
+        Backend::answering(None)
+    }
+
+    /// A backend whose answers all have this body.
+    fn with_body(body: &str) -> Backend {
+        Backend::with_answer(&format!("Content-Length: {}\r\n\r\n{body}", body.len()))
+    }
+
+    /// A backend whose answers all are this, from the headers on.
+    fn with_answer(answer: &str) -> Backend {
+        Backend::answering(Some(format!("HTTP/1.1 200 OK\r\n{answer}")))
+    }
+
+    fn answering(fixed: Option<String>) -> Backend {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let (sender, requests) = channel();
@@ -28,9 +44,9 @@ impl Backend {
         std::thread::spawn(move || {
             let held = std::sync::Arc::new(std::sync::Mutex::new(held));
             for stream in listener.incoming().flatten() {
-                let (sender, held) = (sender.clone(), held.clone());
+                let (sender, held, fixed) = (sender.clone(), held.clone(), fixed.clone());
                 std::thread::spawn(move || {
-                    answer(&stream, &sender, || {
+                    answer(&stream, &sender, fixed.as_deref(), || {
                         let held = held.lock().expect("the channel");
                         let _ = held.recv();
                     })
@@ -44,6 +60,13 @@ impl Backend {
         }
     }
 
+    /// The numbers of the held calls that have come, without waiting for more.
+    fn held_numbers(&self) -> Vec<u64> {
+        let requests = self.requests.try_iter();
+        let number = |it: Value| it["data"]["answer"]["result"]["data"].as_u64();
+        requests.filter_map(number).collect()
+    }
+
     fn server(&self, more: &str) -> Server {
         Server::with(&self.settings(more))
     }
@@ -55,7 +78,7 @@ impl Backend {
 }
 
 /// Answers the requests of a connection.
-fn answer(stream: &TcpStream, requests: &Sender<Value>, wait: impl Fn()) {
+fn answer(stream: &TcpStream, requests: &Sender<Value>, fixed: Option<&str>, wait: impl Fn()) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut length = 0;
@@ -75,26 +98,33 @@ fn answer(stream: &TcpStream, requests: &Sender<Value>, wait: impl Fn()) {
         let mut body = vec![0; length];
         reader.read_exact(&mut body).expect("a body");
         let request: Value = serde_json::from_slice(&body).expect("JSON");
-        if request["method"] == "held" {
-            wait();
-        }
         let (status, answer) = match request["data"].get("status") {
             Some(status) => (status.to_string(), String::new()),
             None => ("200".into(), request["data"]["answer"].to_string()),
         };
+        let is_held = request["method"] == "held";
         let _ = requests.send(request);
-        let head = format!(
-            "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n",
-            answer.len()
-        );
+        if is_held {
+            wait();
+        }
+        let length = answer.len();
+        let answer = match fixed {
+            Some(fixed) => fixed.to_string(),
+            None => format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n\r\n{answer}"),
+        };
         let mut stream = stream;
-        let _ = stream.write_all(&[head.as_bytes(), answer.as_bytes()].concat());
+        let _ = stream.write_all(answer.as_bytes());
     }
 }
 
 /// The argument for a result with this text as data.
 fn in_base64(text: &str) -> Value {
     json!({"answer": {"result": {"b64data": STANDARD.encode(text)}}})
+}
+
+/// A call whose answer waits until the test lets it go.
+fn held(n: u32) -> Value {
+    json!({"method": "held", "data": {"answer": {"result": {"data": n}}}})
 }
 
 fn call(client: &mut Client, data: Value) -> Value {
@@ -145,6 +175,7 @@ fn errors_of_a_backend_are_told_and_its_failures_are_temporary() {
         json!({"answer": []}),
         json!({"answer": {"error": {"code": 3}}}),
         json!({"answer": {"disconnect": {"code": 3000}}}),
+        json!({"answer": {"result": null}}),
         json!({"answer": {"result": {"b64data": "/w=="}}}),
         // Deeper than a reply may be, and half of a surrogate pair.
         in_base64(&["[".repeat(65), "]".repeat(65)].concat()),
@@ -178,13 +209,12 @@ fn slow_answer_delays_no_other_command_and_calls_have_a_limit() {
     let backend = Backend::start();
     let server = backend.server("timeout_s = 60\nconcurrency = 1\ncalls_max = 4");
     let mut client = Client::connected(&server);
-    let body = |n: u32| json!({"method": "held", "data": {"answer": {"result": {"data": n}}}});
-    let first = client.send("rpc", body(1));
+    let first = client.send("rpc", held(1));
     let reply = client.ask("ping", json!({}));
     assert!(reply.get("error").is_none(), "{reply}");
     // An address may take half of what is left, so not all of these find room.
     for n in 2..8 {
-        client.send("rpc", body(n));
+        client.send("rpc", held(n));
     }
     let refusal = client.next();
     assert_eq!(refusal["error"]["code"], 111, "{refusal}");
@@ -192,6 +222,64 @@ fn slow_answer_delays_no_other_command_and_calls_have_a_limit() {
     let reply = client.reply(first);
     assert_eq!(reply["rpc"]["data"], 1, "{reply}");
     drop(backend);
+}
+
+#[test]
+fn one_user_leaves_places_of_the_backend_to_others() {
+    let backend = Backend::start();
+    let more = "timeout_s = 60\nconcurrency = 2\ncalls_max = 8";
+    let server = closed_with(&backend.settings(more));
+    let mut ann = Client::with_token(&server, &token(&json!({"sub": "ann", "subscribe": ["a"]})));
+    let calls: Vec<u32> = (0..8).map(|n| ann.send("rpc", held(n))).collect();
+    // She has half of the places, and one of her calls is with the backend.
+    for call in &calls[4..] {
+        let refusal = ann.reply(*call);
+        assert_eq!(refusal["error"]["code"], 111, "{refusal}");
+    }
+    let mut bob = Client::with_token(&server, &token(&json!({"sub": "bob", "subscribe": ["a"]})));
+    let answer = json!({"answer": {"result": {"data": "for bob"}}});
+    assert_eq!(call(&mut bob, answer)["rpc"]["data"], "for bob");
+    for call in &calls[..4] {
+        backend.release.send(()).expect("it waits");
+        assert!(ann.reply(*call).get("rpc").is_some());
+    }
+}
+
+#[test]
+fn call_that_waited_too_long_is_never_sent() {
+    let backend = Backend::start();
+    let server = backend.server("timeout_s = 1\nconcurrency = 1");
+    let mut client = Client::connected(&server);
+    // The first one takes the backend for a second, and the second one perhaps for another.
+    for call in [1, 2, 3].map(|n| client.send("rpc", held(n))) {
+        assert_eq!(client.reply(call)["error"]["code"], 100);
+    }
+    let last = json!({"answer": {"result": {"data": 4}}});
+    assert_eq!(call(&mut client, last)["rpc"]["data"], 4);
+    let came = backend.held_numbers();
+    assert!(came.contains(&1) && came.contains(&4), "{came:?}");
+    assert!(!came.contains(&3), "{came:?}");
+}
+
+#[test]
+fn member_that_stands_twice_makes_an_answer_malformed() {
+    let backend = Backend::with_body("{\"result\":{\"data\":1},\"result\":{\"data\":2}}");
+    let server = backend.server("");
+    let reply = call(&mut Client::connected(&server), json!({}));
+    assert_eq!(reply["error"]["code"], 100, "{reply}");
+}
+
+#[test]
+fn answer_in_chunks_is_read_to_its_end() {
+    let chunks = "9\r\n{\"result\"\r\nE;x=y\r\n:{\"data\":[7]}}\r\n0\r\nA: b\r\n\r\n";
+    let backend = Backend::with_answer(&format!("Transfer-Encoding: chunked\r\n\r\n{chunks}"));
+    let server = backend.server("");
+    let mut client = Client::connected(&server);
+    // The connection is used again, so nothing of the first answer may be left in it.
+    for _ in 0..2 {
+        let reply = call(&mut client, json!({}));
+        assert_eq!(reply["rpc"]["data"], json!([7]), "{reply}");
+    }
 }
 
 #[test]

@@ -13,8 +13,17 @@ use crate::support::port::ask;
 pub const SECRET: &str = "a secret that only this test and its server know";
 
 pub fn closed(more: &str) -> Server {
+    Server::with_admin(&format!("{ON}{}", access(more)))
+}
+
+/// A server with these settings, and with `[access]`.
+pub fn closed_with(settings: &str) -> Server {
+    Server::with_admin(&format!("{settings}{}", access("")))
+}
+
+fn access(more: &str) -> String {
     let key = format!("[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n");
-    Server::with_admin(&format!("{ON}[access]\nleeway_s = 0\n{more}{key}"))
+    format!("[access]\nleeway_s = 0\n{more}{key}")
 }
 
 pub fn token(claims: &Value) -> String {

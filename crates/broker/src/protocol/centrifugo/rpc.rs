@@ -5,14 +5,13 @@
 use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::centrifugo::{Answer, ErrorReply, Format, Payload};
 
-use crate::base::backend::{
-    BackendAnswer, BackendCall, BackendCaller, BackendRefusal, BackendResult,
-};
 use crate::base::ids::ConnId;
-use crate::budget::admission::Party;
 use crate::client::rights::user_of;
 use crate::client::row::State;
 use crate::io::Io;
+use crate::mail::backend::{
+    BackendAnswer, BackendCall, BackendCaller, BackendRefusal, BackendResult,
+};
 use crate::protocol::centrifugo::close::end_for_order;
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_reply};
@@ -47,7 +46,8 @@ pub(super) fn handle_rpc<I: Io>(
     }
     let (row, conn) = (clients.conns.get(slot), clients.conns.id_of(slot));
     let caller = BackendCaller {
-        asker: Party::of_connection(row.consumer.client, slot).number(),
+        asker: clients.party(slot),
+        payer: clients.payer(slot),
         client: client_id(clients, slot),
         user: user_of(&clients.conns, conn),
         transport: match (row.has_option(UPGRADE), row.has_option(AS_EVENTS)) {
@@ -57,7 +57,8 @@ pub(super) fn handle_rpc<I: Io>(
         },
         is_protobuf: format_of(row) == Format::Protobuf,
     };
-    let call = BackendCall::new(id, caller, method, data, gate.question_bytes());
+    let (held, admission) = (gate.question_bytes(), &clients.ctx.world.admission);
+    let call = BackendCall::new(id, caller, method, data, held, admission);
     match io.ask_backend(conn, call) {
         Ok(()) => {
             state_mut(&mut clients.conns, slot).pending_calls += 1;

@@ -5,12 +5,14 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use crate::base::access::{CountedBytes, QuestionBytes};
+use crate::budget::admission::{Admission, Party};
+use crate::budget::in_flight::PartyCharge;
 
 /// A call of a method by a client of Centrifugo's protocol.
 pub struct BackendCall {
     /// The id of the client's command, repeated in the answer.
     pub command: u32,
-    /// The number of the party that calls: the client's address, or the connection if the address is unknown.
+    /// The number of the party that calls: the user, the address of a client without a name, or the connection if the address is unknown.
     pub asker: u64,
     /// The id of the client.
     pub client: String,
@@ -25,12 +27,15 @@ pub struct BackendCall {
     /// The argument.
     pub data: Box<[u8]>,
     _counted: CountedBytes,
+    _charge: PartyCharge,
 }
 
 /// The parts of a [`BackendCall`] that the client determines.
 pub struct BackendCaller<'a> {
-    /// As [`BackendCall::asker`].
-    pub asker: u64,
+    /// The party that calls, whose number is [`BackendCall::asker`].
+    pub asker: Party,
+    /// Who is charged for the bytes.
+    pub payer: Party,
     /// As [`BackendCall::client`].
     pub client: String,
     /// As [`BackendCall::user`].
@@ -42,18 +47,19 @@ pub struct BackendCaller<'a> {
 }
 
 impl BackendCall {
-    /// A call of `method` with `data`. Its bytes are added to `held` until the call is dropped.
+    /// A call of `method` with `data`. Until the call is dropped, its bytes are added to `held`, and are charged to the caller's payer.
     pub fn new(
         command: u32,
         caller: BackendCaller<'_>,
         method: &str,
         data: &[u8],
         held: &QuestionBytes,
+        admission: &Admission,
     ) -> BackendCall {
         let bytes = Self::bytes(method, data) + caller.client.len() + caller.user.len();
         BackendCall {
             command,
-            asker: caller.asker,
+            asker: caller.asker.number(),
             client: caller.client,
             user: caller.user.into(),
             transport: caller.transport,
@@ -61,6 +67,7 @@ impl BackendCall {
             method: method.into(),
             data: data.into(),
             _counted: CountedBytes::new(held, bytes),
+            _charge: PartyCharge::new(admission, caller.payer, bytes),
         }
     }
 
