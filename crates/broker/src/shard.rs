@@ -39,7 +39,7 @@ use crate::base::reason::Closed;
 use crate::budget::world::World;
 use crate::client::protocols::protocol_of;
 use crate::client::send::handle_writable;
-use crate::protocol::centrifugo::rpc::backend_answered;
+use crate::protocol::centrifugo::backend::backend_answered;
 use crate::protocol::front::{AllProtocols, Clients, Front, Gate, Lanes};
 use crate::protocol::http::options::PINGS;
 use crate::protocol::http::publish::outcomes::info_counted;
@@ -307,7 +307,7 @@ impl Shard {
                 verdict,
             ),
             Input::BackendAnswer(conn, answer) => {
-                backend_answered(&mut front.clients, &mut front.queues, conn, &answer, io);
+                backend_answered(&mut front.clients, &mut front.queues, conn, answer, io);
             }
             Input::SubscriberCount(to, elsewhere) => {
                 info_counted(&mut front.clients, &mut front.queues, to, elsewhere, io)

@@ -1,6 +1,7 @@
 //! Data types that all other modules use: settings and rules, time, positions, reasons, the format of a snapshot. They do not depend on shards.
 
 pub mod access;
+pub(crate) mod call_kind;
 pub mod fair_queue;
 pub(crate) mod go_away;
 pub mod ids;

@@ -11,6 +11,7 @@ pub use crore_settings::{
 };
 
 use crate::base::access::{Digest, Grants, Revoked};
+use crate::base::call_kind::CallKinds;
 use crate::base::node::Node;
 use crate::base::pusher::PusherApp;
 
@@ -43,6 +44,8 @@ pub struct Settings {
     pub pusher: Pusher,
     /// The apps of Pusher's protocol. They stay the same while the process runs.
     pub pusher_apps: Vec<PusherApp>,
+    /// The calls that backends answer.
+    pub backend_calls: CallKinds,
     /// How clients are moved to another server before this one stops.
     pub drain: Drain,
     /// The name and address of this node in a cluster.
@@ -115,6 +118,7 @@ impl Default for Settings {
             centrifugo: Centrifugo::default(),
             pusher: Pusher::default(),
             pusher_apps: Vec::new(),
+            backend_calls: CallKinds::default(),
             drain: Drain::default(),
             node: Node::default(),
             rules: Vec::new(),

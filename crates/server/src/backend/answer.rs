@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use crore_broker::backend::BackendResult;
+use crore_broker::backend::{BackendError, BackendResult, CallKind, PublishGrant, SubscribeGrant};
 use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::json::is_json;
 use serde::Deserialize;
@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 const OWN_ERRORS: std::ops::Range<u32> = 400..2_000;
 /// The codes with which a backend may end a connection.
 const OWN_DISCONNECTS: std::ops::Range<u16> = 4_000..5_000;
+
 /// An answer: one of its members.
 #[derive(Deserialize)]
 struct Answer<'a> {
@@ -21,11 +22,15 @@ struct Answer<'a> {
     disconnect: Option<CallDisconnect>,
 }
 
-#[derive(Deserialize)]
+/// The result of a call of any kind. Members that a kind does not have are ignored, as other unknown members are.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct CallResult<'a> {
     #[serde(borrow)]
     data: Option<&'a RawValue>,
     b64data: Option<String>,
+    expire_at: Option<i64>,
+    skip_history: bool,
 }
 
 #[derive(Deserialize)]
@@ -48,7 +53,7 @@ struct CallDisconnect {
 ///
 /// # Errors
 /// What is wrong with the body, for the log. The text quotes nothing of it, since an answer may be secret.
-pub fn read(body: &[u8], is_protobuf: bool) -> Result<BackendResult, String> {
+pub fn read(kind: CallKind, body: &[u8], is_protobuf: bool) -> Result<BackendResult, String> {
     let answer: Answer<'_> = serde_json::from_slice(body)
         .map_err(|error| format!("its answer is malformed at column {}", error.column()))?;
     match answer {
@@ -62,14 +67,53 @@ pub fn read(body: &[u8], is_protobuf: bool) -> Result<BackendResult, String> {
         Answer {
             result: Some(result),
             ..
-        } => read_data(&result, is_protobuf).map(BackendResult::Data),
+        } => read_result(kind, &result, is_protobuf),
         _ => Err("its answer has none of `result`, `error` and `disconnect`".into()),
     }
 }
 
-/// Data for a client of JSON must be what the writer of replies takes, which is stricter than serde.
-fn read_data(result: &CallResult<'_>, is_protobuf: bool) -> Result<Box<[u8]>, String> {
-    let data = match (result.data, result.b64data.as_deref()) {
+fn read_result(
+    kind: CallKind,
+    result: &CallResult<'_>,
+    is_protobuf: bool,
+) -> Result<BackendResult, String> {
+    let encoded = result.b64data.as_deref();
+    Ok(match kind {
+        CallKind::Rpc => BackendResult::Data(read_data(result.data, encoded, is_protobuf)?),
+        CallKind::Subscribe => BackendResult::Subscribe(SubscribeGrant {
+            until_unix_s: read_end(result.expire_at)?,
+            data: read_data(result.data, encoded, is_protobuf)?,
+        }),
+        CallKind::Publish => {
+            // A message may be any bytes. Clients of JSON then get it as text or in base64.
+            let data = read_data(result.data, encoded, true)?;
+            BackendResult::Publish(PublishGrant {
+                data: Some(data).filter(|data| !data.is_empty()),
+                skips_history: result.skip_history,
+            })
+        }
+        CallKind::Connect | CallKind::Refresh | CallKind::SubRefresh => {
+            return Err("it was asked what no backend is asked".into());
+        }
+    })
+}
+
+/// The Unix second of an end. Without one, or with 0, there is no end.
+fn read_end(expire_at: Option<i64>) -> Result<u32, String> {
+    match expire_at {
+        None | Some(0) => Ok(u32::MAX),
+        Some(second) if second < 0 => Err("its `expire_at` is before 1970".into()),
+        Some(second) => Ok(u32::try_from(second).unwrap_or(u32::MAX)),
+    }
+}
+
+/// Data as JSON or in base64. Data for a client of JSON must be what the writer of replies takes, which is stricter than serde.
+fn read_data(
+    data: Option<&RawValue>,
+    encoded: Option<&str>,
+    is_protobuf: bool,
+) -> Result<Box<[u8]>, String> {
+    let data = match (data, encoded) {
         (_, Some(encoded)) if !encoded.is_empty() => {
             let decoded = STANDARD.decode(encoded);
             decoded.map_err(|_| "`b64data` is no base64")?
@@ -94,11 +138,11 @@ fn read_error(error: CallError) -> Result<BackendResult, String> {
             "its error has the code {code}; write 400 to 1999, or one of Centrifugo's"
         ));
     }
-    Ok(BackendResult::Error {
+    Ok(BackendResult::Error(BackendError {
         code,
         message: message.into(),
         is_temporary: temporary,
-    })
+    }))
 }
 
 fn read_disconnect(end: CallDisconnect) -> Result<BackendResult, String> {
@@ -117,9 +161,9 @@ fn read_disconnect(end: CallDisconnect) -> Result<BackendResult, String> {
 /// The result of a call that the backend has not answered as it should. The client may retry.
 pub fn failure() -> BackendResult {
     let error = ErrorCode::INTERNAL;
-    BackendResult::Error {
+    BackendResult::Error(BackendError {
         code: error.code,
         message: error.text.into(),
         is_temporary: error.temporary(),
-    }
+    })
 }

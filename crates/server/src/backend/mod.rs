@@ -18,18 +18,23 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crore_broker::ConnId;
-use crore_broker::backend::{BackendAnswer, BackendCall, BackendRefusal, BackendResult};
+use crore_broker::backend::{
+    BackendAnswer, BackendCall, BackendRefusal, BackendResult, CallKind, CallSubject,
+};
+use serde::Serialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use crate::access::jobs::{JobQueue, JobSender, QueueLoad, QueuedJob};
 use crate::access::threads::spawn;
 use crate::http_client::endpoint::{Endpoint, EndpointSettings, Request};
 use crate::http_client::http::Connection;
-use crate::settings::backend::{Backend, BackendEvent};
+use crate::settings::backend::Backend;
 
 /// Limit of the size of an answer: that of a message by default.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// The header with the kind of the call, for backends that answer several kinds at one URL.
+const KIND_HEADER: &str = "Crore-Call";
 
 /// Sends an answer to a shard.
 pub type AnswerSender = Arc<dyn Fn(ConnId, BackendAnswer) + Send + Sync>;
@@ -37,8 +42,8 @@ pub type AnswerSender = Arc<dyn Fn(ConnId, BackendAnswer) + Send + Sync>;
 /// The backends of a server.
 #[derive(Clone)]
 pub struct Backends {
-    /// The backend that answers `rpc`.
-    rpc: Option<Arc<RunningBackend>>,
+    /// The backend that answers each kind of call, in the order of [`CallKind::ALL`].
+    by_kind: [Option<Arc<RunningBackend>>; CallKind::ALL.len()],
 }
 
 /// A backend with its queue.
@@ -64,7 +69,7 @@ impl QueuedJob for QueuedCall {
     }
 
     fn bytes(&self) -> usize {
-        self.call.method.len() + self.call.data.len()
+        self.call.subject.data_bytes()
     }
 }
 
@@ -103,16 +108,16 @@ impl Backends {
     /// # Errors
     /// As [`check`], or a thread cannot be started.
     pub fn start(entries: &[Backend]) -> anyhow::Result<Backends> {
-        let mut rpc = None;
+        let mut by_kind = [const { None }; CallKind::ALL.len()];
         for (index, entry) in entries.iter().enumerate() {
             let endpoint = endpoint(index + 1, entry)
                 .map_err(|(key, what)| anyhow::anyhow!("{key}: {what}"))?;
             let running = Arc::new(RunningBackend::start(entry, endpoint)?);
-            if entry.events.contains(&BackendEvent::Rpc) {
-                rpc = Some(running);
+            for event in &entry.events {
+                by_kind[event.kind() as usize] = Some(Arc::clone(&running));
             }
         }
-        Ok(Backends { rpc })
+        Ok(Backends { by_kind })
     }
 
     /// Queues a call. `reply` gets its answer.
@@ -125,7 +130,8 @@ impl Backends {
         call: BackendCall,
         reply: &AnswerSender,
     ) -> Result<(), BackendRefusal> {
-        let backend = self.rpc.as_ref().ok_or(BackendRefusal::Absent)?;
+        let backend = self.by_kind[call.subject.kind() as usize].as_ref();
+        let backend = backend.ok_or(BackendRefusal::Absent)?;
         {
             let mut load = backend.load.lock().unwrap_or_else(PoisonError::into_inner);
             if !load.may_add(call.asker, backend.calls_max) {
@@ -183,7 +189,8 @@ fn send_calls(jobs: &JobQueue<QueuedCall>, load: &Mutex<QueueLoad>, endpoint: &E
             }
         };
         let answer = BackendAnswer {
-            command: call.command,
+            kind: call.subject.kind(),
+            number: call.number,
             result,
         };
         let asker = call.asker;
@@ -202,19 +209,21 @@ fn send(
     call: &BackendCall,
     connection: &mut Option<Connection>,
 ) -> BackendResult {
-    let body = request_body(call).to_string();
+    let kind = call.subject.kind();
+    let body = request_body(call);
     let request = Request {
         method: "POST",
         headers: &[
             ("Content-Type", "application/json"),
             ("Accept-Encoding", "identity"),
+            (KIND_HEADER, kind.name()),
         ],
         body: Some(body.as_bytes()),
         answer_bytes_max: ANSWER_BYTES_MAX,
     };
     let answer = endpoint.exchange(&request, connection);
     let read = answer.and_then(|(head, body)| match head.status {
-        200 => answer::read(&body, call.is_protobuf),
+        200 => answer::read(kind, &body, call.is_protobuf),
         _ => Err(format!("its answer has the status {}", head.status_text())),
     });
     read.unwrap_or_else(|why| {
@@ -223,24 +232,110 @@ fn send(
     })
 }
 
-/// The body of a request, as Centrifugo's proxies have it. Data that is no JSON is in `b64data`.
-fn request_body(call: &BackendCall) -> Value {
+/// The body of a request, as Centrifugo's proxies have it. JSON of clients is sent as it is: it may have numbers and depths that no value of `serde_json` has.
+#[derive(Serialize)]
+struct RequestBody<'a> {
+    client: &'a str,
+    transport: &'a str,
+    protocol: &'a str,
+    encoding: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    channel: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    /// Data that is no JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    b64data: Option<String>,
+}
+
+fn request_body(call: &BackendCall) -> String {
     let (protocol, encoding) = match call.is_protobuf {
         true => ("protobuf", "binary"),
         false => ("json", "json"),
     };
-    let mut body = json!({
-        "client": call.client,
-        "transport": call.transport,
-        "protocol": protocol,
-        "encoding": encoding,
-        "user": call.user,
-        "method": call.method,
-    });
-    match serde_json::from_slice::<&RawValue>(&call.data) {
-        _ if call.data.is_empty() => {}
-        Ok(data) => body["data"] = json!(data),
-        Err(_) => body["b64data"] = json!(STANDARD.encode(&call.data)),
+    let data = call.subject.data().filter(|data| !data.is_empty());
+    let json: Option<&RawValue> = data.and_then(|data| serde_json::from_slice(data).ok());
+    let mut body = RequestBody {
+        client: &call.client,
+        transport: call.transport,
+        protocol,
+        encoding,
+        user: Some(&call.user),
+        name: None,
+        version: None,
+        channel: None,
+        method: None,
+        meta: serde_json::from_slice(&call.meta).ok(),
+        data: json,
+        b64data: data
+            .filter(|_| json.is_none())
+            .map(|data| STANDARD.encode(data)),
+    };
+    match &call.subject {
+        CallSubject::Connect { name, version, .. } => {
+            (body.user, body.name, body.version) = (None, Some(&**name), Some(&**version));
+        }
+        CallSubject::Refresh => {}
+        CallSubject::Subscribe { channel, .. }
+        | CallSubject::SubRefresh { channel }
+        | CallSubject::Publish { channel, .. } => body.channel = Some(channel),
+        CallSubject::Rpc { method, .. } => body.method = Some(method),
     }
-    body
+    serde_json::to_string(&body).expect("texts and JSON can be written")
+}
+
+#[cfg(test)]
+mod tests {
+    use crore_broker::access::QuestionBytes;
+    use crore_broker::admission::{Admission, Party};
+    use crore_broker::backend::BackendCaller;
+    use crore_broker::settings::Settings;
+
+    use super::*;
+
+    fn body_with(data: &[u8]) -> String {
+        let caller = BackendCaller {
+            asker: Party::user("ann", 7),
+            payer: Party::user("ann", 7),
+            client: "c".into(),
+            user: "ann",
+            meta: b"",
+            transport: "websocket",
+            is_protobuf: true,
+        };
+        let subject = CallSubject::Rpc { method: "m", data };
+        let admission = Admission::new(&Settings::default(), 7);
+        request_body(&BackendCall::new(
+            1,
+            caller,
+            &subject,
+            &QuestionBytes::default(),
+            &admission,
+        ))
+    }
+
+    #[test]
+    fn json_reaches_the_backend_as_it_is() {
+        let deep = ["[".repeat(500), "]".repeat(500)].concat();
+        for data in [
+            "1e400",
+            "12345678901234567890123",
+            r#"{"a":1,"a":2}"#,
+            &deep,
+        ] {
+            let body = body_with(data.as_bytes());
+            assert!(body.contains(&format!(r#""data":{data}"#)), "{data}");
+        }
+        assert!(body_with(b"\xff").contains(r#""b64data":"/w==""#));
+    }
 }

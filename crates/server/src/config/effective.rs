@@ -9,6 +9,7 @@ use crore_broker::settings::{Http, Settings};
 use super::check::exposed_address;
 use super::locate::ConfigError;
 use crate::settings::access::{for_shards, with_secrets};
+use crate::settings::backend::calls_of;
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, VARIABLE_PREFIX, join_path, to_table};
 
@@ -59,6 +60,7 @@ impl EffectiveSettings {
             presence: file.presence,
             access: for_shards(file.access.as_ref()),
             mqtt: file.mqtt,
+            backend_calls: calls_of(&file.backends),
             centrifugo: file.centrifugo,
             pusher: file.pusher,
             pusher_apps: Vec::new(),

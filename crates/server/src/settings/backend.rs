@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crore_broker::backend::{CallKind, CallKinds};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
@@ -17,10 +18,31 @@ const MAX_CALLS: usize = 100_000;
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum BackendEvent {
+    /// A client subscribes without a token.
+    Subscribe,
+    /// A client publishes.
+    Publish,
     /// A client calls a method (`rpc`).
     Rpc,
+}
+
+impl BackendEvent {
+    /// The kind of the call.
+    pub fn kind(self) -> CallKind {
+        match self {
+            BackendEvent::Subscribe => CallKind::Subscribe,
+            BackendEvent::Publish => CallKind::Publish,
+            BackendEvent::Rpc => CallKind::Rpc,
+        }
+    }
+}
+
+/// The calls that these backends answer.
+pub fn calls_of(backends: &[Backend]) -> CallKinds {
+    let events = backends.iter().flat_map(|backend| &backend.events);
+    events.map(|event| event.kind()).collect()
 }
 
 /// A backend.
@@ -31,12 +53,12 @@ pub struct Backend {
     #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
     /// The [calls](CENTRIFUGO.md#calls-to-your-backend) that it answers. Each kind has one backend.
-    #[schemars(extend("format" = "`[\"rpc\"]`", "examples" = [["rpc"]]))]
+    #[schemars(extend("format" = "a list of `\"subscribe\"`, `\"publish\"` and `\"rpc\"`", "examples" = [["subscribe", "rpc"]]))]
     pub events: Vec<BackendEvent>,
     /// The root certificates to trust at the URL, in PEM. `""`: those of the host.
     #[schemars(extend("format" = "a file"))]
     pub ca: PathBuf,
-    /// How long an answer may take, and how long a call may wait before it is sent. A client whose call takes longer gets error 100 (temporary).
+    /// How long an answer may take, and how long a call may wait before it is sent. A client whose command takes longer gets error 100 (temporary).
     #[default(5)]
     #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
     pub timeout_s: u32,

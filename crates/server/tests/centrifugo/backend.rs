@@ -1,4 +1,4 @@
-//! Tests `rpc`: calls of clients that a backend answers, and backends that fail.
+//! Tests backends: what they are asked, what they grant and refuse, and backends that fail.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,12 +8,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::client::{Client, ON, server};
-use crate::rights::closed_with;
-use crate::rights::token;
+use crate::client::{Client, ON, data_of, server};
+use crate::rights::{LATER_S, before_the_end, closed_with, token};
 use crate::support::Server;
 
-/// A backend on a port of the kernel's choice. A request gets the answer that stands in its argument, except for the method `held`, whose answer waits.
+/// A backend on a port of the kernel's choice. A request gets the answer that stands in its data. For the method or the channel `held` the
+/// answer waits.
 struct Backend {
     address: SocketAddr,
     requests: Receiver<Value>,
@@ -71,9 +71,23 @@ impl Backend {
         Server::with(&self.settings(more))
     }
 
+    /// A server whose clients need no rights.
+    fn server_for(&self, events: &str) -> Server {
+        Server::with(&self.settings_for(events, ""))
+    }
+
     fn settings(&self, more: &str) -> String {
-        let url = format!("http://{}/rpc", self.address);
-        format!("{ON}[[backend]]\nurl = '{url}'\nevents = ['rpc']\n{more}\n")
+        self.settings_for("'rpc'", more)
+    }
+
+    fn settings_for(&self, events: &str, more: &str) -> String {
+        let url = format!("http://{}/calls", self.address);
+        format!("{ON}[[backend]]\nurl = '{url}'\nevents = [{events}]\n{more}\n")
+    }
+
+    /// The next request.
+    fn request(&self) -> Value {
+        self.requests.recv().expect("a request")
     }
 }
 
@@ -102,7 +116,7 @@ fn answer(stream: &TcpStream, requests: &Sender<Value>, fixed: Option<&str>, wai
             Some(status) => (status.to_string(), String::new()),
             None => ("200".into(), request["data"]["answer"].to_string()),
         };
-        let is_held = request["method"] == "held";
+        let is_held = request["method"] == "held" || request["channel"] == "held";
         let _ = requests.send(request);
         if is_held {
             wait();
@@ -280,6 +294,175 @@ fn answer_in_chunks_is_read_to_its_end() {
         let reply = call(&mut client, json!({}));
         assert_eq!(reply["rpc"]["data"], json!([7]), "{reply}");
     }
+}
+
+/// A subscribe command that the backend answers so.
+fn subscribe_with(channel: &str, answer: &Value) -> Value {
+    json!({"channel": channel, "data": {"answer": answer}})
+}
+
+/// A client who may do nothing by its token.
+fn ann(server: &Server) -> Client {
+    Client::with_token(
+        server,
+        &token(&json!({"sub": "ann", "subscribe": ["other"]})),
+    )
+}
+
+#[test]
+fn backend_grants_and_refuses_subscriptions() {
+    let backend = Backend::start();
+    let server = closed_with(&backend.settings_for("'subscribe'", ""));
+    let mut client = ann(&server);
+    let grant = json!({"result": {"data": {"n": 1}, "info": {"ignored": true}}});
+    let reply = client.ask("subscribe", subscribe_with("a", &grant));
+    assert_eq!(reply["subscribe"]["data"], json!({"n": 1}), "{reply}");
+    assert_eq!(reply["subscribe"].get("expires"), None, "{reply}");
+    let request = backend.request();
+    assert_eq!(
+        (&request["user"], &request["channel"]),
+        (&json!("ann"), &json!("a"))
+    );
+    assert_eq!(request["data"]["answer"], grant);
+    assert!(request["client"].as_str().is_some_and(|id| id.len() > 10));
+    // It is asked about each subscription, not about a second one to the same channel, and not about names that no topic has.
+    assert_eq!(client.error("subscribe", subscribe_with("a", &grant)), 105);
+    assert_eq!(client.error("subscribe", subscribe_with("+", &grant)), 107);
+    let error = json!({"code": 1403, "message": "not you", "temporary": false});
+    let refusal = client.ask("subscribe", subscribe_with("b", &json!({"error": error})));
+    assert_eq!(
+        (&refusal["error"]["code"], &refusal["error"]["message"]),
+        (&json!(1403), &json!("not you"))
+    );
+    assert_eq!(backend.request()["channel"], "b");
+    let end = json!({"disconnect": {"code": 4501, "reason": "go"}});
+    client.send("subscribe", subscribe_with("c", &end));
+    assert_eq!(client.closed(), (4501, "go".into()));
+}
+
+#[test]
+fn failure_of_the_backend_grants_nothing() {
+    let backend = Backend::start();
+    let server = closed_with(&backend.settings_for("'subscribe', 'publish'", "timeout_s = 1"));
+    let mut client = ann(&server);
+    // By her token she may subscribe to this one, but the backend has the say.
+    for data in [
+        json!({"status": 500}),
+        json!({"answer": {}}),
+        json!({"answer": "yes"}),
+    ] {
+        let command = json!({"channel": "other", "data": data});
+        assert_eq!(client.error("subscribe", command.clone()), 100, "{data}");
+        assert_eq!(client.error("publish", command), 100, "{data}");
+    }
+    assert_eq!(client.error("subscribe", json!({"channel": "held"})), 100);
+    backend.release.send(()).expect("it waits");
+    let grant = json!({"result": {}});
+    let reply = client.ask("subscribe", subscribe_with("other", &grant));
+    assert!(reply["subscribe"].get("publications").is_none(), "{reply}");
+    assert_eq!(
+        reply["subscribe"].get("offset"),
+        None,
+        "nothing was published: {reply}"
+    );
+}
+
+#[test]
+fn commands_behind_a_subscribe_wait_for_the_backend() {
+    let backend = Backend::start();
+    let server = backend.server_for("'subscribe'");
+    let mut client = Client::connected(&server);
+    let grant = json!({"result": {}});
+    let commands = [
+        client.command("subscribe", subscribe_with("held", &grant)),
+        client.command("publish", json!({"channel": "held", "data": "for me"})),
+        client.command("unsubscribe", json!({"channel": "held"})),
+    ];
+    client.frame(&commands.map(|it| it.to_string()).join("\n"));
+    client.send("ping", json!({}));
+    assert_eq!(backend.request()["channel"], "held");
+    backend.release.send(()).expect("it waits");
+    let mut kinds = Vec::new();
+    while kinds.last().is_none_or(|last| last != "ping") {
+        let item = client.next();
+        let kind = item
+            .as_object()
+            .and_then(|it| it.keys().find(|key| *key != "id"));
+        kinds.push(kind.expect("a kind").clone());
+    }
+    let place = |wanted: &str| kinds.iter().position(|kind| kind == wanted).expect(wanted);
+    assert!(
+        place("subscribe") < place("push") && place("push") < place("unsubscribe"),
+        "{kinds:?}"
+    );
+}
+
+#[test]
+fn subscription_ends_when_the_backend_says() {
+    let backend = Backend::start();
+    let server = backend.server_for("'subscribe'");
+    let mut client = Client::connected(&server);
+    let until = |second: u64| subscribe_with("a", &json!({"result": {"expire_at": second}}));
+    assert_eq!(client.error("subscribe", until(1_000)), 110);
+    let reply = client.ask("subscribe", until(LATER_S));
+    assert_eq!(reply["subscribe"]["expires"], true, "{reply}");
+    let ended = before_the_end(|end_s| {
+        let mut client = Client::connected(&server);
+        let reply = client.ask("subscribe", until(end_s));
+        reply.get("subscribe")?;
+        Some(client.push())
+    });
+    assert_eq!(ended["unsubscribe"]["code"], 2501, "{ended}");
+}
+
+#[test]
+fn subscription_token_decides_only_where_tokens_are_read() {
+    let backend = Backend::start();
+    let of_a = token(&json!({"sub": "ann", "channel": "a"}));
+    let command =
+        json!({"channel": "a", "token": of_a, "data": {"answer": {"error": {"code": 400}}}});
+    let open = backend.server_for("'subscribe'");
+    let mut client = Client::connected(&open);
+    assert_eq!(client.error("subscribe", command.clone()), 400);
+    let closed = closed_with(&backend.settings_for("'subscribe'", ""));
+    let reply = ann(&closed).ask("subscribe", command);
+    assert!(reply.get("subscribe").is_some(), "{reply}");
+}
+
+#[test]
+fn backend_grants_changes_and_refuses_messages() {
+    let backend = Backend::start();
+    let server = closed_with(&backend.settings_for("'publish'", ""));
+    let everything = json!({"sub": "bob", "subscribe": ["#"]});
+    let mut bob = Client::with_token(&server, &token(&everything));
+    bob.subscribe("a");
+    let mut client = ann(&server);
+    let message = |answer: Value| json!({"channel": "a", "data": {"answer": answer}});
+    let as_it_is = message(json!({"result": {}}));
+    client.ask("publish", as_it_is.clone());
+    let request = backend.request();
+    assert_eq!(
+        (&request["user"], &request["channel"]),
+        (&json!("ann"), &json!("a"))
+    );
+    assert_eq!(request["data"], as_it_is["data"]);
+    assert_eq!(bob.data("a"), as_it_is["data"]);
+    client.ask("publish", message(json!({"result": {"data": "instead"}})));
+    assert_eq!(bob.data("a"), "instead");
+    client.ask(
+        "publish",
+        message(json!({"result": {"data": "passing", "skip_history": true}})),
+    );
+    assert_eq!(bob.data("a"), "passing");
+    let code = client.error("publish", message(json!({"error": {"code": 1999}})));
+    assert_eq!(code, 1999);
+    let command = json!({"channel": "a", "data": {"status": 500}});
+    assert_eq!(client.error("publish", command), 100);
+    let kept = bob.ask("history", json!({"channel": "a", "limit": 10}));
+    assert_eq!(
+        data_of(&kept["history"]),
+        [as_it_is["data"].clone(), json!("instead")]
+    );
 }
 
 #[test]

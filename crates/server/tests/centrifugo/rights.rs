@@ -32,7 +32,7 @@ pub fn token(claims: &Value) -> String {
 }
 
 /// Does something with an end that is soon. If that took too long, tries again with a later end.
-fn before_the_end<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
+pub fn before_the_end<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
     let now_s = || {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         now.expect("a time").as_secs()

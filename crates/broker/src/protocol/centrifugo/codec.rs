@@ -88,7 +88,7 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
             recovered: pending.wants_recovery && !pending.is_lost && !page.gap,
             offset: page.head,
             positioned: true,
-            data: Payload::Value(b""),
+            data: Payload::Value(&pending.data),
             was_recovering: pending.wants_recovery,
             delta: is_delta,
         };

@@ -13,8 +13,10 @@ use crate::client::list::page::request_next_pages;
 use crate::client::row::{PROTOCOL_OPTIONS, State};
 use crate::home::Home;
 use crate::io::Io;
+use crate::mail::backend::BackendResult;
 use crate::mail::spill_buffer::SpillBuffer;
-use crate::protocol::centrifugo::close::end_with_text;
+use crate::protocol::centrifugo::backend::{awaits_backend, take_grant, waits_for_backend};
+use crate::protocol::centrifugo::close::{end_for_order, end_with_text};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::connect::handle_connect;
 use crate::protocol::centrifugo::expiry::end_subscriptions_without_right;
@@ -23,8 +25,10 @@ use crate::protocol::centrifugo::join_leave::ask_for_changes;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ONE_WAY, PROTOBUF, format_of};
 use crate::protocol::centrifugo::presence::{awaits_members, handle_presence_command};
 use crate::protocol::centrifugo::publish::handle_publish_command;
-use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
-use crate::protocol::centrifugo::rpc::{awaits_backend, handle_rpc};
+use crate::protocol::centrifugo::reply::{
+    CommandRefusal, write_backend_error, write_error, write_reply,
+};
+use crate::protocol::centrifugo::rpc::{awaits_answer, handle_rpc};
 use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::{state, state_mut};
 use crate::protocol::centrifugo::subscribe::{
@@ -204,7 +208,10 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        if awaits_verdict_on_token(&self.clients, slot) || is_connecting(&self.clients, slot) {
+        if awaits_verdict_on_token(&self.clients, slot)
+            || awaits_backend(&self.clients, slot)
+            || is_connecting(&self.clients, slot)
+        {
             return;
         }
         let conn = self.clients.conns.id_of(slot);
@@ -283,6 +290,7 @@ impl Front {
             return true;
         }
         if awaits_verdict_on_token(&self.clients, slot)
+            || awaits_backend(&self.clients, slot)
             || is_connecting(&self.clients, slot)
             || has_many_pages(&self.clients.conns, slot)
         {
@@ -340,31 +348,63 @@ impl Front {
         {
             return AfterCommand::SameCommandLater;
         }
-        if matches!(command.request, Request::Rpc { .. }) && awaits_backend(&self.clients, slot) {
+        if matches!(command.request, Request::Rpc { .. }) && awaits_answer(&self.clients, slot) {
             // An answer of the backend resumes it.
             stop_reading(&mut self.clients.conns, slot, io);
             return AfterCommand::SameCommandLater;
         }
-        match self.execute_command(slot, command, home, io) {
+        let executed = match waits_for_backend(self, slot, command, io) {
+            Ok(true) => return AfterCommand::SameCommandLater,
+            Ok(false) => self.execute_command(slot, command, home, io),
+            Err(refusal) => Err(refusal),
+        };
+        match executed {
             Ok(()) => AfterCommand::NextCommand,
-            Err(CommandRefusal::Error(code, text)) => {
-                write_error(&mut self.clients, slot, command.id, code, &text);
-                if !is_connect {
-                    return AfterCommand::NextCommand;
+            Err(refusal) => self.refuse_command(slot, command, refusal, io),
+        }
+    }
+
+    fn refuse_command<I: Io>(
+        &mut self,
+        slot: u32,
+        command: &Command<'_>,
+        refusal: CommandRefusal,
+        io: &mut I,
+    ) -> AfterCommand {
+        let clients = &mut self.clients;
+        let (id, is_connect) = (command.id, matches!(command.request, Request::Connect(_)));
+        // After a refused connect, the next commands would be violations, which is not the client's fault. So the connection ends with a code after which the
+        // client connects again.
+        match refusal {
+            CommandRefusal::Error(code, text) => {
+                write_error(clients, slot, id, code, &text);
+                if is_connect {
+                    let end = match code {
+                        ErrorCode::TOKEN_EXPIRED => Disconnect::EXPIRED,
+                        _ => Disconnect::CONNECTION_CLOSED,
+                    };
+                    end_with_text(clients, slot, end, &text, io);
                 }
-                // After a refused connect, the next commands would be violations, which is not the client's fault. So the connection ends with a code after which the
-                // client connects again.
-                let end = match code {
-                    ErrorCode::TOKEN_EXPIRED => Disconnect::EXPIRED,
-                    _ => Disconnect::CONNECTION_CLOSED,
-                };
-                end_with_text(&mut self.clients, slot, end, &text, io);
-                AfterCommand::Stop
             }
-            Err(CommandRefusal::End(code, text)) => {
-                end_with_text(&mut self.clients, slot, code, &text, io);
-                AfterCommand::Stop
+            CommandRefusal::Backend(error) => {
+                write_backend_error(clients, slot, id, &error);
+                if is_connect {
+                    let end = Disconnect::CONNECTION_CLOSED;
+                    end_with_text(clients, slot, end, &error.message, io);
+                }
             }
+            CommandRefusal::End(code, text) => {
+                end_with_text(clients, slot, code, &text, io);
+                return AfterCommand::Stop;
+            }
+            CommandRefusal::Disconnect(code, reason) => {
+                end_for_order(clients, slot, code, &reason, io);
+                return AfterCommand::Stop;
+            }
+        }
+        match is_connect {
+            true => AfterCommand::Stop,
+            false => AfterCommand::NextCommand,
         }
     }
 
@@ -402,13 +442,18 @@ impl Front {
                 Ok(())
             }
             Request::Subscribe(request) => {
-                handle_subscribe_command(clients, subs, census, slot, (id, request), verdict)
+                let of = BackendResult::into_subscribe;
+                let granted = take_grant(clients, subs, slot, &command.request, of)?;
+                let grants = (verdict, granted);
+                handle_subscribe_command(clients, subs, census, slot, (id, request), grants)
             }
             Request::Unsubscribe(channel) => {
                 handle_unsubscribe_command(clients, subs, slot, id, channel)
             }
             Request::Publish(publish) => {
-                handle_publish_command(clients, subs, slot, id, publish, home)
+                let of = BackendResult::into_publish;
+                let granted = take_grant(clients, subs, slot, &command.request, of)?;
+                handle_publish_command(clients, subs, slot, (id, publish), granted, home)
             }
             Request::History(request) => handle_history(clients, subs, slot, id, request),
             Request::Refresh(token) => {

@@ -9,6 +9,7 @@ use crate::base::reason::Reason;
 use crate::client::list::subscription_list;
 use crate::client::row::SUBSCRIPTION_LIST;
 use crate::io::Io;
+use crate::protocol::centrifugo::backend::awaits_backend;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::options::{CONNECTED, connect_until_s};
 use crate::protocol::centrifugo::server_side::is_connecting;
@@ -33,7 +34,9 @@ pub(super) fn end_expired<I: Io>(
     let row = clients.conns.get(slot);
     if !row.has_option(CONNECTED) {
         // A connect that waits for the server is not late.
-        let is_waiting = awaits_verdict_on_token(clients, slot) || is_connecting(clients, slot);
+        let is_waiting = awaits_verdict_on_token(clients, slot)
+            || awaits_backend(clients, slot)
+            || is_connecting(clients, slot);
         let is_late = !is_waiting && connect_until_s(row) < clients.ctx.now.s;
         if is_late {
             end_with_text(clients, slot, Disconnect::STALE, Disconnect::STALE.text, io);

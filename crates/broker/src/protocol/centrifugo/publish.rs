@@ -4,9 +4,10 @@ use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::centrifugo::{Answer, Publish};
 
 use crate::client::asking::publish_as;
-use crate::client::publishing::PublishRefusal as NotPublished;
+use crate::client::publishing::{PublishRefusal as NotPublished, check_message};
 use crate::home::Home;
 use crate::io::Io;
+use crate::mail::backend::PublishGrant;
 use crate::mail::message::{self, Headers, is_binary};
 use crate::mail::{self, Outcome};
 use crate::protocol::centrifugo::reasons::error_of;
@@ -14,13 +15,13 @@ use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_repl
 use crate::protocol::centrifugo::subscribe::check_name;
 use crate::protocol::front::{Clients, Subscriptions};
 
-/// Publishes a message. The command is answered with the outcome.
+/// Publishes a message. The command is answered with the outcome. `granted` is the grant of the backend, if it was asked.
 pub(super) fn handle_publish_command(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
-    id: u32,
-    publish: &Publish<'_>,
+    (id, publish): (u32, &Publish<'_>),
+    granted: Option<PublishGrant>,
     home: &mut Option<Home>,
 ) -> Result<(), CommandRefusal> {
     if publish.channel.is_empty() {
@@ -35,8 +36,16 @@ pub(super) fn handle_publish_command(
             "a publish without data".into(),
         ));
     }
-    let (name, data) = (publish.channel.as_bytes(), publish.data);
-    match clients.check_publish(slot, name, data.len(), || false) {
+    let replaced = granted.as_ref().and_then(|grant| grant.data.as_deref());
+    let (name, data) = (publish.channel.as_bytes(), replaced.unwrap_or(publish.data));
+    let checked = match &granted {
+        // The backend has the say over rights.
+        Some(_) => check_message(&clients.ctx.world.settings.limits, name, data.len(), || {
+            false
+        }),
+        None => clients.check_publish(slot, name, data.len(), || false),
+    };
+    match checked {
         Ok(()) => {}
         Err(NotPublished::Name(_)) => check_name(clients, slot, publish.channel)?,
         Err(NotPublished::Denied(reason)) => {
@@ -47,7 +56,10 @@ pub(super) fn handle_publish_command(
             return Err(CommandRefusal::for_reason(clients, slot, reason));
         }
     }
-    if let Err(reason) = clients.check_publish_rate(slot) {
+    // A publish that the backend has granted was counted before it was asked.
+    if granted.is_none()
+        && let Err(reason) = clients.check_publish_rate(slot)
+    {
         return Err(CommandRefusal::for_reason(clients, slot, reason));
     }
     let (hash, home_shard) = clients.ctx.hash_and_home_of(name);
@@ -58,6 +70,10 @@ pub(super) fn handle_publish_command(
         headers: Headers {
             qos: 1,
             binary: is_binary(b"", data),
+            ttl_s: granted
+                .as_ref()
+                .is_some_and(|grant| grant.skips_history)
+                .then_some(0),
             ..Headers::default()
         },
         dedup: None,

@@ -1,6 +1,7 @@
 //! Writes replies and pushes, each in a frame, an event or a line of its own. All those of a turn are sent in one write.
 
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
@@ -8,6 +9,7 @@ use crore_wire::centrifugo::{Answer, ErrorReply, Format, Push, Reply, encode};
 use crore_wire::websocket::frame::Opcode;
 
 use crate::base::reason::Reason;
+use crate::mail::backend::BackendError;
 use crate::protocol::centrifugo::options::{ONE_WAY, format_of, pushes_of};
 use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::encode::{Encoding, frame_from};
@@ -21,6 +23,10 @@ pub(super) enum CommandRefusal {
     Error(ErrorCode, Cow<'static, str>),
     /// The connection ends.
     End(Disconnect, Cow<'static, str>),
+    /// The command gets this error of the backend. The connection continues.
+    Backend(BackendError),
+    /// The connection ends with this code and reason of the backend.
+    Disconnect(u16, Box<str>),
 }
 
 impl CommandRefusal {
@@ -94,6 +100,16 @@ fn write_item(clients: &mut Clients, slot: u32, write: impl FnOnce(Format, &mut 
             write_part(row, &part, out);
         }
     }
+}
+
+/// Appends an error of the backend for a command.
+pub(super) fn write_backend_error(clients: &mut Clients, slot: u32, id: u32, error: &BackendError) {
+    let error = ErrorReply {
+        code: error.code,
+        message: &error.message,
+        temporary: error.is_temporary,
+    };
+    write_reply(clients, slot, id, Answer::Error(error));
 }
 
 /// Appends the error for a command.

@@ -15,6 +15,7 @@ use crate::base::verdict::Identity;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
 use crate::client::list::index_with_serial;
+use crate::mail::backend::BackendResult;
 use crate::mail::presence::MemberConn;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections};
@@ -26,13 +27,15 @@ pub struct CentrifugoState {
     pub held_commands: SpillBuffer,
     /// The check of the next command's token, until that command is carried out.
     pub token_check: Option<Box<TokenCheck>>,
+    /// What the operator's backend has to do with the connection; `None` for nothing.
+    pub backend: Option<Box<BackendState>>,
     /// Subscribe commands that no home has answered.
     pub pending_subscribes: Vec<PendingSubscribe>,
     /// History commands that no home has answered.
     pub pending_histories: Vec<PendingHistory>,
     /// The presence command that is not answered. The next one waits for it.
     pub pending_presence: Option<Box<PendingPresence>>,
-    /// The number of calls that the backend has not answered (`rpc.rs`).
+    /// The number of method calls that the backend has not answered (`rpc.rs`).
     pub pending_calls: u32,
     /// Subscriptions whose client is told of joins and leaves.
     pub watched_channels: Vec<WatchedChannel>,
@@ -56,8 +59,39 @@ pub enum TokenCheck {
     Answered(Identity),
 }
 
+/// What the operator's backend has to do with a connection.
+#[derive(Default)]
+pub struct BackendState {
+    /// The next command is one that the backend decides. Exists from the question until the command is carried out.
+    pub check: Option<BackendCheck>,
+    /// What the backend has told about the connection when it was made (JSON), for later calls.
+    pub meta: Box<[u8]>,
+}
+
+impl BackendState {
+    fn is_empty(&self) -> bool {
+        self.check.is_none() && self.meta.is_empty()
+    }
+
+    fn bytes(&self) -> usize {
+        let result_bytes = match &self.check {
+            Some(BackendCheck::Answered(result)) => result.bytes(),
+            Some(BackendCheck::Pending) | None => 0,
+        };
+        size_of::<BackendState>() + self.meta.len() + result_bytes
+    }
+}
+
+/// A question to the backend about a command.
+pub enum BackendCheck {
+    /// The backend has not answered.
+    Pending,
+    /// Its answer.
+    Answered(BackendResult),
+}
+
 /// A subscribe command that waits for its first page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingSubscribe {
     /// The subscription: its index and its serial number ([`index_with_serial`]).
     pub sub_key: u32,
@@ -69,6 +103,8 @@ pub struct PendingSubscribe {
     pub is_lost: bool,
     /// The seconds after which the client must renew the subscription.
     pub ttl: Ttl,
+    /// Data of the backend for the client; empty for none.
+    pub data: Box<[u8]>,
 }
 
 /// The grant of a subscription that is not granted by the rights of the connection.
@@ -191,6 +227,7 @@ impl CentrifugoState {
     pub fn is_idle(&self) -> bool {
         self.held_commands.is_empty()
             && self.token_check.is_none()
+            && self.backend.as_ref().is_none_or(|it| it.is_empty())
             && self.pending_subscribes.is_empty()
             && self.pending_histories.is_empty()
             && self.pending_presence.is_none()
@@ -205,6 +242,12 @@ impl CentrifugoState {
     /// The bytes of the heap, without the held commands, which count as received bytes.
     pub fn heap_bytes(&self) -> usize {
         self.pending_subscribes.capacity() * size_of::<PendingSubscribe>()
+            + self
+                .pending_subscribes
+                .iter()
+                .map(|it| it.data.len())
+                .sum::<usize>()
+            + self.backend.as_ref().map_or(0, |it| it.bytes())
             + self.pending_histories.capacity() * size_of::<PendingHistory>()
             + self.watched_channels.capacity() * size_of::<WatchedChannel>()
             + self
@@ -232,6 +275,22 @@ pub(super) fn state(conns: &Connections, slot: u32) -> Option<&CentrifugoState> 
 /// The state of a connection, made if necessary.
 pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut CentrifugoState {
     conns.ensure_side_row(slot).protocol_state.centrifugo_mut()
+}
+
+/// What the backend has to do with the connection; empty until something is set.
+pub(super) fn backend_mut(conns: &mut Connections, slot: u32) -> &mut BackendState {
+    state_mut(conns, slot).backend.get_or_insert_default()
+}
+
+/// Takes the question to the backend about the next command, if there is one.
+pub(super) fn take_backend_check(conns: &mut Connections, slot: u32) -> Option<BackendCheck> {
+    state(conns, slot)?.backend.as_ref()?;
+    let backend = &mut state_mut(conns, slot).backend;
+    let check = backend.as_mut().and_then(|it| it.check.take());
+    if backend.as_ref().is_some_and(|it| it.is_empty()) {
+        *backend = None;
+    }
+    check
 }
 
 /// Whether the subscription with this index waits for its first page.

@@ -1,10 +1,12 @@
 //! Carries out the commands subscribe, unsubscribe and sub_refresh, and ends subscriptions.
 
+use alloc::boxed::Box;
+
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode, Unsubscribe};
 use crore_wire::centrifugo::{Answer, Push, SubRefresh, Subscribe};
 use crore_wire::topic;
 
-use crate::base::access::{Right, VerifiedClient};
+use crate::base::access::Right;
 use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
@@ -17,6 +19,7 @@ use crate::client::subscribing::{
     FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind, subscribe,
 };
 use crate::io::Io;
+use crate::mail::backend::SubscribeGrant;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::delta::{begin_deltas, end_deltas};
 use crate::protocol::centrifugo::join_leave::{begin_pushes, end_pushes};
@@ -30,14 +33,14 @@ use crate::protocol::front::{Census, Clients, Queues, SubscriptionState, Subscri
 /// The number of digits of an epoch, which are hexadecimal.
 const EPOCH_DIGITS: usize = 8;
 
-/// Begins a subscription. The client is answered when the home's first page has come.
+/// Begins a subscription. The client is answered when the home's first page has come. `granted` is the grant of the backend, if it was asked.
 pub(super) fn handle_subscribe_command(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     census: &Census,
     slot: u32,
     (id, command): (u32, &Subscribe<'_>),
-    verdict: Option<Identity>,
+    (verdict, granted): (Option<Identity>, Option<SubscribeGrant>),
 ) -> Result<(), CommandRefusal> {
     if command.channel.is_empty() {
         return Err(CommandRefusal::bad_request("a subscribe without a channel"));
@@ -61,10 +64,18 @@ pub(super) fn handle_subscribe_command(
         None => None,
     };
     if token_grant.is_none()
+        && granted.is_none()
         && let Err(denied) = clients.check_right(slot, Right::Subscribe, name)
     {
         clients.report_denied(slot, denied, name);
         return Err(CommandRefusal::for_reason(clients, slot, denied));
+    }
+    let now_unix_s = clients.ctx.wall_s();
+    if granted
+        .as_ref()
+        .is_some_and(|grant| grant.until_unix_s <= now_unix_s)
+    {
+        return Err(CommandRefusal::error(ErrorCode::EXPIRED));
     }
     if let Err(reached) = check_room(clients, subs, slot, name) {
         return Err(CommandRefusal::for_reason(clients, slot, reached));
@@ -92,20 +103,24 @@ pub(super) fn handle_subscribe_command(
     if command.delta == "fossil" && clients.ctx.world.settings.centrifugo.delta_bytes > 0 {
         begin_deltas(&mut clients.conns, slot, sub_index);
     }
-    let ttl = token_grant.and_then(|known| {
-        let VerifiedClient {
-            grants: token,
-            until_unix_s,
-        } = known;
-        let token_grant = SeparateGrant {
+    let data = granted
+        .as_ref()
+        .map_or_else(Box::default, |grant| grant.data.clone());
+    let separate = match (token_grant, granted) {
+        (Some(known), _) => Some((known.until_unix_s, Some(known.grants))),
+        (None, Some(grant)) => Some((grant.until_unix_s, None)),
+        (None, None) => None,
+    };
+    let ttl = separate.and_then(|(until_unix_s, token)| {
+        let grant = SeparateGrant {
             sub_index,
             until_unix_s,
-            token: Some(token),
+            token,
             started_by: StartedBy::Client,
         };
         state_mut(&mut clients.conns, slot)
             .separate_grants
-            .push(token_grant);
+            .push(grant);
         ttl_of(clients, until_unix_s)
     });
     let sub_key = index_with_serial(&clients.conns, slot, sub_index);
@@ -115,6 +130,7 @@ pub(super) fn handle_subscribe_command(
         wants_recovery: command.recover,
         is_lost: false,
         ttl,
+        data,
     };
     state_mut(&mut clients.conns, slot)
         .pending_subscribes
