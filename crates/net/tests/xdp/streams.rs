@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use crore_net::kernel::{Kernel, acceptor, steering::Group};
@@ -55,6 +55,13 @@ fn limits(buffered_bytes: usize) -> EndpointLimits {
 
 /// Runs a test in a namespace from which a server over `AF_XDP` can be reached. The server sends back what it receives.
 fn with_server(limits: EndpointLimits, test: impl FnOnce() + Send + 'static) {
+    with_halting_server(limits, |_| test());
+}
+
+/// [`with_server`], whose server does nothing while the test holds the lock.
+fn with_halting_server(limits: EndpointLimits, test: impl FnOnce(&Mutex<()>) + Send + 'static) {
+    let halt = Arc::new(Mutex::new(()));
+    let server_halt = Arc::clone(&halt);
     let (tell_thread, client_thread) = mpsc::channel();
     let (tell_ready, server_ready) = mpsc::channel();
     let stops = Arc::new(AtomicBool::new(false));
@@ -89,7 +96,7 @@ fn with_server(limits: EndpointLimits, test: impl FnOnce() + Send + 'static) {
         let kernel = kernel.expect("a poller");
         let transport = XdpTransport::new(kernel, endpoint.expect("sockets"));
         let _ = tell_ready.send(true);
-        serve(transport.expect("a poller"), &server_stops);
+        serve(transport.expect("a poller"), &server_stops, &server_halt);
     });
     let testing = thread::spawn(move || {
         // SAFETY: a plain system call without pointers.
@@ -102,7 +109,7 @@ fn with_server(limits: EndpointLimits, test: impl FnOnce() + Send + 'static) {
             && ip("-6 addr add fd77::2/64 dev client nodad")
             && ip("link set client up");
         assert!(made, "the client's end");
-        test();
+        test(&halt);
     });
     let tested = testing.join();
     stops.store(true, Ordering::Relaxed);
@@ -111,7 +118,7 @@ fn with_server(limits: EndpointLimits, test: impl FnOnce() + Send + 'static) {
 }
 
 /// Sends back what arrives, until it is told to stop.
-fn serve(mut transport: XdpTransport, stops: &AtomicBool) {
+fn serve(mut transport: XdpTransport, stops: &AtomicBool, halt: &Mutex<()>) {
     /// A connection, the bytes that it has still to send, and whether the client has ended.
     struct Echo {
         link: Link,
@@ -121,6 +128,7 @@ fn serve(mut transport: XdpTransport, stops: &AtomicBool) {
     let mut connections: Vec<Option<Echo>> = Vec::new();
     let mut buffer = vec![0; 100_000];
     while !stops.load(Ordering::Relaxed) {
+        drop(halt.lock());
         let events = transport.wait(Some(20)).expect("a wait");
         for index in 0..events {
             let ready = match transport.event(index) {
@@ -362,5 +370,69 @@ fn frames_with_a_forged_sender_divert_nothing() {
         }
         exchange(stream, 100_000, 0);
         exchange(connect(false), 1_000, 0);
+    });
+}
+
+/// The frame of a SYN from an end that does not exist.
+fn forged_syn(number: u32, to: [u8; 6]) -> Vec<u8> {
+    let (high, low) = ((number >> 8) as u8, number as u8);
+    let head = Head {
+        from: End::new(
+            std::net::Ipv4Addr::new(10, 77, 128 | high, low),
+            1 + number as u16 % 60_000,
+        ),
+        to: End::new(std::net::Ipv4Addr::new(10, 77, 0, 1), PORT),
+        sequence: number,
+        acknowledged: 0,
+        flags: flag::SYN,
+        window: 1_000,
+        options: Options::default(),
+    };
+    let mut frame = vec![0; 14 + header_bytes(head.to, &head.options)];
+    frame[..6].copy_from_slice(&to);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x66]);
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    write(&head, true, &mut frame[14..], |_| {});
+    frame
+}
+
+#[test]
+fn flood_of_syns_beside_clients_costs_no_byte_and_no_connection() {
+    with_server(limits(1 << 20), || {
+        let mut stream = connect(false);
+        stream.write_all(b"first").expect("room");
+        stream.read_exact(&mut [0; 5]).expect("bytes");
+        let (link, to) = (RawLink::open(), server_mac());
+        let flood = thread::spawn(move || {
+            for number in 0..100_000 {
+                link.send(&forged_syn(number, to));
+            }
+        });
+        exchange(stream, 4 << 20, 0);
+        exchange(connect(true), 100_000, 1);
+        flood.join().expect("the flood");
+        exchange(connect(false), 1_000, 2);
+    });
+}
+
+#[test]
+fn ring_that_is_not_served_overflows_and_loses_no_byte() {
+    with_halting_server(limits(1 << 20), |halt| {
+        let mut stream = connect(false);
+        stream.write_all(b"first").expect("room");
+        stream.read_exact(&mut [0; 5]).expect("bytes");
+        let (link, to) = (RawLink::open(), server_mac());
+        let halted = halt.lock().expect("the server runs");
+        // More than there are frames, so that what the client sends now finds none.
+        for number in 0..3 * FrameSettings::default().frames {
+            link.send(&forged_syn(number, to));
+        }
+        let client = thread::spawn(move || exchange(stream, 300_000, 0));
+        for number in 0..FrameSettings::default().frames {
+            link.send(&forged_syn(number, to));
+        }
+        drop(halted);
+        client.join().expect("a client");
+        exchange(connect(true), 1_000, 1);
     });
 }

@@ -262,7 +262,7 @@ fn connections_that_memory_refuses_hide_no_other_and_are_reported_when_there_is_
     };
     let (next, ack) = (peer.next, peer.ack);
     peer.say(flag::ACK, next, ack, b"read");
-    assert_eq!(events(&mut peer, 1), [99], "writing would fail again");
+    assert_eq!(events(&mut peer, 4), [99], "writing would fail again");
     assert_eq!(peer.read(), b"read");
     peer.table.unblock();
     let mut tokens = events(&mut peer, 4);
