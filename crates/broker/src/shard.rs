@@ -409,7 +409,9 @@ impl Shard {
         let lanes = &mut self.front.subs.lanes;
         more_news |= (self.home.as_ref()).is_some_and(|home| home.has_watch_news(lanes));
         let front = &mut self.front;
-        let waiting_bytes = self.commits.bytes() + front.feed.deliveries.walk_bytes();
+        let waiting_bytes = self.commits.bytes()
+            + front.feed.deliveries.walk_bytes()
+            + self.published_wills.bytes();
         let delta_bytes = front.clients.protocol_state.latest_messages.bytes();
         (front.clients.conns).set_charge(MemoryPart::Deltas, delta_bytes);
         let has_more_to_trim = charge_turn(front, self.home.as_mut(), waiting_bytes, io);

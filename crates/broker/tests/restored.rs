@@ -9,28 +9,40 @@ use crore_broker::snapshot::Head;
 use crore_broker::{Control, Input, Restored, Shard, Ticket, TurnLimits, World};
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, PropertyWriter, Qos, SubscribeOptions, Version,
-    encode,
+    Will, encode,
 };
 use support::{NOW, TestServer};
 
 mod support;
 
 fn new_world() -> Arc<World> {
+    world_with_memory(Settings::default().limits.memory_bytes)
+}
+
+fn world_with_memory(memory_bytes: usize) -> Arc<World> {
     let rule = |filter: &str, log_messages| Rule {
         filter: filter.into(),
         log_messages,
         ..Rule::default()
     };
-    let settings = Settings {
+    let mut settings = Settings {
         rules: vec![rule("kept/#", 100), rule("#", 0)],
         ..Settings::default()
     };
+    settings.limits.memory_bytes = memory_bytes;
     support::partitioned(settings, 1, 1, 4)
 }
 
 /// The same server in its next process, after a planned restart.
 fn restarted(server: &mut TestServer, change: impl FnOnce(Restored) -> Restored) -> TestServer {
-    let world = new_world();
+    restarted_in(new_world(), server, change)
+}
+
+fn restarted_in(
+    world: Arc<World>,
+    server: &mut TestServer,
+    change: impl FnOnce(Restored) -> Restored,
+) -> TestServer {
     let head = Head {
         stop_id: 1,
         epoch: world.epoch,
@@ -85,6 +97,13 @@ fn messages(server: &mut TestServer, topic: &str) -> String {
 
 /// A client connects. Returns whether the server has its session.
 fn connect(server: &mut TestServer) -> (usize, bool) {
+    connect_as(server, "client", b"")
+}
+
+/// A client connects, with a will that comes much later.
+fn connect_as(server: &mut TestServer, client_id: &str, will: &[u8]) -> (usize, bool) {
+    let mut delayed = PropertyWriter::new();
+    delayed.will_delay_interval_s(3600);
     let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(3600);
     let mut bytes = Vec::new();
@@ -94,8 +113,14 @@ fn connect(server: &mut TestServer) -> (usize, bool) {
         clean_start: false,
         keep_alive_s: 0,
         properties: properties.properties(),
-        client_id: "client",
-        will: None,
+        client_id,
+        will: (!will.is_empty()).then(|| Will {
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            topic: "gone",
+            properties: delayed.properties(),
+            payload: will,
+        }),
         user_name: None,
         password: None,
     };
@@ -252,4 +277,23 @@ fn a_document_with_a_field_that_no_client_may_send_is_refused() {
             .for_each(|at| bytes[*at..at + written.len()].copy_from_slice(changed));
         assert!(read(&bytes).is_err(), "{}", written.escape_ascii());
     }
+}
+
+/// The next process may have a lower limit.
+#[test]
+fn restored_sessions_beyond_the_memory_limit_are_evicted_at_the_start() {
+    const COUNT: u32 = 100;
+    const WILL_BYTES: usize = 60 << 10;
+    let mut server = TestServer::new(&new_world(), TurnLimits::default(), NOW);
+    for n in 0..COUNT {
+        let (conn, _) = connect_as(&mut server, &format!("client{n}"), &[b'x'; WILL_BYTES]);
+        server.cut(conn);
+        server.settle();
+    }
+    let limit = COUNT as usize * WILL_BYTES / 2;
+    let mut next = restarted_in(world_with_memory(limit), &mut server, |restored| restored);
+    assert_eq!(next.shards[0].accounts().sessions, COUNT);
+    next.settle();
+    let left = next.shards[0].accounts().sessions;
+    assert!((1..COUNT / 2).contains(&left), "{left} sessions");
 }

@@ -2,12 +2,13 @@
 //! it is refused for ten minutes. A cluster has its own table (`retired_tokens.rs`).
 //!
 //! While the client is away, the will waits with its session, so that it survives a planned restart too. This table has the wills without a place there:
-//! the session has ended, or a connection holds it.
+//! the session has ended, or a connection holds it. Its bytes count for the client like those of an absent session.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 
 use crate::base::time::Now;
+use crate::budget::admission::{Admission, Party};
 use crate::home::retired_tokens::{WILL_KEPT_S, WILL_RETRY_S};
 use crate::home::session_terms::LeftSession;
 use crate::mail::session::Will;
@@ -22,8 +23,14 @@ pub(crate) struct RefusedWill {
 }
 
 impl RefusedWill {
-    fn bytes(&self) -> usize {
+    /// Bytes of a waiting will.
+    pub fn bytes(&self) -> usize {
         size_of::<(u32, RefusedWill)>() + self.name.len() + self.will.bytes()
+    }
+
+    /// The party that is charged for the bytes.
+    pub fn party(&self, counts: &Admission) -> Party {
+        counts.party_of_session(&self.name, self.will.client)
     }
 }
 
@@ -50,17 +57,21 @@ impl RefusedWills {
         self.since_s.remove(&token);
     }
 
-    pub fn add(&mut self, again_s: u32, refused: RefusedWill) {
-        self.waiting_bytes += refused.bytes();
+    pub fn add(&mut self, again_s: u32, refused: RefusedWill, counts: &Admission) {
+        let bytes = refused.bytes();
+        self.waiting_bytes += bytes;
+        counts.change_absent(refused.party(counts), 0, bytes);
         self.waiting.push_back((again_s, refused));
     }
 
     /// Takes a will that is to be published again now.
-    pub fn next_due(&mut self, now: Now) -> Option<RefusedWill> {
+    pub fn next_due(&mut self, counts: &Admission, now: Now) -> Option<RefusedWill> {
         let is_due = |(again_s, _): &(u32, RefusedWill)| *again_s <= now.unix_s;
         self.waiting.front().filter(|first| is_due(first))?;
         let (_, refused) = self.waiting.pop_front()?;
-        self.waiting_bytes -= refused.bytes();
+        let bytes = refused.bytes();
+        self.waiting_bytes -= bytes;
+        counts.change_absent(refused.party(counts), bytes, 0);
         Some(refused)
     }
 

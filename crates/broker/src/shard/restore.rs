@@ -21,6 +21,7 @@ use crate::home::qos_retention::ALL_TOPICS;
 use crate::home::sessions::SessionsAtHome;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::shard::Shard;
+use crate::shard::sessions::count_held_bytes;
 
 /// The needs of the sessions of all homes after a log was read.
 #[derive(Default)]
@@ -351,6 +352,8 @@ impl Shard {
         home.subscriptions.drop_positions_of_ended_groups();
         home.count_qos_subscription(0, ALL_TOPICS, false, now);
         home.drop_unneeded(&world.rules, now);
+        // Now the account may be over its limit. Then the first turns evict sessions.
+        count_held_bytes(&mut self.front.clients, &self.sessions);
     }
 
     /// Adopts the restored state, before the shard handles any input.
@@ -370,6 +373,7 @@ impl Shard {
         self.front.clients.meter.work.home_steps = home.steps().clone();
         self.home = Some(*home);
         self.sessions = sessions;
+        count_held_bytes(&mut self.front.clients, &self.sessions);
         self.set_turn_limits(turn_limits);
     }
 }

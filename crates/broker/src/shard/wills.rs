@@ -8,11 +8,12 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::budget::account::MemoryLevel;
+use crate::client::relief::has_memory_for_absent;
 use crate::home::refused_wills::RefusedWill;
 use crate::home::session_terms::LeftSession;
 use crate::mail::session::Will;
 use crate::mail::{Ask, ReplyTo, WillOutcome};
+use crate::protocol::front::Front;
 use crate::shard::Shard;
 use crate::shard::published_wills::{PublishedWill, WaitingClaims};
 use crate::shard::sessions::publish_will;
@@ -53,17 +54,14 @@ impl Shard {
             again: (!is_replicated).then_some(will),
             ..published
         };
-        self.published_wills.in_flight.insert(part, published);
+        let counts = &self.front.clients.ctx.world.admission;
+        self.published_wills.insert(part, published, counts);
     }
 
     /// Publishes the will of a retired token: its partition at this home, and its number.
     pub(super) fn publish_retired_will(&mut self, will: Box<Will>, retired: (usize, u64)) {
         self.publish_will_once(Box::default(), None, Some(will));
-        if let Some(published) = self
-            .published_wills
-            .in_flight
-            .get_mut(&self.published_wills.last_number)
-        {
+        if let Some(published) = self.published_wills.newest_mut() {
             published.retired = Some(retired);
         }
     }
@@ -107,10 +105,11 @@ impl Shard {
         for (part, outcome) in
             core::mem::take(&mut self.front.clients.protocol_state.published_wills)
         {
-            let Some(published) = self.published_wills.in_flight.remove(&part) else {
+            let ctx = &self.front.clients.ctx;
+            let counts = &ctx.world.admission;
+            let Some(published) = self.published_wills.remove(part, counts) else {
                 continue;
             };
-            let ctx = &self.front.clients.ctx;
             if ctx.world.replicates_sessions() {
                 let (now, name) = (ctx.now, &published.name[..]);
                 let session = (ctx.hash_and_home_of(name).0, name);
@@ -160,8 +159,8 @@ impl Shard {
     }
 
     /// Keeps a will that was refused, to publish it again. If it is unknown whether the log has the will, its token prevents a second message.
-    /// `is_claimed`: another connection gets the session now. Returns the will if it is given up: it was refused for long, or its session has ended
-    /// and memory is short.
+    /// `is_claimed`: another connection gets the session now. Returns the will if it is given up: it was refused for long, or its session has ended,
+    /// memory is short and the client holds much.
     fn keep_refused_will(
         &mut self,
         mut published: PublishedWill,
@@ -170,8 +169,10 @@ impl Shard {
         let Some(will) = published.again.take() else {
             return Some(published);
         };
-        let clients = &self.front.clients;
-        let (ctx, has_memory) = (&clients.ctx, clients.conns.level() < MemoryLevel::Full);
+        let Front {
+            clients, census, ..
+        } = &self.front;
+        let ctx = &clients.ctx;
         let (counts, now) = (&ctx.world.admission, ctx.now);
         let PublishedWill { name, session, .. } = &published;
         let is_away = !is_claimed && session.is_some_and(|session| !session.has_ended);
@@ -181,6 +182,8 @@ impl Shard {
             session: *session,
             will,
         };
+        let (party, bytes) = (refused.party(counts), refused.bytes());
+        let has_memory = has_memory_for_absent(clients, census, party, bytes);
         let is_kept =
             (self.sessions).keep_refused(hash, refused, (is_away, has_memory), counts, now);
         (!is_kept).then_some(published)
@@ -188,9 +191,10 @@ impl Shard {
 
     /// Publishes refused wills again. Called once a second.
     pub(super) fn publish_refused_wills(&mut self) {
+        let world = self.front.clients.ctx.world.clone();
         let now = self.front.clients.ctx.now;
         while !self.front.clients.meter.work.is_half_spent()
-            && let Some(refused) = self.sessions.next_refused_will(now)
+            && let Some(refused) = self.sessions.next_refused_will(&world.admission, now)
         {
             self.front.clients.meter.work.steps.add(1);
             let RefusedWill {

@@ -1,6 +1,6 @@
 //! Tests MQTT clients over a slow engine (the writer of the log).
 
-use crore_broker::Note;
+use crore_broker::{Note, Shard};
 use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, LogRecord};
 use crore_broker::mail::session_record::{RecordedPatch, RecordedState, SessionChange};
@@ -399,6 +399,45 @@ fn will_that_a_full_disk_refuses_is_published_when_there_is_room() {
         let all = appended(&mut server);
         assert!(!all.iter().any(|it| it == "message"), "{all:?}");
     }
+}
+
+/// Otherwise clients could fill the memory with wills that nobody counts.
+#[test]
+fn will_that_waits_without_its_session_counts_for_its_client() {
+    let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
+    let mut server = TestServer::of(&world);
+    let client = with_will(&mut server, 0);
+    world.admission.set_disk_full(true);
+    server.0.cut(client);
+    server.commit();
+    // The client is back, so it has no absent session.
+    let _client = server.mqtt("it", 600);
+    let charged = |server: &TestServer| -> usize {
+        let accounts = server.0.shards.iter().map(Shard::accounts);
+        accounts
+            .map(|it| {
+                it.parts[MemoryPart::Sessions as usize] + it.parts[MemoryPart::Turns as usize]
+            })
+            .sum()
+    };
+    let refused = charged(&server);
+    assert!(
+        !world.admission.has_no_absent(),
+        "it waits to be published again"
+    );
+    world.admission.set_disk_full(false);
+    server.0.advance_and_tick_s(6);
+    server.settle();
+    assert!(!world.admission.has_no_absent(), "it is in flight");
+    let in_flight = charged(&server);
+    appended(&mut server);
+    assert!(world.admission.has_no_absent(), "it is in the log");
+    server.0.advance_and_tick_s(2);
+    let published = charged(&server);
+    assert!(
+        published < refused.min(in_flight),
+        "{published}, {refused}, {in_flight}"
+    );
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl SessionsAtHome {
                 session,
                 will,
             };
-            self.refused_wills.add(again_s, refused);
+            self.refused_wills.add(again_s, refused, counts);
         }
         is_kept
     }
@@ -125,8 +125,12 @@ impl SessionsAtHome {
     }
 
     /// Takes a refused will that is to be published again now.
-    pub(crate) fn next_refused_will(&mut self, now: Now) -> Option<RefusedWill> {
-        self.refused_wills.next_due(now)
+    pub(crate) fn next_refused_will(
+        &mut self,
+        counts: &Admission,
+        now: Now,
+    ) -> Option<RefusedWill> {
+        self.refused_wills.next_due(counts, now)
     }
 
     /// Counts a takeover of this session by a connection. `per_minute` takeovers are allowed in a minute.
