@@ -1,9 +1,9 @@
 //! Tests MQTT clients over a slow engine (the writer of the log).
 
-use crore_broker::{Note, Shard};
 use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, LogRecord};
 use crore_broker::mail::session_record::{RecordedPatch, RecordedState, SessionChange};
+use crore_broker::{Note, Shard};
 use crore_wire::mqtt::{
     Ack, Connect, Disconnect, PacketId, Properties, PropertyWriter, Publish, Qos, ReasonCode,
     SubscribeOptions, Version, Will, encode,

@@ -201,7 +201,7 @@ impl Subscriber {
         while self.observations.len() < self.observations_max {
             link.send(&http.outgoing)?;
             http.outgoing.clear();
-            link.read()?;
+            wait_for_bytes(&mut link, &self.received)?;
             let bytes = std::mem::take(&mut link.buffer);
             let (observations, received_count) = (&mut self.observations, &self.received);
             let action = http.handle_bytes(&bytes, &mut |received| {
@@ -256,11 +256,23 @@ impl Subscriber {
             }
             link.buffer.drain(..handled_bytes);
             if out.is_empty() {
-                link.read()?;
+                wait_for_bytes(&mut link, &self.received)?;
             }
         }
         Ok(())
     }
+}
+
+/// Waits for more bytes, as long as other subscribers receive messages: in the last round nobody publishes, and some still read what they missed.
+fn wait_for_bytes(link: &mut Link, received: &AtomicU64) -> Result<(), LinkError> {
+    let mut last_received = received.load(Relaxed);
+    while !link.read_within(TIMEOUT)? {
+        let before = std::mem::replace(&mut last_received, received.load(Relaxed));
+        if last_received == before {
+            return Err(LinkError::violation("nothing came for too long"));
+        }
+    }
+    Ok(())
 }
 
 /// The observation of a received message.
