@@ -52,6 +52,9 @@ pub(super) struct PublishedWills {
     bytes: usize,
     /// Claims to sessions that wait for these wills, by the name of the session.
     pub claims: BTreeMap<Box<[u8]>, WaitingClaims>,
+    /// By the name of a session: the token of a will that the log has only with the session. The will is in flight, or is published when the
+    /// record of its connection's end is committed.
+    unpublished: BTreeMap<Box<[u8]>, u64>,
 }
 
 impl PublishedWills {
@@ -70,6 +73,29 @@ impl PublishedWills {
             counts.change_absent(party, bytes, 0);
         }
         Some(published)
+    }
+
+    /// The log has this will only with its session, until the will is in the log of its topic.
+    pub fn note_unpublished(&mut self, name: &[u8], will: u64) {
+        self.unpublished.insert(name.into(), will);
+    }
+
+    /// The token of the will for which a claim to this session must wait.
+    pub fn unpublished(&self, name: &[u8]) -> Option<u64> {
+        self.unpublished.get(name).copied()
+    }
+
+    /// Claims to this session need not wait for this will any longer. Returns those that have waited.
+    pub fn take_claims(&mut self, name: &[u8], will: u64) -> Vec<(ShardId, Ask)> {
+        if self.unpublished(name) == Some(will) {
+            self.unpublished.remove(name);
+        }
+        let is_waiting = |waiting: &&WaitingClaims| waiting.will == will;
+        if self.claims.get(name).filter(is_waiting).is_none() {
+            return Vec::new();
+        }
+        let waiting = self.claims.remove(name);
+        waiting.map_or_else(Vec::new, |waiting| waiting.claims)
     }
 
     /// The will that was inserted last, if it is still in flight.

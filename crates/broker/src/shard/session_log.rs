@@ -43,6 +43,7 @@ impl Shard {
             return refuse_session(lanes, from, to, ReasonCode::QUOTA_EXCEEDED);
         }
         self.end_if_spare_is_spent(from, &ask);
+        self.note_will_of_end(&ask);
         note_what_is_recorded(&mut self.sessions, &mut ask, self.front.clients.ctx.now);
         let Some((name, record)) = record_for(&self.sessions, &ask) else {
             return self.carry_out_unlogged(from, ask, &[]);

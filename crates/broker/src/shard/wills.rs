@@ -4,8 +4,6 @@
 //! Deliberately not here: when a will is due (`home/sessions/absent.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
 
 use alloc::boxed::Box;
-use alloc::collections::btree_map::Entry;
-use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::client::relief::has_memory_for_absent;
@@ -50,6 +48,10 @@ impl Shard {
         let front = &mut self.front;
         publish_will(&mut front.clients, &mut front.subs, &will, Some(to));
         let is_replicated = front.clients.ctx.world.replicates_sessions();
+        if !is_replicated && session.is_some() {
+            let wills = &mut self.published_wills;
+            wills.note_unpublished(&published.name, token);
+        }
         let published = PublishedWill {
             again: (!is_replicated).then_some(will),
             ..published
@@ -66,8 +68,26 @@ impl Shard {
         }
     }
 
-    /// Publishes the will that a claim makes due. The claim waits for that, since its record removes the will from the log. Later claims to
-    /// the session wait after this claim. Returns a request that need not wait.
+    /// Notes the will of a connection that ends, if the will is due then.
+    pub(super) fn note_will_of_end(&mut self, ask: &Ask) {
+        let Ask::SessionClose(session) = ask else {
+            return;
+        };
+        let is_claimed = self.sessions.claim_to(session.id).is_some();
+        if is_claimed || self.front.clients.ctx.world.replicates_sessions() {
+            return;
+        }
+        let is_due = |will: &&Box<Will>| will.delay_s == 0 || session.kept.is_none();
+        let will = session.will.as_ref().filter(is_due);
+        if let Some(will) = will.filter(|will| will.token != 0)
+            && let Some(name) = self.sessions.name_of(session.id)
+        {
+            self.published_wills.note_unpublished(name, will.token);
+        }
+    }
+
+    /// Publishes the will that a claim makes due. The claim waits for that, and for a will that is in flight, since its record removes the will from
+    /// the log. Later claims to the session wait after this claim. Returns a request that need not wait.
     pub(super) fn wait_for_will(&mut self, from: ShardId, ask: Ask) -> Option<Ask> {
         let Ask::SessionOpen {
             hash,
@@ -81,6 +101,13 @@ impl Shard {
         };
         if let Some(waiting) = self.published_wills.claims.get_mut(client) {
             waiting.claims.push((from, ask));
+            return None;
+        }
+        if let Some(will) = self.published_wills.unpublished(client) {
+            let name = client.clone();
+            let claims = alloc::vec![(from, ask)];
+            let waiting = WaitingClaims { will, claims };
+            self.published_wills.claims.insert(name, waiting);
             return None;
         }
         let ctx = &self.front.clients.ctx;
@@ -139,10 +166,7 @@ impl Shard {
     /// claims that wait for it go on.
     fn finish_will(&mut self, published: PublishedWill, outcome: WillOutcome) {
         let will = published.will;
-        let claims = match self.published_wills.claims.entry(published.name.clone()) {
-            Entry::Occupied(waiting) if waiting.get().will == will => waiting.remove().claims,
-            _ => Vec::new(),
-        };
+        let claims = self.published_wills.take_claims(&published.name, will);
         let rest = match outcome {
             WillOutcome::Published => Some(published),
             WillOutcome::Refused | WillOutcome::Unknown => {

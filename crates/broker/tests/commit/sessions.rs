@@ -351,6 +351,29 @@ fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
     assert_eq!(all[..3], ["0 true", "message", "end"], "{all:?}");
 }
 
+/// Otherwise a crash would lose the will, since the record of the claim replaces it.
+#[test]
+fn claim_waits_until_the_will_of_the_connection_before_is_in_the_log() {
+    for is_in_flight in [false, true] {
+        let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+        let client = with_will(&mut server, 0);
+        server.0.cut(client);
+        server.settle();
+        if is_in_flight {
+            // The record of the end is committed, and the will is on its way.
+            server.0.commit_batches(&mut || true);
+            server.settle();
+        }
+        let client = server.open();
+        server.0.send(client, connect("it", 600));
+        let all = appended(&mut server);
+        let place = |wanted: &str| all.iter().position(|it| it == wanted);
+        let (will, claim) = (place("message"), place("claim false"));
+        assert!(will.is_some() && will < claim, "{all:?}");
+        assert_eq!(server.told(client), ["connack Success true"]);
+    }
+}
+
 #[test]
 fn session_with_a_will_ends_with_a_clean_start_after_the_will_is_in_the_log() {
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
