@@ -168,8 +168,6 @@ impl Client {
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
             sub.requested_qoses[usize::from(qos.bits())] = true;
-            // Messages that came by the earlier subscription to `#` may come again by the new one.
-            sub.was_split |= sub.wildcard_requested;
             (sub.gets_own_messages, sub.wildcard_requested) = (true, true);
             sub.identifiers.extend(identifier);
         }

@@ -75,7 +75,7 @@ impl TopicSubscription {
             self.state = SubscriptionState::NotGranted;
         }
         let is_new = self.requested_qoses == [false; 3];
-        self.was_split |= self.wildcard_requested && !is_new;
+        self.was_split |= self.wildcard_requested && !is_new && !is_unchanged;
         self.options = options;
         self.requested_qoses[usize::from(options.max_qos.bits())] = true;
         self.gets_own_messages |= !options.no_local;
