@@ -10,7 +10,7 @@ mod tools;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use tools::{has, is_there};
+use tools::{has, is_in_path};
 
 /// A directory of the test, which is removed at the end.
 struct Scratch(PathBuf);
@@ -178,7 +178,7 @@ fn completions_name_every_command_and_their_shells_can_read_them() {
         assert_eq!(open_quote(shell, &text), None, "{shell}");
         let file = scratch.path(shell);
         std::fs::write(&file, text).expect("a file");
-        if is_there(shell) {
+        if is_in_path(shell) {
             run(shell, &["-n", &file]);
         }
     }

@@ -1,5 +1,5 @@
-//! Tests the access callback: an HTTP server of the operator that decides about credentials. A small HTTP server in this file plays it; it
-//! says yes, says no, and fails in every way.
+//! Tests the access callback: an HTTP server of the operator that decides about credentials. An HTTP server in this file takes its part. It
+//! grants, refuses, and fails in every way.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ use crate::reload::reload;
 use crate::support::http::{Conn, once};
 use crate::support::{Server, until};
 
-/// The operator's HTTP server. It counts the questions it gets, and can hold its answers back.
+/// The operator's HTTP server. It counts its requests, and can delay its answers.
 #[derive(Default)]
 struct Endpoint {
     asked: AtomicU32,
@@ -28,15 +28,16 @@ struct Endpoint {
     let_go: Condvar,
 }
 
-/// Timeout of an answer: long, since a machine that is busy with other tests is slow.
+/// A long timeout of the answer, since a machine that runs other tests may be slow.
 const PATIENT: &str = "timeout_s = 30\n";
 
 impl Endpoint {
-    /// Starts the endpoint. Returns it with the settings that name it, followed by the settings `more`.
-    fn start(more: &str) -> (Arc<Endpoint>, String) {
+    /// Starts the endpoint. Returns it with the settings for it, which end with `extra_settings`.
+    fn start(extra_settings: &str) -> (Arc<Endpoint>, String) {
         let (endpoint, port) = Endpoint::listen(None);
         let url = format!("http://127.0.0.1:{port}/auth");
-        let settings = format!("[access]\n[access.callback]\nurl = '{url}'\n{PATIENT}{more}");
+        let settings =
+            format!("[access]\n[access.callback]\nurl = '{url}'\n{PATIENT}{extra_settings}");
         (endpoint, settings)
     }
 
@@ -61,11 +62,11 @@ impl Endpoint {
         (endpoint, port)
     }
 
-    /// Answers one question after the other. The credential in a question says how to answer it.
+    /// Answers the questions of a connection one after another. The credential in a question selects the answer.
     fn serve(&self, mut stream: impl Read + Write) -> Option<()> {
         let mut bytes = Vec::new();
         loop {
-            let asked = question(&mut stream, &mut bytes)?;
+            let asked = next_question(&mut stream, &mut bytes)?;
             self.asked.fetch_add(1, Ordering::SeqCst);
             let mut held = self.held.lock().expect("nobody panics");
             while *held {
@@ -79,7 +80,7 @@ impl Endpoint {
                 .expect("a credential");
             match word {
                 "closes" => return None,
-                // Says nothing until the server closes the connection.
+                // Sends nothing until the server closes the connection.
                 "silence" => return stream.read(&mut [0]).ok().map(drop),
                 _ => {}
             }
@@ -155,31 +156,31 @@ fn answer(word: &str) -> (&'static str, String) {
             r#"{"allow": true, "publish": "doors/#", "expires": 1}"#.to_string(),
         ),
         // Any other credential is itself the body of the answer.
-        other => ("200 OK", other.to_string()),
+        other_root => ("200 OK", other_root.to_string()),
     }
 }
 
 /// Answers with unusual heads: bytes that are not ASCII, a folded field, a content coding. `None` for other words.
 fn odd_answer(word: &str) -> Option<Vec<u8>> {
     let yes = &br#"{"allow": true, "publish": ["doors/#"]}"#[..];
-    let of = |status: &[u8], field: &[u8], body: &[u8]| {
+    let response = |status: &[u8], field: &[u8], body: &[u8]| {
         let head = [b"HTTP/1.1 ", status, b"\r\n", field].concat();
         let length = format!("\r\nContent-Length: {}\r\n\r\n", body.len());
         Some([&head[..], length.as_bytes(), body].concat())
     };
     match word {
-        "Latin-1 in the reason" => of(b"401 Non autoris\xe9", b"A: b", b""),
-        "Latin-1 in a field" => of(b"200 OK", b"Server: Caf\xe9", yes),
-        "a folded field" => of(b"200 OK", b"A: b\r\n c\r\n\td", yes),
-        "gzip" => of(b"200 OK", b"Content-Encoding: gzip", b"\x1f\x8b\x08\x00"),
+        "Latin-1 in the reason" => response(b"401 Non autoris\xe9", b"A: b", b""),
+        "Latin-1 in a field" => response(b"200 OK", b"Server: Caf\xe9", yes),
+        "a folded field" => response(b"200 OK", b"A: b\r\n c\r\n\td", yes),
+        "gzip" => response(b"200 OK", b"Content-Encoding: gzip", b"\x1f\x8b\x08\x00"),
         _ => None,
     }
 }
 
-/// The next question of a connection. `bytes` holds what was already read.
-fn question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
+/// Reads the next question of a connection. `bytes` are the bytes that were read before.
+fn next_question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
     loop {
-        if let Some(asked) = whole(bytes) {
+        if let Some(asked) = take_body(bytes) {
             return Some(asked);
         }
         let mut buffer = [0; 1024];
@@ -188,8 +189,8 @@ fn question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
     }
 }
 
-/// Takes the body of the first request, if all of it has arrived.
-fn whole(bytes: &mut Vec<u8>) -> Option<Value> {
+/// Removes the first request from `bytes`, and returns its body. `None` if the request is incomplete.
+fn take_body(bytes: &mut Vec<u8>) -> Option<Value> {
     let text = String::from_utf8_lossy(bytes).to_string();
     let (head, _) = text.split_once("\r\n\r\n")?;
     assert!(head.starts_with("POST /auth HTTP/1.1\r\n"), "{head}");
@@ -215,7 +216,7 @@ fn publish(server: &Server, authorization: &str) -> u16 {
 }
 
 #[test]
-fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
+fn only_a_clear_grant_lets_a_client_in() {
     let (_, settings) = Endpoint::start("");
     let impatient = Server::with(&settings.replace(PATIENT, "timeout_s = 1\n"));
     assert_eq!(publish(&impatient, "Bearer silence"), 503);
@@ -264,7 +265,7 @@ fn only_a_plain_yes_lets_somebody_in_and_all_else_fails_closed() {
 }
 
 #[test]
-fn members_that_are_null_are_not_there_and_unknown_ones_mean_nothing() {
+fn null_and_unknown_members_of_an_answer_are_ignored() {
     let (_, settings) = Endpoint::start("");
     let server = Server::with(&settings);
     for (number, members) in [
@@ -361,7 +362,7 @@ fn an_answer_that_cannot_be_read_is_503_and_the_log_says_where_or_why() {
 }
 
 #[test]
-fn a_callback_that_is_not_there_lets_nobody_in() {
+fn nobody_is_let_in_while_the_callback_is_unreachable() {
     // Nobody listens on port 1, since the kernel does not choose it. The kernel may give a port that was bound and dropped to the server
     // of another test.
     let server = Server::with("[access.callback]\nurl = 'http://127.0.0.1:1/auth'\n");
@@ -373,7 +374,7 @@ fn a_callback_that_is_not_there_lets_nobody_in() {
 }
 
 #[test]
-fn it_is_asked_once_for_all_who_wait_and_not_again_while_its_answer_holds() {
+fn callback_is_asked_once_for_all_waiting_requests_and_again_when_its_answer_expires() {
     let (endpoint, settings) = Endpoint::start("concurrency = 4\n");
     let server = Server::with(&settings);
     endpoint.hold(true);
@@ -443,9 +444,9 @@ fn certificate(name: &str, file: &str) -> (Arc<ServerConfig>, PathBuf) {
 }
 
 #[test]
-fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
+fn callback_over_tls_is_asked_only_if_its_certificate_is_valid() {
     let (tls, root) = certificate("localhost", "good.pem");
-    let (_, other) = certificate("localhost", "other.pem");
+    let (_, other_root) = certificate("localhost", "other.pem");
     let (endpoint, port) = Endpoint::listen(Some(tls));
     let with = |host: &str, ca: Option<&PathBuf>| {
         let ca = ca.map_or(String::new(), |ca| format!("ca = '{}'\n", ca.display()));
@@ -460,7 +461,7 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
     assert_eq!(publish(&server, "Bearer no cache"), 202);
     let asked = endpoint.asked();
     let cases = [
-        (with("localhost", Some(&other)), "access.callback.ca"),
+        (with("localhost", Some(&other_root)), "access.callback.ca"),
         // This host trusts no root that signed the certificate.
         (with("localhost", None), "access.callback.ca"),
         (
@@ -470,8 +471,8 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
     ];
     for (server, remedy) in cases {
         assert_eq!(publish(&server, "Bearer yes"), 503);
-        let told = format!(":{port}/auth: TLS with ");
-        server.await_log(&told);
+        let log_line = format!(":{port}/auth: TLS with ");
+        server.await_log(&log_line);
         server.await_log(remedy);
     }
     assert_eq!(
@@ -479,7 +480,7 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
         asked,
         "nobody learns a credential who is not trusted"
     );
-    for file in [root, other] {
+    for file in [root, other_root] {
         std::fs::remove_file(file).expect("it was written");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::http::once;
-use crate::support::mqtt::{self as packets, plain};
+use crate::support::mqtt::{self as packets, plain_connect};
 use crate::support::stream::Stream;
 use crate::users::{basic, entry};
 
@@ -21,8 +21,8 @@ fn start(log: &str, environment: &[(&str, &str)]) -> Broker {
     Broker::Crore(Server::with_environment(&settings, environment))
 }
 
-/// Clients do one thing of each kind and leave. Returns the log after the server has ended.
-fn visit(broker: Broker) -> String {
+/// Lets clients do one operation of each kind and leave. Stops the server, and returns its log.
+fn log_of_all_operations(broker: Broker) -> String {
     let server = broker.server();
     let ann = basic("ann", "right");
     let stream = Stream::open(server, "/sub/doors/a", &[("Authorization", &ann)]);
@@ -40,13 +40,13 @@ fn visit(broker: Broker) -> String {
     );
     assert_eq!(denied.status, 403);
     let mut client = packets::Conn::open(&broker, Version::V5);
-    let mut connect = plain(Version::V5, "sensor-7");
+    let mut connect = plain_connect(Version::V5, "sensor-7");
     (connect.user_name, connect.password) = (Some("ann"), Some(&b"right"[..]));
     assert!(!client.connect(&connect));
     assert_eq!(client.subscribe("doors/+", 1), ReasonCode::GRANTED_QOS_1);
     assert_eq!(client.subscribe("cellar", 0), ReasonCode::NOT_AUTHORIZED);
     let mut bad = packets::Conn::open(&broker, Version::V5);
-    let mut connect = plain(Version::V5, "sensor-8");
+    let mut connect = plain_connect(Version::V5, "sensor-8");
     (connect.user_name, connect.password) = (Some("ann"), Some(&b"wrong"[..]));
     bad.write(|out| encode::connect(out, &connect));
     assert!(matches!(bad.packet().packet(), Packet::ConnAck(_)));
@@ -68,8 +68,8 @@ fn lines<'l>(log: &'l str, words: &[&str]) -> Vec<&'l str> {
 }
 
 #[test]
-fn each_thing_that_happens_to_a_client_is_a_line_with_who_it_is() {
-    let log = visit(start("", &WANTED));
+fn each_event_of_a_client_is_a_line_that_names_the_client() {
+    let log = log_of_all_operations(start("", &WANTED));
     for words in [
         &[
             "subscribed",
@@ -103,17 +103,17 @@ fn each_thing_that_happens_to_a_client_is_a_line_with_who_it_is() {
         "{log}"
     );
     // The log has a line for the start and a line for the end of each connection.
-    let (came, went) = (
+    let (connected, disconnected) = (
         lines(&log, &[" connected "]),
         lines(&log, &[" disconnected "]),
     );
-    assert!(came.len() >= 5, "{log}");
-    assert_eq!(came.len(), went.len(), "{log}");
+    assert!(connected.len() >= 5, "{log}");
+    assert_eq!(connected.len(), disconnected.len(), "{log}");
 }
 
 #[test]
-fn at_the_usual_level_nothing_is_said_of_single_clients() {
-    let log = visit(start("", &[]));
+fn default_level_logs_no_single_clients() {
+    let log = log_of_all_operations(start("", &[]));
     assert!(!log.contains("DEBUG") && !log.contains("sensor-7"), "{log}");
 }
 
@@ -125,7 +125,8 @@ fn settings_choose_whose_lines_the_log_has() {
         ("address=::ffff:127.0.0.1", " connected ", "user=bob"),
         ("address=127.0.0.9", "", " connected "),
     ] {
-        let log = visit(start(&format!("[log]\nclients = ['{chosen}']\n"), &WANTED));
+        let log =
+            log_of_all_operations(start(&format!("[log]\nclients = ['{chosen}']\n"), &WANTED));
         let found = lines(&log, &[]);
         assert!(
             found.iter().any(|line| line.contains(has)) || has.is_empty(),
@@ -140,7 +141,7 @@ fn settings_choose_whose_lines_the_log_has() {
 
 #[test]
 fn lines_are_objects_for_programs() {
-    let log = visit(start("[log]\nformat = 'json'\n", &WANTED));
+    let log = log_of_all_operations(start("[log]\nformat = 'json'\n", &WANTED));
     let each = log
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::Server;
 use crate::support::http::once;
-use crate::support::program::finished;
+use crate::support::program::await_output;
 use crate::tokens::{SECRET, everything, key_settings, token};
 
 fn crore(args: &[&str], input: &str) -> Output {
@@ -22,7 +22,7 @@ fn crore(args: &[&str], input: &str) -> Output {
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(input.as_bytes()).expect("it reads");
     drop(stdin);
-    finished(child)
+    await_output(child)
 }
 
 fn done(output: Output) -> String {
@@ -114,19 +114,19 @@ fn minted_token_can_be_inspected_and_grants_its_claims() {
     let config = file("config.toml", &settings);
     let config = config.to_str().expect("text");
     let verified = crore(&["token", "inspect", "--config", config, token.trim()], "");
-    let said = String::from_utf8_lossy(&verified.stderr);
+    let error = String::from_utf8_lossy(&verified.stderr);
     let grants =
         "accepted, for user ann; it grants\n  doors/#: publish, subscribe\n  doors/news: info\n";
-    assert!(said.ends_with(grants), "{said}");
+    assert!(error.ends_with(grants), "{error}");
     let nothing = done(crore(&["token", "mint", "--key", secret], ""));
     let verified = crore(
         &["token", "inspect", "--config", config, nothing.trim()],
         "",
     );
-    let said = String::from_utf8_lossy(&verified.stderr);
+    let error = String::from_utf8_lossy(&verified.stderr);
     assert!(
-        said.ends_with("accepted, for nobody by name; it grants nothing\n"),
-        "{said}"
+        error.ends_with("accepted, for nobody by name; it grants nothing\n"),
+        "{error}"
     );
     let other = file("other", "fedcba9876543210fedcba9876543210");
     let other = done(crore(
@@ -166,8 +166,11 @@ fn a_password_of_an_editor_of_windows_is_hashed_without_its_mark_or_refused_in_u
     let headers = [("Authorization", "Basic YW5uOnJpZ2h0")];
     assert_eq!(once(&server, "POST", "/pub/a", &headers, "x").status, 202);
     // UTF-16 without a byte order mark, and with line ends.
-    let said = refused(crore(&["token", "hash"], "r\0i\0g\0h\0t\0\r\0\n\0"));
-    assert!(said.contains("UTF-16") && said.contains("iconv"), "{said}");
+    let error = refused(crore(&["token", "hash"], "r\0i\0g\0h\0t\0\r\0\n\0"));
+    assert!(
+        error.contains("UTF-16") && error.contains("iconv"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn invalid_key_filter_or_token_is_refused_with_the_remedy() {
         short.to_str().expect("text"),
         secret.to_str().expect("text"),
     );
-    for (args, parts) in [
+    for (args, words) in [
         (
             vec!["token", "mint", "--key", "nowhere"],
             ["nowhere", "No such file"],
@@ -209,8 +212,8 @@ fn invalid_key_filter_or_token_is_refused_with_the_remedy() {
         ),
     ] {
         let error = refused(crore(&args, ""));
-        for part in parts {
-            assert!(error.contains(part), "{args:?}: {error} lacks {part}");
+        for word in words {
+            assert!(error.contains(word), "{args:?}: {error} lacks {word}");
         }
     }
 }
@@ -303,7 +306,7 @@ fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
             ["listen[1]", "[access]"],
         ),
     ];
-    for (text, parts) in table {
+    for (text, words) in table {
         let config = file("refused.toml", &text);
         let error = refused(crore(
             &[
@@ -314,8 +317,8 @@ fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
             ],
             "",
         ));
-        for part in parts {
-            assert!(error.contains(part), "{text}\n{error}\nlacks {part}");
+        for word in words {
+            assert!(error.contains(word), "{text}\n{error}\nlacks {word}");
         }
     }
 }

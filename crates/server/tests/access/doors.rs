@@ -1,5 +1,5 @@
-//! The doors of the server: the ways in, each by one request of one protocol. A test tries a door with a credential and learns whether the
-//! server lets the client in.
+//! The operations that the server authorizes, each by one request of one protocol: publish, subscribe, read the info and so on. A test
+//! attempts an operation with a credential, and learns whether the server accepts it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use crore_wire::mqtt::{Connect, Packet, Publish, Qos, ReasonCode, Version, encod
 use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::http::{Conn, once};
-use crate::support::mqtt::{self as packets, message, plain, will};
+use crate::support::mqtt::{self as packets, message, plain_connect, will};
 use crate::support::ws::handshake;
 
 /// The credential that a client sends.
@@ -27,37 +27,37 @@ pub enum Carrier {
     Cookie,
 }
 
-/// The outcome of an attempt.
+/// How the server answered an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Met {
-    Open,
+pub enum Outcome {
+    Accepted,
     /// Refused with this HTTP status or MQTT reason code.
-    Closed(u16),
+    Refused(u16),
 }
 
-/// A door over HTTP: its name, the rights that it needs, and the request.
-pub struct HttpDoor {
+/// An operation over HTTP: its name, the rights that it needs, and its request.
+pub struct HttpOperation {
     pub name: &'static str,
     pub rights: &'static [&'static str],
     method: &'static str,
     target: &'static str,
     headers: &'static [(&'static str, &'static str)],
     upgrade: bool,
-    /// The status when the door is open and the topic does not exist yet.
+    /// The status of an accepted request, if the topic does not exist yet.
     open: u16,
 }
 
 const SSE: &[(&str, &str)] = &[("Accept", "text/event-stream")];
 const NDJSON: &[(&str, &str)] = &[("Content-Type", "application/x-ndjson")];
 
-const fn door(
+const fn operation(
     name: &'static str,
     rights: &'static [&'static str],
     method: &'static str,
     target: &'static str,
     open: u16,
-) -> HttpDoor {
-    HttpDoor {
+) -> HttpOperation {
+    HttpOperation {
         name,
         rights,
         method,
@@ -68,93 +68,99 @@ const fn door(
     }
 }
 
-const fn stream(mut door: HttpDoor) -> HttpDoor {
-    door.headers = SSE;
-    door
+const fn stream(mut operation: HttpOperation) -> HttpOperation {
+    operation.headers = SSE;
+    operation
 }
 
-const fn batch(mut door: HttpDoor) -> HttpDoor {
-    door.headers = NDJSON;
-    door
+const fn batch(mut operation: HttpOperation) -> HttpOperation {
+    operation.headers = NDJSON;
+    operation
 }
 
-const fn upgrade(mut door: HttpDoor) -> HttpDoor {
-    door.upgrade = true;
-    door
+const fn upgrade(mut operation: HttpOperation) -> HttpOperation {
+    operation.upgrade = true;
+    operation
 }
 
 /// The reason in the answer to a batch if the client may not publish a line's message.
 const NOT_GRANTED: &str = "your credentials do not grant `publish` here";
 
-/// The doors over HTTP. Each attempt replaces `TOPIC` by another topic.
-pub const HTTP_DOORS: &[HttpDoor] = &[
-    door("POST", &["publish"], "POST", "/pub/TOPIC", 202),
-    batch(door("batch", &["publish"], "POST", "/pub", 200)),
-    door("PUT", &["manage"], "PUT", "/pub/TOPIC", 201),
-    door("DELETE", &["manage"], "DELETE", "/pub/TOPIC", 404),
-    door("purge", &["manage"], "DELETE", "/pub/TOPIC?purge", 404),
-    door("GET info", &["info"], "GET", "/pub/TOPIC", 404),
-    door("HEAD info", &["info"], "HEAD", "/pub/TOPIC", 404),
-    door("long-poll", &["subscribe"], "GET", "/sub/doors/kept", 200),
-    door(
+/// The operations over HTTP. Each attempt replaces `TOPIC` by a topic of its own.
+pub const HTTP_OPERATIONS: &[HttpOperation] = &[
+    operation("POST", &["publish"], "POST", "/pub/TOPIC", 202),
+    batch(operation("batch", &["publish"], "POST", "/pub", 200)),
+    operation("PUT", &["manage"], "PUT", "/pub/TOPIC", 201),
+    operation("DELETE", &["manage"], "DELETE", "/pub/TOPIC", 404),
+    operation("purge", &["manage"], "DELETE", "/pub/TOPIC?purge", 404),
+    operation("GET info", &["info"], "GET", "/pub/TOPIC", 404),
+    operation("HEAD info", &["info"], "HEAD", "/pub/TOPIC", 404),
+    operation("long-poll", &["subscribe"], "GET", "/sub/doors/kept", 200),
+    operation(
         "HEAD of a long-poll",
         &["subscribe"],
         "HEAD",
         "/sub/doors/kept",
         200,
     ),
-    door(
+    operation(
         "long-poll on two",
         &["subscribe"],
         "GET",
         "/sub/doors/kept?topic=doors/kept2",
         200,
     ),
-    door(
+    operation(
         "long-poll by filter",
         &["subscribe"],
         "GET",
         "/sub?filter=doors/%2B&since=oldest",
         200,
     ),
-    stream(door("SSE", &["subscribe"], "GET", "/sub/TOPIC", 200)),
-    stream(door(
+    stream(operation("SSE", &["subscribe"], "GET", "/sub/TOPIC", 200)),
+    stream(operation(
         "SSE by filter",
         &["subscribe"],
         "GET",
         "/sub?filter=doors/%23",
         200,
     )),
-    stream(door(
+    stream(operation(
         "interest",
         &["interest"],
         "GET",
         "/interest?match=doors/%23",
         200,
     )),
-    upgrade(door("WebSocket", &["subscribe"], "GET", "/sub/TOPIC", 101)),
-    upgrade(door(
+    upgrade(operation(
+        "WebSocket",
+        &["subscribe"],
+        "GET",
+        "/sub/TOPIC",
+        101,
+    )),
+    upgrade(operation(
         "WebSocket by filter",
         &["subscribe"],
         "GET",
         "/sub?filter=doors/%23",
         101,
     )),
-    upgrade(door(
+    upgrade(operation(
         "WebSocket that publishes",
         &["publish"],
         "GET",
         "/pub/TOPIC",
         101,
     )),
-    upgrade(door(
+    upgrade(operation(
         "WebSocket that does both",
         &["publish", "subscribe"],
         "GET",
         "/pubsub/TOPIC",
         101,
     )),
-    upgrade(door(
+    upgrade(operation(
         "interest over WebSocket",
         &["interest"],
         "GET",
@@ -163,13 +169,19 @@ pub const HTTP_DOORS: &[HttpDoor] = &[
     )),
 ];
 
-impl HttpDoor {
-    /// Sends the door's request for a topic that no other attempt uses.
-    pub fn attempt(&self, server: &Server, came: &Credential, by: Carrier, topic: &str) -> Met {
+impl HttpOperation {
+    /// Attempts the operation with a topic that no other attempt uses.
+    pub fn attempt(
+        &self,
+        server: &Server,
+        credential: &Credential,
+        carrier: Carrier,
+        topic: &str,
+    ) -> Outcome {
         let mut target = self.target.replace("TOPIC", topic);
         let mut headers: Vec<(&str, &str)> = self.headers.to_vec();
         let mut value = String::new();
-        match (came, by) {
+        match (credential, carrier) {
             (Credential::None, _) => {}
             (Credential::Password(user, password), _) => {
                 value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
@@ -203,24 +215,24 @@ impl HttpDoor {
         if self.headers == NDJSON && head.status == 200 {
             let length = head.header("content-length").expect("a length");
             let body = conn.exactly(length.parse().expect("a number"));
-            let told: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
-            let why = &told["failed"][0]["reason"];
-            return match (told["published"].as_u64(), why.as_str()) {
-                (Some(1), None) => Met::Open,
-                (Some(0), Some(NOT_GRANTED)) => Met::Closed(403),
-                _ => panic!("{told} is no answer to a batch"),
+            let result: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+            let why = &result["failed"][0]["reason"];
+            return match (result["published"].as_u64(), why.as_str()) {
+                (Some(1), None) => Outcome::Accepted,
+                (Some(0), Some(NOT_GRANTED)) => Outcome::Refused(403),
+                _ => panic!("{result} is no answer to a batch"),
             };
         }
         match self.open == head.status {
-            true => Met::Open,
-            false => Met::Closed(head.status),
+            true => Outcome::Accepted,
+            false => Outcome::Refused(head.status),
         }
     }
 }
 
-/// A door over MQTT.
+/// An operation over MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MqttDoor {
+pub enum MqttOperation {
     Publish0,
     Publish1,
     Publish2,
@@ -230,65 +242,67 @@ pub enum MqttDoor {
     Shared,
 }
 
-pub const MQTT_DOORS: [MqttDoor; 7] = [
-    MqttDoor::Publish0,
-    MqttDoor::Publish1,
-    MqttDoor::Publish2,
-    MqttDoor::Will,
-    MqttDoor::Subscribe,
-    MqttDoor::Wildcard,
-    MqttDoor::Shared,
+pub const MQTT_OPERATIONS: [MqttOperation; 7] = [
+    MqttOperation::Publish0,
+    MqttOperation::Publish1,
+    MqttOperation::Publish2,
+    MqttOperation::Will,
+    MqttOperation::Subscribe,
+    MqttOperation::Wildcard,
+    MqttOperation::Shared,
 ];
 
-impl MqttDoor {
+impl MqttOperation {
     pub fn rights(self) -> &'static [&'static str] {
         match self {
-            MqttDoor::Subscribe | MqttDoor::Wildcard | MqttDoor::Shared => &["subscribe"],
+            MqttOperation::Subscribe | MqttOperation::Wildcard | MqttOperation::Shared => {
+                &["subscribe"]
+            }
             _ => &["publish"],
         }
     }
 
-    /// The refusal of a client that lacks the right. MQTT 3.1.1 cannot refuse a publish, so the connection ends.
-    pub fn refused(self, version: Version) -> Met {
+    /// The outcome for a client that lacks the right. MQTT 3.1.1 cannot refuse a publish, so the connection ends (code 0).
+    pub fn refused(self, version: Version) -> Outcome {
         let code = match version {
             Version::V5 => 0x87,
-            Version::V311 if self == MqttDoor::Will => 0x87,
+            Version::V311 if self == MqttOperation::Will => 0x87,
             Version::V311 if self.is_publish() => 0,
             Version::V311 => 0x80,
         };
-        Met::Closed(code)
+        Outcome::Refused(code)
     }
 
     pub fn is_publish(self) -> bool {
         self.rights() == ["publish"]
     }
 
-    /// Tries the door. Over WebSocket (`framed`) the upgrade request carries no credential; only the CONNECT does.
+    /// Attempts the operation. Over WebSocket (`framed`) only the CONNECT has the credential, and not the upgrade request.
     pub fn attempt(
         self,
         broker: &Broker,
         version: Version,
         framed: bool,
-        came: &Credential,
+        credential: &Credential,
         topic: &str,
-    ) -> Met {
-        let mut connect = plain(version, "");
-        if self == MqttDoor::Will {
+    ) -> Outcome {
+        let mut connect = plain_connect(version, "");
+        if self == MqttOperation::Will {
             connect.will = Some(will(topic));
         }
-        let mut conn = match connected(broker, framed, came, connect) {
+        let mut conn = match connected(broker, framed, credential, connect) {
             Ok((conn, _)) => conn,
             Err(refused) => return refused,
         };
         match self {
-            MqttDoor::Will => Met::Open,
-            MqttDoor::Publish0 | MqttDoor::Publish1 | MqttDoor::Publish2 => {
+            MqttOperation::Will => Outcome::Accepted,
+            MqttOperation::Publish0 | MqttOperation::Publish1 | MqttOperation::Publish2 => {
                 let qos = self as u8;
                 publish(&mut conn, &message(topic, qos, u16::from(qos), b"x"))
             }
-            MqttDoor::Subscribe => subscribe(&mut conn, topic),
-            MqttDoor::Wildcard => subscribe(&mut conn, "doors/#"),
-            MqttDoor::Shared => subscribe(&mut conn, "$share/g/doors/+"),
+            MqttOperation::Subscribe => subscribe(&mut conn, topic),
+            MqttOperation::Wildcard => subscribe(&mut conn, "doors/#"),
+            MqttOperation::Shared => subscribe(&mut conn, "$share/g/doors/+"),
         }
     }
 }
@@ -296,21 +310,21 @@ impl MqttDoor {
 /// The session in a CONNACK: whether one was present, and its expiry in seconds if the server decides the expiry.
 pub type Session = (bool, Option<u32>);
 
-/// Sends this CONNECT with a credential.
+/// Connects with a credential.
 ///
 /// # Errors
-/// How the server refused the client.
+/// The refusal of the server.
 pub fn connected<'a>(
     broker: &Broker,
     framed: bool,
-    came: &'a Credential,
+    credential: &'a Credential,
     mut connect: Connect<'a>,
-) -> Result<(packets::Conn, Session), Met> {
+) -> Result<(packets::Conn, Session), Outcome> {
     let mut conn = match framed {
         false => packets::Conn::open(broker, connect.version),
         true => packets::Conn::websocket(broker, connect.version, "/", "mqtt").0,
     };
-    match came {
+    match credential {
         Credential::None => {}
         Credential::Token(token) => {
             (connect.user_name, connect.password) = (Some("whoever"), Some(token.as_bytes()));
@@ -327,35 +341,35 @@ pub fn connected<'a>(
         }
         Packet::ConnAck(connack) => {
             assert!(conn.packet_or_end().is_none(), "a refused client is closed");
-            Err(Met::Closed(u16::from(connack.reason.value())))
+            Err(Outcome::Refused(u16::from(connack.reason.value())))
         }
         other => panic!("a CONNACK is due, {other:?} came"),
     }
 }
 
-fn publish(conn: &mut packets::Conn, message: &Publish<'_>) -> Met {
+fn publish(conn: &mut packets::Conn, message: &Publish<'_>) -> Outcome {
     conn.publish(message);
     if message.qos == Qos::AtMostOnce {
         conn.ping();
     }
-    let Some(got) = conn.packet_or_end() else {
-        return Met::Closed(0);
+    let Some(received) = conn.packet_or_end() else {
+        return Outcome::Refused(0);
     };
-    match got.packet() {
+    match received.packet() {
         Packet::PubAck(ack) | Packet::PubRec(ack) if ack.reason.is_error() => {
-            Met::Closed(u16::from(ack.reason.value()))
+            Outcome::Refused(u16::from(ack.reason.value()))
         }
-        Packet::Disconnect(disconnect) => Met::Closed(u16::from(disconnect.reason.value())),
-        Packet::PubAck(_) | Packet::PubRec(_) | Packet::PingResp => Met::Open,
+        Packet::Disconnect(disconnect) => Outcome::Refused(u16::from(disconnect.reason.value())),
+        Packet::PubAck(_) | Packet::PubRec(_) | Packet::PingResp => Outcome::Accepted,
         other => panic!("{other:?} is no answer to a publish"),
     }
 }
 
-fn subscribe(conn: &mut packets::Conn, filter: &str) -> Met {
+fn subscribe(conn: &mut packets::Conn, filter: &str) -> Outcome {
     let reason = conn.subscribe(filter, 1);
     match reason.is_error() {
-        true => Met::Closed(u16::from(reason.value())),
-        false => Met::Open,
+        true => Outcome::Refused(u16::from(reason.value())),
+        false => Outcome::Accepted,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::doors::{Credential, connected};
 use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::http::Conn;
-use crate::support::mqtt::plain;
+use crate::support::mqtt::plain_connect;
 use crate::support::ws::{FIN, TEXT, Ws, handshake};
 use crate::tokens::{everything, key_settings, now_s, token};
 
@@ -17,7 +17,8 @@ fn settings() -> String {
     format!("[access]\nleeway_s = 0\n{}", key_settings())
 }
 
-/// Opens something with a token that expires soon. If opening took too long, tries again with a longer life of the token.
+/// Calls `open` with a token that expires soon. If the token expires before `open` is done, tries again with a token that lives longer.
+/// Returns the token and the result.
 fn opened<T>(open: impl Fn(&str) -> Option<T>) -> (String, T) {
     let mut lives_s = (1..8).map(|power| 1 << power);
     let found = lives_s.find_map(|life_s: u64| {
@@ -32,53 +33,57 @@ fn opened<T>(open: impl Fn(&str) -> Option<T>) -> (String, T) {
 #[test]
 fn streams_and_polls_end_with_their_token_and_the_next_request_is_told_401() {
     let server = Server::with(&settings());
-    let (token, (events, interest, mut both, mut poll)) = opened(|token| {
+    let (token, (events, interest, mut two_topics, mut poll)) = opened(|token| {
         let ask = |target: &str, headers: &[(&str, &str)]| {
             let mut conn = Conn::open(&server);
             conn.ask("GET", &format!("{target}token={token}"), headers, "");
             conn
         };
-        let mut all = [
+        let mut streams = [
             ask("/sub/doors/expiry?", &[EVENTS]),
             ask("/interest?match=doors/%23&", &[]),
             ask("/pubsub/doors/expiry?", &handshake(&[])),
         ];
-        let heads = all.each_mut().map(|conn| conn.head());
+        let heads = streams.each_mut().map(|conn| conn.head());
         let open = heads.each_ref().map(|head| head.status) == [200, 200, 101];
-        let [events, interest, both] = all;
+        let [events, interest, two_topics] = streams;
         let [.., head] = heads;
         open.then(|| {
             (
                 events,
                 interest,
-                Ws { conn: both, head },
+                Ws {
+                    conn: two_topics,
+                    head,
+                },
                 ask("/sub/doors/expiry?", &[]),
             )
         })
     });
     let answer = poll.response();
     assert_eq!(answer.status, 401, "{answer:?}");
-    assert_eq!(both.closed(), Some(4401));
+    assert_eq!(two_topics.closed(), Some(4401));
     for mut stream in [events, interest] {
         assert!(
-            stream.rest().ends_with(b"0\r\n\r\n"),
+            stream.read_to_end().ends_with(b"0\r\n\r\n"),
             "the body ends in order"
         );
     }
     let target = format!("/sub/doors/expiry?token={token}");
-    let again = Conn::open(&server).get(&target, &[EVENTS]);
-    assert_eq!(again.status, 401);
-    assert_eq!(again.text().trim(), "the token has expired");
+    let after_expiry = Conn::open(&server).get(&target, &[EVENTS]);
+    assert_eq!(after_expiry.status, 401);
+    assert_eq!(after_expiry.text().trim(), "the token has expired");
 }
 
 #[test]
-fn mqtt_clients_are_told_that_their_time_is_over() {
+fn mqtt_client_is_told_that_its_token_has_expired() {
     let broker = Broker::with(&settings());
     for version in [Version::V311, Version::V5] {
         let (_, mut conn) = opened(|token| {
-            let came = Credential::Token(token.to_string());
-            let (mut conn, _) = connected(&broker, false, &came, plain(version, "")).ok()?;
-            conn.ask_for("doors/expiry", 0);
+            let credential = Credential::Token(token.to_string());
+            let (mut conn, _) =
+                connected(&broker, false, &credential, plain_connect(version, "")).ok()?;
+            conn.send_subscribe("doors/expiry", 0);
             matches!(conn.packet_or_end()?.packet(), Packet::SubAck(_)).then_some(conn)
         });
         let expected = (version == Version::V5).then_some(ReasonCode::MAXIMUM_CONNECT_TIME);
@@ -99,7 +104,7 @@ fn a_token_without_an_end_lasts() {
         events.ask("GET", &target, &[EVENTS], "");
         (events.head().status == 200).then_some(events)
     });
-    events.rest();
+    events.read_to_end();
     ws.send(FIN | TEXT, "still here");
     assert_eq!(ws.texts(1), ["still here"]);
 }

@@ -1,4 +1,4 @@
-//! Tests keys in JSON (JWKS): which ones the server reads, and which ones it refuses at its start.
+//! Tests keys in the JSON format JWKS: which keys the server reads, and which it refuses at its start.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -66,36 +66,39 @@ fn b64(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn of_rsa() -> Value {
+fn rsa_jwk() -> Value {
     let pair = KeyPair::generate_for(&PKCS_RSA_SHA256).expect("a key");
     let (n, e) = rsa_numbers(&pair);
     json!({"kty": "RSA", "kid": "k", "n": b64(&n), "e": b64(&e)})
 }
 
-fn of_ec() -> Value {
+fn ec_jwk() -> Value {
     let pair = KeyPair::generate().expect("a key");
     let (x, y) = pair.der_bytes()[1..].split_at(32);
     json!({"kty": "EC", "kid": "k", "crv": "P-256", "x": b64(x), "y": b64(y)})
 }
 
 /// The key with another value in the field `name`.
-fn with(jwk: &Value, name: &str, value: Value) -> Value {
+fn with_field(jwk: &Value, name: &str, value: Value) -> Value {
     let mut jwk = jwk.clone();
     jwk[name] = value;
     jwk
 }
 
 /// Checks that a set with only this key is refused with these words.
-fn is_refused(jwk: &Value, words: &str) {
+fn assert_refused(jwk: &Value, words: &str) {
     let set = json!({ "keys": [jwk] }).to_string();
-    let said = refusal(&of_file("", set.as_bytes())).unwrap_or_default();
-    let told = said.contains("access.key[1].file") && said.contains("the key \"k\"");
-    assert!(told && said.contains(words), "{words}: {said}\n{set}");
+    let error = refusal(&of_file("", set.as_bytes())).unwrap_or_default();
+    let names_the_key = error.contains("access.key[1].file") && error.contains("the key \"k\"");
+    assert!(
+        names_the_key && error.contains(words),
+        "{words}: {error}\n{set}"
+    );
 }
 
 #[test]
 fn a_key_of_a_curve_that_could_verify_nothing_is_refused_by_kid_and_member() {
-    let ec = of_ec();
+    let ec = ec_jwk();
     for (name, value, words) in [
         ("x", ec["y"].clone(), "x and y are no point of P-256"),
         ("y", json!(b64(&[1; 33])), "y has 33 bytes"),
@@ -112,17 +115,17 @@ fn a_key_of_a_curve_that_could_verify_nothing_is_refused_by_kid_and_member() {
         ("key_ops", json!("verify"), "key_ops is no list"),
         ("kty", json!(null), "kty is missing"),
     ] {
-        is_refused(&with(&ec, name, value), words);
+        assert_refused(&with_field(&ec, name, value), words);
     }
     let ed = json!({"kty": "OKP", "kid": "k", "crv": "Ed25519", "x": b64(&[1; 31])});
-    is_refused(&ed, "x has 31 bytes");
-    is_refused(&with(&ed, "crv", json!("P-256")), "crv is P-256");
-    is_refused(&with(&ed, "alg", json!("ES256")), "alg is ES256");
+    assert_refused(&ed, "x has 31 bytes");
+    assert_refused(&with_field(&ed, "crv", json!("P-256")), "crv is P-256");
+    assert_refused(&with_field(&ed, "alg", json!("ES256")), "alg is ES256");
 }
 
 #[test]
 fn an_rsa_key_or_a_secret_that_could_verify_nothing_is_refused_by_kid_and_member() {
-    let rsa = of_rsa();
+    let rsa = rsa_jwk();
     for (name, value, words) in [
         ("n", json!(b64(&[0xff; 128])), "n has 1024 bits"),
         ("n", json!(b64(&[0xff; 2048])), "n has 16384 bits"),
@@ -135,10 +138,10 @@ fn an_rsa_key_or_a_secret_that_could_verify_nothing_is_refused_by_kid_and_member
         ("alg", json!("HS256"), "alg is HS256"),
         ("alg", json!("PS256"), "its alg is not offered"),
     ] {
-        is_refused(&with(&rsa, name, value), words);
+        assert_refused(&with_field(&rsa, name, value), words);
     }
     let secret = json!({"kty": "oct", "kid": "k", "k": b64(&[1; 31])});
-    is_refused(&secret, "k has 31 bytes");
+    assert_refused(&secret, "k has 31 bytes");
 }
 
 #[test]
@@ -157,14 +160,17 @@ fn an_ed25519_key_that_is_no_point_or_one_of_small_order_is_refused() {
         (of_low(2, 0, 0), "x is no point"),
         (of_low(0xff, 0xff, 0xff), "x is no point"),
     ] {
-        is_refused(&jwk(&x), words);
+        assert_refused(&jwk(&x), words);
     }
     // The same point in PEM.
     let head = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
     let body = STANDARD.encode([&head[..], &of_low(1, 0, 0)].concat());
     let pem = format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n");
-    let said = refusal(&of_file("EdDSA", pem.as_bytes())).unwrap_or_default();
-    assert!(said.contains("line 1: is a point of small order"), "{said}");
+    let error = refusal(&of_file("EdDSA", pem.as_bytes())).unwrap_or_default();
+    assert!(
+        error.contains("line 1: is a point of small order"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -183,21 +189,24 @@ fn a_number_in_hex_is_no_base64url() {
         format!("0x{n}"),
         "7".repeat(617),
     ] {
-        is_refused(&with(&of_rsa(), "n", json!(n)), "n is a number in hex");
+        assert_refused(
+            &with_field(&rsa_jwk(), "n", json!(n)),
+            "n is a number in hex",
+        );
     }
-    is_refused(
-        &with(&of_ec(), "x", json!(hex(&[9; 32]))),
+    assert_refused(
+        &with_field(&ec_jwk(), "x", json!(hex(&[9; 32]))),
         "x is a number in hex",
     );
     // An exponent may begin with a zero byte.
-    let exponent = with(&of_rsa(), "e", json!("AAEAAQ"));
+    let exponent = with_field(&rsa_jwk(), "e", json!("AAEAAQ"));
     let set = json!({"keys": [exponent]}).to_string();
     assert_eq!(refusal(&of_file("", set.as_bytes())), None);
 }
 
 #[test]
-fn keys_for_other_uses_are_left_out_where_one_is_of_use() {
-    let enc = with(&of_rsa(), "use", json!("enc"));
-    let set = json!({"keys": [enc, of_ec(), {"kty": "PQ", "kid": "q"}]}).to_string();
+fn keys_for_other_uses_are_ignored_if_one_verifies_tokens() {
+    let enc = with_field(&rsa_jwk(), "use", json!("enc"));
+    let set = json!({"keys": [enc, ec_jwk(), {"kty": "PQ", "kid": "q"}]}).to_string();
     assert_eq!(refusal(&of_file("", set.as_bytes())), None);
 }

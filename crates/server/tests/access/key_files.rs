@@ -1,4 +1,4 @@
-//! Tests files of keys: what the server reads, what it refuses at its start, and that it never takes a public key for a secret.
+//! Tests key files: which the server reads, which it refuses at its start, and that it never uses a public key as a secret.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,7 +27,7 @@ pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// The output of `openssl` for this input.
+/// Runs `openssl` with this input, and returns its output.
 fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
     let path = file("openssl-input", input);
     let mut command = Command::new("openssl");
@@ -46,8 +46,8 @@ pub fn refusal(settings: &str) -> Option<String> {
     let config = file("refusal.toml", settings.as_bytes());
     let mut command = Command::new(program());
     let done = output(command.args(["serve", "--check", "--config"]).arg(config));
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    (!done.status.success()).then_some(said)
+    let error = String::from_utf8_lossy(&done.stderr).into_owned();
+    (!done.status.success()).then_some(error)
 }
 
 pub fn of_file(alg: &str, bytes: &[u8]) -> String {
@@ -191,9 +191,9 @@ fn a_public_key_that_could_verify_nothing_is_refused_at_the_start() {
             ["line 1: PUBLIC KEY", "no end"],
         ),
     ] {
-        let said = refusal(&of_file(alg, &bytes)).unwrap_or_default();
+        let error = refusal(&of_file(alg, &bytes)).unwrap_or_default();
         for word in ["access.key[1].file"].iter().chain(&words) {
-            assert!(said.contains(word), "{alg}, {word}: {said}");
+            assert!(error.contains(word), "{alg}, {word}: {error}");
         }
     }
 }
@@ -216,14 +216,14 @@ fn wrapped(text: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// A form in which a key may be written: its name, and the bytes of the file.
+/// A form of a key file: the name of the form, and the bytes of the file.
 type Form = (&'static str, Vec<u8>);
 
 fn form(name: &'static str, bytes: impl Into<Vec<u8>>) -> Form {
     (name, bytes.into())
 }
 
-/// The forms of a public key that are made of its DER encoding: PEM, DER, a certificate, and encodings of them.
+/// Forms of a public key that contain its DER encoding: PEM, DER, a certificate, and encodings of these.
 fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
     let (spki, pem) = (pair.subject_public_key_info(), pair.public_key_pem());
     let own = certificate(pair, "issuer");
@@ -300,24 +300,24 @@ fn forms_of_text(pair: &KeyPair) -> Vec<Form> {
 
 /// Forms of a public key that only some kinds have.
 fn forms_of_kind(kind: &str, pair: &KeyPair) -> Vec<Form> {
-    let mut all = Vec::new();
+    let mut forms_of_this_kind = Vec::new();
     let path = file("ssh", pair.public_key_pem().as_bytes());
     let mut command = Command::new("ssh-keygen");
     let ssh = output(command.args(["-i", "-m", "PKCS8", "-f"]).arg(path)).stdout;
     let line = String::from_utf8(ssh).expect("text");
     // The server does not read Ed25519 keys of OpenSSH.
     if let Some(blob) = line.split(' ').nth(1) {
-        all.push(form("OpenSSH's base64", blob.trim()));
-        all.push(form("OpenSSH behind a comment", format!("# ann's\n{line}")));
-        all.push(form("OpenSSH", line));
+        forms_of_this_kind.push(form("OpenSSH's base64", blob.trim()));
+        forms_of_this_kind.push(form("OpenSSH behind a comment", format!("# ann's\n{line}")));
+        forms_of_this_kind.push(form("OpenSSH", line));
     }
     if kind == "EC" {
         let point = pair.der_bytes();
-        all.push(form("a point in hex", hex(point)));
-        all.push(form("a point in base64", STANDARD.encode(point)));
-        all.push(form("a point", point));
+        forms_of_this_kind.push(form("a point in hex", hex(point)));
+        forms_of_this_kind.push(form("a point in base64", STANDARD.encode(point)));
+        forms_of_this_kind.push(form("a point", point));
     }
-    all
+    forms_of_this_kind
 }
 
 /// All forms of a public key.
@@ -332,37 +332,37 @@ fn forms(kind: &str, pair: &KeyPair) -> Vec<Form> {
 
 #[test]
 fn a_public_key_is_refused_as_a_secret_in_every_form() {
-    for (kind, of) in [
+    for (kind, algorithm) in [
         ("EC", &PKCS_ECDSA_P256_SHA256),
         ("RSA", &PKCS_RSA_SHA256),
         ("Ed25519", &PKCS_ED25519),
     ] {
-        let pair = KeyPair::generate_for(of).expect("a key");
+        let pair = KeyPair::generate_for(algorithm).expect("a key");
         for (name, bytes) in forms(kind, &pair) {
             // A file that begins with a brace is a JWKS, whatever its alg says.
             let json = bytes.starts_with(b"{");
             if !json {
-                let said = refusal(&of_file("HS256", &bytes)).unwrap_or_default();
-                let told =
-                    said.contains("access.key[1].file") && said.contains("HS256 takes a secret");
-                assert!(told, "{kind}, file, {name}: {said}");
+                let error = refusal(&of_file("HS256", &bytes)).unwrap_or_default();
+                let is_named =
+                    error.contains("access.key[1].file") && error.contains("HS256 takes a secret");
+                assert!(is_named, "{kind}, file, {name}: {error}");
             }
             let Ok(text) = String::from_utf8(bytes.clone()) else {
                 continue;
             };
             let text = Value::String(text.clone()).to_string();
             let inline = format!("[access]\n[[access.key]]\nalg = 'HS256'\nsecret = {text}\n");
-            let said = refusal(&inline).unwrap_or_default();
-            let told =
-                said.contains("access.key[1].secret") && said.contains("HS256 takes a secret");
-            assert!(told, "{kind}, secret, {name}: {said}");
+            let error = refusal(&inline).unwrap_or_default();
+            let is_named =
+                error.contains("access.key[1].secret") && error.contains("HS256 takes a secret");
+            assert!(is_named, "{kind}, secret, {name}: {error}");
             // The same bytes in the base64 of a JWKS.
             let jwk = json!({"kty": "oct", "kid": "a", "k": URL_SAFE_NO_PAD.encode(&bytes)});
             let set = json!({"keys": [jwk]}).to_string();
-            let said = refusal(&of_file("", set.as_bytes())).unwrap_or_default();
+            let error = refusal(&of_file("", set.as_bytes())).unwrap_or_default();
             assert!(
-                said.contains("the key \"a\": k is"),
-                "{kind}, JWKS, {name}: {said}"
+                error.contains("the key \"a\": k is"),
+                "{kind}, JWKS, {name}: {error}"
             );
         }
     }
@@ -370,8 +370,8 @@ fn a_public_key_is_refused_as_a_secret_in_every_form() {
 
 #[test]
 fn no_key_of_another_kind_is_minted_with_as_if_it_were_a_secret() {
-    for (kind, of) in [("EC", &PKCS_ECDSA_P256_SHA256), ("Ed25519", &PKCS_ED25519)] {
-        let pair = KeyPair::generate_for(of).expect("a key");
+    for (kind, algorithm) in [("EC", &PKCS_ECDSA_P256_SHA256), ("Ed25519", &PKCS_ED25519)] {
+        let pair = KeyPair::generate_for(algorithm).expect("a key");
         for (name, bytes) in forms(kind, &pair) {
             let minted = mint("mint", &bytes);
             match name == "a private key" {
@@ -393,12 +393,12 @@ fn a_private_key_signs_in_every_form_of_pem() {
             token.trim().to_string(),
         )
     };
-    for (of, name, command) in [
+    for (algorithm, name, command) in [
         (&PKCS_ECDSA_P256_SHA256, "ES256", &["ec"][..]),
         (&PKCS_RSA_SHA256, "RS256", &["rsa", "-traditional"]),
         (&PKCS_ED25519, "EdDSA", &[]),
     ] {
-        let pair = KeyPair::generate_for(of).expect("a key");
+        let pair = KeyPair::generate_for(algorithm).expect("a key");
         let key = pair.serialize_pem();
         let server = Server::with(&of_file(name, pair.public_key_pem().as_bytes()));
         // OpenSSL does not read this key in the form of RFC 5958, so the key is converted.
@@ -424,9 +424,9 @@ fn a_private_key_signs_in_every_form_of_pem() {
     }
     let key = KeyPair::generate().expect("a key").serialize_pem();
     let locked = openssl(&["pkcs8", "-topk8", "-passout", "pass:x"], key.as_bytes());
-    let said = mint("locked", &locked).expect_err("it has a passphrase");
-    let told = said.contains("line 1: ENCRYPTED PRIVATE KEY has a passphrase");
-    assert!(told, "{said}");
+    let error = mint("locked", &locked).expect_err("it has a passphrase");
+    let is_named = error.contains("line 1: ENCRYPTED PRIVATE KEY has a passphrase");
+    assert!(is_named, "{error}");
 }
 
 #[test]
@@ -435,11 +435,12 @@ fn an_rsa_pss_key_is_refused_by_name_since_it_signs_nothing_of_rs256() {
     let made = command.args(["genpkey", "-algorithm", "RSA-PSS"]);
     let key = output(made.args(["-pkeyopt", "rsa_keygen_bits:2048"])).stdout;
     let public = openssl(&["pkey", "-pubout"], &key);
-    let said = refusal(&of_file("RS256", &public)).unwrap_or_default();
-    let told = said.contains("access.key[1].file") && said.contains("line 1: is an RSA-PSS key");
-    assert!(told, "{said}");
-    let said = mint("pss", &key).expect_err("it signs with PS256 only");
-    assert!(said.contains("is an RSA-PSS key"), "{said}");
+    let error = refusal(&of_file("RS256", &public)).unwrap_or_default();
+    let is_named =
+        error.contains("access.key[1].file") && error.contains("line 1: is an RSA-PSS key");
+    assert!(is_named, "{error}");
+    let error = mint("pss", &key).expect_err("it signs with PS256 only");
+    assert!(error.contains("is an RSA-PSS key"), "{error}");
 }
 
 #[test]
@@ -451,16 +452,16 @@ fn a_secret_of_an_editor_of_windows_is_the_same_to_the_server_and_to_mint() {
     assert_eq!(publish(&server, minted.trim()), 202);
     let wide: Vec<u8> = marked.encode_utf16().flat_map(u16::to_le_bytes).collect();
     for alg in ["HS256", ""] {
-        let said = refusal(&of_file(alg, &wide)).unwrap_or_default();
+        let error = refusal(&of_file(alg, &wide)).unwrap_or_default();
         assert!(
-            said.contains("access.key[1].file") && said.contains("UTF-16"),
-            "{said}"
+            error.contains("access.key[1].file") && error.contains("UTF-16"),
+            "{error}"
         );
     }
-    let said = mint("wide", &wide).expect_err("UTF-16");
-    assert!(said.contains("UTF-16"), "{said}");
-    let said = mint("braces", br#"{"keys": [], "name": "no secret at all"}"#).expect_err("a JWKS");
-    assert!(said.contains("reads it as a JWKS"), "{said}");
+    let error = mint("wide", &wide).expect_err("UTF-16");
+    assert!(error.contains("UTF-16"), "{error}");
+    let error = mint("braces", br#"{"keys": [], "name": "no secret at all"}"#).expect_err("a JWKS");
+    assert!(error.contains("reads it as a JWKS"), "{error}");
 }
 
 #[test]

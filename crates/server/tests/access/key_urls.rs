@@ -1,5 +1,5 @@
-//! Tests keys that the server fetches from a URL. A small HTTP server in this file plays the issuer, which changes its keys, fails, and
-//! redirects.
+//! Tests keys that the server fetches from a URL. An HTTP server in this file takes the part of the issuer, which changes its keys, fails,
+//! and redirects.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use crate::key_files::{publish, refusal};
 use crate::support::{Server, until};
 use crate::tokens::everything;
 
-/// An issuer of tokens: its answer, and the count of requests.
+/// An issuer of tokens. It gives every request the same answer, and counts the requests.
 #[derive(Default)]
 struct Issuer {
     state: Mutex<(String, u32)>,
@@ -122,7 +122,7 @@ fn token_of_a_new_key_is_accepted_after_one_fetch_and_made_up_ids_ask_for_no_mor
 fn keys_stay_in_use_while_the_issuer_fails_and_unknown_ones_are_503() {
     let (known, signs) = key("known");
     let (_, stranger) = key("stranger");
-    for (failure, told) in [
+    for (failure, log_text) in [
         (answer("500 Oops", "{}"), "it answers with status 500"),
         (answer("200 OK", "<html>"), "is no JWKS"),
         (
@@ -137,12 +137,20 @@ fn keys_stay_in_use_while_the_issuer_fails_and_unknown_ones_are_503() {
         assert_eq!(publish(&server, &token("known", &signs, 0)), 202);
         issuer.answers(failure);
         let unknown = token("unknown", &stranger, 0);
-        assert_eq!(publish(&server, &unknown), 503, "{told}");
-        assert_eq!(publish(&server, &token("known", &signs, 1)), 202, "{told}");
-        server.await_log(told);
+        assert_eq!(publish(&server, &unknown), 503, "{log_text}");
+        assert_eq!(
+            publish(&server, &token("known", &signs, 1)),
+            202,
+            "{log_text}"
+        );
+        server.await_log(log_text);
         crate::reload::reload(&server, &settings(&url));
         until("a fetch after the reload", || issuer.asked() >= 3);
-        assert_eq!(publish(&server, &token("known", &signs, 2)), 202, "{told}");
+        assert_eq!(
+            publish(&server, &token("known", &signs, 2)),
+            202,
+            "{log_text}"
+        );
     }
 }
 

@@ -1,7 +1,6 @@
-//! Tests rights at every door of the running server (a way into the server by one request of one protocol): no door opens for a client
-//! that lacks the rights.
+//! Tests authentication and rights in every protocol: the server accepts no operation of a client that lacks the right.
 //!
-//! The keys are made anew in each run. The tests sign the tokens, so that they can sign wrong ones too.
+//! Each run makes new keys. The tests sign the tokens themselves, valid and invalid ones.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,19 +1,22 @@
-//! Tests every door (a way into the server by one request of one protocol) with every kind of credential. The door opens for granted
-//! actions and for nothing else, and a refused action leaves nothing behind.
+//! Tests every operation that the server authorizes with every kind of credential. The server accepts an operation only if the credential
+//! grants it, and a refused operation has no effect.
 
 use crore_wire::mqtt::{PropertyWriter, ReasonCode, Version};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
 
-use crate::doors::{Carrier, Credential, HTTP_DOORS, MQTT_DOORS, Met, MqttDoor, connected, exists};
+use crate::doors::{
+    Carrier, Credential, HTTP_OPERATIONS, MQTT_OPERATIONS, MqttOperation, Outcome, connected,
+    exists,
+};
 use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::http::once;
-use crate::support::mqtt::plain;
+use crate::support::mqtt::plain_connect;
 use crate::tokens::{PAIRS, everything, everything_but, key_settings, now_s, raw, token};
 
-/// Kinds of credentials by name, and whether the server refuses the credential itself (and not only the action).
-fn states(rights: &[&str]) -> Vec<(&'static str, Credential, bool)> {
+/// Kinds of credentials: the name, the credential, and whether the server refuses the credential itself (and not only the operation).
+fn credentials(rights: &[&str]) -> Vec<(&'static str, Credential, bool)> {
     let changed = |name: &str, value: serde_json::Value| {
         let mut claims = everything();
         claims[name] = value;
@@ -121,7 +124,7 @@ fn settings() -> String {
     )
 }
 
-/// Publishes the messages that the reading doors need.
+/// Publishes the messages that the operations read.
 fn fill(server: &Server) {
     let authorization = format!("Bearer {}", token(everything()));
     for topic in ["doors/kept", "doors/kept2"] {
@@ -132,34 +135,36 @@ fn fill(server: &Server) {
 }
 
 #[test]
-fn over_http_each_door_opens_for_its_right_and_for_nothing_else() {
+fn http_operation_is_accepted_only_with_its_right() {
     let server = Server::with(&settings());
     fill(&server);
     let reader = token(everything());
     let mut wrong = Vec::new();
     let mut tried = 0;
-    for (d, door) in HTTP_DOORS.iter().enumerate() {
-        for by in [Carrier::Header, Carrier::Query, Carrier::Cookie] {
-            for (s, (state, came, worthless)) in states(door.rights).into_iter().enumerate() {
-                let topic = format!("doors/{d}-{s}-{}", by as u8);
-                let met = door.attempt(&server, &came, by, &topic);
+    for (d, operation) in HTTP_OPERATIONS.iter().enumerate() {
+        for carrier in [Carrier::Header, Carrier::Query, Carrier::Cookie] {
+            for (s, (state, credential, worthless)) in
+                credentials(operation.rights).into_iter().enumerate()
+            {
+                let topic = format!("doors/{d}-{s}-{}", carrier as u8);
+                let outcome = operation.attempt(&server, &credential, carrier, &topic);
                 let expected = match state {
-                    _ if state.starts_with("right") => Met::Open,
-                    "none" => Met::Closed(401),
-                    _ if worthless => Met::Closed(401),
-                    _ => Met::Closed(403),
+                    _ if state.starts_with("right") => Outcome::Accepted,
+                    "none" => Outcome::Refused(401),
+                    _ if worthless => Outcome::Refused(401),
+                    _ => Outcome::Refused(403),
                 };
                 tried += 1;
-                if met != expected {
+                if outcome != expected {
                     wrong.push(format!(
-                        "{} by {by:?} with {state}: {met:?}, not {expected:?}",
-                        door.name
+                        "{} by {carrier:?} with {state}: {outcome:?}, not {expected:?}",
+                        operation.name
                     ));
                 }
-                if met != Met::Open && exists(&server, &reader, &topic) {
+                if outcome != Outcome::Accepted && exists(&server, &reader, &topic) {
                     wrong.push(format!(
-                        "{} by {by:?} with {state}: refused, and the topic is there",
-                        door.name
+                        "{} by {carrier:?} with {state}: refused, and the topic is there",
+                        operation.name
                     ));
                 }
             }
@@ -178,47 +183,63 @@ fn a_token_with_spaces_or_a_line_end_around_it_is_the_token_everywhere() {
     for around in ["\n", "\r\n", " ", "\t"] {
         let escaped = around.replace(' ', "%20").replace('\t', "%09");
         let escaped = escaped.replace('\r', "%0D").replace('\n', "%0A");
-        let came = Credential::Token(format!("{escaped}{token}{escaped}"));
-        let met = HTTP_DOORS[0].attempt(server, &came, Carrier::Query, "doors/around");
-        assert_eq!(met, Met::Open, "{around:?} in the URL");
-        let came = Credential::Token(format!("{around}{token}{around}"));
-        for (version, framed) in MQTT_WAYS {
-            let met = MqttDoor::Publish1.attempt(&broker, version, framed, &came, "doors/around");
-            assert_eq!(met, Met::Open, "{around:?} in a password, {version:?}");
+        let credential = Credential::Token(format!("{escaped}{token}{escaped}"));
+        let outcome =
+            HTTP_OPERATIONS[0].attempt(server, &credential, Carrier::Query, "doors/around");
+        assert_eq!(outcome, Outcome::Accepted, "{around:?} in the URL");
+        let credential = Credential::Token(format!("{around}{token}{around}"));
+        for (version, framed) in MQTT_TRANSPORTS {
+            let outcome = MqttOperation::Publish1.attempt(
+                &broker,
+                version,
+                framed,
+                &credential,
+                "doors/around",
+            );
+            assert_eq!(
+                outcome,
+                Outcome::Accepted,
+                "{around:?} in a password, {version:?}"
+            );
         }
     }
     // A token that is only white space is no token.
-    let came = Credential::Token("%20%0A".to_string());
-    let met = HTTP_DOORS[0].attempt(server, &came, Carrier::Query, "doors/around");
-    assert_eq!(met, Met::Closed(401));
+    let credential = Credential::Token("%20%0A".to_string());
+    let outcome = HTTP_OPERATIONS[0].attempt(server, &credential, Carrier::Query, "doors/around");
+    assert_eq!(outcome, Outcome::Refused(401));
 }
 
 #[test]
-fn over_mqtt_each_door_opens_for_its_right_and_for_nothing_else() {
+fn mqtt_operation_is_accepted_only_with_its_right() {
     let broker = Broker::with(&settings());
     let Broker::Crore(server) = &broker else {
         return; // the reference has other settings
     };
     let reader = token(everything());
     let mut wrong = Vec::new();
-    for (d, door) in MQTT_DOORS.into_iter().enumerate() {
-        for (version, framed) in MQTT_WAYS {
-            for (s, (state, came, worthless)) in states(door.rights()).into_iter().enumerate() {
+    for (d, operation) in MQTT_OPERATIONS.into_iter().enumerate() {
+        for (version, framed) in MQTT_TRANSPORTS {
+            for (s, (state, credential, worthless)) in
+                credentials(operation.rights()).into_iter().enumerate()
+            {
                 let topic = format!("doors/m{d}-{s}-{}{framed}", version.level());
-                let met = door.attempt(&broker, version, framed, &came, &topic);
+                let outcome = operation.attempt(&broker, version, framed, &credential, &topic);
                 let expected = match state {
-                    _ if state.starts_with("right") => Met::Open,
-                    _ if worthless => refused_connect(&came),
-                    _ => door.refused(version),
+                    _ if state.starts_with("right") => Outcome::Accepted,
+                    _ if worthless => refused_connect(&credential),
+                    _ => operation.refused(version),
                 };
-                if met != expected {
+                if outcome != expected {
                     wrong.push(format!(
-                        "{door:?} {version:?} framed {framed} with {state}: {met:?}, not {expected:?}"
+                        "{operation:?} {version:?} framed {framed} with {state}: {outcome:?}, not {expected:?}"
                     ));
                 }
-                if met != Met::Open && door.is_publish() && exists(server, &reader, &topic) {
+                if outcome != Outcome::Accepted
+                    && operation.is_publish()
+                    && exists(server, &reader, &topic)
+                {
                     wrong.push(format!(
-                        "{door:?} {version:?} with {state}: refused, and the topic is there"
+                        "{operation:?} {version:?} with {state}: refused, and the topic is there"
                     ));
                 }
             }
@@ -229,15 +250,15 @@ fn over_mqtt_each_door_opens_for_its_right_and_for_nothing_else() {
 
 /// The refusal of a CONNECT whose credential is not valid. The return codes 4 and 5 of MQTT 3.1.1 appear here as the reason codes of MQTT
 /// 5.
-fn refused_connect(came: &Credential) -> Met {
-    match came {
-        Credential::Password(..) => Met::Closed(0x86),
-        _ => Met::Closed(0x87),
+fn refused_connect(credential: &Credential) -> Outcome {
+    match credential {
+        Credential::Password(..) => Outcome::Refused(0x86),
+        _ => Outcome::Refused(0x87),
     }
 }
 
 /// The ways to connect: MQTT 5.0 and 3.1.1, each over TCP and over WebSocket.
-const MQTT_WAYS: [(Version, bool); 4] = [
+const MQTT_TRANSPORTS: [(Version, bool); 4] = [
     (Version::V5, false),
     (Version::V311, false),
     (Version::V5, true),
@@ -263,17 +284,17 @@ fn a_connect_needs_credentials_unless_something_that_mqtt_has_is_open_to_everybo
         let broker = Broker::with(&format!(
             "[access]\ntoken_bytes = 1536\n{anonymous}{users}{rule}"
         ));
-        for (version, framed) in MQTT_WAYS {
-            for (state, came, worthless) in states(&["publish", "subscribe"]) {
-                let met = connected(&broker, framed, &came, plain(version, ""));
-                let met = met.err().unwrap_or(Met::Open);
+        for (version, framed) in MQTT_TRANSPORTS {
+            for (state, credential, worthless) in credentials(&["publish", "subscribe"]) {
+                let outcome = connected(&broker, framed, &credential, plain_connect(version, ""));
+                let outcome = outcome.err().unwrap_or(Outcome::Accepted);
                 let expected = match worthless || state == "none" && !open {
-                    true => refused_connect(&came),
-                    false => Met::Open,
+                    true => refused_connect(&credential),
+                    false => Outcome::Accepted,
                 };
-                if met != expected {
+                if outcome != expected {
                     wrong.push(format!(
-                        "{anonymous}{rule}: {version:?} framed {framed} with {state}: {met:?}, not {expected:?}"
+                        "{anonymous}{rule}: {version:?} framed {framed} with {state}: {outcome:?}, not {expected:?}"
                     ));
                 }
             }
@@ -283,7 +304,7 @@ fn a_connect_needs_credentials_unless_something_that_mqtt_has_is_open_to_everybo
 }
 
 #[test]
-fn a_session_outlives_its_connection_for_who_is_known_and_for_nobody_else() {
+fn only_the_session_of_a_known_user_outlives_its_connection() {
     let anonymous = "[access.anonymous]\nsubscribe = ['open/#']\n";
     let broker = Broker::with(&format!("[access]\n{anonymous}{}", key_settings()));
     let mut kept = PropertyWriter::new();
@@ -291,23 +312,23 @@ fn a_session_outlives_its_connection_for_who_is_known_and_for_nobody_else() {
     let mut claims = everything();
     claims["sub"] = json!(""); // nobody's name, and a right token all the same
     let nameless = Credential::Token(token(claims));
-    for (version, framed) in MQTT_WAYS {
+    for (version, framed) in MQTT_TRANSPORTS {
         let id = format!("{}{framed}", version.level());
-        let connect = |came: &Credential, clean: bool| {
-            let mut connect = plain(version, &id);
+        let connect = |credential: &Credential, clean: bool| {
+            let mut connect = plain_connect(version, &id);
             connect.clean_start = clean;
             if version == Version::V5 {
                 connect.properties = kept.properties();
             }
-            connected(&broker, framed, came, connect).expect("it may come")
+            connected(&broker, framed, credential, connect).expect("it may come")
         };
-        let told = (version == Version::V5).then_some(0);
+        let expiry_s = (version == Version::V5).then_some(0);
         let (known, session) = connect(&nameless, false);
         assert_eq!(session, (false, None), "{id}");
         drop(known);
         for clean in [false, true, false] {
             let (mut conn, session) = connect(&Credential::None, clean);
-            assert_eq!(session, (false, told), "{id}");
+            assert_eq!(session, (false, expiry_s), "{id}");
             assert_eq!(conn.subscribe("open/a", 1), ReasonCode::GRANTED_QOS_1);
         }
         let (_, session) = connect(&nameless, false);
@@ -353,7 +374,7 @@ fn public_topic_is_open_without_and_with_valid_credentials() {
 }
 
 #[test]
-fn wildcards_for_everybody_are_a_setting_and_stay_within_what_everybody_may() {
+fn anonymous_wildcards_are_a_setting_and_stay_within_the_rights_of_anonymous_clients() {
     let rules =
         "[[rule]]\nmatch = 'free/secret/#'\n[[rule]]\nmatch = 'free/#'\nopen = ['subscribe']\n";
     let server = Server::with(&format!(

@@ -1,4 +1,4 @@
-//! Tests the operator's actions on a running server: reading the settings again, and the token of the admin port.
+//! Tests actions of the operator on a running server: a reload that changes keys, and the token of the admin port.
 
 use crate::support::http::{Conn, once};
 use crate::support::{Server, until};
@@ -11,13 +11,13 @@ fn publish(server: &Server, token: &str) -> u16 {
 }
 
 #[test]
-fn a_key_that_is_taken_away_opens_nothing_any_more_and_a_new_one_does() {
+fn removed_key_is_refused_and_a_new_one_is_accepted_after_a_reload() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     let former = token(everything());
     assert_eq!(publish(&server, &former), 202);
     let settings = std::fs::read_to_string(server.settings_file()).expect("the settings");
     let secret = "fedcba9876543210fedcba9876543210";
-    server.reread(&settings.replace(SECRET, secret));
+    server.reload(&settings.replace(SECRET, secret));
     until("the end of the former key", || {
         publish(&server, &former) == 401
     });
@@ -26,7 +26,7 @@ fn a_key_that_is_taken_away_opens_nothing_any_more_and_a_new_one_does() {
     let new = jsonwebtoken::encode(&header, &everything(), &key).expect("a token");
     assert_eq!(publish(&server, &new), 202);
     // Settings that are not valid change nothing, for example a file that is only half written.
-    server.reread(&settings.replace(SECRET, "short"));
+    server.reload(&settings.replace(SECRET, "short"));
     server.await_log("settings not changed");
     assert_eq!(publish(&server, &new), 202);
 }
@@ -39,7 +39,7 @@ fn the_admin_port_takes_its_own_token_and_no_credentials_of_the_data_port() {
     let host = server.admin().to_string();
     let ask = |method: &str, target: &str, headers: &[(&str, &str)]| {
         let stream = std::net::TcpStream::connect(server.admin()).expect("the admin port");
-        let mut conn = Conn::over(stream, &server);
+        let mut conn = Conn::from_stream(stream, &server);
         let headers = [&[("Host", host.as_str())], headers].concat();
         conn.ask(method, target, &headers, "");
         conn.head().status

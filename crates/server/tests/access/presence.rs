@@ -7,7 +7,7 @@ use crore_wire::mqtt::Version;
 use serde_json::{Value, json};
 
 use crate::support::http::{Conn, Response, once, publish};
-use crate::support::mqtt::{self as packets, plain};
+use crate::support::mqtt::{self as packets, plain_connect};
 use crate::support::port::get;
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, handshake};
@@ -125,14 +125,14 @@ fn members_of_every_protocol_are_listed_with_user_info_and_time() {
     await_members(&server, "room", 2);
     let bob = bearer("bob", json!({}));
     let password = bob.strip_prefix("Bearer ").map(str::as_bytes);
-    let mut mqtt = packets::Conn::at(&server, Version::V5);
-    let mut connect = plain(Version::V5, "device");
+    let mut mqtt = packets::Conn::to_server(&server, Version::V5);
+    let mut connect = plain_connect(Version::V5, "device");
     connect.password = password;
     mqtt.connect(&connect);
     mqtt.subscribe("room", 0);
     await_members(&server, "room", 3);
-    let mut other = packets::Conn::at(&server, Version::V311);
-    other.connect(&plain(Version::V311, "nobody"));
+    let mut other = packets::Conn::to_server(&server, Version::V311);
+    other.connect(&plain_connect(Version::V311, "nobody"));
     other.subscribe("a", 0);
     other.subscribe("room", 1);
     let members = await_members(&server, "room", 4);
@@ -161,8 +161,8 @@ fn members_of_every_protocol_are_listed_with_user_info_and_time() {
         .collect();
     assert_eq!(lines, members);
     // One that reads by filter, one that polls and one that reads the history are no members.
-    let mut filter = packets::Conn::at(&server, Version::V5);
-    filter.connect(&plain(Version::V5, "filter"));
+    let mut filter = packets::Conn::to_server(&server, Version::V5);
+    filter.connect(&plain_connect(Version::V5, "filter"));
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/room", &[], "");
     server.await_subscribers("room", 5);
@@ -481,12 +481,12 @@ fn new_rules_make_and_unmake_members() {
     let settings = |presence: bool| format!("[[rule]]\nmatch = 'room'\npresence = {presence}\n");
     let server = Server::with_admin(&settings(false));
     let _stream = sse(&server, "room", &[]);
-    let mut mqtt = packets::Conn::at(&server, Version::V5);
-    mqtt.connect(&plain(Version::V5, "device"));
+    let mut mqtt = packets::Conn::to_server(&server, Version::V5);
+    mqtt.connect(&plain_connect(Version::V5, "device"));
     mqtt.subscribe("room", 0);
     mqtt.subscribe("other", 0);
     assert_eq!(once(&server, "GET", "/presence/room", &[], "").status, 404);
-    server.reread(&format!("shards = 2\n{}", settings(true)));
+    server.reload(&format!("shards = 2\n{}", settings(true)));
     until("presence is on", || {
         once(&server, "GET", "/presence/room", &[], "").status == 200
     });
@@ -506,7 +506,7 @@ fn new_rules_make_and_unmake_members() {
     watcher.whole();
     let mut ws = Ws::open(&server, "/presence/room", &[]);
     ws.texts(4);
-    server.reread(&format!("shards = 2\n{}", settings(false)));
+    server.reload(&format!("shards = 2\n{}", settings(false)));
     until("presence is off", || {
         once(&server, "GET", "/presence/room", &[], "").status == 404
     });
@@ -516,7 +516,7 @@ fn new_rules_make_and_unmake_members() {
         assert_eq!(event.kind, "leave");
     }
     publish(&server, "room", "x");
-    server.reread(&format!("shards = 2\n{}", settings(true)));
+    server.reload(&format!("shards = 2\n{}", settings(true)));
     until("presence is on again", || {
         once(&server, "GET", "/presence/room", &[], "").status == 200
     });

@@ -53,7 +53,7 @@ fn mosquittos_clients_get_in_with_a_password_or_a_token_and_are_told_why_not() {
     let server = Server::with(&settings());
     let (port, right) = (server.address().port().to_string(), token(everything()));
     for version in ["311", "5"] {
-        let publish = |more: &[&str]| {
+        let publish = |arguments: &[&str]| {
             let fixed = [
                 "-h",
                 "127.0.0.1",
@@ -69,7 +69,7 @@ fn mosquittos_clients_get_in_with_a_password_or_a_token_and_are_told_why_not() {
                 "-m",
                 "kept",
             ];
-            run("mosquitto_pub", &[&fixed, more].concat())
+            run("mosquitto_pub", &[&fixed, arguments].concat())
         };
         assert!(
             publish(&["-u", "ann", "-P", "right"]).status.success(),
@@ -85,10 +85,10 @@ fn mosquittos_clients_get_in_with_a_password_or_a_token_and_are_told_why_not() {
         ] {
             let output = publish(wrong);
             assert!(!output.status.success(), "{version} {wrong:?}");
-            let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
+            let stderr = String::from_utf8_lossy(&output.stderr).to_lowercase();
             assert!(
-                said.contains("not authori") || said.contains("bad user name"),
-                "{said}"
+                stderr.contains("not authori") || stderr.contains("bad user name"),
+                "{stderr}"
             );
         }
         let args = [

@@ -1,5 +1,4 @@
-//! Tests that each request on a proxy's connection has the rights of its own user, since one connection carries the requests of several
-//! users.
+//! Tests connections of a proxy, which carry the requests of several users. Each request has only the rights of its own user.
 
 use crate::support::Server;
 use crate::support::http::Conn;
@@ -36,7 +35,7 @@ fn rights_of_one_request_do_not_hold_for_the_next_on_its_connection() {
                     .iter()
                     .map(|it| ("Authorization", *it))
                     .collect();
-                conn.text_of("POST", &format!("/pub/{topic}"), &headers, b"")
+                conn.request_bytes("POST", &format!("/pub/{topic}"), &headers, b"")
             })
             .collect();
         if pipelined {
@@ -104,7 +103,7 @@ fn client_that_ends_its_side_after_one_request_gets_the_answer() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     for (user, expected) in [("ann", 202), ("bob", 403)] {
         let mut conn = Conn::open(&server);
-        let text = conn.text_of(
+        let text = conn.request_bytes(
             "POST",
             "/pub/users/ann/1",
             &[("Authorization", &bearer(user))],

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::http::{Response, once};
-use crate::support::mqtt::{self as packets, message, plain, will};
+use crate::support::mqtt::{self as packets, message, plain_connect, will};
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, line};
 use crate::users::{basic, entry};
@@ -43,7 +43,7 @@ fn open(
     topic_of_will: &str,
 ) -> packets::Conn {
     let mut client = packets::Conn::open(broker, Version::V5);
-    let mut connect = plain(Version::V5, client_id);
+    let mut connect = plain_connect(Version::V5, client_id);
     if user.is_some() {
         (connect.user_name, connect.password) = (user, Some(&b"right"[..]));
     }
@@ -101,8 +101,8 @@ fn subscribers_of_every_protocol_are_told_the_publisher() {
     assert_eq!(poll.header("crore-property").as_deref(), Some("seat=3"));
     let (lines, data) = meta.meta_message();
     assert_eq!((line(&lines, "publisher"), &data[..]), ("ann", &b"x"[..]));
-    let got = client.packet();
-    let properties = got.publish().properties;
+    let received = client.packet();
+    let properties = received.publish().properties;
     let named: Vec<_> = properties.user_properties().collect();
     assert_eq!(named, [("crore-publisher", "ann"), ("seat", "3")]);
     let history = once(server, "GET", "/history/doors/a?since=oldest", &[], "");
@@ -141,10 +141,13 @@ fn no_client_can_write_the_name_of_another() {
     let mut of_mqtt = message("doors/a", 1, 1, b"x");
     of_mqtt.properties = set.properties();
     mqtt.deliver(&of_mqtt);
-    let all = envelopes(server, "doors/a", 3);
-    let names: Vec<&Value> = all.iter().map(|one| &one["publisher"]).collect();
+    let messages = envelopes(server, "doors/a", 3);
+    let names: Vec<&Value> = messages.iter().map(|one| &one["publisher"]).collect();
     assert_eq!(names, [&Value::from("ann"), &Value::Null, &Value::Null]);
-    assert_eq!(all[2]["properties"], serde_json::json!([["seat", "3"]]));
+    assert_eq!(
+        messages[2]["properties"],
+        serde_json::json!([["seat", "3"]])
+    );
     assert_eq!(
         envelopes(server, "doors/plain", 1)[0]["publisher"],
         Value::Null
@@ -164,9 +167,9 @@ fn most_properties_that_a_client_may_send_leave_room_for_its_name() {
         for _ in 0..count {
             set.user_property("a", "b").expect("it fits");
         }
-        let mut many = message("doors/many", 1, 1, b"x");
-        many.properties = set.properties();
-        client.publish(&many);
+        let mut with_properties = message("doors/many", 1, 1, b"x");
+        with_properties.properties = set.properties();
+        client.publish(&with_properties);
         assert_eq!(
             client.packet().ack(PacketType::PubAck),
             (1, reason),

@@ -1,11 +1,11 @@
-//! Tests a reload of settings that grants less. A connected client loses the access that the settings no longer grant, and is told why. A
-//! client that keeps its rights notices nothing.
+//! Tests a reload of settings that grant less. A connected client loses the access that the settings no longer grant, and is told why. A
+//! client that keeps its rights is not affected.
 
 use crore_wire::mqtt::{PropertyWriter, ReasonCode, Version};
 
 use crate::support::broker::Broker;
 use crate::support::http::{Conn, once};
-use crate::support::mqtt::{self as packets, message, plain, will};
+use crate::support::mqtt::{self as packets, message, plain_connect, will};
 use crate::support::port::{ask, metric};
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
@@ -14,7 +14,7 @@ use crate::tokens::{everything, key_settings, token};
 const NEEDS: &str = "subscribing to this needs credentials";
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
-/// A server with an admin port that this test's MQTT packets reach.
+/// A Crore server with an admin port, as the broker of MQTT clients.
 fn start(settings: &str) -> Broker {
     Broker::Crore(Server::with_admin(settings))
 }
@@ -26,9 +26,9 @@ pub fn reload(server: &Server, settings: &str) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// Waits until this many connections have lapsed (lost access and were closed), and checks that there are no more. The counters are read
+/// Waits until `count` connections have lapsed: they lost access and were closed. Checks that no others did. The server updates the counter
 /// once a second.
-fn lapse(server: &Server, count: f64) {
+fn await_lapsed(server: &Server, count: f64) {
     let lapsed = || metric(server.admin(), "crore_lapsed_connections_total");
     until("the count", || lapsed() >= Some(count));
     assert_eq!(lapsed(), Some(count));
@@ -63,7 +63,7 @@ fn events(server: &Server, target: &str, headers: &[(&str, &str)]) -> Conn {
 
 /// Whether the body of an event stream ends with the last chunk.
 fn ends(mut stream: Conn) -> bool {
-    stream.rest().ends_with(b"0\r\n\r\n")
+    stream.read_to_end().ends_with(b"0\r\n\r\n")
 }
 
 /// The close code and the reason of a WebSocket.
@@ -96,7 +96,7 @@ fn when_access_is_added_streams_and_polls_lose_what_is_not_open_and_are_told_so(
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/doors/a", &[], "");
     let mut kept = Ws::open(&server, "/sub/doors/open", &[]);
-    let mut both = Ws::open(&server, "/sub?topic=doors/open&topic=doors/open/2", &[]);
+    let mut two_topics = Ws::open(&server, "/sub?topic=doors/open&topic=doors/open/2", &[]);
     server.await_subscribers("doors/a", 5);
     reload(&server, &access("subscribe = ['doors/open/#']"));
     let answer = poll.response();
@@ -113,8 +113,8 @@ fn when_access_is_added_streams_and_polls_lose_what_is_not_open_and_are_told_so(
     }
     publish(&server, "doors/open", "still here");
     assert_eq!(kept.texts(1), ["still here"]);
-    assert_eq!(both.texts(1), ["still here"]);
-    lapse(&server, 9.0);
+    assert_eq!(two_topics.texts(1), ["still here"]);
+    await_lapsed(&server, 9.0);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
             conn
         };
         let (mut framed, _) = packets::Conn::websocket(&broker, version, "/", "mqtt");
-        framed.connect(&plain(version, ""));
+        framed.connect(&plain_connect(version, ""));
         framed.subscribe("doors/a", 0);
         let lost = [
             subscribed("doors/a"),
@@ -141,7 +141,7 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
         let name = format!("lasting {version:?}");
         lasting.resume(&name);
         let mut mortal = packets::Conn::open(&broker, version);
-        let mut connect = plain(version, "");
+        let mut connect = plain_connect(version, "");
         connect.will = Some(will("doors/will"));
         mortal.connect(&connect);
         let mut kept = subscribed("doors/open");
@@ -149,9 +149,9 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
             broker.server(),
             &access("subscribe = ['doors/open', 'doors/will']"),
         );
-        let told = (version == Version::V5).then_some(ReasonCode::NOT_AUTHORIZED);
+        let reason = (version == Version::V5).then_some(ReasonCode::NOT_AUTHORIZED);
         for (n, mut conn) in lost.into_iter().chain([lasting, mortal]).enumerate() {
-            assert_eq!(conn.end(), told, "{version:?} {n}");
+            assert_eq!(conn.end(), reason, "{version:?} {n}");
         }
         publish(broker.server(), "doors/open", "still here");
         assert_eq!(kept.packet().publish().payload, b"still here");
@@ -159,15 +159,15 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
         // anonymous client has no name.
         let mut claims = everything();
         claims.as_object_mut().expect("claims").remove("sub");
-        let came = token(claims);
-        let mut connect = plain(version, &name);
+        let credential = token(claims);
+        let mut connect = plain_connect(version, &name);
         (connect.clean_start, connect.user_name) = (false, Some("any"));
-        connect.password = Some(came.as_bytes());
-        let mut again = packets::Conn::open(&broker, version);
-        assert!(!again.connect(&connect), "a session was there");
-        again.subscribe("doors/will", 0);
+        connect.password = Some(credential.as_bytes());
+        let mut reconnected = packets::Conn::open(&broker, version);
+        assert!(!reconnected.connect(&connect), "a session was there");
+        reconnected.subscribe("doors/will", 0);
         publish(broker.server(), "doors/will", "the first");
-        assert_eq!(again.packet().publish().payload, b"the first");
+        assert_eq!(reconnected.packet().publish().payload, b"the first");
         let log = once(
             broker.server(),
             "GET",
@@ -199,27 +199,27 @@ fn when_nothing_is_open_any_more_an_mqtt_client_that_has_nothing_ends_too() {
 fn reload_keeps_the_grants_of_a_token_and_ends_those_of_a_rule() {
     let open = "[[rule]]\nmatch = 'doors/#'\nopen = ['subscribe']\n[[rule]]\nmatch = 'lobby'\nopen = ['subscribe']\n";
     let broker = start(&format!("[access]\n{}{open}", key_settings()));
-    let of = broker.server();
+    let server = broker.server();
     let authorization = bearer();
     let shown = [("Authorization", authorization.as_str())];
-    let mut granted = Ws::open(of, "/sub/doors/a", &shown);
-    let lobby = Ws::open(of, "/sub/lobby", &shown);
-    let nobodys = Ws::open(of, "/sub/doors/a", &[]);
-    let came = token(everything());
-    let mut connect = plain(Version::V5, "theirs");
+    let mut granted = Ws::open(server, "/sub/doors/a", &shown);
+    let lobby = Ws::open(server, "/sub/lobby", &shown);
+    let nobodys = Ws::open(server, "/sub/doors/a", &[]);
+    let credential = token(everything());
+    let mut connect = plain_connect(Version::V5, "theirs");
     let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(600);
-    (connect.user_name, connect.password) = (Some("any"), Some(came.as_bytes()));
+    (connect.user_name, connect.password) = (Some("any"), Some(credential.as_bytes()));
     connect.properties = properties.properties();
     let mut client = packets::Conn::open(&broker, Version::V5);
     client.connect(&connect);
     client.subscribe("doors/a", 0);
-    reload(of, &format!("[access]\n{}", key_settings()));
+    reload(server, &format!("[access]\n{}", key_settings()));
     let (code, words) = closed(lobby);
     assert_eq!(code, 4401);
     assert!(words.contains("do not grant `subscribe`"), "{words}");
     assert_eq!(closed(nobodys).0, 4401);
-    publish(of, "doors/a", "still here");
+    publish(server, "doors/a", "still here");
     assert_eq!(granted.texts(1), ["still here"]);
     assert_eq!(client.packet().publish().payload, b"still here");
     client.publish(&message("doors/b", 0, 0, b"x"));
@@ -230,8 +230,8 @@ fn reload_keeps_the_grants_of_a_token_and_ends_those_of_a_rule() {
 fn a_reload_that_takes_nothing_away_ends_nobody() {
     let opens = |topics: &str| access(&format!("subscribe = [{topics}]"));
     let broker = start(&opens("'doors/open', 'lost'"));
-    let of = broker.server();
-    let mut ws = Ws::open(of, "/sub/doors/open", &[]);
+    let server = broker.server();
+    let mut ws = Ws::open(server, "/sub/doors/open", &[]);
     let mut client = packets::Conn::connected(&broker, Version::V5, "");
     client.subscribe("doors/open", 0);
     for settings in [
@@ -242,14 +242,14 @@ fn a_reload_that_takes_nothing_away_ends_nobody() {
         // Unless everything is open, some client on each shard loses a right. When these clients are closed, both shards have checked all
         // their clients.
         let loses =
-            (!settings.is_empty()).then(|| [(); 8].map(|()| Ws::open(of, "/sub/lost", &[])));
-        reload(of, &settings);
+            (!settings.is_empty()).then(|| [(); 8].map(|()| Ws::open(server, "/sub/lost", &[])));
+        reload(server, &settings);
         for lost in loses.into_iter().flatten() {
             assert_eq!(closed(lost).0, 4401);
         }
     }
-    publish(of, "doors/open", "still here");
+    publish(server, "doors/open", "still here");
     assert_eq!(ws.texts(1), ["still here"]);
     assert_eq!(client.packet().publish().payload, b"still here");
-    lapse(of, 16.0);
+    await_lapsed(server, 16.0);
 }

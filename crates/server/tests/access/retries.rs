@@ -31,7 +31,7 @@ fn two_users_may_choose_the_same_key() {
 }
 
 #[test]
-fn many_keys_of_one_user_push_out_none_of_the_others() {
+fn many_keys_of_one_user_displace_no_keys_of_others() {
     let settings = format!(
         "[publish]\nidempotency_keys = 64\n[access]\n{}",
         key_settings()
@@ -48,6 +48,6 @@ fn many_keys_of_one_user_push_out_none_of_the_others() {
     }
     let kept = |user: &&str| is_replayed(&post(&server, user, "k", "x"));
     let kept = others.iter().filter(|user| kept(user)).count();
-    // A secret hash puts users into 64 groups. One of these users may be in mallory's group and then shares its place.
+    // A secret hash puts users into 64 groups. One of these users may be in mallory's group, and then shares its limit.
     assert!(kept >= others.len() - 2, "{kept}");
 }

@@ -10,7 +10,7 @@ use crate::key_files::{file, publish};
 use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::http::Conn;
-use crate::support::mqtt::plain;
+use crate::support::mqtt::plain_connect;
 use crate::support::port::{ask, get};
 use crate::support::ws::{FIN, TEXT, Ws};
 use crate::tokens::{everything, key_settings, token};
@@ -63,21 +63,26 @@ fn connections_of_a_revoked_token_end_and_others_of_its_user_stay() {
     poll.ask("GET", &target("/sub", &leaked), &[], "");
     let mut socket = Ws::open(server, &target("/pubsub", &leaked), &[]);
     let mut others = Ws::open(server, &target("/pubsub", &other), &[]);
-    let came = Credential::Token(leaked.clone());
-    let (mut device, _) =
-        connected(&broker, false, &came, plain(Version::V5, "idle")).expect("it is let in");
+    let credential = Credential::Token(leaked.clone());
+    let (mut device, _) = connected(
+        &broker,
+        false,
+        &credential,
+        plain_connect(Version::V5, "idle"),
+    )
+    .expect("it is let in");
     revoke(server, &json!({"jti": "leaked"}));
     assert_eq!(publish(server, &leaked), 401);
     assert_eq!(socket.closed(), Some(4401));
     assert_eq!(device.end(), Some(ReasonCode::NOT_AUTHORIZED));
     assert_eq!(poll.response().status, 401);
     assert!(
-        events.rest().ends_with(b"0\r\n\r\n"),
+        events.read_to_end().ends_with(b"0\r\n\r\n"),
         "the body ends in order"
     );
-    let again = Conn::open(server).get(&target("/sub", &leaked), &[EVENTS]);
+    let after_revocation = Conn::open(server).get(&target("/sub", &leaked), &[EVENTS]);
     assert_eq!(
-        again.text().trim(),
+        after_revocation.text().trim(),
         "the token or the user has been revoked"
     );
     others.send(FIN | TEXT, "still here");
@@ -107,7 +112,7 @@ fn user_loses_tokens_that_were_issued_before_and_may_get_new_ones() {
 }
 
 #[test]
-fn list_survives_a_restart_and_an_entry_can_be_taken_off() {
+fn list_survives_a_restart_and_an_entry_can_be_removed() {
     let (_, settings) = settings("[]");
     let leaked = token_with(&[("a", json!(1))]);
     let server = Server::with_admin(&settings);
@@ -127,8 +132,8 @@ fn list_survives_a_restart_and_an_entry_can_be_taken_off() {
 
 #[test]
 fn file_of_the_operator_counts_after_a_reload_and_a_damaged_one_changes_nothing() {
-    let over = r#"{"id": "user:ann", "expires": 1000}"#;
-    let (path, settings) = settings(&format!("[{over}]"));
+    let expired_entry = r#"{"id": "user:ann", "expires": 1000}"#;
+    let (path, settings) = settings(&format!("[{expired_entry}]"));
     let server = Server::with_admin(&settings);
     let ann = token_with(&[]);
     assert_eq!(publish(&server, &ann), 202, "the entry is over");

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::support::broker::Broker;
 use crate::support::http::once;
-use crate::support::mqtt::{Conn, message, plain};
+use crate::support::mqtt::{Conn, message, plain_connect};
 use crate::support::ws::handshake;
 use crate::tokens::{key_settings, now_s, token};
 
@@ -18,7 +18,7 @@ fn connect(broker: &Broker, token: &str) -> (Conn, bool) {
     let mut conn = Conn::open(broker, Version::V5);
     let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(600);
-    let mut connect = plain(Version::V5, "the-same-id");
+    let mut connect = plain_connect(Version::V5, "the-same-id");
     connect.clean_start = false;
     connect.properties = properties.properties();
     connect.password = Some(token.as_bytes());
@@ -46,7 +46,7 @@ fn nobody_takes_over_the_session_of_another_user() {
 }
 
 #[test]
-fn a_session_goes_on_with_what_its_user_may_still_have() {
+fn resumed_session_keeps_only_subscriptions_that_its_user_may_have() {
     let broker = Broker::with(&format!("[access]\n{}", key_settings()));
     let (mut conn, _) = connect(&broker, &token_of("ann", &["a/#", "b/#"]));
     for filter in ["a/1", "b/1", "a/+/x", "b/+/x", "$share/g/b/2"] {
@@ -61,7 +61,7 @@ fn a_session_goes_on_with_what_its_user_may_still_have() {
     assert!(present);
     let mut publisher = Conn::open(&broker, Version::V5);
     let publishes = token_of("pub", &[]);
-    let mut with_token = plain(Version::V5, "");
+    let mut with_token = plain_connect(Version::V5, "");
     with_token.password = Some(publishes.as_bytes());
     publisher.connect(&with_token);
     for (n, topic) in ["b/1", "b/2/x", "b/2", "a/1", "a/2/x"]
@@ -71,8 +71,12 @@ fn a_session_goes_on_with_what_its_user_may_still_have() {
         publisher.deliver(&message(topic, 1, n as u16 + 1, topic.as_bytes()));
     }
     for _ in 0..2 {
-        let got = conn.packet();
-        assert!(got.publish().topic.starts_with("a/"), "{:?}", got.publish());
+        let received = conn.packet();
+        assert!(
+            received.publish().topic.starts_with("a/"),
+            "{:?}",
+            received.publish()
+        );
     }
     conn.expect_only_from(&mut publisher, "a/1");
 }
@@ -92,7 +96,7 @@ fn an_upgrades_token_counts_for_a_connect_that_brings_none_and_for_no_other() {
     ] {
         let (mut conn, head) = Conn::websocket(&broker, Version::V5, &path, "mqtt");
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-        let mut connect = plain(Version::V5, "");
+        let mut connect = plain_connect(Version::V5, "");
         connect.password = password.as_deref().map(str::as_bytes);
         conn.write(|out| encode::connect(out, &connect));
         let connack = conn.packet();

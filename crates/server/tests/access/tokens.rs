@@ -1,4 +1,4 @@
-//! Keys and tokens for the tests, valid ones and every kind of invalid one; and tests of the keys that the server accepts.
+//! Makes keys and tokens for the tests, valid ones and every kind of invalid ones. Tests which tokens the server accepts.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -37,7 +37,7 @@ impl Pair {
         let pair = KeyPair::generate_for(of).expect("a key pair");
         let public = directory().join(format!("access-{}-{name}", std::process::id()));
         let text = match name {
-            // The third way to name a key: in a JWKS file.
+            // The key is in a JWKS file, which is the third form of a key setting.
             "EdDSA" => {
                 let x = URL_SAFE_NO_PAD.encode(pair.der_bytes());
                 let key =
@@ -106,7 +106,7 @@ pub fn token(claims: Value) -> String {
     encode(&Header::new(Algorithm::HS256), &claims, &key).expect("a token")
 }
 
-/// A token of these parts, as they are, with any signature.
+/// A token of exactly these parts. The signature need not be valid.
 pub fn raw(header: &Value, claims: &Value, signature: &[u8]) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signature = URL_SAFE_NO_PAD.encode(signature);
@@ -136,7 +136,7 @@ fn publish(server: &Server, token: &str) -> u16 {
 }
 
 #[test]
-fn each_algorithm_is_taken_from_the_key_that_is_bound_to_it_and_from_no_other() {
+fn each_algorithm_is_accepted_only_with_its_own_key() {
     let server = Server::with(&format!("[access]\n{}", key_settings()));
     assert_eq!(publish(&server, &token(everything())), 202);
     for pair in PAIRS.iter() {
@@ -179,13 +179,13 @@ fn each_algorithm_is_taken_from_the_key_that_is_bound_to_it_and_from_no_other() 
 }
 
 #[test]
-fn claims_about_time_audience_and_issuer_are_kept_to() {
+fn claims_of_time_audience_and_issuer_are_enforced() {
     let settings = format!(
         "[access]\naudience = 'crore'\nissuer = 'us'\nleeway_s = 300\n{}",
         key_settings()
     );
     let server = Server::with(&settings);
-    let with = |more: Value| {
+    let token_with = |more: Value| {
         let mut claims = everything();
         let claims_of = claims.as_object_mut().expect("claims");
         claims_of.insert("aud".into(), json!(["else", "crore"]));
@@ -234,11 +234,11 @@ fn claims_about_time_audience_and_issuer_are_kept_to() {
         (json!({"publish": []}), 403),
     ];
     for (more, expected) in table {
-        assert_eq!(with(more.clone()), expected, "{more}");
+        assert_eq!(token_with(more.clone()), expected, "{more}");
     }
 }
 
-/// A token of these texts, signed with the secret.
+/// A token whose header and claims are these texts, signed with the secret.
 fn signed_text(header: &str, claims: &str) -> String {
     let message = [header, claims]
         .map(|text| URL_SAFE_NO_PAD.encode(text))

@@ -1,4 +1,4 @@
-//! Tests that the log tells the operator about refused clients: each kind once, with the remedy, and with a count of all of them.
+//! Tests how the log tells the operator about refused clients: each kind of fault once, with the remedy, and with a count.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::support::broker::Broker;
 use crate::support::http::{Response, once};
-use crate::support::mqtt::{self as packets, plain};
+use crate::support::mqtt::{self as packets, plain_connect};
 use crate::support::port::{await_metric, metric, raw as ask_raw};
 use crate::support::{Server, until};
 use crate::tokens::{SECRET, everything, key_settings, now_s, raw, token};
 
-/// Credentials of each kind. They differ, so that the server remembers no verdict on them.
-const EACH: usize = 3;
+/// Number of credentials of each kind. They differ, since the server remembers its verdict on a credential.
+const CREDENTIALS_PER_KIND: usize = 3;
 
 /// A kind of invalid token: what the client is told, part of the remedy in the log, and a function that makes the token with a number.
 type Kind = (&'static str, &'static str, Box<dyn Fn(usize) -> String>);
@@ -37,9 +37,9 @@ fn kinds() -> Vec<Kind> {
     fn kind(
         reason: &'static str,
         remedy: &'static str,
-        of: impl Fn(usize) -> String + 'static,
+        make_token: impl Fn(usize) -> String + 'static,
     ) -> Kind {
-        (reason, remedy, Box::new(of))
+        (reason, remedy, Box::new(make_token))
     }
     let none = |n| raw(&json!({"alg": "none"}), &claims(n, "iat", json!(1)), b"");
     vec![
@@ -78,50 +78,50 @@ fn settings() -> String {
     )
 }
 
-/// How often the log says that credentials were refused, by reason.
-fn told(server: &Server) -> BTreeMap<String, usize> {
+/// By reason, the number of log lines about refused credentials.
+fn refusals_in_log(server: &Server) -> BTreeMap<String, usize> {
     let log = server.log();
-    let mut told = BTreeMap::new();
+    let mut refusals_in_log = BTreeMap::new();
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once("credentials refused: ") {
             let (reason, _) = rest.split_once("; ").expect("a reason and a remedy");
-            *told.entry(reason.to_string()).or_default() += 1;
+            *refusals_in_log.entry(reason.to_string()).or_default() += 1;
         }
     }
-    told
+    refusals_in_log
 }
 
 #[test]
 fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted() {
     let server = Server::with_admin(&settings());
     let kinds = kinds();
-    let mut came = Vec::new();
-    for number in 0..EACH {
-        for (reason, _, of) in &kinds {
-            let token = of(number);
+    let mut reasons = Vec::new();
+    for number in 0..CREDENTIALS_PER_KIND {
+        for (reason, _, make_token) in &kinds {
+            let token = make_token(number);
             let authorization = format!("Bearer {token}");
             let headers = [("Authorization", authorization.as_str())];
             let answer = once(&server, "POST", "/pub/doors/told", &headers, "x");
             assert_eq!(answer.status, 401, "{reason}: {answer:?}");
             assert!(answer.text().contains(reason), "{reason}: {answer:?}");
-            came.push(token);
+            reasons.push(token);
         }
         let headers = [("Authorization", "Basic YW5uOndyb25n")]; // ann:wrong
         let answer = once(&server, "GET", "/sub/doors/told", &headers, "");
         assert_eq!(answer.text().trim(), "the user or the password is wrong");
     }
-    let refused = (EACH * (kinds.len() + 1)) as f64;
+    let refused = (CREDENTIALS_PER_KIND * (kinds.len() + 1)) as f64;
     let counted = |name: &str| metric(server.admin(), name).expect("a metric");
     until("the count", || {
         counted("crore_refused_credentials_total") == refused
     });
     let oversized = counted("crore_oversized_credentials_total");
-    assert_eq!(oversized, EACH as f64);
+    assert_eq!(oversized, CREDENTIALS_PER_KIND as f64);
     until("each kind in the log", || {
-        told(&server).len() == kinds.len() + 1
+        refusals_in_log(&server).len() == kinds.len() + 1
     });
     let log = server.log();
-    for (reason, count) in told(&server) {
+    for (reason, count) in refusals_in_log(&server) {
         assert_eq!(count, 1, "{reason}:\n{log}");
     }
     assert_eq!(
@@ -136,7 +136,7 @@ fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted
         let line = line.unwrap_or_else(|| panic!("nothing of {reason} in:\n{log}"));
         assert!(line.contains(remedy), "{line}");
     }
-    for token in came {
+    for token in reasons {
         let signature = token.rsplit('.').next().expect("a part");
         assert!(!log.contains(&token), "a token stands in the log:\n{log}");
         assert!(signature.len() < 8 || !log.contains(signature), "{log}");
@@ -147,10 +147,10 @@ fn each_kind_of_worthless_credentials_is_logged_once_with_the_remedy_and_counted
 fn over_mqtt_they_are_counted_and_logged_as_well() {
     let broker = Broker::Crore(Server::with_admin(&settings()));
     let kinds = kinds();
-    for (reason, _, of) in &kinds {
-        let token = of(1);
+    for (reason, _, make_token) in &kinds {
+        let token = make_token(1);
         let mut conn = packets::Conn::open(&broker, Version::V5);
-        let mut connect = plain(Version::V5, "");
+        let mut connect = plain_connect(Version::V5, "");
         (connect.user_name, connect.password) = (Some("any"), Some(token.as_bytes()));
         conn.write(|out| encode::connect(out, &connect));
         match conn.packet().packet() {
@@ -165,7 +165,9 @@ fn over_mqtt_they_are_counted_and_logged_as_well() {
     };
     let refused = "crore_refused_credentials_total";
     await_metric(server.admin(), refused, kinds.len() as f64);
-    until("each kind in the log", || told(server).len() == kinds.len());
+    until("each kind in the log", || {
+        refusals_in_log(server).len() == kinds.len()
+    });
 }
 
 #[test]
@@ -174,7 +176,7 @@ fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
     let admin = server.admin();
     let host = format!("Host: {admin}\r\n");
     let right = format!("{host}Authorization: Bearer 0123456789abcdef\r\n");
-    for _ in 0..EACH {
+    for _ in 0..CREDENTIALS_PER_KIND {
         // The console of a user without a token, a page of another origin, and a host name that was rebound to this address.
         for (path, headers, status) in [
             ("/api/v1/stats", host.clone(), 401),
@@ -189,7 +191,10 @@ fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
     let page = ask_raw(admin, "GET /", &host, None);
     assert_eq!(page.status, 200, "the page itself is nobody's secret");
     let metrics = ask_raw(admin, "GET /metrics", &right, None).body;
-    let line = format!("crore_admin_refused_requests_total {}", 4 * EACH);
+    let line = format!(
+        "crore_admin_refused_requests_total {}",
+        4 * CREDENTIALS_PER_KIND
+    );
     assert!(metrics.contains(&line), "{metrics}");
     for remedy in [
         "send Authorization: Bearer with that of admin.token",
@@ -213,15 +218,15 @@ fn an_ask_without_a_grant_is_in_the_log_with_its_name() {
     assert!(!by_name.text().contains("access.anonymous_wildcards"));
     until("it is in the log", || server.log().contains("grant, such"));
     let log = server.log();
-    let told = log.lines().find(|line| line.contains("grant, such"));
-    let told = told.expect("a line");
+    let refusals_in_log = log.lines().find(|line| line.contains("grant, such"));
+    let refusals_in_log = refusals_in_log.expect("a line");
     for words in ["an anonymous client asked for /sub", "needs credentials"] {
-        assert!(told.contains(words), "{told}");
+        assert!(refusals_in_log.contains(words), "{refusals_in_log}");
     }
 }
 
 #[test]
-fn a_client_without_a_token_is_told_where_one_goes() {
+fn client_without_a_token_is_told_how_to_send_one() {
     let server = Server::with("[access]\n");
     let challenge = |answer: &Response| answer.header("www-authenticate");
     for (method, path) in [
@@ -274,14 +279,14 @@ fn the_challenge_tells_a_worthless_token_from_one_that_grants_too_little() {
 }
 
 #[test]
-fn an_mqtt_client_without_credentials_is_told_where_a_token_goes_and_so_is_the_log() {
+fn mqtt_client_without_credentials_is_told_how_to_send_a_token_and_the_log_says_it_too() {
     let broker = Broker::Crore(Server::with("[access]\n"));
     let words = |most: Option<u32>| {
         let mut properties = PropertyWriter::new();
         if let Some(most) = most {
             properties.maximum_packet_size_bytes(most);
         }
-        let mut connect = plain(Version::V5, "it");
+        let mut connect = plain_connect(Version::V5, "it");
         connect.properties = properties.properties();
         let mut conn = packets::Conn::open(&broker, Version::V5);
         conn.write(|out| encode::connect(out, &connect));
@@ -293,8 +298,11 @@ fn an_mqtt_client_without_credentials_is_told_where_a_token_goes_and_so_is_the_l
             other => panic!("{other:?}"),
         }
     };
-    let said = words(None).expect("words");
-    assert!(said.contains("a token as the password"), "{said}");
+    let reason_string = words(None).expect("words");
+    assert!(
+        reason_string.contains("a token as the password"),
+        "{reason_string}"
+    );
     // [MQTT-3.2.2-19]: the reason string is left out if the packet would exceed the client's Maximum Packet Size.
     assert_eq!(words(Some(40)), None);
     let Broker::Crore(server) = &broker else {

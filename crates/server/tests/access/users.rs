@@ -1,4 +1,4 @@
-//! Tests users with hashed passwords, and a storm of wrong passwords.
+//! Tests users with hashed passwords, and floods of wrong passwords.
 
 use std::sync::LazyLock;
 use std::thread;
@@ -11,7 +11,7 @@ use crore_wire::mqtt::{self, Packet, ReasonCode, encode};
 
 use crate::support::broker::Broker;
 use crate::support::http::{Conn, once};
-use crate::support::mqtt::{self as packets, plain};
+use crate::support::mqtt::{self as packets, plain_connect};
 use crate::support::{Server, connect_from};
 use crate::tokens::{everything, key_settings, token};
 
@@ -21,8 +21,8 @@ pub fn entry(name: &str, password: &str) -> String {
 }
 
 fn entry_of(name: &str, hash: &str) -> String {
-    let all = "publish = ['doors/#']\nsubscribe = ['doors/#']\nmanage = ['doors/#']\ninfo = ['doors/#']\ninterest = ['doors/#']\n";
-    format!("[[access.user]]\nname = '{name}'\npassword = '{hash}'\n{all}")
+    let rights = "publish = ['doors/#']\nsubscribe = ['doors/#']\nmanage = ['doors/#']\ninfo = ['doors/#']\ninterest = ['doors/#']\n";
+    format!("[[access.user]]\nname = '{name}'\npassword = '{hash}'\n{rights}")
 }
 
 fn hash(password: &str, memory_kib: u32, passes: u32) -> String {
@@ -35,7 +35,8 @@ fn hash(password: &str, memory_kib: u32, passes: u32) -> String {
 }
 
 /// The entry of a user whose password takes a while to verify.
-static DEAR: LazyLock<String> = LazyLock::new(|| entry_of("ann", &hash("right", 4 << 10, 1)));
+static EXPENSIVE_ENTRY: LazyLock<String> =
+    LazyLock::new(|| entry_of("ann", &hash("right", 4 << 10, 1)));
 
 pub fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
@@ -78,7 +79,7 @@ fn a_user_is_let_in_by_the_right_password_over_http_and_mqtt() {
                 "{round}: {user} {password}"
             );
             let mut conn = packets::Conn::open(&broker, mqtt::Version::V5);
-            let mut connect = plain(mqtt::Version::V5, "");
+            let mut connect = plain_connect(mqtt::Version::V5, "");
             (connect.user_name, connect.password) = (Some(user), Some(password.as_bytes()));
             conn.write(|out| encode::connect(out, &connect));
             match conn.packet().packet() {
@@ -90,11 +91,11 @@ fn a_user_is_let_in_by_the_right_password_over_http_and_mqtt() {
 }
 
 #[test]
-fn a_storm_of_passwords_is_answered_and_holds_up_no_token_and_no_message() {
+fn flood_of_passwords_delays_no_token_and_no_message() {
     let settings = format!(
         "[access]\nquestions_max = 8\npassword_threads = 1\ncache_s = 0\n{}{}",
         key_settings(),
-        *DEAR
+        *EXPENSIVE_ENTRY
     );
     let server = Server::with(&settings);
     let bearer = format!("Bearer {}", token(everything()));
@@ -117,7 +118,7 @@ fn a_storm_of_passwords_is_answered_and_holds_up_no_token_and_no_message() {
             "x",
         );
     }
-    // In the middle of the storm, other clients are served.
+    // During the flood, other clients are served.
     assert_eq!(publish(&server, &bearer), 201);
     while !String::from_utf8_lossy(&subscriber.chunk()).contains("data: x") {}
     let (mut refused, mut busy) = (0, 0);
@@ -129,24 +130,24 @@ fn a_storm_of_passwords_is_answered_and_holds_up_no_token_and_no_message() {
         }
     }
     assert!(
-        // At least four are refused: the share that one address has of the eight questions under way.
+        // At least four are refused, since one address may have four of the eight verifications at a time.
         refused >= 4 && busy > 0,
         "{refused} refused, {busy} told to come back"
     );
-    // The storm is over, so a client with the right password gets in.
+    // After the flood a client with the right password gets in.
     assert_eq!(publish(&server, &basic("ann", "right")), 201);
 }
 
 #[test]
-fn made_up_passwords_of_one_address_keep_no_right_one_of_another_waiting_or_out() {
+fn wrong_passwords_of_one_address_do_not_delay_a_right_one_of_another() {
     let settings = format!(
         "[access]\nquestions_max = 8\npassword_threads = 1\ncache_s = 0\n{}",
-        *DEAR
+        *EXPENSIVE_ENTRY
     );
     let server = Server::with(&settings);
     for round in 0..3 {
         let mut storm: Vec<Conn> = (0..60)
-            .map(|_| Conn::over(connect_from(2, server.address()), &server))
+            .map(|_| Conn::from_stream(connect_from(2, server.address()), &server))
             .collect();
         for (n, conn) in storm.iter_mut().enumerate() {
             let authorization = basic("ann", &format!("wrong-{round}-{n}"));
@@ -158,10 +159,10 @@ fn made_up_passwords_of_one_address_keep_no_right_one_of_another_waiting_or_out(
 }
 
 #[test]
-fn one_password_is_verified_once_for_all_who_come_with_it_and_their_requests_wait_in_order() {
+fn password_is_verified_once_for_all_requests_that_wait_for_it() {
     let settings = format!(
         "[access]\nquestions_max = 1\npassword_threads = 1\n{}",
-        *DEAR
+        *EXPENSIVE_ENTRY
     );
     let server = Server::with(&settings);
     let clients: Vec<_> = (0..16)
@@ -171,7 +172,7 @@ fn one_password_is_verified_once_for_all_who_come_with_it_and_their_requests_wai
             let mut text = Vec::new();
             for step in 0..3 {
                 let target = format!("/pub/doors/{n}-{step}");
-                text.extend(conn.text_of(
+                text.extend(conn.request_bytes(
                     "POST",
                     &target,
                     &[("Authorization", &authorization)],
@@ -183,14 +184,17 @@ fn one_password_is_verified_once_for_all_who_come_with_it_and_their_requests_wai
         })
         .collect();
     for client in clients {
-        // There is room for one question only, so all requests shared one.
+        // The settings allow one verification at a time, so all requests shared it.
         assert_eq!(client.join().expect("a client"), [202, 202, 202]);
     }
 }
 
 #[test]
 fn a_client_that_leaves_before_it_is_known_leaves_nothing() {
-    let server = Server::with(&format!("[access]\npassword_threads = 1\n{}", *DEAR));
+    let server = Server::with(&format!(
+        "[access]\npassword_threads = 1\n{}",
+        *EXPENSIVE_ENTRY
+    ));
     for n in 0..10 {
         let authorization = basic("ann", &format!("wrong-{n}"));
         let mut conn = Conn::open(&server);

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use crore_wire::mqtt::Version;
 use serde_json::{Value, json};
 
-use crate::support::mqtt::{Conn, plain};
+use crate::support::mqtt::{Conn, plain_connect};
 use crate::support::port::get;
 use crate::support::stream::Stream;
 use crate::support::{Server, until};
@@ -261,8 +261,8 @@ fn webhook_of_clients_tells_that_one_connects_and_disconnects() {
     let receiver = Receiver::start(Mode::Status(200));
     let server = Server::with(&settings(&receiver.settings(OF_CLIENTS)));
     receiver.await_event("resync_end");
-    let mut conn = Conn::at(&server, Version::V5);
-    assert!(!conn.connect(&plain(Version::V5, "sensor-7")));
+    let mut conn = Conn::to_server(&server, Version::V5);
+    assert!(!conn.connect(&plain_connect(Version::V5, "sensor-7")));
     conn.leave();
     drop(conn);
     let events = receiver.await_event("client_disconnected");
@@ -282,8 +282,8 @@ fn client_id_of_a_connection_outlives_a_resync() {
     let webhook = receiver.settings(&format!("{OF_CLIENTS}\nretry_s = 1"));
     let server = Server::with(&settings(&webhook));
     until("a request", || !receiver.requests().is_empty());
-    let mut conn = Conn::at(&server, Version::V5);
-    assert!(!conn.connect(&plain(Version::V5, "sensor-7")));
+    let mut conn = Conn::to_server(&server, Version::V5);
+    assert!(!conn.connect(&plain_connect(Version::V5, "sensor-7")));
     until("a request after another was given up", || {
         let requests = receiver.requests();
         let ids: BTreeSet<&str> = requests.iter().map(|it| it.header("webhook-id")).collect();
@@ -311,9 +311,9 @@ fn many_connects_cost_no_resync_of_topics() {
     until("a request of each lane", || receiver.requests().len() >= 2);
     // In total more than the 256 KiB that a shard keeps.
     for n in 0..800 {
-        let mut conn = Conn::at(&server, Version::V5);
+        let mut conn = Conn::to_server(&server, Version::V5);
         let id = format!("{n:0200}");
-        assert!(!conn.connect(&plain(Version::V5, &id)));
+        assert!(!conn.connect(&plain_connect(Version::V5, &id)));
         conn.leave();
     }
     let _stream = Stream::open(&server, "/sub/a", &[]);
@@ -374,7 +374,7 @@ fn request_without_a_good_answer_is_repeated_with_the_same_id_and_body() {
         (&listed["delivered"], &listed["waiting"]) == (&json!(3), &json!(0))
     });
     let other = settings(&receiver.settings(OF_TOPICS));
-    server.reread(&format!("shards = 2\n{other}"));
+    server.reload(&format!("shards = 2\n{other}"));
     server.await_log("kept=webhook");
 }
 
@@ -413,8 +413,8 @@ fn endpoint_that_was_slow_for_long_gets_a_resync_and_the_true_state() {
     until("a request", || !receiver.requests().is_empty());
     // In total 280 KB, of which a shard keeps 256 KiB.
     let topics: BTreeSet<String> = (0..TOPICS).map(|n| format!("{n:0800}")).collect();
-    let mut conn = Conn::at(&server, Version::V5);
-    assert!(!conn.connect(&plain(Version::V5, "many")));
+    let mut conn = Conn::to_server(&server, Version::V5);
+    assert!(!conn.connect(&plain_connect(Version::V5, "many")));
     for topic in &topics {
         conn.subscribe(topic, 0);
     }

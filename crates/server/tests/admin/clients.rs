@@ -11,7 +11,7 @@ use crore_wire::mqtt::{PropertyWriter, Version};
 use serde_json::{Value, json};
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, message, plain, will};
+use crate::support::mqtt::{Conn, message, plain_connect, will};
 use crate::support::port::{ask, get, stream};
 use crate::support::program::output;
 use crate::support::{Server, connect, until};
@@ -63,7 +63,7 @@ fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
     let for_ever = |it: &mut PropertyWriter| {
         it.session_expiry_interval_s(u32::MAX);
     };
-    drop(Conn::with(&broker, "away-4", true, for_ever));
+    drop(Conn::with_properties(&broker, "away-4", true, for_ever));
     let Broker::Crore(server) = &broker else {
         unreachable!("it was just made");
     };
@@ -109,7 +109,7 @@ fn session_that_is_away_is_told_and_ended_by_the_operator() {
     let (mut later, mut for_ever) = (PropertyWriter::new(), PropertyWriter::new());
     later.will_delay_interval_s(600);
     for_ever.session_expiry_interval_s(u32::MAX);
-    let mut connect = plain(Version::V5, "hall/sensor 7");
+    let mut connect = plain_connect(Version::V5, "hall/sensor 7");
     connect.properties = for_ever.properties();
     connect.will = Some(will("left"));
     if let Some(will) = &mut connect.will {
@@ -161,7 +161,7 @@ fn connection_of_mqtt_is_told_with_its_state() {
     let server = broker.server();
     let mut properties = PropertyWriter::new();
     properties.session_expiry_interval_s(600).receive_maximum(2);
-    let mut connect = plain(Version::V5, "sensor-7");
+    let mut connect = plain_connect(Version::V5, "sensor-7");
     connect.keep_alive_s = 60;
     connect.properties = properties.properties();
     let mut client = Conn::open(&broker, Version::V5);
@@ -222,30 +222,30 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
     let told = || only(server).map(|one| one["mqtt"]["subscriptions"].clone());
-    let (mut client, _) = Conn::with(&broker, "sensor-7", true, |it| {
+    let (mut client, _) = Conn::with_properties(&broker, "sensor-7", true, |it| {
         it.session_expiry_interval_s(600);
     });
     assert_eq!(told(), [json!([]), json!([])]);
-    let plain = |filter: &str, qos| json!({"filter": filter, "qos": qos, "share": null});
+    let filter_row = |filter: &str, qos| json!({"filter": filter, "qos": qos, "share": null});
     client.subscribe("news", 2);
-    assert_eq!(told(), [(); 2].map(|()| json!([plain("news", 2)])));
+    assert_eq!(told(), [(); 2].map(|()| json!([filter_row("news", 2)])));
     client.subscribe("doors/+", 1);
     client.subscribe("$share/workers/jobs/#", 1);
     client.subscribe("clock", 0);
     let mut all = vec![
-        plain("news", 2),
-        plain("doors/+", 1),
+        filter_row("news", 2),
+        filter_row("doors/+", 1),
         json!({"filter": "$share/workers/jobs/#", "qos": 1, "share": "workers"}),
-        plain("clock", 0),
+        filter_row("clock", 0),
     ];
     assert_eq!(told(), [json!(all), json!(all)]);
     // A filter that is subscribed again has the QoS of the last SUBSCRIBE.
     client.subscribe("news", 0);
-    all[0] = plain("news", 0);
+    all[0] = filter_row("news", 0);
     for n in 4..20 {
         let topic = format!("many/{n}");
         client.subscribe(&topic, 1);
-        all.push(plain(&topic, 1));
+        all.push(filter_row(&topic, 1));
     }
     assert_eq!(told(), [json!(all[..16]), json!(all)]);
     // The API shows the same subscriptions for the session.
@@ -262,7 +262,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
     // A client without a lasting session stores its only topic in its table row and not in a list, so this case is tested apart.
     let mut client = Conn::connected(&broker, Version::V311, "plain");
     client.subscribe("news", 2);
-    assert_eq!(told(), [(); 2].map(|()| json!([plain("news", 2)])));
+    assert_eq!(told(), [(); 2].map(|()| json!([filter_row("news", 2)])));
 }
 
 #[test]

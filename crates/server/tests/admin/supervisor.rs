@@ -111,7 +111,7 @@ fn it_is_told_of_the_start_each_reload_and_the_stop() {
     supervisor.expect_ready();
     server.signal("TERM");
     assert_eq!(supervisor.expect(&["STOPPING"]), ["1"]);
-    server.ended();
+    server.await_end();
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn supervisor_with_an_abstract_socket_is_told() {
     supervisor.expect_ready();
     server.signal("TERM");
     supervisor.expect(&["STOPPING"]);
-    server.ended();
+    server.await_end();
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time()
         budget_us > 70_000_000,
         "{budget_us}: the writing may take 70 s"
     );
-    let log = server.ended();
+    let log = server.await_end();
     assert!(log.contains("clients are still here"), "{log}");
     let _ = std::fs::remove_dir_all(directory);
 }
@@ -180,7 +180,7 @@ fn it_hears_at_least_as_often_as_it_asks_that_all_shards_turn() {
     }
     server.signal("TERM");
     while supervisor.message()[0].0 != "STOPPING" {}
-    server.ended();
+    server.await_end();
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn another_processs_watchdog_is_not_ours() {
     });
     server.signal("TERM");
     supervisor.expect(&["STOPPING"]);
-    server.ended();
+    server.await_end();
 }
 
 #[test]
@@ -206,6 +206,6 @@ fn a_supervisor_that_has_gone_is_no_reason_to_stop() {
         let ready = ask(server.admin(), "GET /readyz", None);
         assert_eq!(ready.status, 200, "{socket}: {}", ready.body);
         server.signal("TERM");
-        server.ended();
+        server.await_end();
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::support::port::{ask, stream};
-use crate::support::program::{finished, output};
+use crate::support::program::{await_output, output};
 use crate::support::{Server, eventually};
 
 fn admin(server: &Server, args: &[&str]) -> Output {
@@ -149,7 +149,7 @@ fn connections_are_named_by_flags_that_people_guess() {
 fn a_drain_is_logged_as_what_it_is() {
     let server = Server::with_admin("");
     said(&server, &["drain"]);
-    let log = server.ended();
+    let log = server.await_end();
     assert!(log.contains("told to drain at the admin port"), "{log}");
     assert!(!log.contains("SIGTERM"), "{log}");
 }
@@ -337,7 +337,7 @@ fn cut_off(server: &Server, url: &str, topic: &str) -> Output {
     for text in ["one", "two"] {
         said(server, &["publish", topic, text]);
     }
-    finished(child)
+    await_output(child)
 }
 
 #[test]

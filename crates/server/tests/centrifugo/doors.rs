@@ -50,7 +50,7 @@ fn a_stopping_server_tells_its_clients_to_come_back() {
     client.subscribe("a");
     server.signal("TERM");
     assert_eq!(client.closed(), (3001, "shutdown".to_string()));
-    server.ended();
+    server.await_end();
 }
 
 #[test]

@@ -195,5 +195,5 @@ fn stream_is_told_that_the_server_stops() {
     assert!(body.push()["connect"].is_object());
     server.signal("TERM");
     assert_eq!(body.push()["disconnect"]["code"], 3001);
-    server.ended();
+    server.await_end();
 }

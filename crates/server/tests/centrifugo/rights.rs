@@ -287,7 +287,7 @@ fn new_settings_end_connections_that_they_do_not_grant_and_keep_what_a_token_gra
     let reply = keeps.ask("subscribe", json!({"channel": "room", "token": by_token}));
     assert!(reply.get("subscribe").is_some(), "{reply}");
     let settings = std::fs::read_to_string(server.settings_file()).expect("its settings");
-    server.reread(&settings.replace("[\"open\"]", "[\"nothing\"]"));
+    server.reload(&settings.replace("[\"open\"]", "[\"nothing\"]"));
     assert_eq!(loses.closed().0, 3507);
     assert!(keeps.goes_on());
 }

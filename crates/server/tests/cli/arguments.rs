@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::process::{Output, Stdio};
 
-use crate::support::program::{finished, output};
+use crate::support::program::{await_output, output};
 use crate::support::{Server, eventually};
 use crate::{crore, text};
 
@@ -91,7 +91,7 @@ fn message_may_stand_in_a_file_or_on_stdin() {
     let mut stdin = child.stdin.take().expect("a pipe");
     stdin.write_all(b"of a pipe").expect("it reads");
     drop(stdin);
-    let of_pipe = finished(child);
+    let of_pipe = await_output(child);
     assert!(of_pipe.status.success(), "{}", text(&of_pipe.stderr));
     let kept = output(&mut crore(&["history", "a", "--server", &url]));
     assert_eq!(kept.stdout, b"of a file\0\nof a pipe\n");

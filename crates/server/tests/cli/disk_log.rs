@@ -49,7 +49,7 @@ fn lines(output: &Output) -> Vec<Value> {
 }
 
 fn segment(state: &State) -> PathBuf {
-    state.0.join("log/segment-0000000001.log")
+    state.directory.join("log/segment-0000000001.log")
 }
 
 /// The place of these bytes in the segment.
@@ -83,8 +83,8 @@ fn listing(directory: &Path) -> Vec<(PathBuf, u64)> {
 #[test]
 fn every_record_is_dumped_with_its_message() {
     let state = left();
-    let before = listing(&state.0);
-    let output = log("dump", &state.0, &["--json", "--topic", "chat/#"]);
+    let before = listing(&state.directory);
+    let output = log("dump", &state.directory, &["--json", "--topic", "chat/#"]);
     assert_eq!(output.status.code(), Some(0));
     let rows = lines(&output);
     let field = |name: &str| -> Vec<Value> { rows.iter().map(|row| row[name].clone()).collect() };
@@ -126,14 +126,14 @@ fn every_record_is_dumped_with_its_message() {
             .contains("once")
     );
     // The path of the log itself works like that of the state directory.
-    let all = log("dump", &state.0.join("log"), &["--json"]);
+    let all = log("dump", &state.directory.join("log"), &["--json"]);
     assert!(
         lines(&all)
             .iter()
             .any(|row| row["kind"] == "delete" && row["topic"] == "news")
     );
     let partition = rows[0]["partition"].to_string();
-    let of_one = log("dump", &state.0, &["--partition", &partition]);
+    let of_one = log("dump", &state.directory, &["--partition", &partition]);
     let told = text(&of_one.stdout);
     let expected = lines(&all)
         .iter()
@@ -146,13 +146,13 @@ fn every_record_is_dumped_with_its_message() {
         "{told}"
     );
     assert!(told.contains(" kind=publish topic=\"chat/"), "{told}");
-    assert_eq!(listing(&state.0), before, "nothing is changed");
+    assert_eq!(listing(&state.directory), before, "nothing is changed");
 }
 
 #[test]
 fn segments_base_partitions_and_totals_are_told() {
     let state = left();
-    let found = json(&log("inspect", &state.0, &["--json"]));
+    let found = json(&log("inspect", &state.directory, &["--json"]));
     assert_eq!(found["identity"].as_str().map(str::len), Some(16));
     assert_eq!(found["segments"][0]["segment"], 1);
     assert_eq!(found["segments"][0]["first_group"], 1);
@@ -160,7 +160,7 @@ fn segments_base_partitions_and_totals_are_told() {
     assert_eq!(found["base"]["partitions"], 16);
     assert_eq!(found["base"]["clean"], false);
     assert_eq!(found["damages"], serde_json::json!([]));
-    let rows = lines(&log("dump", &state.0, &["--json"]));
+    let rows = lines(&log("dump", &state.directory, &["--json"]));
     assert_eq!(found["totals"]["records"], rows.len());
     let partitions = found["partitions"].as_array().expect("a list");
     for partition in partitions {
@@ -176,7 +176,7 @@ fn segments_base_partitions_and_totals_are_told() {
         );
         assert_eq!(partition["writers"].as_array().map(Vec::len), Some(1));
     }
-    let output = log("inspect", &state.0, &[]);
+    let output = log("inspect", &state.directory, &[]);
     let told = text(&output.stdout);
     let identity = found["identity"].as_str().expect("text");
     for words in [
@@ -190,26 +190,26 @@ fn segments_base_partitions_and_totals_are_told() {
     }
     // The log after a planned stop.
     Server::with(&state.settings()).stop();
-    let found = json(&log("inspect", &state.0, &["--json"]));
+    let found = json(&log("inspect", &state.directory, &["--json"]));
     assert_eq!(found["base"]["clean"], true);
     assert_eq!(found["base"]["group"], found["totals"]["last_group"]);
-    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(0));
+    assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(0));
 }
 
 #[test]
 fn one_changed_byte_is_found_with_its_segment_and_byte() {
     let state = left();
-    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(0));
+    assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(0));
     let at = find(&state, b"needle");
     change(&segment(&state), |bytes| bytes[at] ^= 1);
-    let output = log("verify", &state.0, &[]);
+    let output = log("verify", &state.directory, &[]);
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stdout);
     assert!(
         told.contains("damage: segment 1 of the log is damaged, at byte "),
         "{told}"
     );
-    let found = json(&log("verify", &state.0, &["--json"]));
+    let found = json(&log("verify", &state.directory, &["--json"]));
     assert_eq!(found["good"], false);
     let damage = &found["damages"][0];
     assert_eq!(damage["segment"], 1);
@@ -217,7 +217,7 @@ fn one_changed_byte_is_found_with_its_segment_and_byte() {
     // The reported byte is the start of the group (the records of one commit) that contains the damage.
     assert!(byte < at as u64 && at as u64 - byte < 512, "{byte}, {at}");
     // The other messages are dumped nevertheless, and the damage is reported.
-    let output = log("dump", &state.0, &["--json"]);
+    let output = log("dump", &state.directory, &["--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("damage: segment 1"));
     let rows = lines(&output);
@@ -234,12 +234,12 @@ fn a_torn_end_is_told_and_is_no_damage() {
     server.kill();
     let at = find(&state, b"needle");
     change(&segment(&state), |bytes| bytes[at..].fill(0));
-    let output = log("verify", &state.0, &[]);
+    let output = log("verify", &state.directory, &[]);
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{told}");
     assert!(told.contains("torn: segment 1 at byte "), "{told}");
     assert_eq!(
-        json(&log("verify", &state.0, &["--json"]))["torn"]["segment"],
+        json(&log("verify", &state.directory, &["--json"]))["torn"]["segment"],
         1
     );
 }
@@ -251,13 +251,13 @@ fn a_log_that_was_longer_is_damaged() {
     publish(&server, "a", "kept");
     publish(&server, "a", "cut: needle");
     server.kill();
-    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(0));
+    assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(0));
     let at = find(&state, b"needle");
     let whole = std::fs::read(segment(&state)).expect("the segment");
     std::fs::write(segment(&state), &whole[..at]).expect("the segment");
-    let cut = log("verify", &state.0, &[]);
+    let cut = log("verify", &state.directory, &[]);
     std::fs::remove_file(segment(&state)).expect("the segment");
-    let deleted = log("verify", &state.0, &[]);
+    let deleted = log("verify", &state.directory, &[]);
     let (where_it_ends, nothing) = (
         "segment 1 of the log is where the log ends now",
         "the log has none of the segments",
@@ -281,16 +281,16 @@ fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
     let original = std::fs::read(&document).expect("a document");
     for at in [0, original.len() / 2, original.len() - 1] {
         change(&document, |bytes| bytes[at] ^= 1);
-        let output = log("verify", &state.0, &[]);
+        let output = log("verify", &state.directory, &[]);
         assert_eq!(output.status.code(), Some(1), "byte {at}");
         assert!(text(&output.stdout).contains("home-1.state"), "byte {at}");
         std::fs::write(&document, &original).expect("a document");
     }
     std::fs::remove_file(&document).expect("a document");
-    assert_eq!(log("verify", &state.0, &[]).status.code(), Some(1));
+    assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(1));
     std::fs::write(&document, &original).expect("a document");
     std::fs::remove_file(segment(&state)).expect("the segment");
-    let output = log("verify", &state.0, &[]);
+    let output = log("verify", &state.directory, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stdout).contains("before group"));
 }
@@ -298,9 +298,9 @@ fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
 #[test]
 fn missing_and_newer_and_linked_segments_are_told() {
     let state = left();
-    let other = state.0.join("log/segment-0000000003.log");
+    let other = state.directory.join("log/segment-0000000003.log");
     std::fs::copy(segment(&state), &other).expect("a copy");
-    let output = log("verify", &state.0, &[]);
+    let output = log("verify", &state.directory, &[]);
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stdout);
     assert!(
@@ -308,10 +308,10 @@ fn missing_and_newer_and_linked_segments_are_told() {
         "{told}"
     );
     std::fs::remove_file(&other).expect("the copy");
-    let link = state.0.join("log/segment-0000000002.log");
+    let link = state.directory.join("log/segment-0000000002.log");
     std::os::unix::fs::symlink(segment(&state), &link).expect("a link");
     for order in ["inspect", "verify", "dump"] {
-        let output = log(order, &state.0, &[]);
+        let output = log(order, &state.directory, &[]);
         assert_eq!(output.status.code(), Some(2), "{order}");
         let why = text(&output.stderr);
         assert!(
@@ -320,8 +320,8 @@ fn missing_and_newer_and_linked_segments_are_told() {
         );
     }
     std::fs::remove_file(&link).expect("the link");
-    std::fs::write(state.0.join("log/notes.txt"), "of the operator").expect("a file");
-    let output = log("verify", &state.0, &[]);
+    std::fs::write(state.directory.join("log/notes.txt"), "of the operator").expect("a file");
+    let output = log("verify", &state.directory, &[]);
     assert_eq!(output.status.code(), Some(0));
     assert!(text(&output.stdout).contains("left alone: notes.txt"));
 }
@@ -331,14 +331,17 @@ fn a_directory_without_a_log_ends_with_2() {
     let empty = State::new();
     for exists in [false, true] {
         if exists {
-            std::fs::create_dir(&empty.0).expect("a directory");
+            std::fs::create_dir(&empty.directory).expect("a directory");
         }
         for order in ["inspect", "verify", "dump"] {
-            let output = log(order, &empty.0, &[]);
+            let output = log(order, &empty.directory, &[]);
             assert_eq!(output.status.code(), Some(2), "{order}");
             assert!(output.stdout.is_empty());
             let why = text(&output.stderr);
-            assert!(why.contains(empty.0.to_str().expect("text")), "{why}");
+            assert!(
+                why.contains(empty.directory.to_str().expect("text")),
+                "{why}"
+            );
         }
     }
 }
@@ -349,10 +352,10 @@ fn a_running_server_goes_on_while_its_log_is_read() {
     let server = Server::with(&state.settings());
     for n in 0..20 {
         publish(&server, "a", n.to_string());
-        let output = log("verify", &state.0, &[]);
+        let output = log("verify", &state.directory, &[]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     }
-    let rows = lines(&log("dump", &state.0, &["--json", "--topic", "a"]));
+    let rows = lines(&log("dump", &state.directory, &["--json", "--topic", "a"]));
     let data: Vec<_> = rows.iter().filter_map(|row| row["data"].as_str()).collect();
     let expected: Vec<_> = (0..20).map(|n| n.to_string()).collect();
     assert_eq!(data, expected);

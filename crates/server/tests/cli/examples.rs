@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::program::finished;
+use crate::support::program::await_output;
 use crate::support::{Server, tools};
 
 /// The pages whose examples use a server with default settings.
@@ -167,7 +167,7 @@ fn printed(command: &str, directory: &Path, server: &Server) -> String {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let done = finished(shell.spawn().expect("it starts"));
+    let done = await_output(shell.spawn().expect("it starts"));
     [done.stdout, done.stderr]
         .map(|bytes| String::from_utf8_lossy(&bytes).replace('\r', ""))
         .concat()

@@ -93,7 +93,7 @@ fn each_line_is_an_object_where_the_log_is_json() {
 fn the_first_lines_say_where_the_server_is_and_what_it_keeps() {
     let state = State::new();
     let in_memory = ["in memory, until a restart (state.directory keeps them on disk)"];
-    let place = format!("on disk in {}", state.0.display());
+    let place = format!("on disk in {}", state.directory.display());
     let on_disk = [&place[..], "; 2 [[rule]] tables"];
     let rules = "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\n";
     for (settings, kept) in [

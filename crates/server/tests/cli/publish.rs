@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 
 use crate::scripted::Scripted;
-use crate::support::program::{finished, output};
+use crate::support::program::{await_output, output};
 use crate::support::{Server, tools};
 use crate::{crore, text};
 
@@ -268,7 +268,7 @@ fn a_publish_that_is_repeated_with_its_key_publishes_only_what_is_missing() {
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(input.as_bytes()).unwrap();
         drop(stdin);
-        let output = finished(child);
+        let output = await_output(child);
         assert!(output.status.success(), "{}", text(&output.stderr));
     };
     publish("one\ntwo\n");
@@ -353,7 +353,7 @@ fn pipe(server: Scripted, args: &[&str], input: &str) -> Output {
         .unwrap()
         .write_all(input.as_bytes())
         .unwrap();
-    let output = finished(child);
+    let output = await_output(child);
     server.end();
     output
 }

@@ -11,7 +11,7 @@ use crore_wire::websocket::receive::{Config, Event, Role, next};
 
 use crate::scripted::{Peer, Scripted, Step};
 use crate::support::PATIENCE;
-use crate::support::program::finished;
+use crate::support::program::await_output;
 use crate::{crore, text};
 
 fn envelope(id: u32) -> String {
@@ -357,7 +357,7 @@ fn garbage_is_an_error_and_no_panic() {
             let mut said = told.recv_timeout(PATIENCE).expect("an error");
             let _ = child.kill();
             said.extend(told);
-            assert!(finished(child).stdout.is_empty());
+            assert!(await_output(child).stdout.is_empty());
             assert!(!said.contains("panicked"), "{said}");
         }
     }
@@ -387,7 +387,7 @@ fn a_reader_that_went_away_ends_sub_quietly() {
         .read_line(&mut first)
         .unwrap();
     assert_eq!(first, "message 0\n");
-    let output = finished(child);
+    let output = await_output(child);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
     server.end();

@@ -92,7 +92,7 @@ fn centrifuge_js_recovers_from_a_crash_without_a_loss() {
             assert_eq!(data(&client), json!([round, 1]));
             server.crash();
             client.next("connecting");
-            server = Server::of_at(&crate::support::program(), &settings, address);
+            server = Server::from_build_at(&crate::support::program(), &settings, address);
             // Before the client is back, or after.
             publish(&server, &channel, &format!("[{round},2]"));
             let back = client.next("subscribed");

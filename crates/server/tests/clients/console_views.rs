@@ -87,7 +87,7 @@ fn lines_of_equal_values_are_told_apart_in_a_chart() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
     let server = Server::with_admin("");
-    let mut client = Conn::at(&server, Version::V5);
+    let mut client = Conn::to_server(&server, Version::V5);
     client.resume("hall/sensor 7");
     client.subscribe("doors/+", 1);
     client.subscribe("news", 0);
@@ -121,7 +121,7 @@ fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn session_that_is_away_is_opened_and_ended_after_a_question() {
     let server = Server::with_admin("");
-    let mut client = Conn::at(&server, Version::V5);
+    let mut client = Conn::to_server(&server, Version::V5);
     client.resume("hall/sensor 7");
     client.subscribe("doors/+", 1);
     drop(client);
@@ -134,7 +134,7 @@ fn session_that_is_away_is_opened_and_ended_after_a_question() {
     browser.click(".session button:text-is('End this session')");
     browser.click(".session [role=alertdialog] button.danger");
     browser.expect(".session", "No session of this client is away");
-    let mut again = Conn::at(&server, Version::V5);
+    let mut again = Conn::to_server(&server, Version::V5);
     assert!(!again.resume("hall/sensor 7"), "it has no session");
 }
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::client::tools;
 use crate::support::Server;
 use crate::support::port::{ask, stream};
-use crate::support::program::finished;
+use crate::support::program::await_output;
 
 /// Runs a validator on a text. It must report nothing, not even a warning.
 fn accepts(command: &mut Command, text: &str) {
@@ -15,7 +15,7 @@ fn accepts(command: &mut Command, text: &str) {
     let mut input = child.stdin.take().expect("a pipe");
     let text = text.to_string();
     let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
-    let output = finished(child);
+    let output = await_output(child);
     writer
         .join()
         .expect("it does not panic")

@@ -1,4 +1,4 @@
-//! Runs the benchmark `crore-bench run cluster` in a short form: few subscribers, each fault once.
+//! Runs the benchmark `crore-bench run cluster` with few subscribers, and each fault once.
 
 use std::process::Command;
 
@@ -34,14 +34,17 @@ fn every_answered_message_comes_once_in_order_and_at_its_place_through_each_faul
     for fault in faults {
         assert_eq!(result["faults"][fault]["times"], 1, "{fault}: {result:#}");
     }
-    let count = |place: &str| result.pointer(place).and_then(Value::as_u64).unwrap_or(0);
-    for (place, least) in [
+    let count = |pointer: &str| result.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    for (pointer, minimum) in [
         ("/publishers/retries", 1),
         ("/clients/resumed", 200),
         ("/messages", 1_000),
         ("/read_again_from_the_beginning", 500),
     ] {
-        let met = count(place);
-        assert!(met >= least, "{place}: {met}, at least {least}: {result:#}");
+        let actual = count(pointer);
+        assert!(
+            actual >= minimum,
+            "{pointer}: {actual}, at least {minimum}: {result:#}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Tests checkpoints in the object store: the state that an empty node reads from them, and what may then be removed from the log.
+//! Tests checkpoints in the object store of NATS: an empty node reads its state from them, and the log before them may be removed.
 
 use std::path::Path;
 
@@ -19,31 +19,31 @@ use crate::support::{Server, eventually, port, program, until};
 pub const PARTITIONS: u64 = 16;
 const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
 
-/// A node that makes checkpoints soon, and whose topics keep much.
-fn node(servers: &Servers, more: &str) -> Server {
-    node_of(&program(), servers, more)
+/// A node that makes checkpoints soon, and whose topics keep many messages.
+fn node(servers: &Servers, extra_settings: &str) -> Server {
+    node_of(&program(), servers, extra_settings)
 }
 
-/// Such a node from another build.
-pub fn node_of(program: &Path, servers: &Servers, more: &str) -> Server {
-    Server::of(program, &settings_of(servers, more))
+/// The same node from another build.
+pub fn node_of(program: &Path, servers: &Servers, extra_settings: &str) -> Server {
+    Server::from_build(program, &settings_of(servers, extra_settings))
 }
 
-fn settings_of(servers: &Servers, more: &str) -> String {
+fn settings_of(servers: &Servers, extra_settings: &str) -> String {
     let first = format!(
-        "checkpoint_bytes = \"1MiB\"\n{more}\n[[rule]]\nmatch = \"fill/#\"\nlog_messages = 0\n[[rule]]"
+        "checkpoint_bytes = \"1MiB\"\n{extra_settings}\n[[rule]]\nmatch = \"fill/#\"\nlog_messages = 0\n[[rule]]"
     );
     let settings = settings(servers).replace("[[rule]]", &first);
     format!("partitions = {PARTITIONS}\n{settings}log_bytes = \"64MiB\"\n")
 }
 
-/// The partitions, as a node's API shows them.
+/// The rows of the partitions in the API of a node.
 pub fn partitions(node: &Server) -> Vec<Value> {
     let shown = port::get(node.admin(), "cluster");
     shown["partitions"].as_array().expect("partitions").clone()
 }
 
-/// Publishes enough to make a checkpoint due in each partition. The messages are not kept.
+/// Publishes so many messages that a checkpoint is due in each partition. The topics do not keep them.
 fn fill(node: &Server) {
     let text = "x".repeat(50_000);
     for n in 0..80 {
@@ -52,7 +52,8 @@ fn fill(node: &Server) {
     }
 }
 
-/// Waits until each partition has a checkpoint of all that this node has read so far. Returns the places in the log.
+/// Waits until each partition has a checkpoint of the batches that this node has read so far. Returns the sequence of the last batch of
+/// each.
 fn await_checkpoints(node: &Server) -> Vec<u64> {
     let read = |it: &Value| it["read"].as_u64().expect("a place");
     let now: Vec<u64> = partitions(node).iter().map(read).collect();
@@ -68,8 +69,8 @@ fn await_checkpoints(node: &Server) -> Vec<u64> {
 
 /// Publishes a retained value.
 fn retain(node: &Server, topic: &str, value: &[u8]) {
-    let mut publisher = mqtt::Conn::at(node, Version::V5);
-    publisher.connect(&mqtt::plain(Version::V5, "publisher"));
+    let mut publisher = mqtt::Conn::to_server(node, Version::V5);
+    publisher.connect(&mqtt::plain_connect(Version::V5, "publisher"));
     let mut retained = message(topic, 1, 1, value);
     retained.retain = true;
     publisher.publish(&retained);
@@ -78,48 +79,49 @@ fn retain(node: &Server, topic: &str, value: &[u8]) {
 
 /// The retained value that a new subscriber receives.
 fn retained(node: &Server, topic: &str) -> Vec<u8> {
-    let mut subscriber = mqtt::Conn::at(node, Version::V5);
-    subscriber.connect(&mqtt::plain(Version::V5, "subscriber"));
+    let mut subscriber = mqtt::Conn::to_server(node, Version::V5);
+    subscriber.connect(&mqtt::plain_connect(Version::V5, "subscriber"));
     subscriber.subscribe(topic, 0);
-    let came = subscriber.packet();
-    assert!(came.publish().retain);
-    came.publish().payload.to_vec()
+    let received = subscriber.packet();
+    assert!(received.publish().retain);
+    received.publish().payload.to_vec()
 }
 
-/// Makes this node keep something of each kind. Returns the positions of ten messages.
-pub fn keep_all_kinds(one: &Server) -> Vec<String> {
+/// Publishes state of each kind: retained values, keyed publishes, messages, and topics that are created and deleted. Returns the positions
+/// of ten messages.
+pub fn publish_all_kinds(node_a: &Server) -> Vec<String> {
     for n in 0..40 {
-        retain(one, &format!("state/{n}"), format!("old {n}").as_bytes());
-        retain(one, &format!("state/{n}"), format!("new {n}").as_bytes());
+        retain(node_a, &format!("state/{n}"), format!("old {n}").as_bytes());
+        retain(node_a, &format!("state/{n}"), format!("new {n}").as_bytes());
     }
-    let first = once(one, "POST", "/pub/keyed", &KEY, "once");
+    let first = once(node_a, "POST", "/pub/keyed", &KEY, "once");
     assert!([201, 202].contains(&first.status), "{first:?}");
     for n in 0..10 {
-        publish(one, "a", n.to_string());
+        publish(node_a, "a", n.to_string());
     }
-    publish(one, "gone", "x");
-    assert_eq!(once(one, "PUT", "/pub/made", &[], "").status, 201);
-    assert_eq!(once(one, "DELETE", "/pub/gone", &[], "").status, 200);
-    let mut stream = Stream::open(one, "/sub/a?since=oldest", &[]);
+    publish(node_a, "gone", "x");
+    assert_eq!(once(node_a, "PUT", "/pub/made", &[], "").status, 201);
+    assert_eq!(once(node_a, "DELETE", "/pub/gone", &[], "").status, 200);
+    let mut stream = Stream::open(node_a, "/sub/a?since=oldest", &[]);
     let ids = (0..10).map(|_| stream.event().expect("an event").id);
     ids.collect()
 }
 
-/// Checks that a node has at once all that `keep_all_kinds` published.
-pub fn has_all_kinds(late: &Server, ids: &[String]) {
+/// Checks that a node has all that `publish_all_kinds` published, without waiting.
+pub fn assert_all_kinds(late: &Server, ids: &[String]) {
     for n in 0..40 {
         let value = retained(late, &format!("state/{n}"));
         assert_eq!(value, format!("new {n}").as_bytes());
     }
-    let again = once(late, "POST", "/pub/keyed", &KEY, "once");
-    let replayed = again.header("idempotency-replayed");
-    assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
+    let retry = once(late, "POST", "/pub/keyed", &KEY, "once");
+    let replayed = retry.header("idempotency-replayed");
+    assert_eq!(replayed.as_deref(), Some("true"), "{retry:?}");
     assert_eq!(once(late, "GET", "/pub/made", &[], "").status, 200);
     assert_eq!(once(late, "GET", "/pub/gone", &[], "").status, 404);
     for (n, id) in ids.iter().enumerate() {
         let mut stream = Stream::open(late, "/sub/a", &[("Last-Event-ID", id)]);
-        let rest: Vec<String> = (n + 1..10).map(|n| n.to_string()).collect();
-        assert_eq!(stream.data(rest.len()), rest);
+        let later: Vec<String> = (n + 1..10).map(|n| n.to_string()).collect();
+        assert_eq!(stream.data(later.len()), later);
     }
 }
 
@@ -136,12 +138,12 @@ fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers, "");
-    let ids = keep_all_kinds(&one);
-    purge_what_checkpoints_have(&servers, &one);
-    one.kill();
+    let node_a = node(&servers, "");
+    let ids = publish_all_kinds(&node_a);
+    purge_what_checkpoints_have(&servers, &node_a);
+    node_a.kill();
     let late = node(&servers, "");
-    has_all_kinds(&late, &ids);
+    assert_all_kinds(&late, &ids);
     let mut stream = Stream::open(&late, "/sub/a", &[("Last-Event-ID", &ids[9])]);
     publish(&late, "a", "goes on");
     assert_eq!(stream.data(1), ["goes on"]);
@@ -160,22 +162,22 @@ fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
 }
 
 #[test]
-fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
+fn damaged_and_incomplete_checkpoints_are_skipped() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers, "");
-    retain(&one, "state", b"value");
-    await_checkpoints(&one);
+    let node_a = node(&servers, "");
+    retain(&node_a, "state", b"value");
+    await_checkpoints(&node_a);
     let jetstream = JetStream::of(&servers);
     let two = |partition: u64| {
         until("two checkpoints", || {
-            fill(&one);
+            fill(&node_a);
             jetstream.checkpoints(partition).len() >= 2
         });
     };
     (0..PARTITIONS).for_each(two);
-    one.kill();
+    node_a.kill();
     jetstream.leave_chunks();
     for partition in 0..PARTITIONS {
         let newest = jetstream.checkpoints(partition).remove(0);
@@ -213,25 +215,25 @@ fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers, "");
-    await_checkpoints(&one);
+    let node_a = node(&servers, "");
+    await_checkpoints(&node_a);
     let jetstream = JetStream::of(&servers);
     until("two checkpoints", || {
-        fill(&one);
+        fill(&node_a);
         jetstream.checkpoints(0).len() >= 2
     });
-    one.kill();
+    node_a.kill();
     let mut kept = jetstream.checkpoints(0);
     let newest = kept.remove(0);
     jetstream.damage(&newest);
     jetstream.purge(0, sequence(&newest) + 1);
     let refuses = || {
-        let said = refusal(&settings_of(&servers, ""));
+        let log = refusal(&settings_of(&servers, ""));
         for words in [
             "the previous checkpoint is used",
             "partition 0 lacks batches",
         ] {
-            assert_eq!(said.matches(words).count(), 1, "{words:?} in: {said}");
+            assert_eq!(log.matches(words).count(), 1, "{words:?} in: {log}");
         }
     };
     // The older checkpoints do not help, since the log after them was removed.
@@ -246,47 +248,47 @@ fn position_in_a_log_that_has_gone_back_while_no_node_ran_gets_a_gap_when_the_lo
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers, "");
+    let node_a = node(&servers, "");
     for n in 0..10 {
-        publish(&one, "a", n.to_string());
+        publish(&node_a, "a", n.to_string());
     }
-    let seen = (Stream::open(&one, "/sub/a?since=oldest", &[]).event())
+    let position = (Stream::open(&node_a, "/sub/a?since=oldest", &[]).event())
         .expect("an event")
         .id;
-    await_checkpoints(&one);
-    one.kill();
+    await_checkpoints(&node_a);
+    node_a.kill();
     let jetstream = JetStream::of(&servers);
     (0..PARTITIONS).for_each(|it| jetstream.make_anew(jetstream.config(it)));
-    let one = node(&servers, "");
-    fill(&one);
+    let node_a = node(&servers, "");
+    fill(&node_a);
     for n in 0..20 {
-        publish(&one, "a", format!("other {n}"));
+        publish(&node_a, "a", format!("other {n}"));
     }
-    let mut stream = Stream::open(&one, "/sub/a", &[("Last-Event-ID", &seen)]);
+    let mut stream = Stream::open(&node_a, "/sub/a", &[("Last-Event-ID", &position)]);
     assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
 }
 
-/// What seems damaged may be whole: NATS may not find all of it, soon after an election.
+/// A checkpoint may seem damaged although it is not: soon after an election NATS may not find all of its parts.
 #[test]
 fn damaged_checkpoint_is_kept_while_no_newer_one_can_be_made() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers, "");
-    await_checkpoints(&one);
+    let node_a = node(&servers, "");
+    await_checkpoints(&node_a);
     let jetstream = JetStream::of(&servers);
     let mut newest = None;
     until("a checkpoint that fails", || {
-        if !one.log().contains("no checkpoint of partition 0") {
+        if !node_a.log().contains("no checkpoint of partition 0") {
             let checkpoint = jetstream.checkpoints(0).remove(0);
             if newest.as_ref() != Some(&checkpoint.name) {
                 jetstream.damage(&checkpoint);
                 jetstream.purge(0, sequence(&checkpoint) + 1);
                 newest = Some(checkpoint.name);
             }
-            fill(&one);
+            fill(&node_a);
         }
-        one.log().contains("no checkpoint of partition 0")
+        node_a.log().contains("no checkpoint of partition 0")
     });
     let kept = jetstream.checkpoints(0);
     assert!(kept.iter().any(|it| Some(&it.name) == newest.as_ref()));
@@ -297,29 +299,29 @@ fn partition_whose_checkpoints_fail_does_not_stop_those_of_the_others() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers, "");
-    fill(&one);
+    let node_a = node(&servers, "");
+    fill(&node_a);
     let jetstream = JetStream::of(&servers);
     jetstream.purge(0, 3);
     until("a checkpoint that fails", || {
         // Partition 0 lacks batches that no checkpoint contains. It is checked before the others.
         let contained = jetstream.checkpoints(0);
         contained.iter().for_each(|it| jetstream.delete(it));
-        fill(&one);
-        one.log().contains("no checkpoint of partition 0")
+        fill(&node_a);
+        node_a.log().contains("no checkpoint of partition 0")
     });
     let read = |it: &Value| it["read"].as_u64().expect("a place");
-    let now: Vec<u64> = partitions(&one).iter().map(read).collect();
-    fill(&one);
+    let now: Vec<u64> = partitions(&node_a).iter().map(read).collect();
+    fill(&node_a);
     until("checkpoints of the others", || {
-        let shown = partitions(&one);
+        let shown = partitions(&node_a);
         let mut others = shown.iter().zip(&now).skip(1);
         others.all(|(it, now)| it["checkpoint"].as_u64() >= Some(*now))
     });
 }
 
 #[test]
-fn a_node_that_is_killed_while_it_writes_checkpoints_stops_nobody() {
+fn node_that_is_killed_while_it_writes_checkpoints_does_not_harm_the_others() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
@@ -344,12 +346,12 @@ fn a_node_that_is_killed_while_it_writes_checkpoints_stops_nobody() {
 }
 
 #[test]
-fn a_purge_by_the_steward_loses_nothing_to_those_that_resume() {
+fn purge_by_the_steward_loses_no_message_of_a_resumed_client() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
     let history = "history_bytes = \"64MiB\"";
-    let one = node(&servers, history);
+    let node_a = node(&servers, history);
     let text = "x".repeat(100_000);
     let mut all = Vec::new();
     let mut write = |node: &Server| {
@@ -357,31 +359,33 @@ fn a_purge_by_the_steward_loses_nothing_to_those_that_resume() {
         publish(node, "a", &text);
         all.push(text);
     };
-    write(&one);
-    let first = Stream::open(&one, "/sub/a?since=oldest", &[]).event();
+    write(&node_a);
+    let first = Stream::open(&node_a, "/sub/a?since=oldest", &[]).event();
     let first = first.expect("an event").id;
     let jetstream = JetStream::of(&servers);
     let purged = || (0..PARTITIONS).any(|it| jetstream.first(it) > 1);
-    let of = |node: &Server, at: usize| partitions(node)[at]["checkpoint"].as_u64();
+    let of = |node: &Server, partition: usize| partitions(node)[partition]["checkpoint"].as_u64();
     let has_it = |it: &Value| {
         let bytes = |of: &str| it[of].as_u64().unwrap_or(0);
         bytes("behind_bytes").max(bytes("checkpoint_bytes")) > 100_000
     };
-    let at = eventually("the partition", || partitions(&one).iter().position(has_it));
+    let partition = eventually("the partition", || {
+        partitions(&node_a).iter().position(has_it)
+    });
     // This is less than the limit at which NATS itself would drop batches.
     for _ in 0..5 {
-        let before = of(&one, at);
-        (0..12).for_each(|_| write(&one));
-        until("a checkpoint", || of(&one, at) > before);
+        let before = of(&node_a, partition);
+        (0..12).for_each(|_| write(&node_a));
+        until("a checkpoint", || of(&node_a, partition) > before);
     }
     until("a purge", purged);
-    let kept = jetstream.checkpoints(at as u64);
+    let kept = jetstream.checkpoints(partition as u64);
     assert!(
-        jetstream.first(at as u64) <= sequence(&kept[1]),
+        jetstream.first(partition as u64) <= sequence(&kept[1]),
         "the older one can be read on from"
     );
     let late = node(&servers, history);
-    for node in [&one, &late] {
+    for node in [&node_a, &late] {
         let mut stream = Stream::open(node, "/sub/a", &[("Last-Event-ID", &first)]);
         assert_eq!(stream.data(all.len() - 1), all[1..]);
         assert_eq!(port::ask(node.admin(), "GET /readyz", None).status, 200);
@@ -393,25 +397,28 @@ fn status_and_metrics_show_the_newest_checkpoint_of_each_partition() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers, "");
-    await_checkpoints(&one);
-    for of in partitions(&one) {
-        assert!(of["checkpoint_age_s"].is_u64(), "{of}");
-        assert!(of["checkpoint_bytes"].as_u64() > Some(0), "{of}");
+    let node_a = node(&servers, "");
+    await_checkpoints(&node_a);
+    for partition in partitions(&node_a) {
+        assert!(partition["checkpoint_age_s"].is_u64(), "{partition}");
+        assert!(
+            partition["checkpoint_bytes"].as_u64() > Some(0),
+            "{partition}"
+        );
     }
     let mut command = std::process::Command::new(program());
-    let url = format!("http://{}", one.admin());
+    let url = format!("http://{}", node_a.admin());
     command.args(["cluster", "status", "--url", &url]);
     let shown = program::output(&mut command).stdout;
     let shown = String::from_utf8(shown).expect("text").to_lowercase();
     assert!(shown.contains("checkpoint_age_s"), "{shown}");
-    let metric = |name: &str| port::metric(one.admin(), name);
+    let metric = |name: &str| port::metric(node_a.admin(), name);
     // A checkpoint is listed before it is counted.
     until("the count of the checkpoints", || {
         metric("crore_checkpoints_total{result=\"made\"}") >= Some(PARTITIONS as f64)
     });
     assert!(metric("crore_cluster_checkpoints_bytes") > Some(0.0));
-    port::await_metric(one.admin(), "crore_cluster_late_checkpoints", 0.0);
+    port::await_metric(node_a.admin(), "crore_cluster_late_checkpoints", 0.0);
     assert!(metric("crore_checkpoint_timestamp_seconds") > Some(0.0));
 }
 
@@ -435,7 +442,7 @@ fn checkpoints_of_a_node_whose_clock_is_ahead_keep_what_has_not_expired() {
     let right = node(&servers, "");
     let mut stream = Stream::open(&right, "/sub/kept?since=oldest", &[]);
     assert_eq!(stream.data(2), ["kept", "later"]);
-    let again = publish_again(&right);
-    let replayed = again.header("idempotency-replayed");
-    assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
+    let retry = publish_again(&right);
+    let replayed = retry.header("idempotency-replayed");
+    assert_eq!(replayed.as_deref(), Some("true"), "{retry:?}");
 }

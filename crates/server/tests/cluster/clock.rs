@@ -8,11 +8,11 @@ use crate::support::stream::Stream;
 use crate::support::until;
 use crate::{node, settings};
 
-/// By how much the clock is ahead: more than the age of the oldest message that a topic keeps by default.
+/// How far the clock is ahead: more than the maximum age of messages by default.
 const AHEAD_S: i64 = 7_200;
 
 #[test]
-fn a_clock_two_hours_ahead_is_named_and_takes_nothing_away() {
+fn clock_that_is_ahead_is_reported_and_loses_no_message() {
     let Some(clock) = Clock::new("cluster", AHEAD_S) else {
         return;
     };
@@ -29,9 +29,9 @@ fn a_clock_two_hours_ahead_is_named_and_takes_nothing_away() {
         for node in [&right, &wrong] {
             let mut stream = Stream::open(node, &format!("/sub/{topic}?since=oldest"), &[]);
             assert_eq!(stream.data(1), ["kept"]);
-            let again = once(node, "POST", &format!("/pub/{topic}"), &fields, "kept");
-            let replayed = again.header("idempotency-replayed");
-            assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
+            let retry = once(node, "POST", &format!("/pub/{topic}"), &fields, "kept");
+            let replayed = retry.header("idempotency-replayed");
+            assert_eq!(replayed.as_deref(), Some("true"), "{retry:?}");
         }
     }
     until("the problem at both nodes", || {

@@ -1,4 +1,4 @@
-//! Tests counts over all nodes: each node reports the count of the whole cluster, and how many nodes did not answer.
+//! Tests counts over all nodes. Each node reports the count of the whole cluster, and the number of nodes that did not answer.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use crate::support::stream::Stream;
 use crate::support::{Server, until};
 use crate::two_nodes;
 
-/// Number of subscribers of `a` at all nodes, and of nodes that did not answer, by the info of this node.
-fn counted(server: &Server) -> (u64, u64) {
+/// From the topic's info at this node: the subscribers of `a` at all nodes, and the nodes that did not answer.
+fn subscribers_and_silent_nodes(server: &Server) -> (u64, u64) {
     let info = info(server, "a");
     let count = |name: &str| info[name].as_u64().unwrap_or_else(|| panic!("{info}"));
     (count("subscribers"), count("nodes_unanswered"))
@@ -23,49 +23,57 @@ fn topic(server: &Server) -> Value {
 
 #[test]
 fn the_subscribers_of_a_topic_are_those_of_all_nodes_that_answer() {
-    let Some((_servers, one, other)) = two_nodes() else {
+    let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };
     until("both nodes at each", || {
         let nodes = |server| get(Server::admin(server), "cluster")["nodes"].clone();
-        [&one, &other]
+        [&node_a, &node_b]
             .into_iter()
             .all(|server| nodes(server).as_array().is_some_and(|it| it.len() == 2))
     });
-    let mut streams: Vec<Stream> = (0..2).map(|_| Stream::open(&one, "/sub/a", &[])).collect();
-    streams.extend((0..3).map(|_| Stream::open(&other, "/sub/a", &[])));
-    for (server, own) in [(&one, 2), (&other, 3)] {
-        until("all subscribers", || counted(server) == (5, 0));
+    let mut streams: Vec<Stream> = (0..2)
+        .map(|_| Stream::open(&node_a, "/sub/a", &[]))
+        .collect();
+    streams.extend((0..3).map(|_| Stream::open(&node_b, "/sub/a", &[])));
+    for (server, own) in [(&node_a, 2), (&node_b, 3)] {
+        until("all subscribers", || {
+            subscribers_and_silent_nodes(server) == (5, 0)
+        });
         let shown = topic(server);
         assert_eq!(shown["subscribers"], own, "{shown}");
         assert_eq!(shown["cluster"]["subscribers"], 5, "{shown}");
         assert_eq!(shown["cluster"]["unanswered"], serde_json::json!([]));
     }
     until("the sums", || {
-        let sum = &get(one.admin(), "cluster")["sum"];
+        let sum = &get(node_a.admin(), "cluster")["sum"];
         sum["subscriptions"] == 5 && sum["silent"] == serde_json::json!([])
     });
-    // A stopped node answers nobody, until the others count it as dead.
-    let name = get(other.admin(), "cluster")["nodes"]
+    // A suspended node does not answer. After a while the others count it as dead.
+    let name = get(node_b.admin(), "cluster")["nodes"]
         .as_array()
         .and_then(|all| all.iter().find(|it| it["this"] == true))
         .map(|it| it["name"].clone());
-    other.signal("STOP");
-    assert_eq!(counted(&one), (2, 1));
-    let shown = topic(&one);
+    node_b.signal("STOP");
+    assert_eq!(subscribers_and_silent_nodes(&node_a), (2, 1));
+    let shown = topic(&node_a);
     assert_eq!(shown["cluster"]["subscribers"], 2, "{shown}");
     assert_eq!(shown["cluster"]["unanswered"][0], name.expect("a name"));
-    until("a dead node", || counted(&one) == (2, 0));
-    other.signal("CONT");
-    until("it lives", || counted(&one) == (5, 0));
+    until("a dead node", || {
+        subscribers_and_silent_nodes(&node_a) == (2, 0)
+    });
+    node_b.signal("CONT");
+    until("it lives", || {
+        subscribers_and_silent_nodes(&node_a) == (5, 0)
+    });
 }
 
 #[test]
 fn each_node_shows_all_nodes_by_metrics_that_the_page_names() {
-    let Some((_servers, one, other)) = two_nodes() else {
+    let Some((_servers, node_a, node_b)) = two_nodes() else {
         return;
     };
-    let clients = (0..3).map(|_| Stream::open(&other, "/sub/a", &[]));
+    let clients = (0..3).map(|_| Stream::open(&node_b, "/sub/a", &[]));
     let _clients: Vec<Stream> = clients.collect();
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -75,12 +83,12 @@ fn each_node_shows_all_nodes_by_metrics_that_the_page_names() {
     let named: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
     assert!(named.len() >= 4, "{named:?}");
     until("all metrics of both nodes", || {
-        let body = port::ask(one.admin(), "GET /metrics", None).body;
+        let body = port::ask(node_a.admin(), "GET /metrics", None).body;
         let lines = body
             .lines()
             .filter(|line| line.starts_with("crore_cluster_node_"));
         let lines: Vec<&str> = lines.collect();
-        let there: BTreeSet<&str> = lines
+        let exported: BTreeSet<&str> = lines
             .iter()
             .filter_map(|line| line.split('{').next())
             .collect();
@@ -88,11 +96,11 @@ fn each_node_shows_all_nodes_by_metrics_that_the_page_names() {
             .iter()
             .any(|line| line.starts_with("crore_cluster_node_clients{") && line.ends_with(" 3"));
         assert!(
-            there.is_subset(&named),
-            "{there:?}, and the page has {named:?}"
+            exported.is_subset(&named),
+            "{exported:?}, and the page has {named:?}"
         );
-        there == named && lines.len() == 2 * named.len() && clients
+        exported == named && lines.len() == 2 * named.len() && clients
     });
-    let stats = get(one.admin(), "stats");
+    let stats = get(node_a.admin(), "stats");
     assert_eq!(stats["cluster"], "test");
 }

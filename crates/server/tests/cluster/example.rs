@@ -1,4 +1,4 @@
-//! Tests `examples/cluster/run`, used as its page says.
+//! Tests the script `examples/cluster/run` as the page about it says.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::servers::program as nats_server;
 use crate::support::{port, program};
 
-/// The script, which ends with the test together with everything that it has started.
+/// The running script. Dropping it ends the script and all that it has started.
 struct Example(Child, PathBuf);
 
 impl Drop for Example {
@@ -26,7 +26,7 @@ fn local(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// First ports for the nodes and for NATS. All ports that the script uses from there on are free.
+/// The first port for the nodes and the first port for NATS. All ports that the script derives from them are free.
 fn ports() -> (u16, u16) {
     let is_free = |port: u16| TcpListener::bind(local(port)).is_ok();
     let nodes = (20_000..21_000).step_by(20).find(|first| {
@@ -35,7 +35,9 @@ fn ports() -> (u16, u16) {
     });
     let nats = (22_000..24_000).step_by(4).find(|first| {
         let each = |first: u16| (1..=3).all(|n| is_free(first + n));
-        [0, 2_000, 4_000].into_iter().all(|more| each(first + more))
+        [0, 2_000, 4_000]
+            .into_iter()
+            .all(|offset| each(first + offset))
     });
     (nodes.expect("free ports"), nats.expect("free ports"))
 }
@@ -58,19 +60,22 @@ fn example_says_that_the_cluster_is_ready_when_it_is_on_ports_that_are_chosen() 
         .stderr(Stdio::piped())
         .spawn()
         .expect("bash");
-    let said = BufReader::new(child.stderr.take().expect("a pipe"));
+    let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
     let _example = Example(child, directory);
     let mut before = String::new();
-    let ready = said.lines().map_while(Result::ok).find(|line| {
+    let ready = stderr.lines().map_while(Result::ok).find(|line| {
         before.push_str(line);
         before.push('\n');
         line.starts_with("The cluster is ready")
     });
     let ready = ready.unwrap_or_else(|| panic!("it is not ready:\n{before}"));
-    for (at, other) in [(nodes, nodes + 10), (nodes + 10, nodes)] {
-        assert!(ready.contains(&format!("http://127.0.0.1:{at}")), "{ready}");
-        assert_eq!(port::ask(local(at + 1), "GET /readyz", None).status, 200);
-        let answer = port::ask(local(at), &format!("PUT /pub/of-{at}"), None);
+    for (base, other) in [(nodes, nodes + 10), (nodes + 10, nodes)] {
+        assert!(
+            ready.contains(&format!("http://127.0.0.1:{base}")),
+            "{ready}"
+        );
+        assert_eq!(port::ask(local(base + 1), "GET /readyz", None).status, 200);
+        let answer = port::ask(local(base), &format!("PUT /pub/of-{base}"), None);
         assert_eq!(answer.status, 201, "{}", answer.body);
         let asked = port::ask(local(other), "GET /readyz", None);
         assert_eq!(asked.status, 404, "the data port has no such path");

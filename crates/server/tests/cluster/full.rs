@@ -1,4 +1,4 @@
-//! Tests a load that is larger than the history of the log: no batch is removed before a checkpoint contains it.
+//! Tests a load that is larger than the log may be. No batch is removed before a checkpoint contains it.
 
 use crate::faults::publish_surely;
 use crate::jetstream::JetStream;
@@ -15,12 +15,12 @@ const LOAD_MB: usize = 40;
 const MB: usize = 1_000_000;
 
 /// The settings of a node with the shortest history.
-fn short(servers: &Servers) -> String {
+fn short_history(servers: &Servers) -> String {
     settings(servers).replace("[[rule]]", "history_bytes = \"64MiB\"\n[[rule]]")
 }
 
 fn node(servers: &Servers) -> Server {
-    Server::with_admin(&short(servers))
+    Server::with_admin(&short_history(servers))
 }
 
 fn publish_quiet(node: &Server) {
@@ -30,7 +30,7 @@ fn publish_quiet(node: &Server) {
 }
 
 /// Checks that each of the quiet topics still has its one message.
-fn has_quiet(node: &Server) {
+fn assert_quiet_topics_kept(node: &Server) {
     for n in 0..QUIET {
         let topic = format!("quiet/{n}");
         let kept = once(node, "GET", &format!("/history/{topic}"), &[], "");
@@ -41,8 +41,7 @@ fn has_quiet(node: &Server) {
     }
 }
 
-/// Writes to the log directly, as anybody with the permission may, and faster than checkpoints are made. Each time the log is full, the
-/// next checkpoint makes room for more.
+/// Writes batches to the log directly, faster than the nodes make checkpoints. Each time the log is full, the next checkpoint makes room.
 fn load(jetstream: &JetStream) {
     let mut left = LOAD_MB * PARTITIONS as usize;
     while left > 0 {
@@ -60,21 +59,21 @@ fn load_that_is_longer_than_the_history_loses_no_answered_message() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (one, other) = (node(&servers), node(&servers));
-    for node in [&one, &other] {
+    let (node_a, node_b) = (node(&servers), node(&servers));
+    for node in [&node_a, &node_b] {
         until("its heartbeats in the log", || {
             port::ask(node.admin(), "GET /readyz", None).status == 200
         });
     }
-    publish_quiet(&one);
+    publish_quiet(&node_a);
     let jetstream = JetStream::of(&servers);
     load(&jetstream);
-    publish_surely(&other, "quiet/last", "last");
-    one.kill();
-    other.kill();
-    let (one, other) = (node(&servers), node(&servers));
-    for node in [&one, &other] {
-        has_quiet(node);
+    publish_surely(&node_b, "quiet/last", "last");
+    node_a.kill();
+    node_b.kill();
+    let (node_a, node_b) = (node(&servers), node(&servers));
+    for node in [&node_a, &node_b] {
+        assert_quiet_topics_kept(node);
         let last = once(node, "GET", "/history/quiet/last", &[], "");
         assert!(last.text().contains("last"), "{last:?}");
     }
@@ -87,14 +86,15 @@ fn nodes_that_start_with_a_full_log_make_room() {
     };
     let first = node(&servers);
     publish_quiet(&first);
-    // The dead node is the steward (makes the checkpoints) of all partitions. The log is full, so nobody can write that this node is dead.
+    // The dead node was the steward of all partitions: the node that makes their checkpoints. The log is full, so no node can write into it
+    // that this one is dead.
     first.kill();
     let jetstream = JetStream::of(&servers);
     jetstream.fill(PARTITIONS, LOAD_MB, MB);
     jetstream.fill(PARTITIONS, 100, 10_000);
     jetstream.fill(PARTITIONS, 150, 100);
     let node = node(&servers);
-    has_quiet(&node);
+    assert_quiet_topics_kept(&node);
     let mut conn = Conn::open(&node);
     let waits = conn
         .stream()
@@ -106,7 +106,7 @@ fn nodes_that_start_with_a_full_log_make_room() {
         port::ask(node.admin(), "GET /readyz", None).status == 200
     });
     publish_surely(&node, "a", "taken");
-    has_quiet(&node);
+    assert_quiet_topics_kept(&node);
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn node_that_lacks_batches_that_no_checkpoint_contains_does_not_start() {
     first.kill();
     let jetstream = JetStream::of(&servers);
     jetstream.purge(2, 3);
-    let said = refusal(&short(&servers));
+    let log = refusal(&short_history(&servers));
     for words in [
         "partition 2 lacks batches up to 2",
         "no checkpoint",
         "from a backup",
     ] {
-        assert!(said.contains(words), "{words:?} is not in: {said}");
+        assert!(log.contains(words), "{words:?} is not in: {log}");
     }
 }

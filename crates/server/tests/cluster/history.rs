@@ -43,9 +43,9 @@ fn an_empty_node_joins_a_long_history() {
     let megabytes = std::env::var("CRORE_HISTORY_MB").unwrap_or_default();
     let megabytes: usize = megabytes.parse().unwrap_or(200);
     let count = megabytes * 1_000_000 / MESSAGE_BYTES;
-    let one = node(&servers, "512GiB");
+    let node_a = node(&servers, "512GiB");
     let text = "x".repeat(MESSAGE_BYTES);
-    let mut conn = Conn::open(&one);
+    let mut conn = Conn::open(&node_a);
     for first in (0..count).step_by(LINES) {
         let line = |n: usize| format!("{{\"topic\":\"t/{}\",\"data\":\"{text}\"}}\n", n % TOPICS);
         let lines: String = (first..count.min(first + LINES)).map(line).collect();
@@ -53,7 +53,7 @@ fn an_empty_node_joins_a_long_history() {
         let answer = conn.request("POST", "/pub", &headers, &lines);
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    let shown = || port::get(one.admin(), "cluster")["partitions"].clone();
+    let shown = || port::get(node_a.admin(), "cluster")["partitions"].clone();
     let sum = |of: &str| -> u64 {
         let shown = shown();
         let all = shown.as_array().expect("partitions").iter();
@@ -61,18 +61,18 @@ fn an_empty_node_joins_a_long_history() {
     };
     let (log_s, log_memory) = join(&servers, "512GiB");
     let log_bytes = sum("bytes");
-    drop(one);
+    drop(node_a);
     let two = node(&servers, "1MiB");
-    let at = two.admin();
+    let admin = two.admin();
     let has_all = |it: &serde_json::Value| it["checkpoint"].is_u64();
     let are_there = || {
-        let shown = port::get(at, "cluster")["partitions"].clone();
+        let shown = port::get(admin, "cluster")["partitions"].clone();
         shown.as_array().expect("partitions").iter().all(has_all)
     };
     while !are_there() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    let shown = port::get(at, "cluster")["partitions"].clone();
+    let shown = port::get(admin, "cluster")["partitions"].clone();
     let all = shown.as_array().expect("partitions").iter();
     let checkpoint_bytes: u64 = all.filter_map(|it| it["checkpoint_bytes"].as_u64()).sum();
     let (checkpoint_s, checkpoint_memory) = join(&servers, "512GiB");

@@ -11,24 +11,24 @@ fn a_node_that_joins_has_the_messages_of_before() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers);
-    let all: Vec<String> = (0..50).map(|n| n.to_string()).collect();
-    for text in &all {
-        publish(&one, "a", text);
+    let node_a = node(&servers);
+    let texts: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+    for text in &texts {
+        publish(&node_a, "a", text);
     }
     let late = node(&servers);
     late.await_log("in the log of the cluster `test`");
     assert_eq!(
         Stream::open(&late, "/sub/a?since=oldest", &[]).data(50),
-        all
+        texts
     );
-    one.stop();
+    node_a.stop();
     late.stop();
     // The log outlives all nodes.
-    let again = node(&servers);
+    let restarted = node(&servers);
     assert_eq!(
-        Stream::open(&again, "/sub/a?since=oldest", &[]).data(50),
-        all
+        Stream::open(&restarted, "/sub/a?since=oldest", &[]).data(50),
+        texts
     );
 }
 
@@ -37,7 +37,7 @@ fn a_node_that_cannot_join_says_why() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers);
+    let node_a = node(&servers);
     let wrong = [
         (
             format!(
@@ -56,12 +56,12 @@ fn a_node_that_cannot_join_says_why() {
         ),
     ];
     for (settings, words) in wrong {
-        let said = refusal(&settings);
+        let log = refusal(&settings);
         for word in words {
-            assert!(said.contains(word), "{word:?} is not in: {said}");
+            assert!(log.contains(word), "{word:?} is not in: {log}");
         }
     }
-    drop(one);
+    drop(node_a);
 }
 
 #[test]
@@ -79,12 +79,12 @@ fn a_node_takes_the_number_of_partitions_that_its_cluster_has() {
 
 #[test]
 fn settings_of_a_disk_are_refused_in_a_cluster() {
-    let with = |more: &str| {
+    let refusal_with = |extra_settings: &str| {
         refusal(&format!(
-            "{more}\n[cluster]\nurls = [\"nats://127.0.0.1:1\"]\n"
+            "{extra_settings}\n[cluster]\nurls = [\"nats://127.0.0.1:1\"]\n"
         ))
     };
-    for (more, word) in [
+    for (extra_settings, word) in [
         ("[state]\ndirectory = \"/tmp/x\"", "state.directory"),
         ("[state]\ndurable = false", "state.durable"),
         (
@@ -92,15 +92,15 @@ fn settings_of_a_disk_are_refused_in_a_cluster() {
             "rule[1].durable",
         ),
     ] {
-        let said = with(more);
+        let log = refusal_with(extra_settings);
         assert!(
-            said.contains(word) && said.contains("in a cluster") | said.contains("[cluster]"),
-            "{said}"
+            log.contains(word) && log.contains("in a cluster") | log.contains("[cluster]"),
+            "{log}"
         );
     }
 }
 
-/// The output of a server that does not start with these settings.
+/// The log of a server that must not start with these settings.
 pub fn refusal(settings: &str) -> String {
     let directory = std::env::temp_dir().join(format!("crore-test-refused-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");

@@ -1,5 +1,5 @@
-//! Tests a node that is cut off from the log. A publish whose outcome was reported as unknown must not appear in the log after newer
-//! messages.
+//! Tests a node that is cut off from NATS. If the outcome of a publish was reported as unknown, the message must not appear in the log
+//! after newer ones.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,35 +9,37 @@ use std::time::Duration;
 
 use crore_wire::mqtt::{Packet, Publish, ReasonCode, Version};
 
-use crate::faults::{log, publish_surely};
+use crate::faults::{log_of, publish_surely};
 use crate::servers::Servers;
 use crate::support::http::{Conn, once};
 use crate::support::mqtt;
 use crate::support::{PATIENCE, Server, port, until};
 use crate::{node, settings_at};
 
-/// A relay to a server of NATS that can be closed.
-struct Gate {
+/// A TCP relay between a node and a server of NATS. A test can close it.
+struct Relay {
     address: SocketAddr,
-    way: Arc<Way>,
+    state: Arc<RelayState>,
 }
 
 #[derive(Default)]
-struct Way {
-    /// While it is closed, bytes wait. They are delivered later.
+struct RelayState {
+    /// While it is true, the relay delays all bytes.
     is_closed: AtomicBool,
-    /// By how many seconds the clock of NATS is ahead, in what the node reads of the log.
+    /// By how many seconds the relay moves the times of NATS ahead, in the messages that the node reads.
     ahead_s: AtomicI64,
 }
 
-/// Moves the time of stream messages ahead. The time stands in the subject for the acknowledgement:
-/// `$JS.ACK.(tokens).(nanoseconds).(tokens)`.
+/// Moves the times of stream messages ahead. The time is in the subject for the acknowledgement: `$JS.ACK.(tokens).(nanoseconds).(tokens)`.
 fn set_ahead(bytes: &mut [u8], ahead_s: i64) {
     const BEGIN: &[u8] = b"$JS.ACK.";
-    let mut at = 0;
-    while let Some(begin) = bytes[at..].windows(BEGIN.len()).position(|it| it == BEGIN) {
-        at += begin + BEGIN.len();
-        let subject = bytes[at..].split_mut(|it| b" \r".contains(it)).next();
+    let mut position = 0;
+    while let Some(begin) = bytes[position..]
+        .windows(BEGIN.len())
+        .position(|it| it == BEGIN)
+    {
+        position += begin + BEGIN.len();
+        let subject = bytes[position..].split_mut(|it| b" \r".contains(it)).next();
         let mut tokens = subject.expect("a part").split_mut(|it| *it == b'.');
         let nanoseconds = tokens.find(|it| it.len() == 19 && it.iter().all(u8::is_ascii_digit));
         if let Some(token) = nanoseconds {
@@ -51,14 +53,14 @@ fn set_ahead(bytes: &mut [u8], ahead_s: i64) {
     }
 }
 
-impl Gate {
-    fn open(to: SocketAddr) -> Gate {
+impl Relay {
+    fn open(to: SocketAddr) -> Relay {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let gate = Gate {
+        let relay = Relay {
             address: listener.local_addr().expect("an address"),
-            way: Arc::default(),
+            state: Arc::default(),
         };
-        let way = gate.way.clone();
+        let state = relay.state.clone();
         // This thread ends with the test program.
         std::thread::spawn(move || {
             for node in listener.incoming() {
@@ -69,26 +71,26 @@ impl Gate {
                 let ends = [node, nats].map(|it| (it.try_clone().expect("a socket"), it));
                 let [(node_in, node_out), (nats_in, nats_out)] = ends;
                 for (from, to) in [(node_in, nats_out), (nats_in, node_out)] {
-                    let way = way.clone();
-                    std::thread::spawn(move || forward(from, to, &way));
+                    let state = state.clone();
+                    std::thread::spawn(move || forward(from, to, &state));
                 }
             }
         });
-        gate
+        relay
     }
 
     fn close(&self, is_closed: bool) {
-        self.way.is_closed.store(is_closed, Ordering::SeqCst);
+        self.state.is_closed.store(is_closed, Ordering::SeqCst);
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, way: &Way) {
+fn forward(mut from: TcpStream, mut to: TcpStream, state: &RelayState) {
     let mut bytes = [0; 64 << 10];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
-        while way.is_closed.load(Ordering::SeqCst) {
+        while state.is_closed.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        set_ahead(&mut bytes[..len], way.ahead_s.load(Ordering::SeqCst));
+        set_ahead(&mut bytes[..len], state.ahead_s.load(Ordering::SeqCst));
         if to.write_all(&bytes[..len]).is_err() {
             break;
         }
@@ -97,26 +99,26 @@ fn forward(mut from: TcpStream, mut to: TcpStream, way: &Way) {
     let _ = from.shutdown(Shutdown::Both);
 }
 
-fn node_behind_a_gate(servers: &Servers) -> (Gate, Server) {
+fn node_behind_relay(servers: &Servers) -> (Relay, Server) {
     let nats = servers.urls()[0].replace("nats://", "");
-    let gate = Gate::open(nats.parse().expect("an address"));
-    let url = format!("nats://{}", gate.address);
+    let relay = Relay::open(nats.parse().expect("an address"));
+    let url = format!("nats://{}", relay.address);
     let node = Server::with_admin(&settings_at(servers, &[url]));
-    (gate, node)
+    (relay, node)
 }
 
-fn client(at: &Server, name: &str) -> mqtt::Conn {
-    let mut client = mqtt::Conn::at(at, Version::V5);
-    client.connect(&mqtt::plain(Version::V5, name));
+fn client(node: &Server, name: &str) -> mqtt::Conn {
+    let mut client = mqtt::Conn::to_server(node, Version::V5);
+    client.connect(&mqtt::plain_connect(Version::V5, name));
     client
 }
 
 /// The retained message of a topic, as a client of this node reads it.
-fn retained(at: &Server, topic: &str) -> String {
-    let mut reader = client(at, "reader");
+fn retained(node: &Server, topic: &str) -> String {
+    let mut reader = client(node, "reader");
     reader.subscribe(topic, 0);
-    let got = reader.packet();
-    let publish = got.publish();
+    let received = reader.packet();
+    let publish = received.publish();
     assert!(publish.retain, "{publish:?}");
     String::from_utf8_lossy(publish.payload).into_owned()
 }
@@ -126,7 +128,7 @@ fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (gate, near) = node_behind_a_gate(&servers);
+    let (relay, near) = node_behind_relay(&servers);
     let far = node(&servers);
     let is_ready = || port::ask(near.admin(), "GET /readyz", None).status == 200;
     let retain = |id, payload| Publish {
@@ -141,7 +143,7 @@ fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut
             .contains("v0")
     });
 
-    gate.close(true);
+    relay.close(true);
     there.publish(&retain(2, b"v1"));
     let key = [("Idempotency-Key", "\"k\"")];
     let mut http = Conn::open(&near);
@@ -154,12 +156,12 @@ fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut
     assert!(!is_acknowledged, "the client was closed");
     client(&far, "publisher").deliver(&retain(1, b"v5"));
     until("not ready", || !is_ready());
-    gate.close(false);
+    relay.close(false);
     until("ready", is_ready);
 
     publish_surely(&near, "state", "v6");
     let all = |server| {
-        let all = log(server, "state", 3).into_iter();
+        let all = log_of(server, "state", 3).into_iter();
         all.map(|(_, data)| data).collect::<Vec<_>>()
     };
     for server in [&near, &far] {
@@ -178,7 +180,7 @@ fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect()
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (gate, near) = node_behind_a_gate(&servers);
+    let (relay, near) = node_behind_relay(&servers);
     let far = node(&servers);
     let retain = |id, payload| Publish {
         retain: true,
@@ -188,13 +190,13 @@ fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect()
     there.deliver(&retain(1, b"v0"));
     let mut idle = client(&near, "idle");
 
-    gate.close(true);
+    relay.close(true);
     there.publish(&retain(2, b"v1"));
     assert_eq!(idle.end(), Some(ReasonCode::SERVER_BUSY));
     // The server would answer this publish before the log has it, so it disconnects the client instead.
     there.publish(&retain(3, b"v2"));
     assert_eq!(there.end(), Some(ReasonCode::SERVER_BUSY));
-    gate.close(false);
+    relay.close(false);
     client(&far, "publisher").deliver(&retain(1, b"v5"));
 
     until("ready", || {
@@ -212,16 +214,16 @@ fn node_follows_the_clock_of_nats_when_that_steps() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (gate, node) = node_behind_a_gate(&servers);
+    let (relay, node) = node_behind_relay(&servers);
     publish_surely(&node, "a", "before");
     for (ahead_s, text) in [(600, "ahead"), (-600, "behind")] {
-        gate.way.ahead_s.store(ahead_s, Ordering::SeqCst);
-        // The node sees the step in the heartbeats, which come each second. Without them all later messages would be void.
+        relay.state.ahead_s.store(ahead_s, Ordering::SeqCst);
+        // The node notices the step by the heartbeats, one each second. Otherwise it would take all later messages as void.
         publish_surely(&node, "a", text);
         let answer = once(&node, "POST", "/pub/b", &[], text);
         assert!([201, 202].contains(&answer.status), "{answer:?}");
     }
-    let all = log(&node, "a", 3).into_iter().map(|(_, data)| data);
+    let all = log_of(&node, "a", 3).into_iter().map(|(_, data)| data);
     assert_eq!(all.collect::<Vec<_>>(), ["before", "ahead", "behind"]);
     node.await_log("the clock of NATS differs from that of this node");
 }

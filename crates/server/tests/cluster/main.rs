@@ -1,5 +1,5 @@
-//! Tests clusters of real nodes over real servers of NATS. What is published at one node is read at each. A position from one node is
-//! valid at all. No answered message is lost with a node or with a server of NATS.
+//! Tests clusters of real nodes with real servers of NATS. A message published at one node is read at each node. A position from one node
+//! is valid at all. No answered message is lost when a node or a server of NATS dies.
 
 #[path = "../../../nats/tests/cluster/jetstream.rs"]
 mod jetstream;
@@ -54,6 +54,6 @@ fn node(servers: &Servers) -> Server {
 /// Three servers of NATS and two nodes. `None` if there is no nats-server on this host.
 fn two_nodes() -> Option<(Servers, Server, Server)> {
     let servers = Servers::start(3)?;
-    let (one, other) = (node(&servers), node(&servers));
-    Some((servers, one, other))
+    let (node_a, node_b) = (node(&servers), node(&servers));
+    Some((servers, node_a, node_b))
 }

@@ -37,39 +37,39 @@ fn user_revoked_at_one_node_is_refused_by_all_and_by_those_that_join_later() {
     let Some(mut servers) = Servers::start(1) else {
         return;
     };
-    let (one, other) = (node(&servers), node(&servers));
+    let (node_a, node_b) = (node(&servers), node(&servers));
     let (ann, bob) = (token("ann"), token("bob"));
-    for node in [&one, &other] {
+    for node in [&node_a, &node_b] {
         assert_eq!(publish(node, &ann), 202);
     }
-    let mut open = Ws::open(&other, &format!("/sub/a?token={ann}"), &[]);
-    let mut poll = Conn::open(&other);
+    let mut open = Ws::open(&node_b, &format!("/sub/a?token={ann}"), &[]);
+    let mut poll = Conn::open(&node_b);
     poll.ask("GET", &format!("/sub/b?token={ann}"), &[], "");
     let revoke = "POST /api/v1/revocations";
-    assert_eq!(change(&one, revoke, Some(&json!({"user": "ann"}))), 200);
-    assert_eq!(publish(&one, &ann), 401, "at once where it was revoked");
+    assert_eq!(change(&node_a, revoke, Some(&json!({"user": "ann"}))), 200);
+    assert_eq!(publish(&node_a, &ann), 401, "at once where it was revoked");
     assert_eq!(open.closed(), Some(4401));
     assert_eq!(poll.response().status, 401);
-    assert_eq!(publish(&other, &ann), 401);
-    assert_eq!(publish(&other, &bob), 202);
+    assert_eq!(publish(&node_b, &ann), 401);
+    assert_eq!(publish(&node_b, &bob), 202);
     let late = node(&servers);
     assert_eq!(publish(&late, &ann), 401, "the first request that it takes");
     let listed = get(late.admin(), "revocations");
     assert_eq!(listed["revocations"][0]["id"], "user:ann");
     let undo = "DELETE /api/v1/revocations/user:ann";
-    assert_eq!(change(&other, undo, None), 200);
-    for node in [&one, &other, &late] {
+    assert_eq!(change(&node_b, undo, None), 200);
+    for node in [&node_a, &node_b, &late] {
         until("ann is let in again", || publish(node, &ann) == 202);
     }
     servers.kill(0);
-    let refused = change(&one, revoke, Some(&json!({"user": "bob"})));
+    let refused = change(&node_a, revoke, Some(&json!({"user": "bob"})));
     assert_eq!(
         refused, 503,
         "nothing is revoked without NATS, and it is said"
     );
     servers.run(0);
     until("bob is revoked", || {
-        change(&one, revoke, Some(&json!({"user": "bob"}))) == 200
+        change(&node_a, revoke, Some(&json!({"user": "bob"}))) == 200
     });
-    until("the other node knows", || publish(&other, &bob) == 401);
+    until("the other node knows", || publish(&node_b, &bob) == 401);
 }

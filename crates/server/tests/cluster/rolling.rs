@@ -8,7 +8,7 @@ use async_nats::jetstream::stream::DiscardPolicy;
 use serde_json::Value;
 
 use crate::checkpoint;
-use crate::faults::{log, publish_surely};
+use crate::faults::{log_of, publish_surely};
 use crate::jetstream::JetStream;
 use crate::reach;
 use crate::servers::Servers;
@@ -18,7 +18,7 @@ use crate::support::stream::{Event, Stream};
 use crate::support::{Server, program, until};
 
 /// Number of messages published while a node is replaced.
-const MEANWHILE: usize = 40;
+const MESSAGES_PER_REPLACEMENT: usize = 40;
 /// Partitions of a new cluster.
 const PARTITIONS: u64 = 4;
 
@@ -42,8 +42,8 @@ fn prepare_for(program: &Path, servers: &Servers, partitions: u64) {
     }
 }
 
-/// Waits until each node shows this number of nodes and no problems, in the tools of both builds.
-fn await_whole(nodes: &[&Server]) {
+/// Waits until each node shows all of `nodes` and no problem, by the tools of both builds.
+fn await_all_nodes(nodes: &[&Server]) {
     for node in nodes {
         for program in [program_before(), program()] {
             until("a whole cluster", || {
@@ -62,19 +62,19 @@ fn nodes_of_two_builds_have_the_same_messages_positions_values_and_keys() {
     let Some(servers) = Servers::start(3) else {
         return;
     };
-    let old = Server::of(&program_before(), &settings(&servers));
-    let new = Server::of(&program(), &settings(&servers));
-    await_whole(&[&old, &new]);
-    for (one, other, name) in [(&old, &new, "up"), (&new, &old, "down")] {
-        let topic = |what: &str| format!("{name}/{what}");
-        reach::reaches(one, other, &topic("any"));
-        reach::reaches_by_mqtt(one, other, &topic("mqtt"));
-        reach::retains(one, other, &topic("state"));
-        reach::resumes(one, other, &topic("positions"));
-        reach::knows_a_key(one, other, &topic("keyed"));
-        reach::deletes(one, other, &topic("topics"));
+    let old = Server::from_build(&program_before(), &settings(&servers));
+    let new = Server::from_build(&program(), &settings(&servers));
+    await_all_nodes(&[&old, &new]);
+    for (node_a, node_b, name) in [(&old, &new, "up"), (&new, &old, "down")] {
+        let topic = |kind: &str| format!("{name}/{kind}");
+        reach::assert_reaches(node_a, node_b, &topic("any"));
+        reach::assert_reaches_by_mqtt(node_a, node_b, &topic("mqtt"));
+        reach::assert_retains(node_a, node_b, &topic("state"));
+        reach::assert_resumes(node_a, node_b, &topic("positions"));
+        reach::assert_knows_key(node_a, node_b, &topic("keyed"));
+        reach::assert_deletes(node_a, node_b, &topic("topics"));
     }
-    await_whole(&[&old, &new]);
+    await_all_nodes(&[&old, &new]);
 }
 
 #[test]
@@ -96,13 +96,13 @@ fn checkpoints_of_each_build_are_read_by_the_other_as_stewards_change() {
     plain.stop();
     let start = |program: PathBuf| checkpoint::node_of(&program, &servers, "");
     let mut steward = start(program_before());
-    let ids = checkpoint::keep_all_kinds(&steward);
+    let ids = checkpoint::publish_all_kinds(&steward);
     // The second joined node is of the earlier build. It reads checkpoints and log that both builds have written.
     for program in [program(), program_before()] {
         checkpoint::purge_what_checkpoints_have(&servers, &steward);
         prepare_for(&program, &servers, checkpoint::PARTITIONS);
         let joined = start(program);
-        checkpoint::has_all_kinds(&joined, &ids);
+        checkpoint::assert_all_kinds(&joined, &ids);
         steward.kill();
         // From here on the joined node makes the checkpoints.
         steward = joined;
@@ -110,27 +110,27 @@ fn checkpoints_of_each_build_are_read_by_the_other_as_stewards_change() {
     checkpoint::purge_what_checkpoints_have(&servers, &steward);
 }
 
-/// A subscriber that reads at one node after the other, and goes on from its last position.
+/// A subscriber that moves from node to node, and continues from its last position.
 struct Reader {
     stream: Stream,
     read: Vec<Event>,
 }
 
 impl Reader {
-    fn open(at: &Server) -> Reader {
+    fn open(node: &Server) -> Reader {
         Reader {
-            stream: Stream::open(at, "/sub/a?since=oldest", &[]),
+            stream: Stream::open(node, "/sub/a?since=oldest", &[]),
             read: Vec::new(),
         }
     }
 
-    /// Reads until its node disconnects it, and goes on at another node.
-    fn move_to(&mut self, at: &Server) {
+    /// Reads until its node disconnects it, and continues at `node`.
+    fn move_to(&mut self, node: &Server) {
         while let Some(event) = self.stream.event() {
             self.read.push(event);
         }
         let last = self.read.last().expect("it has read something");
-        self.stream = Stream::open(at, "/sub/a", &[("Last-Event-ID", &last.id)]);
+        self.stream = Stream::open(node, "/sub/a", &[("Last-Event-ID", &last.id)]);
     }
 
     /// Reads until it has this many events. Returns all events so far.
@@ -151,14 +151,16 @@ fn an_upgrade_node_by_node_and_the_way_back_lose_nothing() {
         return;
     };
     let (before, now) = (program_before(), program());
-    let start = |program: &Path| Server::of(program, &settings(&servers));
+    let start = |program: &Path| Server::from_build(program, &settings(&servers));
     let (mut leaving, mut staying) = (start(&before), start(&before));
     publish_surely(&leaving, "a", "first");
     // One reader at each node.
     let (mut leaves, mut stays) = (Reader::open(&leaving), Reader::open(&staying));
     let mut published = vec!["first".to_string()];
     for (step, program) in [&now, &now, &before, &before].into_iter().enumerate() {
-        let meanwhile: Vec<String> = (0..MEANWHILE).map(|n| format!("{step}.{n}")).collect();
+        let meanwhile: Vec<String> = (0..MESSAGES_PER_REPLACEMENT)
+            .map(|n| format!("{step}.{n}"))
+            .collect();
         let joined = thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for text in &meanwhile {
@@ -169,19 +171,19 @@ fn an_upgrade_node_by_node_and_the_way_back_lose_nothing() {
             leaving.stop();
             prepare_for(program, &servers, PARTITIONS);
             // The joined node has the same name as the stopped one. With another name, the stopped one would remain in the list as dead.
-            let joined = Server::of_at(program, &settings(&servers), address);
+            let joined = Server::from_build_at(program, &settings(&servers), address);
             writer.join().expect("all are published");
             joined
         });
         leaves.move_to(&joined);
         published.extend(meanwhile);
         let count = published.len();
-        assert_eq!(log(&joined, "a", count), log(&staying, "a", count));
-        await_whole(&[&staying, &joined]);
+        assert_eq!(log_of(&joined, "a", count), log_of(&staying, "a", count));
+        await_all_nodes(&[&staying, &joined]);
         (leaving, staying) = (staying, joined);
         (leaves, stays) = (stays, leaves);
     }
-    let all = log(&staying, "a", published.len());
+    let all = log_of(&staying, "a", published.len());
     for mut reader in [leaves, stays] {
         assert_eq!(reader.all(published.len()), all);
     }

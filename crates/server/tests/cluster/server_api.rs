@@ -10,7 +10,7 @@ use crate::support::{Server, until};
 
 const SECRET: &str = "a secret that only this test and its servers know";
 
-/// Connects as `ann`. Returns the id of the client, too.
+/// Connects as `ann`. Also returns the id of the client.
 fn connect(server: &Server) -> (Ws, String) {
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     let claims = json!({"sub": "ann", "exp": 4_000_000_000_u64});
@@ -41,41 +41,48 @@ fn server_api_reaches_the_clients_of_all_nodes() {
         "{}[centrifugo]\nenabled = true\n[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n",
         crate::settings(&servers)
     );
-    let (one, other) = (Server::with_admin(&settings), Server::with_admin(&settings));
+    let (node_a, node_b) = (Server::with_admin(&settings), Server::with_admin(&settings));
     until("both nodes at each", || {
         let nodes = |server| get(Server::admin(server), "cluster")["nodes"].clone();
         let is_whole = |server| nodes(server).as_array().is_some_and(|it| it.len() == 2);
-        [&one, &other].into_iter().all(is_whole)
+        [&node_a, &node_b].into_iter().all(is_whole)
     });
-    let (mut here, here_id) = connect(&one);
-    let (mut there, there_id) = connect(&other);
-    assert_ne!(here_id, there_id);
+    let (mut client_a, id_a) = connect(&node_a);
+    let (mut client_b, id_b) = connect(&node_b);
+    assert_ne!(id_a, id_b);
     let done = json!({"result": {}});
     let body = json!({"user": "ann", "channel": "a"});
-    assert_eq!(call(&one, "subscribe", &body), done);
-    for client in [&mut here, &mut there] {
+    assert_eq!(call(&node_a, "subscribe", &body), done);
+    for client in [&mut client_a, &mut client_b] {
         let push = json_of(&client.frame());
         assert!(push["push"]["subscribe"].is_object(), "{push}");
     }
-    let published = call(&one, "publish", &json!({"channel": "a", "data": 1}));
+    let published = call(&node_a, "publish", &json!({"channel": "a", "data": 1}));
     assert!(published["result"]["offset"].is_u64(), "{published}");
-    for client in [&mut here, &mut there] {
+    for client in [&mut client_a, &mut client_b] {
         assert_eq!(json_of(&client.frame())["push"]["pub"]["data"], 1);
     }
     // A client is named at any node.
-    let body = json!({"client": there_id, "disconnect": {"code": 4_100, "reason": "bye"}});
-    assert_eq!(call(&one, "disconnect", &body), done);
-    let end = there.frame();
+    let body = json!({"client": id_b, "disconnect": {"code": 4_100, "reason": "bye"}});
+    assert_eq!(call(&node_a, "disconnect", &body), done);
+    let end = client_b.frame();
     assert_eq!((end.opcode(), end.close_code()), (CLOSE, Some(4_100)));
     assert_eq!(
-        call(&one, "unsubscribe", &json!({"user": "ann", "channel": "a"})),
+        call(
+            &node_a,
+            "unsubscribe",
+            &json!({"user": "ann", "channel": "a"})
+        ),
         done
     );
-    assert_eq!(json_of(&here.frame())["push"]["unsubscribe"]["code"], 2000);
+    assert_eq!(
+        json_of(&client_a.frame())["push"]["unsubscribe"]["code"],
+        2000
+    );
     // A stopped node cannot do it, and the backend is told so.
-    other.signal("STOP");
-    let told = call(&one, "disconnect", &json!({"user": "ann"}));
-    assert_eq!(told["error"]["code"], 100, "{told}");
-    assert_eq!(here.frame().close_code(), Some(3503));
-    other.signal("CONT");
+    node_b.signal("STOP");
+    let answer = call(&node_a, "disconnect", &json!({"user": "ann"}));
+    assert_eq!(answer["error"]["code"], 100, "{answer}");
+    assert_eq!(client_a.frame().close_code(), Some(3503));
+    node_b.signal("CONT");
 }

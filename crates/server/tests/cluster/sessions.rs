@@ -1,16 +1,16 @@
-//! Tests MQTT sessions in a cluster. With `mqtt.durable_sessions` a client finds its session at any node, also after the death of the node that it was
-//! connected to. Without it sessions end with their connections.
+//! Tests MQTT sessions in a cluster. With `mqtt.durable_sessions` a client finds its session at any node, also after the death of the node
+//! that it was connected to. Without it sessions end with their connections.
 
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{Packet, PropertyWriter, ReasonCode, Version, encode};
 
 use crate::servers::Servers;
-use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
+use crate::support::mqtt::{Conn, VERSIONS, message, plain_connect, will};
 use crate::support::{Server, port, until};
 use crate::{node, settings};
 
-/// A node whose sessions survive it.
-fn durable(servers: &Servers) -> Server {
+/// A node with durable sessions, which survive the node.
+fn durable_node(servers: &Servers) -> Server {
     let settings = settings(servers);
     let (cluster, rules) = settings.split_once("[[rule]]").expect("a rule");
     Server::with_admin(&format!(
@@ -18,32 +18,32 @@ fn durable(servers: &Servers) -> Server {
     ))
 }
 
-/// A cluster of two nodes whose sessions survive them.
-fn two_durable() -> Option<(Servers, Server, Server)> {
+/// A cluster of two such nodes.
+fn two_durable_nodes() -> Option<(Servers, Server, Server)> {
     let servers = Servers::start(1)?;
-    let (one, other) = (durable(&servers), durable(&servers));
-    Some((servers, one, other))
+    let (node_a, node_b) = (durable_node(&servers), durable_node(&servers));
+    Some((servers, node_a, node_b))
 }
 
-/// Connects to the session of this client at a node. Returns whether it was present.
+/// Connects with the session of this client at a node. Also returns whether the session was present.
 fn resume(server: &Server, version: Version, client: &str) -> (Conn, bool) {
-    let mut conn = Conn::at(server, version);
+    let mut conn = Conn::to_server(server, version);
     let present = conn.resume(client);
     (conn, present)
 }
 
 fn publish(server: &Server, qos: u8, topic: &str, texts: &[&str]) {
-    let mut from = Conn::at(server, Version::V5);
-    from.connect(&plain(Version::V5, ""));
+    let mut from = Conn::to_server(server, Version::V5);
+    from.connect(&plain_connect(Version::V5, ""));
     for text in texts {
         from.deliver(&message(topic, qos, 1, text.as_bytes()));
     }
 }
 
-/// Takes the next message, which has this text. Acknowledges it.
-fn take(conn: &mut Conn, text: &str) {
-    let got = conn.packet();
-    let publish = got.publish();
+/// Receives the next message, which must have this text, and acknowledges it.
+fn receive(conn: &mut Conn, text: &str) {
+    let received = conn.packet();
+    let publish = received.publish();
     assert_eq!(String::from_utf8_lossy(publish.payload), text);
     if let Some(id) = publish.packet_id {
         conn.acknowledge(PubAck, id.get());
@@ -52,101 +52,101 @@ fn take(conn: &mut Conn, text: &str) {
 
 #[test]
 fn client_goes_on_at_another_node_where_it_was() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
     for version in VERSIONS {
-        let (mut conn, present) = resume(&one, version, "it");
+        let (mut conn, present) = resume(&node_a, version, "it");
         assert!(!present);
         for filter in ["a/+/c", "t"] {
             conn.subscribe(filter, 1);
         }
-        publish(&other, 1, "t", &["seen"]);
-        take(&mut conn, "seen");
+        publish(&node_b, 1, "t", &["seen"]);
+        receive(&mut conn, "seen");
         assert!(conn.is_served());
         conn.leave();
-        publish(&one, 1, "t", &["missed"]);
-        publish(&other, 1, "a/b/c", &["this too"]);
-        let (mut conn, present) = resume(&other, version, "it");
+        publish(&node_a, 1, "t", &["missed"]);
+        publish(&node_b, 1, "a/b/c", &["this too"]);
+        let (mut conn, present) = resume(&node_b, version, "it");
         assert!(present);
         let mut texts = [(); 2].map(|()| {
-            let got = conn.packet();
-            let publish = got.publish();
+            let received = conn.packet();
+            let publish = received.publish();
             conn.acknowledge(PubAck, publish.packet_id.expect("a packet id").get());
             String::from_utf8_lossy(publish.payload).into_owned()
         });
         texts.sort();
         assert_eq!(texts, ["missed", "this too"]);
-        publish(&one, 1, "t", &["live"]);
-        take(&mut conn, "live");
+        publish(&node_a, 1, "t", &["live"]);
+        receive(&mut conn, "live");
         // A clean start ends the session at both nodes.
-        let mut clean = Conn::at(&one, version);
-        assert!(!clean.connect(&plain(version, "it")));
+        let mut clean = Conn::to_server(&node_a, version);
+        assert!(!clean.connect(&plain_connect(version, "it")));
         assert_eq!(conn.end().is_some(), version == Version::V5);
         clean.leave();
-        let (conn, present) = resume(&other, version, "it");
+        let (conn, present) = resume(&node_b, version, "it");
         assert!(!present, "it has ended");
         drop(conn);
-        let mut clean = Conn::at(&one, version);
-        clean.connect(&plain(version, "it"));
+        let mut clean = Conn::to_server(&node_a, version);
+        clean.connect(&plain_connect(version, "it"));
         clean.leave();
     }
 }
 
 #[test]
 fn client_that_comes_to_another_node_is_disconnected_from_the_first() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
-    let (mut first, _) = resume(&one, Version::V5, "it");
+    let (mut first, _) = resume(&node_a, Version::V5, "it");
     first.subscribe("t", 1);
-    let (mut second, present) = resume(&other, Version::V5, "it");
+    let (mut second, present) = resume(&node_b, Version::V5, "it");
     assert!(present);
     assert_eq!(first.end(), Some(ReasonCode::SESSION_TAKEN_OVER));
-    publish(&one, 1, "t", &["to the second"]);
-    take(&mut second, "to the second");
+    publish(&node_a, 1, "t", &["to the second"]);
+    receive(&mut second, "to the second");
     // Also a client whose session ends with its connection.
-    let mut passing = Conn::at(&one, Version::V5);
-    passing.connect(&plain(Version::V5, "passing"));
-    Conn::at(&other, Version::V5).connect(&plain(Version::V5, "passing"));
+    let mut passing = Conn::to_server(&node_a, Version::V5);
+    passing.connect(&plain_connect(Version::V5, "passing"));
+    Conn::to_server(&node_b, Version::V5).connect(&plain_connect(Version::V5, "passing"));
     assert_eq!(passing.end(), Some(ReasonCode::SESSION_TAKEN_OVER));
 }
 
 #[test]
 fn session_survives_the_death_of_its_node_and_of_all_nodes() {
-    let Some((servers, one, other)) = two_durable() else {
+    let Some((servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
-    let (mut conn, _) = resume(&one, Version::V5, "it");
+    let (mut conn, _) = resume(&node_a, Version::V5, "it");
     conn.subscribe("t", 1);
-    publish(&other, 1, "t", &["not acknowledged"]);
+    publish(&node_b, 1, "t", &["not acknowledged"]);
     assert_eq!(conn.packet().publish().payload, b"not acknowledged");
-    one.kill();
-    let (mut conn, present) = resume(&other, Version::V5, "it");
+    node_a.kill();
+    let (mut conn, present) = resume(&node_b, Version::V5, "it");
     assert!(present);
-    take(&mut conn, "not acknowledged");
-    other.kill();
-    let third = durable(&servers);
+    receive(&mut conn, "not acknowledged");
+    node_b.kill();
+    let third = durable_node(&servers);
     publish(&third, 1, "t", &["missed"]);
     let (mut conn, present) = resume(&third, Version::V5, "it");
     assert!(present);
     // The acknowledgement was not recorded before the second node died.
-    take(&mut conn, "not acknowledged");
-    take(&mut conn, "missed");
+    receive(&mut conn, "not acknowledged");
+    receive(&mut conn, "missed");
 }
 
 #[test]
 fn message_of_quality_two_comes_once_although_each_packet_goes_to_another_node() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
-    let (mut conn, _) = resume(&one, Version::V5, "it");
+    let (mut conn, _) = resume(&node_a, Version::V5, "it");
     conn.subscribe("t", 2);
-    publish(&other, 2, "t", &["once"]);
-    let got = conn.packet();
-    let number = got.publish().packet_id.expect("a packet id").get();
-    one.kill();
-    let (mut conn, _) = resume(&other, Version::V5, "it");
+    publish(&node_b, 2, "t", &["once"]);
+    let received = conn.packet();
+    let number = received.publish().packet_id.expect("a packet id").get();
+    node_a.kill();
+    let (mut conn, _) = resume(&node_b, Version::V5, "it");
     let again = conn.packet();
     assert!(again.publish().dup, "the same delivery goes on");
     assert_eq!(
@@ -156,7 +156,7 @@ fn message_of_quality_two_comes_once_although_each_packet_goes_to_another_node()
     conn.acknowledge(PubRec, number);
     assert_eq!(conn.packet().ack(PubRel).0, number);
     // The client has released it, and the PUBCOMP is lost with the connection.
-    let (mut conn, _) = resume(&other, Version::V5, "it");
+    let (mut conn, _) = resume(&node_b, Version::V5, "it");
     assert_eq!(conn.packet().ack(PubRel).0, number);
     conn.acknowledge(PubComp, number);
     assert!(conn.is_served(), "nothing else comes");
@@ -164,116 +164,118 @@ fn message_of_quality_two_comes_once_although_each_packet_goes_to_another_node()
 
 #[test]
 fn publish_of_quality_two_that_is_repeated_at_another_node_is_one_message() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
-    let (mut to, _) = resume(&other, Version::V5, "reader");
-    to.subscribe("t", 1);
-    let (mut from, _) = resume(&one, Version::V5, "it");
-    from.publish(&message("t", 2, 7, b"once"));
-    assert_eq!(from.packet().ack(PubRec).0, 7);
-    one.kill();
-    let (mut from, present) = resume(&other, Version::V5, "it");
+    let (mut reader, _) = resume(&node_b, Version::V5, "reader");
+    reader.subscribe("t", 1);
+    let (mut publisher, _) = resume(&node_a, Version::V5, "it");
+    publisher.publish(&message("t", 2, 7, b"once"));
+    assert_eq!(publisher.packet().ack(PubRec).0, 7);
+    node_a.kill();
+    let (mut publisher, present) = resume(&node_b, Version::V5, "it");
     assert!(present);
     let mut repeated = message("t", 2, 7, b"once");
     repeated.dup = true;
-    from.deliver(&repeated);
-    from.deliver(&message("t", 1, 8, b"end"));
-    take(&mut to, "once");
-    take(&mut to, "end");
+    publisher.deliver(&repeated);
+    publisher.deliver(&message("t", 1, 8, b"end"));
+    receive(&mut reader, "once");
+    receive(&mut reader, "end");
 }
 
 #[test]
 fn will_of_a_client_of_a_dead_node_is_published_once() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
-    let (mut reader, _) = resume(&other, Version::V5, "reader");
+    let (mut reader, _) = resume(&node_b, Version::V5, "reader");
     reader.subscribe("w/#", 1);
     let with_will = |server: &Server, client: &str, topic: &str, delay_s: u32| {
         let (mut set, mut of_will) = (PropertyWriter::new(), PropertyWriter::new());
         set.session_expiry_interval_s(600);
         of_will.will_delay_interval_s(delay_s);
-        let mut connect = plain(Version::V5, client);
+        let mut connect = plain_connect(Version::V5, client);
         connect.properties = set.properties();
         let mut will = will(topic);
         will.properties = of_will.properties();
         connect.will = Some(will);
-        let mut conn = Conn::at(server, Version::V5);
+        let mut conn = Conn::to_server(server, Version::V5);
         conn.connect(&connect);
         conn
     };
     // A connection that is cut off at a living node.
-    with_will(&one, "cut", "w/cut", 0).cut();
-    take_topic(&mut reader, "w/cut");
-    let _stays = with_will(&one, "stays", "w/stays", 1);
-    let _back = with_will(&one, "back", "w/back", 600);
-    one.kill();
-    until("the other node finds the first dead", || reader.is_coming());
-    take_topic(&mut reader, "w/stays");
-    let (mut back, present) = resume(&other, Version::V5, "back");
+    with_will(&node_a, "cut", "w/cut", 0).cut();
+    receive_of_topic(&mut reader, "w/cut");
+    let _stays = with_will(&node_a, "stays", "w/stays", 1);
+    let _back = with_will(&node_a, "back", "w/back", 600);
+    node_a.kill();
+    until("the other node finds the first dead", || {
+        reader.has_received()
+    });
+    receive_of_topic(&mut reader, "w/stays");
+    let (mut returning, present) = resume(&node_b, Version::V5, "back");
     assert!(present);
     assert!(
-        back.is_served() && reader.is_served(),
+        returning.is_served() && reader.is_served(),
         "no other will comes"
     );
 }
 
-/// Takes the next message, which is of this topic. Acknowledges it.
-fn take_topic(conn: &mut Conn, topic: &str) {
-    let got = conn.packet();
-    let publish = got.publish();
+/// Receives the next message, which must be of this topic, and acknowledges it.
+fn receive_of_topic(conn: &mut Conn, topic: &str) {
+    let received = conn.packet();
+    let publish = received.publish();
     assert_eq!(publish.topic, topic);
     conn.acknowledge(PubAck, publish.packet_id.expect("a packet id").get());
 }
 
 #[test]
 fn session_ends_at_all_nodes_when_it_expires() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
     let mut set = PropertyWriter::new();
     set.session_expiry_interval_s(1);
-    let mut connect = plain(Version::V5, "it");
+    let mut connect = plain_connect(Version::V5, "it");
     connect.properties = set.properties();
-    let mut conn = Conn::at(&one, Version::V5);
+    let mut conn = Conn::to_server(&node_a, Version::V5);
     conn.connect(&connect);
     conn.subscribe("t", 1);
     conn.leave();
     let sessions = |node: &Server| port::metric(node.admin(), "crore_sessions");
     for count in [1.0, 0.0] {
-        for node in [&one, &other] {
+        for node in [&node_a, &node_b] {
             until("the session or its end", || sessions(node) == Some(count));
         }
     }
-    let (_, present) = resume(&other, Version::V5, "it");
+    let (_, present) = resume(&node_b, Version::V5, "it");
     assert!(!present);
 }
 
 #[test]
 fn operator_lists_and_ends_a_session_at_any_node() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
     let line = "DELETE /api/v1/session?client_id=it";
     let end_at = |node: &Server| port::ask(node.admin(), line, None).status;
-    for ended_at in [&other, &one] {
-        let (mut conn, present) = resume(&one, Version::V5, "it");
+    for ended_at in [&node_b, &node_a] {
+        let (mut conn, present) = resume(&node_a, Version::V5, "it");
         assert!(!present);
         conn.subscribe("t", 1);
         until("the claim at the other node", || {
-            port::metric(other.admin(), "crore_sessions") == Some(1.0)
+            port::metric(node_b.admin(), "crore_sessions") == Some(1.0)
         });
         assert_eq!(end_at(ended_at), 404, "its client is connected");
         conn.leave();
-        for node in [&one, &other] {
+        for node in [&node_a, &node_b] {
             until("the session at each node", || {
                 let page = port::get(node.admin(), "sessions");
                 page["sessions"][0]["client_id"] == "it"
             });
         }
         assert_eq!(end_at(ended_at), 200);
-        for node in [&one, &other] {
+        for node in [&node_a, &node_b] {
             port::await_metric(node.admin(), "crore_sessions", 0.0);
         }
     }
@@ -281,16 +283,16 @@ fn operator_lists_and_ends_a_session_at_any_node() {
 
 #[test]
 fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_is_served() {
-    let Some((_servers, one, other)) = two_durable() else {
+    let Some((_servers, node_a, node_b)) = two_durable_nodes() else {
         return;
     };
-    let nodes = [&one, &other];
-    let of = |node: &Server, metric| port::metric(node.admin(), metric).unwrap_or_default();
+    let nodes = [&node_a, &node_b];
+    let metric_of = |node: &Server, metric| port::metric(node.admin(), metric).unwrap_or_default();
     let mut fighters = Vec::new();
     let mut served = 0.0;
     for turn in 0..1000 {
         let version = VERSIONS[turn / 2 % VERSIONS.len()];
-        let mut conn = Conn::at(nodes[turn % 2], version);
+        let mut conn = Conn::to_server(nodes[turn % 2], version);
         match try_to_resume(&mut conn, version, "fought over") {
             ReasonCode::SUCCESS => served += 1.0,
             reason => assert_eq!(reason, too_many_takeovers(version)),
@@ -298,7 +300,12 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_i
         fighters.push(conn);
     }
     assert!(served < 1000.0);
-    let sum = |metric| nodes.map(|node| of(node, metric)).iter().sum::<f64>();
+    let sum = |metric| {
+        nodes
+            .map(|node| metric_of(node, metric))
+            .iter()
+            .sum::<f64>()
+    };
     until("all refusals are counted", || {
         sum("crore_refused_takeovers_total") == 1000.0 - served
     });
@@ -313,22 +320,22 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_i
     }
     let mut last = None;
     until("the last one is served", || {
-        let mut conn = Conn::at(&other, Version::V5);
+        let mut conn = Conn::to_server(&node_b, Version::V5);
         let is_served = try_to_resume(&mut conn, Version::V5, "fought over") == ReasonCode::SUCCESS;
         last = is_served.then_some(conn);
         is_served
     });
     let mut last = last.expect("the last one");
     last.subscribe("t", 1);
-    publish(&one, 1, "t", &["to the last one"]);
-    take(&mut last, "to the last one");
+    publish(&node_a, 1, "t", &["to the last one"]);
+    receive(&mut last, "to the last one");
 }
 
 /// Connects to a session. Returns the reason code of the CONNACK.
 fn try_to_resume(conn: &mut Conn, version: Version, client_id: &str) -> ReasonCode {
     let mut set = PropertyWriter::new();
     set.session_expiry_interval_s(600);
-    let mut connect = plain(version, client_id);
+    let mut connect = plain_connect(version, client_id);
     connect.clean_start = false;
     if version == Version::V5 {
         connect.properties = set.properties();
@@ -336,7 +343,7 @@ fn try_to_resume(conn: &mut Conn, version: Version, client_id: &str) -> ReasonCo
     conn.write(|out| encode::connect(out, &connect));
     match conn.packet().packet() {
         Packet::ConnAck(connack) => connack.reason,
-        other => panic!("a CONNACK is due, {other:?} came"),
+        node_b => panic!("a CONNACK is due, {node_b:?} came"),
     }
 }
 
@@ -356,22 +363,22 @@ fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
     let node = node(&servers);
     let count = || port::metric(node.admin(), "crore_short_sessions_total");
     // This client asks for no lasting session.
-    Conn::at(&node, Version::V311).connect(&plain(Version::V311, "passing"));
+    Conn::to_server(&node, Version::V311).connect(&plain_connect(Version::V311, "passing"));
     for name in ["lamp-1", "lamp-2"] {
         for _ in 0..3 {
-            let present = Conn::at(&node, Version::V311).resume(name);
+            let present = Conn::to_server(&node, Version::V311).resume(name);
             assert!(!present, "it ended with its connection");
             node.await_log(name);
         }
     }
     assert_eq!(count(), Some(2.0));
     let log = node.log();
-    let of: Vec<&str> = log
+    let lines_about_sessions: Vec<&str> = log
         .lines()
         .filter(|it| it.contains("ends with the connection"))
         .collect();
     for name in ["lamp-1", "lamp-2"] {
-        let lines = of.iter().filter(|it| it.contains(name));
+        let lines = lines_about_sessions.iter().filter(|it| it.contains(name));
         assert_eq!(lines.count(), 1, "{log}");
     }
     assert!(!log.contains("passing"), "{log}");

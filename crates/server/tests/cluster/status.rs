@@ -26,12 +26,12 @@ pub fn status_by(program: &Path, server: &Server, flags: &[&str]) -> Output {
 
 #[test]
 fn the_status_shows_all_nodes_and_fails_when_a_server_of_nats_is_away() {
-    let Some((mut servers, one, other)) = two_nodes() else {
+    let Some((mut servers, node_a, node_b)) = two_nodes() else {
         return;
     };
-    until("a whole cluster", || status(&one, &[]).status.success());
+    until("a whole cluster", || status(&node_a, &[]).status.success());
     let json =
-        || -> Value { serde_json::from_slice(&status(&other, &["--json"]).stdout).expect("JSON") };
+        || -> Value { serde_json::from_slice(&status(&node_b, &["--json"]).stdout).expect("JSON") };
     until("both nodes", || {
         json()["nodes"]
             .as_array()
@@ -40,7 +40,7 @@ fn the_status_shows_all_nodes_and_fails_when_a_server_of_nats_is_away() {
     let shown = json();
     let nodes = shown["nodes"].as_array().expect("nodes");
     assert_eq!(nodes.len(), 2, "{shown:#}");
-    for node in [&one, &other] {
+    for node in [&node_a, &node_b] {
         let admin = format!("http://{}", node.admin());
         assert!(nodes.iter().any(|it| it["admin"] == admin), "{shown:#}");
     }
@@ -51,14 +51,14 @@ fn the_status_shows_all_nodes_and_fails_when_a_server_of_nats_is_away() {
         sync.len() == 3 && sync.iter().all(|it| it["always"] == true),
         "{shown:#}"
     );
-    let text = String::from_utf8(status(&one, &[]).stdout).expect("text");
+    let text = String::from_utf8(status(&node_a, &[]).stdout).expect("text");
     assert!(
         text.contains("sync_interval: always at 3 of 3 servers"),
         "{text}"
     );
     servers.kill(2);
     until("the problem", || {
-        let failed = status(&one, &[]);
+        let failed = status(&node_a, &[]);
         let text = String::from_utf8_lossy(&failed.stdout).to_string();
         failed.status.code() == Some(1) && text.contains("away or behind")
     });
@@ -85,25 +85,25 @@ fn dead_node_stays_in_the_status_with_its_state_and_age_until_another_has_its_na
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (one, other) = (node(&servers), node(&servers));
+    let (node_a, node_b) = (node(&servers), node(&servers));
     until("a whole cluster", || {
-        let (code, shown) = json(&one);
+        let (code, shown) = json(&node_a);
         code == Some(0) && shown["nodes"].as_array().map(Vec::len) == Some(2)
     });
-    let address = other.address().to_string();
-    let name = json(&other).1["nodes"]
+    let address = node_b.address().to_string();
+    let name = json(&node_b).1["nodes"]
         .as_array()
         .and_then(|all| all.iter().find(|it| it["this"] == true))
         .map(|it| it["name"].as_str().expect("a name").to_string())
         .expect("its name");
-    other.kill();
-    let of = |shown: &Value| {
+    node_b.kill();
+    let row_of = |shown: &Value| {
         let all = shown["nodes"].as_array().expect("nodes");
         all.iter().find(|it| it["name"] == name[..]).cloned()
     };
     until("its death", || {
-        let (code, shown) = json(&one);
-        let dead = of(&shown).expect("it is shown");
+        let (code, shown) = json(&node_a);
+        let dead = row_of(&shown).expect("it is shown");
         // The dead node shows as live (and silent) first.
         let is_live = dead["state"] == "live";
         assert_eq!(code == Some(0), is_live, "{shown:#}");
@@ -113,24 +113,24 @@ fn dead_node_stays_in_the_status_with_its_state_and_age_until_another_has_its_na
         );
         dead["state"] == "dead"
     });
-    let dead = of(&json(&one).1).expect("it is shown");
+    let dead = row_of(&json(&node_a).1).expect("it is shown");
     assert!(dead["age_s"].as_u64() >= Some(3), "{dead}");
     assert!(
         dead["last_seen_unix_s"].as_u64() > Some(1_700_000_000),
         "{dead}"
     );
-    let text = String::from_utf8(status(&one, &[]).stdout).expect("text");
+    let text = String::from_utf8(status(&node_a, &[]).stdout).expect("text");
     assert!(text.contains("dead") && text.contains(&name), "{text}");
     // A node that starts now has read of the death in the log.
     let third = node(&servers);
-    until("the node is known", || of(&json(&third).1).is_some());
+    until("the node is known", || row_of(&json(&third).1).is_some());
     assert_eq!(json(&third).0, Some(1));
     drop(third);
     let listen = format!("listen = ['{address}']\n{}", settings(&servers));
     let again = Server::listening(&listen, "127.0.0.1:0");
     until("its successor", || {
-        let shown = json(&one).1;
-        of(&shown).is_some_and(|it| it["state"] == "live") && !has_problem(&shown, &[&name])
+        let shown = json(&node_a).1;
+        row_of(&shown).is_some_and(|it| it["state"] == "live") && !has_problem(&shown, &[&name])
     });
     drop(again);
 }
@@ -140,42 +140,42 @@ fn nodes_with_different_rules_are_named_in_the_status_and_in_the_log() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let (one, alike) = (node(&servers), node(&servers));
+    let (node_a, alike) = (node(&servers), node(&servers));
     until("both nodes", || {
-        let (code, shown) = json(&one);
+        let (code, shown) = json(&node_a);
         let nodes = shown["nodes"].as_array().expect("nodes");
         code == Some(0) && nodes.len() == 2 && nodes.iter().all(|it| it["told"].is_object())
     });
-    assert!(!has_problem(&json(&one).1, &["different rules"]));
-    let other = settings(&servers).replace("log_messages = 1000", "log_messages = 999");
-    let other = Server::with_admin(&other);
-    let name = |of: &Server| format!(":{}", of.address().port());
-    for node in [&one, &alike, &other] {
+    assert!(!has_problem(&json(&node_a).1, &["different rules"]));
+    let changed = settings(&servers).replace("log_messages = 1000", "log_messages = 999");
+    let node_b = Server::with_admin(&changed);
+    let name = |node: &Server| format!(":{}", node.address().port());
+    for node in [&node_a, &alike, &node_b] {
         until("the problem", || {
             let (code, shown) = json(node);
-            let is_told = has_problem(&shown, &["different rules", &name(node), &name(&other)]);
+            let is_told = has_problem(&shown, &["different rules", &name(node), &name(&node_b)]);
             is_told && code == Some(1)
         });
         node.await_log("have different rules");
     }
     // The operator gives the node the same settings again.
-    other.reread(&settings(&servers));
+    node_b.reload(&settings(&servers));
     until("the same rules", || {
-        !has_problem(&json(&one).1, &["different rules"])
+        !has_problem(&json(&node_a).1, &["different rules"])
     });
 }
 
 #[test]
 fn servers_of_nats_that_are_dead_are_not_shown_as_current() {
-    let Some((mut servers, one, _other)) = two_nodes() else {
+    let Some((mut servers, node_a, _other)) = two_nodes() else {
         return;
     };
-    until("a whole cluster", || json(&one).0 == Some(0));
+    until("a whole cluster", || json(&node_a).0 == Some(0));
     // More than half of the NATS servers are gone, so no stream has a leader.
     servers.kill(1);
     servers.kill(2);
     until("what is known", || {
-        let (code, shown) = json(&one);
+        let (code, shown) = json(&node_a);
         let partitions = shown["partitions"].as_array().expect("partitions");
         let always = shown["engine"]["sync"].as_array().expect("a list");
         let always = always.iter().filter(|it| it["always"] == true).count();
@@ -192,13 +192,13 @@ fn node_that_has_just_started_is_not_well_before_it_knows_of_itself() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers);
-    let began = json(&one);
+    let node_a = node(&servers);
+    let began = json(&node_a);
     let knows_itself = |shown: &Value| {
         let nodes = shown["nodes"].as_array().expect("nodes");
         nodes.iter().any(|it| it["this"] == true)
     };
     assert_eq!(began.0 == Some(0), knows_itself(&began.1), "{:#}", began.1);
-    until("it knows itself", || knows_itself(&json(&one).1));
-    until("it is well", || json(&one).0 == Some(0));
+    until("it knows itself", || knows_itself(&json(&node_a).1));
+    until("it is well", || json(&node_a).0 == Some(0));
 }

@@ -1,5 +1,5 @@
-//! Tests foreign writers: other programs may write to the subjects of a cluster in NATS. No node may crash because of that, or fail to
-//! start.
+//! Tests foreign writers: other programs that write to the subjects of a cluster in NATS. They must not let a node crash, or keep one from
+//! starting.
 
 use crore_wire::topic;
 
@@ -38,17 +38,17 @@ fn message(content_type: &str) -> Vec<u8> {
 }
 
 #[test]
-fn nodes_go_on_and_others_join_whatever_a_stranger_writes_to_the_log() {
+fn batches_of_a_stranger_stop_no_node_and_no_start() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
-    let one = node(&servers);
-    publish(&one, "a", "before");
-    let mut stream = Stream::open(&one, "/sub/a?since=oldest", &[]);
+    let node_a = node(&servers);
+    publish(&node_a, "a", "before");
+    let mut stream = Stream::open(&node_a, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(1), ["before"]);
-    let mut poll = Conn::open(&one);
+    let mut poll = Conn::open(&node_a);
     poll.ask("GET", "/sub/a?since=live", &[], "");
-    one.await_subscribers("a", 2);
+    node_a.await_subscribers("a", 2);
     let stranger = JetStream::of(&servers);
     let good = batch(&message("text/plain"));
     for bad in [
@@ -61,11 +61,11 @@ fn nodes_go_on_and_others_join_whatever_a_stranger_writes_to_the_log() {
     ] {
         stranger.write(partition("a"), &bad);
     }
-    publish(&one, "a", "after");
+    publish(&node_a, "a", "after");
     assert_eq!(stream.data(1), ["after"]);
     assert_eq!(poll.response().text(), "after");
     let late = node(&servers);
-    for server in [&one, &late] {
+    for server in [&node_a, &late] {
         let mut all = Stream::open(server, "/sub/a?since=oldest", &[]);
         assert_eq!(all.data(2), ["before", "after"]);
     }
@@ -79,7 +79,7 @@ fn a_stranger_does_not_fill_the_log_of_a_node() {
     let Some(servers) = Servers::with(1, "", "max_payload: 2MB") else {
         return;
     };
-    let one = node(&servers);
+    let node_a = node(&servers);
     let stranger = JetStream::of(&servers);
     for n in 0..MESSAGES {
         stranger.write(u64::from(n % 4), b"no batch");
@@ -88,11 +88,11 @@ fn a_stranger_does_not_fill_the_log_of_a_node() {
         let name = "crore_cluster_void_messages_total";
         port::metric(server.admin(), name) == Some(MESSAGES.into())
     };
-    until("the count", || is_counted(&one));
+    until("the count", || is_counted(&node_a));
     // A node that reads such batches at its start does not log each of them either.
     let late = crate::Server::with_admin(&settings(&servers));
     until("the count", || is_counted(&late));
-    for server in [one, late] {
+    for server in [node_a, late] {
         let log = server.stop();
         assert_eq!(log.matches("is no batch").count(), 1, "{log}");
     }

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 #[test]
-fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
+fn subscriber_that_stops_reading_is_disconnected_at_its_outbox_limit() {
     // With a long `drain_s` the server keeps the unread bytes of a closed connection until the test reads them.
     let server = Server::with(
         "[timeouts]\ndrain_s = 600\n[limits]\noutbox_bytes = 200000\nmessage_bytes = 100000\n",
@@ -60,19 +60,21 @@ fn client_that_reads_no_answers_is_not_read() {
     publish(&server, "big", "x".repeat(50_000));
     let before = server.resident_bytes();
     let stream = TcpStream::connect(server.address()).expect("a connection");
-    let mut conn = Conn::over(stream, &server);
+    let mut conn = Conn::from_stream(stream, &server);
     conn.stream()
         .set_write_timeout(Some(Duration::from_secs(1)))
         .expect("a timeout");
-    let many = conn.text_of("GET", "/sub/big", &[], b"").repeat(20_000);
-    conn.send(many); // until the server stops reading
+    let requests = conn
+        .request_bytes("GET", "/sub/big", &[], b"")
+        .repeat(20_000);
+    conn.send(requests); // until the server stops reading
     let grown = server.resident_bytes().saturating_sub(before);
     assert!(grown < 24 << 20, "it grew by {grown} bytes");
     assert_eq!(publish(&server, "other", "x").status, 202);
 }
 
 #[test]
-fn without_descriptors_new_connections_are_shed_and_then_taken_again() {
+fn new_connections_are_refused_while_descriptors_are_used_up() {
     let server = Server::with_descriptors("", 40);
     let mut held = Ws::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -107,20 +109,20 @@ fn noise_is_refused_and_disturbs_nobody() {
         let mut conn = Conn::open(&server);
         let mut bytes: Vec<u8> = match round % 3 {
             0 => Vec::new(),
-            1 => conn.text_of("GET", "/pubsub/noise", &handshake(&[]), b""),
-            _ => conn.text_of("POST", "/pub/noise", &[], b"body"),
+            1 => conn.request_bytes("GET", "/pubsub/noise", &handshake(&[]), b""),
+            _ => conn.request_bytes("POST", "/pub/noise", &[], b"body"),
         };
         let head = bytes.len();
         bytes.extend((0..random() % 400).map(|_| random() as u8));
         if round % 3 == 2 {
             for _ in 0..3 {
-                let at = random() as usize % head;
-                bytes[at] ^= 1 << (random() % 8);
+                let index = random() as usize % head;
+                bytes[index] ^= 1 << (random() % 8);
             }
         }
         conn.send(bytes);
         let _ = conn.stream().shutdown(std::net::Shutdown::Write);
-        conn.rest(); // whatever it is, it ends
+        conn.read_to_end(); // any answer is right, if the connection ends
     }
     assert_eq!(publish(&server, "news", "undisturbed").status, 201);
     assert_eq!(neighbour.message().text(), "undisturbed");
@@ -145,7 +147,7 @@ fn topics_beyond_the_limit_are_503_and_cost_nobody_else() {
 }
 
 #[test]
-fn a_client_that_resets_is_forgotten() {
+fn client_that_resets_is_no_subscriber_any_more() {
     let server = Server::start();
     for _ in 0..50 {
         let mut conn = Conn::open(&server);

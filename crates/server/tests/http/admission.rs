@@ -1,5 +1,5 @@
-//! Tests the limits of connections, topics and rates. A refusal fits the request, and says when to try again; connected clients notice
-//! nothing.
+//! Tests the limits of connections, topics and rates. A refused client is told when to try again, in the form of its protocol. Connected
+//! clients are not affected.
 
 use crate::support::http::{Conn, Response, once};
 use crate::support::port::await_metric;
@@ -22,8 +22,8 @@ fn limits(text: &str) -> Server {
     Server::with(&format!("[limits]\n{text}\n"))
 }
 
-/// Checks a refusal with this status that says when to try again.
-fn is_refusal(response: &Response, status: u16) {
+/// Checks that the response has this status, and a `Retry-After` in the documented range.
+fn assert_refusal(response: &Response, status: u16) {
     assert_eq!(response.status, status, "{response:?}");
     let after = response.header("retry-after").expect("a Retry-After");
     assert!(
@@ -32,8 +32,8 @@ fn is_refusal(response: &Response, status: u16) {
     );
 }
 
-/// Checks the answer that makes an `EventSource` reconnect: 200, a retry time, and the end.
-fn is_shed_stream(mut conn: Conn, response: &Response) {
+/// Checks the response to a refused `EventSource`, which makes it reconnect: status 200, a `retry:` field, and the end.
+fn assert_refused_stream(mut conn: Conn, response: &Response) {
     assert_eq!(response.status, 200, "{response:?}");
     assert_eq!(
         response.header("content-type").as_deref(),
@@ -51,14 +51,14 @@ fn is_shed_stream(mut conn: Conn, response: &Response) {
 }
 
 /// Sends every kind of request above the connection limit, each over its own connection, and checks that all are refused.
-fn all_are_refused(server: &Server, status: u16) {
+fn assert_all_refused(server: &Server, status: u16) {
     for (method, target) in [
         ("GET", "/sub/news"),
         ("POST", "/pub/news"),
         ("GET", "/nothing"),
     ] {
         let mut conn = Conn::open(server);
-        is_refusal(&conn.request(method, target, &[], ""), status);
+        assert_refusal(&conn.request(method, target, &[], ""), status);
         assert!(
             conn.ends(),
             "{method} {target}: the connection must not stay"
@@ -66,20 +66,20 @@ fn all_are_refused(server: &Server, status: u16) {
     }
     for target in ["/sub/news", "/pub/news", "/pubsub/news"] {
         let mut conn = Conn::open(server);
-        is_refusal(&conn.get(target, &handshake(&[])), status);
+        assert_refusal(&conn.get(target, &handshake(&[])), status);
         assert!(conn.ends());
     }
     // The server refuses without waiting for the rest of the request.
     let mut conn = Conn::open(server);
-    let head = conn.text_of("POST", "/pub/news", &[("Expect", "100-continue")], b"x");
+    let head = conn.request_bytes("POST", "/pub/news", &[("Expect", "100-continue")], b"x");
     conn.send(&head[..head.len() - 1]);
-    is_refusal(&conn.response(), status);
+    assert_refusal(&conn.response(), status);
     let mut conn = Conn::open(server);
     let response = conn.get("/sub/news", SSE);
-    is_shed_stream(conn, &response);
+    assert_refused_stream(conn, &response);
 }
 
-/// Waits until a request is accepted. The server may notice a closed connection a little later.
+/// Waits until a request is accepted. The server may notice the end of a connection with a delay.
 fn await_room(server: &Server) {
     until("room", || {
         once(server, "GET", "/pub/other", &[], "").status == 404
@@ -87,7 +87,7 @@ fn await_room(server: &Server) {
 }
 
 #[test]
-fn a_full_process_turns_away_what_comes_and_serves_who_is_in() {
+fn full_server_refuses_new_connections_and_serves_the_others() {
     let server = limits("connections_max = 4");
     let mut ws = Ws::open(&server, "/sub/news", &[]);
     let mut stream = Stream::open(&server, "/sub/news", SSE);
@@ -102,7 +102,7 @@ fn a_full_process_turns_away_what_comes_and_serves_who_is_in() {
         publisher.get("/pub/news", &json).json()["subscribers"] == 3
     });
     for _ in 0..5 {
-        all_are_refused(&server, 503);
+        assert_all_refused(&server, 503);
     }
     let response = publisher.request("POST", "/pub/news", &[], "still here");
     assert_eq!(response.status, 201);
@@ -110,48 +110,48 @@ fn a_full_process_turns_away_what_comes_and_serves_who_is_in() {
     assert_eq!(stream.data(1), ["still here"]);
     assert_eq!(poll.response().text(), "still here");
     drop(ws);
-    await_room(&server); // a place that is free is given again
+    await_room(&server); // a free place is used again
     // The connection of the answered long-poll keeps its place, whatever it requests next.
     assert_eq!(poll.get("/pub/other", &[]).status, 404);
 }
 
 #[test]
-fn an_address_gets_its_share_and_no_more() {
+fn address_gets_no_more_connections_than_its_share() {
     let server = limits("connections_per_address_max = 3");
     let mut held: Vec<Ws> = (0..3)
         .map(|_| Ws::open(&server, "/sub/news", &[]))
         .collect();
     for _ in 0..5 {
-        all_are_refused(&server, 429);
+        assert_all_refused(&server, 429);
     }
     held.pop();
     await_room(&server);
 }
 
 #[test]
-fn a_crowd_of_those_turned_away_who_say_nothing_is_let_go_soon() {
+fn refused_connections_that_send_nothing_are_closed_soon() {
     let server = limits("connections_max = 1\nconnections_per_address_max = 1");
     let mut held = Ws::open(&server, "/pubsub/news", &[]);
     for mut conn in (0..50).map(|_| Conn::open(&server)).collect::<Vec<_>>() {
-        conn.rest();
+        conn.read_to_end();
     }
     held.send(FIN | TEXT, "undisturbed");
     assert_eq!(held.message().text(), "undisturbed");
 }
 
 #[test]
-fn a_full_shard_leaves_new_connections_to_the_other() {
+fn new_connections_go_to_the_shard_that_has_room() {
     let server = limits("connections_per_shard = 50");
     let mut held: Vec<Conn> = Vec::new();
     for number in 0..100 {
         // The connections come from many addresses, since each address may have only a share of the last places.
         let host = 2 + (number % 25) as u8;
-        let mut conn = Conn::over(connect_from(host, server.address()), &server);
+        let mut conn = Conn::from_stream(connect_from(host, server.address()), &server);
         let status = conn.get("/pub/other", &[]).status;
         assert_eq!(status, 404, "connection {number} of two shards of 50");
         held.push(conn);
     }
-    all_are_refused(&server, 503);
+    assert_all_refused(&server, 503);
     held.truncate(80);
     await_room(&server);
     for conn in &mut held {
@@ -166,7 +166,7 @@ fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
     let refusal = loop {
         // The connections come from many addresses, since each address may have only a share of the last places.
         let host = 2 + (held.len() % 100) as u8;
-        let mut conn = Conn::over(connect_from(host, server.address()), &server);
+        let mut conn = Conn::from_stream(connect_from(host, server.address()), &server);
         let response = conn.get("/pub/other", &[]);
         if response.status != 404 {
             break response;
@@ -175,15 +175,15 @@ fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
         assert!(held.len() < 400, "two shards of 200 descriptors");
     };
     assert!(held.len() > 340, "only {} of some 380", held.len());
-    is_refusal(&refusal, 503);
+    assert_refusal(&refusal, 503);
     for _ in 0..5 {
-        all_are_refused(&server, 503);
+        assert_all_refused(&server, 503);
     }
     server.await_log("turned away");
     held.truncate(300);
     await_room(&server);
-    let told = server.log().matches("turned away").count();
-    assert!(told <= 2, "each shard once: {}", server.log());
+    let count = server.log().matches("turned away").count();
+    assert!(count <= 2, "each shard once: {}", server.log());
 }
 
 #[test]
@@ -196,16 +196,16 @@ fn topics_past_the_limit_of_the_process_are_refused() {
     assert!((10..=20).contains(&made), "{made} of 20");
     let refused = (0..200).find(|number| statuses[*number] == 503);
     let refused = format!("/sub/t/{}", refused.expect("a refusal"));
-    is_refusal(&once(&server, "GET", &refused, &[], ""), 503);
+    assert_refusal(&once(&server, "GET", &refused, &[], ""), 503);
     let response = once(&server, "GET", &refused, &handshake(&[]), "");
-    is_refusal(&response, 503);
+    assert_refusal(&response, 503);
     let mut conn = Conn::open(&server);
     let response = conn.get(&refused, &[SSE[0], ("Connection", "close")]);
-    is_shed_stream(conn, &response);
+    assert_refused_stream(conn, &response);
 }
 
 #[test]
-fn a_frame_without_acknowledgement_that_finds_no_room_closes_its_connection() {
+fn refused_frame_without_acknowledgement_closes_its_connection() {
     let server = limits("topics_max = 20");
     let closed = (0..200).find_map(|number| {
         let mut publisher = Ws::open(&server, &format!("/pub/t/{number}"), &[]);
@@ -236,7 +236,7 @@ fn publishes_have_a_rate_and_a_burst() {
         let server = Server::with_admin(&settings);
         let mut subscriber = Ws::open(&server, "/sub/other", &[]);
         let (taken, refusal) = flood(&server);
-        is_refusal(&refusal, status);
+        assert_refusal(&refusal, status);
         assert!(taken >= 50, "{name}: {taken}");
 
         // Each line of a batch counts as a publish.
@@ -282,7 +282,7 @@ fn first_refused<T>(mut ask: impl FnMut(&str) -> Option<T>) -> (String, T) {
 
 /// Checks that subscribing by event stream and by WebSocket handshake is refused if it would create a topic, and that lines of a batch are
 /// refused too.
-fn subscribing_and_batches_are_refused(server: &Server, one: (&str, &str)) {
+fn assert_subscribing_and_batches_refused(server: &Server, one: (&str, &str)) {
     first_refused(|name| {
         let mut conn = Conn::open(server);
         conn.ask("GET", &format!("/sub/{name}"), &[SSE[0], one], "");
@@ -317,10 +317,10 @@ fn subscribing_and_batches_are_refused(server: &Server, one: (&str, &str)) {
 }
 
 /// Checks that a WebSocket frame is refused in its acknowledgement, or by closing the connection if there are no acknowledgements.
-fn frames_are_refused(server: &Server, one: (&str, &str)) {
+fn assert_frames_refused(server: &Server, header: (&str, &str)) {
     let meta = ("Sec-WebSocket-Protocol", "ws+meta.nchan");
     let (_, status) = first_refused(|name| {
-        let mut ws = Ws::open(server, &format!("/pub/{name}"), &[one, meta]);
+        let mut ws = Ws::open(server, &format!("/pub/{name}"), &[header, meta]);
         ws.send(FIN | TEXT, "x");
         let (lines, _) = ws.meta_message();
         let status = line(&lines, "status").to_string();
@@ -328,7 +328,7 @@ fn frames_are_refused(server: &Server, one: (&str, &str)) {
     });
     assert_eq!(status, "429");
     let (_, code) = first_refused(|name| {
-        let mut ws = Ws::open(server, &format!("/pub/{name}"), &[one]);
+        let mut ws = Ws::open(server, &format!("/pub/{name}"), &[header]);
         ws.send(FIN | TEXT, "x");
         ws.send(FIN | 8, 1000_u16.to_be_bytes());
         ws.closed().filter(|code| *code != 1000)
@@ -342,11 +342,11 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
         "[limits]\ntopics_per_address_per_s = 1\ntopics_per_address_burst = 20\n\
          [http]\ntrusted_proxies = [\"127.0.0.1/32\"]\n",
     );
-    let one = ("X-Forwarded-For", "192.0.2.1");
+    let header = ("X-Forwarded-For", "192.0.2.1");
     let mut conn = Conn::open(&server);
     let mut make = |method: &str, name: &str, target: &str| {
         let body = if method == "POST" { "x" } else { "" };
-        let response = conn.request(method, &format!("{target}/{name}"), &[one], body);
+        let response = conn.request(method, &format!("{target}/{name}"), &[header], body);
         (![201, 202].contains(&response.status)).then_some(response)
     };
     let made = (0..200).take_while(|n| make("POST", &n.to_string(), "/pub").is_none());
@@ -356,21 +356,24 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
     // Both methods are refused, and the refused topic does not exist.
     for method in ["POST", "PUT"] {
         let (name, refusal) = first_refused(|name| make(method, name, "/pub"));
-        is_refusal(&refusal, 429);
+        assert_refusal(&refusal, 429);
         assert!(refusal.text().contains(TOPICS_RATE), "{refusal:?}");
-        let info = once(&server, "GET", &format!("/pub/{name}"), &[one], "");
+        let info = once(&server, "GET", &format!("/pub/{name}"), &[header], "");
         assert_eq!(info.status, 404, "{method} {name}");
     }
-    subscribing_and_batches_are_refused(&server, one);
-    frames_are_refused(&server, one);
+    assert_subscribing_and_batches_refused(&server, header);
+    assert_frames_refused(&server, header);
 
     // An existing topic costs nothing. Other clients may still create topics, and a client that waits may create one again.
     for _ in 0..50 {
-        assert_eq!(once(&server, "POST", "/pub/0", &[one], "x").status, 202);
+        assert_eq!(once(&server, "POST", "/pub/0", &[header], "x").status, 202);
     }
-    let other = [("X-Forwarded-For", "192.0.2.2")];
-    assert_eq!(once(&server, "POST", "/pub/other", &other, "x").status, 202);
-    let later = || once(&server, "POST", "/pub/later", &[one], "x").status;
+    let other_header = [("X-Forwarded-For", "192.0.2.2")];
+    assert_eq!(
+        once(&server, "POST", "/pub/other", &other_header, "x").status,
+        202
+    );
+    let later = || once(&server, "POST", "/pub/later", &[header], "x").status;
     until("a later topic", || later() == 202);
 }
 
@@ -384,37 +387,38 @@ fn log_bytes_of_one_address_have_a_limit() {
          [[rule]]\nmatch = \"last/#\"\nlog_messages = 1\n\
          [[rule]]\nmatch = \"#\"\nlog_messages = 1000\n",
     );
-    let (one, other) = (
+    let (first_address, second_address) = (
         ("X-Forwarded-For", "192.0.2.1"),
         ("X-Forwarded-For", "192.0.2.2"),
     );
     let body = "x".repeat(1 << 10);
     let mut conn = Conn::open(&server);
-    let mut post = |who: (&str, &str), name: &str| {
-        conn.request("POST", &format!("/pub/{name}"), &[who], &body)
+    let mut post = |address: (&str, &str), name: &str| {
+        conn.request("POST", &format!("/pub/{name}"), &[address], &body)
     };
 
-    // In this topic each message replaces the one before, so it uses little.
+    // Each message replaces the one before, so this topic uses few bytes.
     for _ in 0..200 {
-        assert_eq!(post(one, "last/a").status, 202);
+        assert_eq!(post(first_address, "last/a").status, 202);
     }
     let (kept, refusal) = (0..200)
         .find_map(|n| {
-            Some((n, post(one, &format!("kept/{}", n % 4)))).filter(|sent| sent.1.status != 202)
+            Some((n, post(first_address, &format!("kept/{}", n % 4))))
+                .filter(|sent| sent.1.status != 202)
         })
         .expect("an address may keep no more for ever");
     // The limit is 64 KiB: messages of about 1,100 bytes each, and a table row of 48 bytes for each topic.
     assert!((50..=62).contains(&kept), "{kept}");
-    is_refusal(&refusal, 429);
+    assert_refusal(&refusal, 429);
     assert!(refusal.text().contains(SETTING), "{refusal:?}");
-    assert_eq!(post(one, "new").status, 429);
+    assert_eq!(post(first_address, "new").status, 429);
     assert_eq!(once(&server, "GET", "/pub/new", &[], "").status, 404);
 
     // Messages that are not kept may still be published. Other clients may keep theirs, and those of the full address stay.
     let mut subscriber = Ws::open(&server, "/sub/off/a", &[]);
-    assert_eq!(post(one, "off/a").status, 201);
+    assert_eq!(post(first_address, "off/a").status, 201);
     assert_eq!(subscriber.message().text(), body);
-    assert_eq!(post(other, "kept/0").status, 202);
+    assert_eq!(post(second_address, "kept/0").status, 202);
     let info = once(&server, "GET", "/pub/kept/1", &[], "");
     assert!(
         info.text()
@@ -423,7 +427,7 @@ fn log_bytes_of_one_address_have_a_limit() {
     );
 
     // The limit holds for every way to publish. A batch keeps as many of its lines as there is room for.
-    let ndjson = [one, ("Content-Type", "application/x-ndjson")];
+    let ndjson = [first_address, ("Content-Type", "application/x-ndjson")];
     let lines = format!("{{\"topic\": \"batch\", \"data\": \"{body}\"}}\n").repeat(3);
     let answer = once(&server, "POST", "/pub", &ndjson, &lines).json();
     assert_eq!(
@@ -438,16 +442,16 @@ fn log_bytes_of_one_address_have_a_limit() {
             .contains(SETTING)
     );
     let meta = ("Sec-WebSocket-Protocol", "ws+meta.nchan");
-    let mut ws = Ws::open(&server, "/pub/kept/0", &[one, meta]);
+    let mut ws = Ws::open(&server, "/pub/kept/0", &[first_address, meta]);
     ws.send(FIN | TEXT, &body);
     assert_eq!(line(&ws.meta_message().0, "status"), "429");
 
     // Deleting a topic makes room.
     assert_eq!(once(&server, "DELETE", "/pub/kept/1", &[], "").status, 200);
-    assert_eq!(post(one, "kept/0").status, 202);
+    assert_eq!(post(first_address, "kept/0").status, 202);
 }
 
-/// Two addresses may by chance fall into the same queue, so several addresses come.
+/// Two addresses may share a queue by chance, so several other addresses connect.
 #[test]
 fn crowd_of_one_address_is_let_in_after_a_newcomer_of_another() {
     let server = Server::with_shards(1, "[limits]\naccepts_per_s = 1\n");
@@ -469,7 +473,7 @@ fn crowd_of_one_address_is_let_in_after_a_newcomer_of_another() {
 }
 
 #[test]
-fn a_storm_of_arrivals_is_taken_at_its_rate_and_nobody_is_refused() {
+fn crowd_is_admitted_at_the_rate_and_nobody_is_refused() {
     let server = limits("accepts_per_s = 100");
     let mut inside = Ws::open(&server, "/pubsub/news", &[]);
     let began = Instant::now();

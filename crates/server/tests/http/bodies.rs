@@ -2,7 +2,8 @@
 //! body is read as a request.
 
 use crate::support::Server;
-use crate::support::http::{Conn, Response, attempt, once, publish};
+use crate::support::attempt;
+use crate::support::http::{Conn, Response, once, publish};
 use crate::support::ws::handshake;
 use std::net::Shutdown;
 
@@ -11,30 +12,34 @@ const EXPECTS: (&str, &str) = ("Expect", "100-continue");
 const CLOSED: &str =
     "[[access.key]]\nalg = \"HS256\"\nsecret = \"0123456789abcdef0123456789abcdef\"\n";
 
-/// The server, the status of the refusal, and the request: method, target, header fields.
+/// A refused request: the server, the status, the method, the target and the header fields.
 type Refused<'a> = (&'a Server, u16, &'a str, &'a str, &'a [(&'a str, &'a str)]);
 
 /// The head of a request whose body comes later.
-fn head(method: &str, target: &str, more: &[(&str, &str)], length: usize) -> String {
+fn head(method: &str, target: &str, headers: &[(&str, &str)], length: usize) -> String {
     let mut text = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n");
-    for (name, value) in more {
+    for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
     }
     text + &format!("Content-Length: {length}\r\n\r\n")
 }
 
-/// The answer to the head alone. The body that follows looks like requests; the function checks that the server answers nothing more and
-/// closes the connection.
-fn refused(server: &Server, method: &str, target: &str, more: &[(&str, &str)]) -> Response {
+/// Sends the head of a request and returns the response to it. Then sends a body that looks like requests, and checks that the server
+/// closes the connection without another response.
+fn refused(server: &Server, method: &str, target: &str, headers: &[(&str, &str)]) -> Response {
     let mut conn = Conn::open(server);
-    let smuggled = conn.text_of("POST", "/pub/smuggled", &[], b"x");
+    let smuggled = conn.request_bytes("POST", "/pub/smuggled", &[], b"x");
     let body = smuggled.repeat(100);
-    conn.send(head(method, target, more, body.len() + 1_000));
+    conn.send(head(method, target, headers, body.len() + 1_000));
     let response = conn.response();
     conn.send(body);
     let _ = conn.stream().shutdown(Shutdown::Write);
-    let rest = conn.rest();
-    assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+    let following = conn.read_to_end();
+    assert!(
+        following.is_empty(),
+        "{:?}",
+        String::from_utf8_lossy(&following)
+    );
     response
 }
 
@@ -140,16 +145,20 @@ fn refused_client_gets_one_answer_for_any_body() {
     let server = Server::with("[limits]\nconnections_max = 1\n");
     let mut held = Conn::open(&server);
     assert_eq!(held.request("POST", "/pub/a", &[], "x").status, 202);
-    for (more, status) in [(&[][..], 503), (&[("Origin", "https://evil.example")], 403)] {
+    for (headers, status) in [(&[][..], 503), (&[("Origin", "https://evil.example")], 403)] {
         let mut conn = Conn::open(&server);
-        let body = conn.text_of("GET", "/pub/a", &[], b"");
-        let text = conn.text_of("POST", "/pub/a", more, &body);
+        let body = conn.request_bytes("GET", "/pub/a", &[], b"");
+        let text = conn.request_bytes("POST", "/pub/a", headers, &body);
         conn.send(text);
         let response = conn.response();
         assert_eq!(response.status, status, "{response:?}");
         assert!(response.lists("connection", "close"), "{response:?}");
-        let rest = conn.rest();
-        assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+        let following = conn.read_to_end();
+        assert!(
+            following.is_empty(),
+            "{:?}",
+            String::from_utf8_lossy(&following)
+        );
     }
 }
 
@@ -164,13 +173,13 @@ fn put_with_a_body_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
+fn pipelined_requests_behind_a_poll_are_bounded_and_none_is_lost_silently() {
     let server = Server::with_shards(1, "[limits]\nhead_bytes = 4096\n");
     publish(&server, "news", "one");
     // A pipelined request that fits into the buffer is answered.
     let mut conn = Conn::open(&server);
-    let mut text = conn.text_of("GET", "/sub/quiet", &[], b"");
-    text.extend(conn.text_of("GET", "/sub/news", &[], b""));
+    let mut text = conn.request_bytes("GET", "/sub/quiet", &[], b"");
+    text.extend(conn.request_bytes("GET", "/sub/news", &[], b""));
     conn.send(text);
     server.await_subscribers("quiet", 1);
     publish(&server, "quiet", "answer");
@@ -178,19 +187,19 @@ fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
     assert_eq!(conn.response().text(), "one");
     // A pipelined request that does not fit is dropped, and the answer before it says that the connection ends.
     let mut conn = Conn::open(&server);
-    let mut text = conn.text_of("GET", "/sub/silent", &[], b"");
-    text.extend(conn.text_of("POST", "/pub/late", &[], &[b'x'; 10_000]));
+    let mut text = conn.request_bytes("GET", "/sub/silent", &[], b"");
+    text.extend(conn.request_bytes("POST", "/pub/late", &[], &[b'x'; 10_000]));
     conn.send(text);
     server.await_subscribers("silent", 1);
     publish(&server, "silent", "answer");
     let response = conn.response();
     assert_eq!(response.text(), "answer");
     assert!(response.lists("connection", "close"), "{response:?}");
-    assert!(conn.rest().is_empty());
+    assert!(conn.read_to_end().is_empty());
     assert_eq!(once(&server, "GET", "/pub/late", &[], "").status, 404);
     // Frames after a handshake are kept.
     let mut conn = Conn::open(&server);
-    let mut text = conn.text_of("GET", "/pubsub/frames", &handshake(&[]), b"");
+    let mut text = conn.request_bytes("GET", "/pubsub/frames", &handshake(&[]), b"");
     text.extend(crate::support::ws::masked(
         crate::support::ws::FIN | crate::support::ws::TEXT,
         &[b'x'; 10_000],
@@ -201,7 +210,7 @@ fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
 }
 
 #[test]
-fn a_body_in_a_content_coding_is_415_with_the_codings_that_are_taken() {
+fn content_coding_is_refused_with_415_and_the_accepted_codings() {
     let server = Server::start();
     let ndjson = ("Content-Type", "application/x-ndjson");
     let line = "{\"topic\":\"b\",\"data\":1}\n";

@@ -1,5 +1,5 @@
-//! Tests how many bytes wait for a subscriber that stops reading, by the rule of its topic. Above that limit the subscriber falls behind,
-//! and when it reads again it goes on from the log without a loss.
+//! Tests the outbox of a subscriber that stops reading. Its limit depends on the rule of the topic. Above the limit the subscriber falls
+//! behind: it reads from the log when it reads again, and loses no message.
 
 use std::net::TcpStream;
 
@@ -10,11 +10,11 @@ use crate::support::http::Conn;
 use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 
-/// The size of a message. With this number of messages, two kernels' buffers and any of these outboxes are too small for all of them.
+/// The size of a message. All messages together are larger than the socket buffers of both ends and any of these outboxes.
 const MESSAGE_BYTES: usize = 50_000;
 const MESSAGES: usize = 200;
-/// The kernel may take this much more when the client's kernel has made room: the limit of unsent bytes, and one piece above it.
-const TAKEN_LATER: u64 = (32 + 64) << 10;
+/// Bytes that the kernel may accept later: its limit of unsent bytes, and one write above it.
+const ACCEPTED_LATER_BYTES: u64 = (32 + 64) << 10;
 /// The maximum size of a message with its frame or its event.
 const FRAME_BYTES: u64 = MESSAGE_BYTES as u64 + 100;
 
@@ -39,10 +39,10 @@ fn payload(number: usize) -> String {
     format!("{number:06}{}", "x".repeat(MESSAGE_BYTES - 6))
 }
 
-/// The bytes that wait for the only subscriber of `topic`, and whether it has fallen behind.
-fn waiting(server: &Server, topic: &str) -> (u64, bool) {
+/// The bytes in the outbox of the only subscriber of `topic`, and whether it has fallen behind.
+fn outbox_of_subscriber(server: &Server, topic: &str) -> (u64, bool) {
     let admin = TcpStream::connect(server.admin()).expect("the admin port");
-    let mut admin = Conn::over(admin, server);
+    let mut admin = Conn::from_stream(admin, server);
     let target = format!("/api/v1/connections?filter={topic}");
     let host = server.admin().to_string();
     admin.send(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
@@ -87,10 +87,10 @@ fn outbox_of_a_client_that_does_not_read_is_bounded_by_the_rule_of_the_topic() {
         }
     }
     for (topic, least, most) in &bounds {
-        let (bytes, fell_back) = waiting(&server, topic);
+        let (bytes, fell_back) = outbox_of_subscriber(&server, topic);
         assert!(fell_back, "{topic} waits with {bytes} bytes");
         assert!(
-            (least.saturating_sub(TAKEN_LATER)..=*most).contains(&bytes),
+            (least.saturating_sub(ACCEPTED_LATER_BYTES)..=*most).contains(&bytes),
             "{bytes} bytes of {topic}"
         );
     }

@@ -1,6 +1,6 @@
-//! Tests branches of history: a log that is restored from a backup continues without the messages after the backup. A client with a
-//! position from the lost part is told a gap (that it missed messages). A position that both branches share stays valid, and so does each
-//! position of a log that was not restored.
+//! Tests logs that are restored from a backup. Such a log is a new branch: it continues without the messages after the backup. A client
+//! with a position from the lost part is told a gap (that it missed messages). A position from before the backup stays valid, and so does
+//! each position of a log that was not restored.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::support::state::State;
 use crate::support::stream::{Event, Stream};
 use crate::support::{Server, eventually};
 
-/// The targets that subscribe to `a`. Each has its own form of positions.
-const WAYS: [&str; 3] = ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=a/%23"];
+/// Targets that subscribe to the topic `a`. Each has its own form of positions.
+const TARGETS: [&str; 3] = ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=a/%23"];
 
-/// Takes a snapshot of the directory while the server is stopped by a signal, so that no file changes meanwhile.
+/// Copies the directory of a running server. SIGSTOP suspends the server meanwhile, so that no file changes.
 fn snapshot(server: &Server, state: &Path) -> PathBuf {
     server.signal("STOP");
     eventually("all threads stand still", || {
         let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
         let stopped = |thread: fs::DirEntry| {
             let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // The process's name before the state is in parentheses, and may contain any character.
+            // The state of the process follows its name, which is in parentheses and may contain any character.
             stat.rsplit_once(") ")
                 .is_some_and(|(_, rest)| rest.starts_with('T'))
         };
@@ -46,16 +46,16 @@ fn copy_into(from: &Path, to: &Path) {
     fs::create_dir(to).expect("a directory");
     for entry in fs::read_dir(from).expect("the directory") {
         let entry = entry.expect("an entry");
-        let (path, there) = (entry.path(), to.join(entry.file_name()));
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
         match path.is_dir() {
-            true => copy_into(&path, &there),
-            false => drop(fs::copy(&path, &there).expect("a copy")),
+            true => copy_into(&path, &target),
+            false => drop(fs::copy(&path, &target).expect("a copy")),
         }
     }
 }
 
 /// Replaces the directory with the copy.
-fn put_back(copy: &Path, state: &Path) {
+fn restore(copy: &Path, state: &Path) {
     fs::remove_dir_all(state).expect("the directory");
     copy_into(copy, state);
 }
@@ -66,8 +66,8 @@ fn publish_all(server: &Server, texts: &[&str]) {
     }
 }
 
-/// All messages of `a` by this way to subscribe, with their positions.
-fn all(server: &Server, way: &str, count: usize) -> Vec<Event> {
+/// The first `count` messages of the topic `a` with their positions, in the form of this target.
+fn all_events(server: &Server, way: &str, count: usize) -> Vec<Event> {
     let target = format!(
         "{way}{}since=oldest",
         if way.contains('?') { '&' } else { '?' }
@@ -77,10 +77,10 @@ fn all(server: &Server, way: &str, count: usize) -> Vec<Event> {
     events.collect()
 }
 
-/// The first events that a subscriber receives which resumes at this position: the data of messages, and the names of gap events.
-fn back(server: &Server, way: &str, position: &str, count: usize) -> Vec<String> {
+/// The first `count` events after `position`: the data of a message, or the name of a gap event.
+fn events_after(server: &Server, target: &str, position: &str, count: usize) -> Vec<String> {
     let headers = [("Last-Event-ID", position), ("Cache-Control", "no-cache")];
-    let mut stream = Stream::open(server, way, &headers);
+    let mut stream = Stream::open(server, target, &headers);
     let events = (0..count).map(|_| stream.event().expect("an event"));
     let shown = |event: Event| match event.kind.as_str() {
         "message" => event.data,
@@ -90,7 +90,7 @@ fn back(server: &Server, way: &str, position: &str, count: usize) -> Vec<String>
 }
 
 #[test]
-fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
+fn positions_from_after_a_restored_backup_are_told_a_gap() {
     // How the backup is made (of a running server, after a stop, or after a crash), and whether messages are durable or survive only
     // planned restarts.
     for (way_to_copy, durable) in [
@@ -102,35 +102,39 @@ fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
         let state = if durable {
             State::new()
         } else {
-            State::of_stops()
+            State::for_planned_restarts()
         };
         let mut server = Server::with(&state.settings());
         publish_all(&server, &["1", "2", "3"]);
-        let early = WAYS.map(|way| all(&server, way, 3));
+        let early = TARGETS.map(|way| all_events(&server, way, 3));
         let backup = match way_to_copy {
-            "runs" => snapshot(&server, &state.0),
+            "runs" => snapshot(&server, &state.directory),
             way => {
                 match way {
                     "stops" => drop(server.stop()),
                     _ => server.kill(),
                 }
-                let backup = copy(&state.0);
+                let backup = copy(&state.directory);
                 server = Server::with(&state.settings());
                 backup
             }
         };
         publish_all(&server, &["old-4", "old-5", "old-6"]);
-        let late = WAYS.map(|way| all(&server, way, 6));
-        for (way, late) in WAYS.iter().zip(&late) {
-            assert_eq!(back(&server, way, &late[4].id, 1), ["old-6"], "{way}");
+        let late = TARGETS.map(|way| all_events(&server, way, 6));
+        for (way, late) in TARGETS.iter().zip(&late) {
+            assert_eq!(
+                events_after(&server, way, &late[4].id, 1),
+                ["old-6"],
+                "{way}"
+            );
         }
         server.stop();
-        put_back(&backup, &state.0);
+        restore(&backup, &state.directory);
         let server = Server::with(&state.settings());
-        let told = |what: &str| {
-            for (way, late) in WAYS.iter().zip(&late) {
+        let expect_gap = |what: &str| {
+            for (way, late) in TARGETS.iter().zip(&late) {
                 for event in &late[3..] {
-                    let first = &back(&server, way, &event.id, 1)[0];
+                    let first = &events_after(&server, way, &event.id, 1)[0];
                     assert_eq!(
                         first, GAP_EVENT,
                         "{way_to_copy}, {way}, {}: {what}",
@@ -139,12 +143,12 @@ fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
                 }
             }
         };
-        told("at once");
+        expect_gap("at once");
         // The new messages have the same offsets as the lost ones.
         publish_all(&server, &["new-4"]);
-        told("behind one");
+        expect_gap("behind one");
         publish_all(&server, &["new-5", "new-6", "new-7"]);
-        told("behind several");
+        expect_gap("behind several");
         let target = format!("/history/a?since={}", late[0][5].id);
         assert!(
             once(&server, "GET", &target, &[], "")
@@ -158,11 +162,11 @@ fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
                 .is_some()
         );
         // Positions that both branches share: each later message comes, and no gap is told.
-        for (way, early) in WAYS.iter().zip(&early) {
-            let rest = ["3", "new-4", "new-5", "new-6", "new-7"];
+        for (way, early) in TARGETS.iter().zip(&early) {
+            let after_backup = ["3", "new-4", "new-5", "new-6", "new-7"];
             assert_eq!(
-                back(&server, way, &early[1].id, 5),
-                rest,
+                events_after(&server, way, &early[1].id, 5),
+                after_backup,
                 "{way_to_copy}, {way}"
             );
         }
@@ -171,25 +175,29 @@ fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
 }
 
 #[test]
-fn two_servers_that_begin_with_one_directory_tell_their_positions_apart() {
+fn servers_with_copies_of_one_directory_distinguish_their_positions() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish_all(&server, &["1"]);
-    let common = all(&server, WAYS[0], 1);
+    let common = all_events(&server, TARGETS[0], 1);
     server.stop();
-    let other = State::new();
-    copy_into(&state.0, &other.0);
-    let servers = [&state, &other].map(|state| Server::with(&state.settings()));
+    let copied = State::new();
+    copy_into(&state.directory, &copied.directory);
+    let servers = [&state, &copied].map(|state| Server::with(&state.settings()));
     let branches: [[&str; 2]; 2] = [["a2", "a3"], ["b2", "b3"]];
     for (server, texts) in servers.iter().zip(branches) {
         publish_all(server, &texts);
-        assert_eq!(back(server, WAYS[0], &common[0].id, 2), texts);
+        assert_eq!(events_after(server, TARGETS[0], &common[0].id, 2), texts);
     }
-    for way in WAYS {
-        let [one, two] = [0, 1].map(|n| all(&servers[n], way, 3));
-        for (server, foreign) in [(&servers[1], one), (&servers[0], two)] {
+    for target in TARGETS {
+        let [first, second] = [0, 1].map(|n| all_events(&servers[n], target, 3));
+        for (server, foreign) in [(&servers[1], first), (&servers[0], second)] {
             for event in &foreign[1..] {
-                assert_eq!(back(server, way, &event.id, 1), [GAP_EVENT], "{way}");
+                assert_eq!(
+                    events_after(server, target, &event.id, 1),
+                    [GAP_EVENT],
+                    "{target}"
+                );
             }
         }
     }
@@ -197,24 +205,29 @@ fn two_servers_that_begin_with_one_directory_tell_their_positions_apart() {
 
 /// After stops, crashes and planned restarts there is one branch, and each position stays valid.
 #[test]
-fn a_log_that_goes_on_tells_no_gap() {
-    for state in State::both() {
+fn log_that_was_not_restored_tells_no_gap() {
+    for state in State::of_both_kinds() {
         let mut server = Server::with(&state.settings());
         let mut positions: Vec<[String; 3]> = Vec::new();
         let kills = state.settings().contains("durable = false");
         for round in 0..6 {
             publish_all(&server, &[&round.to_string()]);
             let count = positions.len() + 1;
-            positions.push(WAYS.map(|way| all(&server, way, count)[count - 1].id.clone()));
+            positions
+                .push(TARGETS.map(|way| all_events(&server, way, count)[count - 1].id.clone()));
             match round % 2 == 0 || kills {
                 true => drop(server.stop()),
                 false => server.kill(),
             }
             server = Server::with_shards(1 + round % 3, &state.settings());
-            for (n, at) in positions.iter().enumerate().take(count - 1) {
-                let rest: Vec<_> = (n + 1..count).map(|n| n.to_string()).collect();
-                for (way, position) in WAYS.iter().zip(at) {
-                    assert_eq!(back(&server, way, position, rest.len()), rest, "{way}");
+            for (n, of_round) in positions.iter().enumerate().take(count - 1) {
+                let later: Vec<_> = (n + 1..count).map(|n| n.to_string()).collect();
+                for (way, position) in TARGETS.iter().zip(of_round) {
+                    assert_eq!(
+                        events_after(&server, way, position, later.len()),
+                        later,
+                        "{way}"
+                    );
                 }
             }
             // After the newest position there is no message until the next one is published.
@@ -231,25 +244,28 @@ fn a_log_that_goes_on_tells_no_gap() {
 
 /// The file `lives` records the starts of the server. If it is damaged, no earlier position is certain, so clients are told a gap once.
 #[test]
-fn a_damaged_note_of_lives_is_told_as_a_gap() {
+fn damaged_file_of_lives_is_told_as_a_gap() {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish_all(&server, &["1", "2"]);
     server.kill();
     let server = Server::with(&state.settings());
-    let seen = all(&server, WAYS[0], 1)[0].id.clone();
+    let position = all_events(&server, TARGETS[0], 1)[0].id.clone();
     server.kill();
-    let note = state.0.join("lives");
+    let note = state.directory.join("lives");
     let text = fs::read_to_string(&note).expect("a note");
     fs::write(&note, text.replace("sum", "sun")).expect("a note");
     let server = Server::with(&state.settings());
     server.await_log("`lives` is damaged");
-    assert_eq!(back(&server, WAYS[0], &seen, 3), [GAP_EVENT, "1", "2"]);
-    let seen = all(&server, WAYS[0], 1)[0].id.clone();
+    assert_eq!(
+        events_after(&server, TARGETS[0], &position, 3),
+        [GAP_EVENT, "1", "2"]
+    );
+    let position = all_events(&server, TARGETS[0], 1)[0].id.clone();
     server.kill();
     for _ in 0..2 {
         let server = Server::with_shards(2, &state.settings());
-        assert_eq!(back(&server, WAYS[0], &seen, 1), ["2"]);
+        assert_eq!(events_after(&server, TARGETS[0], &position, 1), ["2"]);
         server.kill();
     }
 }

@@ -1,5 +1,5 @@
-//! Tests the budget of bytes that all logs share. Memory stays below it, topics that keep much lose messages first, and a client that
-//! resumes where messages were dropped is told of the loss.
+//! Tests the limit of bytes that all logs share. Memory stays below it. The topics with the most bytes lose messages first, and a client
+//! that resumes where messages were dropped is told a gap.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -10,7 +10,7 @@ use crate::support::stream::Stream;
 const MESSAGE_BYTES: usize = 50_000;
 
 #[test]
-fn one_publisher_cannot_erase_the_others_past_nor_fill_the_memory() {
+fn one_publisher_cannot_displace_the_messages_of_others() {
     let server = Server::with(
         "[limits]\nlog_bytes = 2097152\n[[rule]]\nmatch = \"#\"\nlog_messages = 1000\nlog_bytes = 100000000\n",
     );
@@ -51,7 +51,7 @@ fn one_publisher_cannot_erase_the_others_past_nor_fill_the_memory() {
 }
 
 #[test]
-fn many_topics_together_stay_within_it() {
+fn many_topics_together_stay_within_the_budget() {
     let server = Server::with("[limits]\nlog_bytes = 2097152\n");
     let before = server.resident_bytes();
     let mut conn = Conn::open(&server);

@@ -7,19 +7,19 @@ use crate::support::port::raw;
 use crate::support::stream::Stream;
 
 /// Checks the Cache-Control of an answer: there is one field, and it forbids a cache to store the answer or to reuse it without asking.
-fn is_never_given_again(answer: &Response, what: &str) {
+fn assert_never_reused(answer: &Response, request: &str) {
     let fields = answer.headers.iter();
     let rules: Vec<&str> = fields
         .filter(|(name, _)| name == "cache-control")
         .map(|(_, value)| value.as_str())
         .collect();
     let [rule] = rules[..] else {
-        panic!("{what}: {rules:?} in {answer:?}")
+        panic!("{request}: {rules:?} in {answer:?}")
     };
     let mut rules = rule.split(", ");
     assert!(
         rules.any(|rule| ["no-store", "no-cache"].contains(&rule)),
-        "{what}: {rule}"
+        "{request}: {rule}"
     );
 }
 
@@ -29,9 +29,9 @@ fn no_cache_keeps_an_answer_that_the_next_message_changes() {
     let ask = |method: &str, target: &str, headers: &[(&str, &str)], status: u16| {
         let body = if method == "POST" { "x" } else { "" };
         let answer = once(&server, method, target, headers, body);
-        let what = format!("{method} {target} {headers:?}");
-        assert_eq!(answer.status, status, "{what}");
-        is_never_given_again(&answer, &what);
+        let request = format!("{method} {target} {headers:?}");
+        assert_eq!(answer.status, status, "{request}");
+        assert_never_reused(&answer, &request);
         answer
     };
     let json = ("Accept", "application/json");
@@ -54,9 +54,9 @@ fn no_cache_keeps_an_answer_that_the_next_message_changes() {
     ask("GET", "/history/news", &[("If-None-Match", &history)], 304);
     ask("HEAD", "/sub/news", &[events], 200);
     let stream = Stream::open(&server, "/sub/news", &[]);
-    is_never_given_again(&stream.head, "an event stream");
+    assert_never_reused(&stream.head, "an event stream");
     let stream = Stream::open(&server, "/interest", &[]);
-    is_never_given_again(&stream.head, "interest");
+    assert_never_reused(&stream.head, "interest");
     ask("DELETE", "/pub/news", &[], 200);
     ask("GET", "/sub/news", &[known], 410);
     ask("GET", "/history/news", &[], 410);
@@ -68,11 +68,11 @@ fn no_cache_keeps_an_answer_that_the_next_message_changes() {
     ask("GET", "/sub/a%2Fb", &[], 400);
     let mut conn = Conn::open(&server);
     conn.send("nonsense\r\n\r\n");
-    is_never_given_again(&conn.response(), "no request");
+    assert_never_reused(&conn.response(), "no request");
 }
 
 #[test]
-fn no_cache_keeps_what_the_admin_port_says() {
+fn no_cache_keeps_an_answer_of_the_admin_port() {
     let server = Server::with_admin("");
     let admin = server.admin();
     for path in [

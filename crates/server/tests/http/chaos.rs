@@ -1,5 +1,5 @@
-//! Tests many connections that send any requests in any order, cut anywhere. The server must neither crash nor forget a client that it
-//! serves. A failure names its seed; `CRORE_TEST_SEED` runs one seed alone.
+//! Tests many connections that send random requests and end at random places. The server must neither crash nor stop serving other clients.
+//! A failure names its seed; `CRORE_TEST_SEED` runs one seed alone.
 
 use crate::support::Server;
 use crate::support::http::{Conn, publish};
@@ -10,13 +10,13 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// The seeds are the same in each run, so that a failure can be repeated. This number is enough to try every pair of steps.
+/// Number of seeds, which are the same in each run. It is enough to try every pair of steps.
 const SEEDS: u64 = 40;
 
 /// Connections of one seed. Several of them are open at a time.
 const CONNECTIONS: usize = 60;
 
-/// Few topics, so that many connections use the same one.
+/// The topics. They are few, so that many connections use the same one.
 const TOPICS: [&str; 4] = ["a", "b", "c/d", "e%20f"];
 
 /// xorshift64*: repeatable, and good enough to choose steps.
@@ -30,14 +30,14 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
     }
 
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
+    fn pick<T: Copy>(&mut self, options: &[T]) -> T {
+        options[self.below(options.len())]
     }
 }
 
 fn request(random: &mut Random, conn: &Conn) -> Vec<u8> {
-    let topic = random.one(&TOPICS);
-    let since = random.one(&[
+    let topic = random.pick(&TOPICS);
+    let since = random.pick(&[
         "",
         "?since=oldest",
         "?since=live",
@@ -45,15 +45,15 @@ fn request(random: &mut Random, conn: &Conn) -> Vec<u8> {
         "?last_event_id=1-1",
         "?since=zz",
     ]);
-    let kind = random.one(&[
+    let kind = random.pick(&[
         "text/plain",
         "application/octet-stream",
         "application/x-ndjson",
     ]);
     let several = "/sub?topic=a&topic=b&topic=c/d";
-    let body = vec![b'x'; random.one(&[0, 1, 5, 300, 20_000])];
+    let body = vec![b'x'; random.pick(&[0, 1, 5, 300, 20_000])];
     match random.below(12) {
-        0..=2 => conn.text_of(
+        0..=2 => conn.request_bytes(
             "POST",
             &format!("/pub/{topic}"),
             &[("Content-Type", kind)],
@@ -63,49 +63,49 @@ fn request(random: &mut Random, conn: &Conn) -> Vec<u8> {
             let lines = format!(
                 "{{\"topic\":\"a\",\"data\":\"y\"}}\n{{\"topic\":\"{topic}\",\"data\":1}}\nzzz\n"
             );
-            conn.text_of(
+            conn.request_bytes(
                 "POST",
                 "/pub",
                 &[("Content-Type", "application/x-ndjson")],
                 lines.as_bytes(),
             )
         }
-        4 => conn.text_of("DELETE", &format!("/pub/{topic}"), &[], b""),
-        5 => conn.text_of("PUT", &format!("/pub/{topic}"), &[], b""),
-        6 => conn.text_of(
-            random.one(&["GET", "HEAD", "OPTIONS", "PATCH"]),
+        4 => conn.request_bytes("DELETE", &format!("/pub/{topic}"), &[], b""),
+        5 => conn.request_bytes("PUT", &format!("/pub/{topic}"), &[], b""),
+        6 => conn.request_bytes(
+            random.pick(&["GET", "HEAD", "OPTIONS", "PATCH"]),
             &format!("/pub/{topic}"),
             &[],
             b"",
         ),
-        7 => conn.text_of("HEAD", &format!("/sub/{topic}{since}"), &[], b""),
-        8 => conn.text_of(
+        7 => conn.request_bytes("HEAD", &format!("/sub/{topic}{since}"), &[], b""),
+        8 => conn.request_bytes(
             "GET",
             several,
-            &[("Accept", random.one(&["*/*", "text/event-stream"]))],
+            &[("Accept", random.pick(&["*/*", "text/event-stream"]))],
             b"",
         ),
-        9 => conn.text_of(
+        9 => conn.request_bytes(
             "GET",
             &format!("/sub/{topic}{since}"),
             &[("Accept", "text/event-stream")],
             b"",
         ),
-        _ => conn.text_of("GET", &format!("/sub/{topic}{since}"), &[], b""),
+        _ => conn.request_bytes("GET", &format!("/sub/{topic}{since}"), &[], b""),
     }
 }
 
 fn frames(random: &mut Random) -> Vec<u8> {
-    let payload = vec![random.one(b"a{\xff"); random.one(&[0, 1, 100, 126, 5000, 70_000])];
+    let payload = vec![random.pick(b"a{\xff"); random.pick(&[0, 1, 100, 126, 5000, 70_000])];
     match random.below(9) {
-        0..=3 => masked(FIN | random.one(&[TEXT, BINARY]), &payload),
+        0..=3 => masked(FIN | random.pick(&[TEXT, BINARY]), &payload),
         4 => [
             masked(TEXT, b"frag"),
             masked(FIN | PING, b"p"),
             masked(FIN | CONTINUATION, b"ment"),
         ]
         .concat(),
-        5 => masked(FIN | random.one(&[PING, PONG]), b"beat"),
+        5 => masked(FIN | random.pick(&[PING, PONG]), b"beat"),
         6 => masked(FIN | CLOSE, &1000_u16.to_be_bytes()),
         7 => masked(random.below(256) as u8, &payload),
         _ => masked(
@@ -122,13 +122,13 @@ fn script(random: &mut Random, conn: &Conn) -> Vec<u8> {
         bytes.extend(request(random, conn));
     }
     if random.below(2) == 0 {
-        let door = random.one(&["/sub", "/pub", "/pubsub"]);
+        let door = random.pick(&["/sub", "/pub", "/pubsub"]);
         let target = match random.below(4) {
             0 => format!("{door}?topic=a&topic=b"),
             _ => format!(
                 "{door}/{}?since={}",
-                random.one(&TOPICS),
-                random.one(&["oldest", "live", "-1"])
+                random.pick(&TOPICS),
+                random.pick(&["oldest", "live", "-1"])
             ),
         };
         let offer = [
@@ -136,8 +136,8 @@ fn script(random: &mut Random, conn: &Conn) -> Vec<u8> {
             ("Sec-WebSocket-Extensions", "permessage-deflate"),
         ];
         let from = random.below(3);
-        bytes.extend(conn.text_of(
-            random.one(&["GET", "GET", "GET", "HEAD"]),
+        bytes.extend(conn.request_bytes(
+            random.pick(&["GET", "GET", "GET", "HEAD"]),
             &target,
             &handshake(&offer[from.min(2)..]),
             b"",
@@ -172,13 +172,13 @@ fn run(seed: u64) {
         conn.stream()
             .set_write_timeout(Some(Duration::from_millis(300)))
             .expect("a timeout");
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(1 + random.below(rest.len().min(3000)));
+        let mut unsent = bytes.as_slice();
+        while !unsent.is_empty() {
+            let (now, later) = unsent.split_at(1 + random.below(unsent.len().min(3000)));
             if conn.stream().write_all(now).is_err() {
-                break; // it was closed or is not read any more, as it should be
+                break; // the server has closed the connection, or reads no more of it
             }
-            rest = later;
+            unsent = later;
             if random.below(3) == 0 {
                 std::thread::sleep(Duration::from_micros(500)); // the pace of the load
             }
@@ -192,8 +192,8 @@ fn run(seed: u64) {
             _ => open.push(conn),
         }
         if open.len() > 20 {
-            let gone = random.below(open.len());
-            drain(open.swap_remove(gone).stream());
+            let index = random.below(open.len());
+            drain(open.swap_remove(index).stream());
         }
     }
     open.clear();
@@ -207,20 +207,20 @@ fn run(seed: u64) {
     assert_eq!(healthy.message().text(), "still here");
 }
 
-/// Reads what has arrived. So some connections close in order, and others with unread bytes, by a reset.
+/// Reads the bytes that have arrived, so that the connection closes with FIN. A connection with unread bytes closes with a reset.
 fn drain(mut stream: &TcpStream) {
     let _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
     while matches!(stream.read(&mut [0; 8192]), Ok(1..)) {}
 }
 
 #[test]
-fn anything_in_any_order_leaves_the_server_whole() {
+fn random_requests_in_random_order_do_not_harm_the_server() {
     let only = std::env::var("CRORE_TEST_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
     let mut failed = Vec::new();
     for seed in only.map_or(1..SEEDS + 1, |seed: u64| seed..seed + 1) {
-        if crate::support::http::attempt(|| run(seed)).is_none() {
+        if crate::support::attempt(|| run(seed)).is_none() {
             failed.push(seed);
         }
     }

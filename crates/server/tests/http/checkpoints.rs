@@ -1,5 +1,5 @@
-//! Tests checkpoints (a base is the state that a checkpoint writes, with which the log before it can be deleted). Replaced, deleted and
-//! expired messages leave the disk. Kept ones survive a crash. With a full disk publishes are refused until there is room.
+//! Tests checkpoints. A checkpoint writes the state as a base, and deletes the log before it. Replaced, deleted and expired messages leave
+//! the disk; kept ones survive a crash. While the disk is full, publishes are refused.
 
 use std::path::Path;
 
@@ -25,12 +25,12 @@ fn settings(state: &State) -> String {
 fn bytes(directory: &Path) -> u64 {
     // Files may appear and disappear meanwhile.
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let of = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(it) if it.is_dir() => bytes(&entry.path()),
-        Ok(it) => it.len(),
+    let bytes_of_entry = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes(&entry.path()),
+        Ok(metadata) => metadata.len(),
         Err(_) => 0,
     };
-    entries.map(of).sum()
+    entries.map(bytes_of_entry).sum()
 }
 
 fn try_post(conn: &mut Conn, topic: &str, data: &[u8]) -> Response {
@@ -86,8 +86,8 @@ fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
                 post(&mut conn, "kept", &format!("{round}.{n}"));
                 kept.push(format!("{round}.{n}"));
             }
-            // A new base that is being written comes on top of the limit.
-            let used = bytes(&state.0);
+            // While a checkpoint is written, the new base is not counted in the limit.
+            let used = bytes(&state.directory);
             assert!(used <= BYTES_MAX * 3 / 2, "{used} bytes on disk");
         }
         server.kill();
@@ -100,8 +100,8 @@ fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
         assert_eq!(Conn::open(&server).get("/pub/churned-0.7", &[]).status, 404);
     }
     // The former bases and segments are deleted.
-    assert_eq!(state.base().parent(), Some(&*state.0));
-    let log = std::fs::read_dir(state.0.join("log"))
+    assert_eq!(state.base().parent(), Some(&*state.directory));
+    let log = std::fs::read_dir(state.directory.join("log"))
         .expect("the log")
         .count();
     assert!(log <= 16, "{log} files");
@@ -120,14 +120,14 @@ fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
 fn base_bytes(state: &State) -> u64 {
     let files = state.files();
     let bases = files.iter().filter(|name| name.starts_with("base-"));
-    bases.map(|name| bytes(&state.0.join(name))).sum()
+    bases.map(|name| bytes(&state.directory.join(name))).sum()
 }
 
 /// The minimum number of segment files: the spare ones, and the one that is being written.
-const FILES_LEAST: u64 = 3;
+const FILES_MIN: u64 = 3;
 
 #[test]
-fn room_is_given_back_when_most_of_the_kept_messages_were_deleted() {
+fn disk_space_is_freed_when_most_messages_were_deleted() {
     for crashes in [false, true] {
         let state = State::new();
         let mut server = Server::with(&settings(&state));
@@ -147,9 +147,9 @@ fn room_is_given_back_when_most_of_the_kept_messages_were_deleted() {
             server = Server::with(&settings(&state));
         }
         // The file `lives` has its largest size from the first start on.
-        let lives = std::fs::metadata(state.0.join("lives")).expect("the lives");
-        let most = (FILES_LEAST + 2) * (BYTES_MAX / 16) + lives.len();
-        eventually("room", || (bytes(&state.0) <= most).then_some(()));
+        let lives = std::fs::metadata(state.directory.join("lives")).expect("the lives");
+        let most = (FILES_MIN + 2) * (BYTES_MAX / 16) + lives.len();
+        eventually("room", || (bytes(&state.directory) <= most).then_some(()));
         assert_eq!(value(&server, "kept"), "first");
         server.kill();
         let server = Server::with(&settings(&state));
@@ -169,8 +169,8 @@ fn is_on_disk(directory: &Path, text: &str) -> bool {
     })
 }
 
-/// Publishes one message for each way in which a message can go (replaced, deleted, expired), and one that stays.
-fn publish_what_goes(server: &Server) {
+/// Publishes the messages of `REMOVED`, one for each cause of a removal, and one that stays.
+fn publish_removed(server: &Server) {
     let mut conn = Conn::open(server);
     post(&mut conn, "deleted", "secret-deleted");
     assert_eq!(conn.request("DELETE", "/pub/deleted", &[], b"").status, 200);
@@ -183,12 +183,12 @@ fn publish_what_goes(server: &Server) {
     assert!([201, 202].contains(&answer.status), "{answer:?}");
 }
 
-const GOES: [&str; 3] = ["secret-deleted", "secret-replaced", "secret-expired"];
+const REMOVED: [&str; 3] = ["secret-deleted", "secret-replaced", "secret-expired"];
 
 #[test]
 fn deleted_replaced_and_expired_messages_leave_the_files_in_time_over_restarts_and_kills() {
     for crashes in [false, true] {
-        leaves_the_files_in_time(crashes);
+        assert_removed_messages_leave_the_files(crashes);
     }
 }
 
@@ -201,33 +201,33 @@ fn deleted_messages_leave_the_files_though_the_wall_clock_was_set_back() {
     post(&mut conn, "deleted", "secret-deleted");
     assert_eq!(conn.request("DELETE", "/pub/deleted", &[], b"").status, 200);
     server.kill();
-    // As if the last erasure were in the year 2286.
-    std::fs::write(state.0.join("erased"), "9999999999").expect("a note");
+    // The file says that the last erasure was in the year 2286.
+    std::fs::write(state.directory.join("erased"), "9999999999").expect("a note");
     let _server = Server::with(&lines);
     eventually("an erasure", || {
-        (!is_on_disk(&state.0, "secret-deleted")).then_some(())
+        (!is_on_disk(&state.directory, "secret-deleted")).then_some(())
     });
 }
 
-fn leaves_the_files_in_time(crashes: bool) {
+fn assert_removed_messages_leave_the_files(crashes: bool) {
     let state = State::new();
-    // So little is written that only `erase_within_s` makes checkpoints.
+    // The log grows too little to need a checkpoint, so only `erase_within_s` causes one.
     let lines = format!(
         "{}bytes_max = {BYTES_MAX}\nerase_within_s = 2\n[[rule]]\nmatch = \"latest/#\"\nkeep = \"latest\"\n",
         state.settings()
     );
     let server = Server::with(&lines);
-    publish_what_goes(&server);
-    assert!(is_on_disk(&state.0, "stays"));
+    publish_removed(&server);
+    assert!(is_on_disk(&state.directory, "stays"));
     match crashes {
         true => server.kill(),
         false => drop(server.stop()),
     }
     let server = Server::with(&lines);
-    for text in GOES {
-        eventually(text, || (!is_on_disk(&state.0, text)).then_some(()));
+    for text in REMOVED {
+        eventually(text, || (!is_on_disk(&state.directory, text)).then_some(()));
     }
-    assert!(is_on_disk(&state.0, "stays"));
+    assert!(is_on_disk(&state.directory, "stays"));
     server.kill();
     let server = Server::with(&lines);
     assert_eq!(value(&server, "latest/one"), "new");
@@ -235,7 +235,7 @@ fn leaves_the_files_in_time(crashes: bool) {
 }
 
 #[test]
-fn a_full_disk_refuses_publishes_until_messages_have_gone() {
+fn full_disk_refuses_publishes_until_messages_are_removed() {
     let state = State::new();
     let server = Server::with(&settings(&state));
     let mut stream = Stream::open(&server, "/sub/big", &[]);
@@ -284,8 +284,8 @@ fn a_full_disk_refuses_publishes_until_messages_have_gone() {
 fn an_address_that_fills_the_disk_leaves_room_for_another() {
     let state = State::new();
     let server = Server::with(&settings(&state));
-    let greedy = || Conn::over(connect_from(2, server.address()), &server);
-    // The client's messages stay, or replace each other. In the second case only segments grow.
+    let greedy = || Conn::from_stream(connect_from(2, server.address()), &server);
+    // Once with messages that are all kept, and once with messages that replace each other, so that only segments grow.
     for topic in ["big/", "latest/"] {
         let mut conn = greedy();
         let mut refused = 0;
@@ -329,14 +329,15 @@ fn damage_under_a_running_server_is_told_once_and_a_stop_in_order_loses_nothing(
     let mut stream = Stream::open(&server, "/sub/kept?since=oldest", &[]);
     let first = stream.event().expect("an event").id;
     // Changes a byte of the first message.
-    let segment = state.0.join("log/segment-0000000001.log");
+    let segment = state.directory.join("log/segment-0000000001.log");
     let mut bytes = std::fs::read(&segment).expect("a segment");
-    let at = bytes.windows(5).position(|it| it == b"first");
-    let at = at.expect("the message");
-    bytes[at] ^= 1;
+    let offset = bytes.windows(5).position(|it| it == b"first");
+    let offset = offset.expect("the message");
+    bytes[offset] ^= 1;
     let file = std::fs::OpenOptions::new().write(true).open(&segment);
     let file = file.expect("a segment");
-    std::os::unix::fs::FileExt::write_all_at(&file, &bytes[at..=at], at as u64).expect("a byte");
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes[offset..=offset], offset as u64)
+        .expect("a byte");
     let mut conn = Conn::open(&server);
     for n in 0..30 {
         let padding = "x".repeat(20_000);

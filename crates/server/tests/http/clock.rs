@@ -1,4 +1,5 @@
-//! Tests a wall clock that is set ahead and back while the server runs (by the library of `faketime`). Only dates follow it.
+//! Tests a wall clock that is set ahead and back while the server runs (by the library of `faketime`). Only the dates in responses follow
+//! it; times to live and timeouts do not.
 
 use crate::support::clock::Clock;
 use crate::support::http::{Conn, Response, info, once, publish};
@@ -8,7 +9,7 @@ use crate::support::{Server, mqtt, until};
 use crore_wire::mqtt::{Packet, Version};
 
 /// Sets the clock, and waits until the server's dates show it.
-fn step(clock: &Clock, server: &Server, ahead_s: i64) {
+fn set_clock(clock: &Clock, server: &Server, ahead_s: i64) {
     let before = date(&once(server, "GET", "/pub/none", &[], ""), "date");
     clock.set(ahead_s);
     until("another date", || {
@@ -18,7 +19,7 @@ fn step(clock: &Clock, server: &Server, ahead_s: i64) {
 }
 
 const DAY_S: i64 = 86_400;
-const SHORT: &str = "[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n";
+const SHORT_POLLS: &str = "[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n";
 
 fn date(answer: &Response, name: &str) -> u64 {
     let date = answer.header(name).unwrap_or_else(|| panic!("no {name}"));
@@ -47,12 +48,12 @@ fn messages_expire_though_the_wall_clock_was_set_back() {
     };
     let rules = "[[rule]]\nmatch = \"rule\"\nttl_s = 1\npoll_timeout_s = 1\n\
          [[rule]]\nmatch = \"age\"\nlog_age_s = 1\npoll_timeout_s = 1\n";
-    let server = clock.server(&format!("{rules}{SHORT}"));
+    let server = clock.server(&format!("{rules}{SHORT_POLLS}"));
     let mortal = [("Crore-TTL", "1")];
     assert_eq!(once(&server, "POST", "/pub/own", &mortal, "x").status, 202);
     publish(&server, "rule", "x");
     publish(&server, "age", "x");
-    step(&clock, &server, 0);
+    set_clock(&clock, &server, 0);
     for topic in ["own", "rule", "age"] {
         until("the message is gone", || {
             oldest(&server, topic).status == 204
@@ -61,11 +62,11 @@ fn messages_expire_though_the_wall_clock_was_set_back() {
 }
 
 #[test]
-fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_sense() {
+fn wall_clock_set_ahead_expires_nothing_early() {
     let Some(clock) = Clock::new("ahead", 0) else {
         return;
     };
-    let server = clock.server(SHORT);
+    let server = clock.server(SHORT_POLLS);
     let mortal = [("Crore-TTL", "3600")];
     assert_eq!(
         once(&server, "POST", "/pub/a", &mortal, "first").status,
@@ -75,7 +76,7 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
     Conn::open(&server).request("POST", "/pub/i", &key, b"once");
     let shown = date(&oldest(&server, "a"), "last-modified");
 
-    step(&clock, &server, 2 * DAY_S);
+    set_clock(&clock, &server, 2 * DAY_S);
     let answer = oldest(&server, "a");
     assert_eq!(answer.text(), "first");
     let left: u64 = answer
@@ -88,17 +89,17 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
         date(&answer, "last-modified") > shown,
         "it is as old as before"
     );
-    let again = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+    let retry = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
     assert_eq!(
-        again.header("idempotency-replayed").as_deref(),
+        retry.header("idempotency-replayed").as_deref(),
         Some("true")
     );
 
     // An answer that was read while the clock was ahead has a date in the future after the clock is set right.
-    let seen = answer.header("last-modified").expect("a date");
-    step(&clock, &server, 0);
+    let last_modified = answer.header("last-modified").expect("a date");
+    set_clock(&clock, &server, 0);
     publish(&server, "a", "second");
-    let since = [("If-Modified-Since", seen.as_str())];
+    let since = [("If-Modified-Since", last_modified.as_str())];
     let next = once(&server, "GET", "/sub/a", &since, "");
     assert!(
         ["first", "second"].contains(&next.text()),
@@ -110,12 +111,12 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
 }
 
 #[test]
-fn a_planned_restart_goes_on_with_the_time_though_the_wall_clock_was_set_back_meanwhile() {
+fn planned_restart_counts_the_time_to_live_on_though_the_wall_clock_was_set_back() {
     let Some(clock) = Clock::new("restart", DAY_S) else {
         return;
     };
     let state = State::new();
-    let settings = format!("{SHORT}{}", state.settings());
+    let settings = format!("{SHORT_POLLS}{}", state.settings());
     let server = clock.server(&settings);
     let mortal = [("Crore-TTL", "2")];
     assert_eq!(
@@ -136,10 +137,10 @@ fn latest_values_stay_when_history_of_their_age_is_gone() {
     let Some(clock) = Clock::new("latest", 0) else {
         return;
     };
-    for state in State::both() {
+    for state in State::of_both_kinds() {
         clock.set(0);
         let rules = "[[rule]]\nmatch = \"scores/#\"\nkeep = \"latest\"\n";
-        let settings = format!("{rules}{SHORT}{}", state.settings());
+        let settings = format!("{rules}{SHORT_POLLS}{}", state.settings());
         let server = clock.server(&settings);
         // Two values are larger than the default `log_bytes` of a topic.
         let large = "x".repeat(200 << 10);
@@ -160,14 +161,14 @@ fn latest_values_stay_when_history_of_their_age_is_gone() {
         clock.set(2 * 3600);
         let server = clock.server(&settings);
         until("history is gone", || oldest(&server, "news").status == 204);
-        let mut all = Stream::open(&server, "/sub?filter=scores/%23", &[]);
-        let mut came: Vec<usize> = all.data(3).iter().map(String::len).collect();
-        came.sort_unstable();
-        assert_eq!(came, [3, large.len() - 1, large.len()]);
+        let mut stream = Stream::open(&server, "/sub?filter=scores/%23", &[]);
+        let mut lengths: Vec<usize> = stream.data(3).iter().map(String::len).collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths, [3, large.len() - 1, large.len()]);
         assert_eq!(info(&server, "scores/2")["messages"], 1);
-        let mut devices = mqtt::Conn::at(&server, Version::V5);
-        devices.connect(&mqtt::plain(Version::V5, "it"));
-        devices.ask_for("scores/2", 0);
+        let mut devices = mqtt::Conn::to_server(&server, Version::V5);
+        devices.connect(&mqtt::plain_connect(Version::V5, "it"));
+        devices.send_subscribe("scores/2", 0);
         let shown = loop {
             let got = devices.packet();
             if let Packet::Publish(publish) = got.packet() {

@@ -1,4 +1,4 @@
-//! Tests that a page of another site can do nothing with a visitor's browser that the settings do not allow.
+//! Tests requests that a page of another site makes in a visitor's browser. The server accepts only what the settings allow.
 
 use crate::support::http::{Conn, once, publish};
 use crate::support::ws::handshake;
@@ -117,7 +117,7 @@ fn no_message_runs_in_a_page() {
 }
 
 #[test]
-fn the_own_origin_does_both() {
+fn page_of_the_servers_own_origin_may_publish_and_upgrade() {
     let server = Server::start();
     let own = format!("http://{}", server.address());
     assert_eq!(
@@ -185,14 +185,14 @@ fn scripts_of_an_allowed_origin_may_read_all_that_a_poll_says() {
         "[http]\nallowed_origins = [\"*\"]\n[[rule]]\nmatch = '#'\nlog_messages = 1\n",
     );
     let origin = ("Origin", "https://app.example.com");
-    let said = [
+    let request_headers = [
         ("X-EventSource-Event", "score"),
         ("Crore-Key", "k"),
         ("Crore-TTL", "1000"),
         ("Crore-Property", "a=b"),
         origin,
     ];
-    let send = || once(&server, "POST", "/pub/news", &said, "x").status;
+    let send = || once(&server, "POST", "/pub/news", &request_headers, "x").status;
     send();
     let target = "/sub?topic=news&topic=other";
     let first = once(&server, "GET", target, &[origin], "");
@@ -233,7 +233,7 @@ fn a_preflight_of_a_foreign_origin_allows_it_nothing() {
 }
 
 #[test]
-fn with_a_star_every_origin_may_and_none_with_credentials() {
+fn star_allows_every_origin_but_no_credentials() {
     let server = Server::with("[http]\nallowed_origins = [\"*\"]\n");
     assert_eq!(once(&server, "POST", "/pub/news", &[EVIL], "x").status, 202);
     let response = once(&server, "GET", "/sub/news", &[EVIL], "");
@@ -261,7 +261,7 @@ fn pages_from_files_are_let_in_by_the_name_that_browsers_give_them() {
 }
 
 #[test]
-fn on_loopback_only_names_of_the_loopback_are_hosts() {
+fn server_on_the_loopback_accepts_only_its_names_as_host() {
     let server = Server::start();
     let port = server.address().port();
     for host in [
@@ -352,22 +352,25 @@ fn cross_site_refusal_names_the_setting_and_is_logged_once() {
     let host = "a.example";
     for _ in 0..3 {
         let refused = once(&server, "POST", "/pub/a", &[EVIL], "x");
-        let said = refused.text();
+        let refusal_text = refused.text();
         assert!(
-            said.contains(EVIL.1) && said.contains("http.allowed_origins"),
-            "{said:?}"
+            refusal_text.contains(EVIL.1) && refusal_text.contains("http.allowed_origins"),
+            "{refusal_text:?}"
         );
         let refused = once(&server, "GET", "/pub/a", &[("Host", host)], "");
-        let said = refused.text();
+        let refusal_text = refused.text();
         for words in [host, "http.hosts", "Host: localhost"] {
-            assert!(said.contains(words), "{said:?}");
+            assert!(refusal_text.contains(words), "{refusal_text:?}");
         }
-        assert_eq!(said.lines().count(), 1);
+        assert_eq!(refusal_text.lines().count(), 1);
     }
-    let told = |words: &str| server.log().matches(words).count();
+    let count_in_log = |words: &str| server.log().matches(words).count();
     // How long a repeated refusal is not logged is tested with a simulated clock (`control/refusal_log.rs`).
     until("both in the log", || {
-        [told("http.allowed_origins"), told("Host: localhost")] == [1, 1]
+        [
+            count_in_log("http.allowed_origins"),
+            count_in_log("Host: localhost"),
+        ] == [1, 1]
     });
     // The answer quotes a header's value as harmless text, and cuts a long one.
     let odd = [b'a'; 5_000];
@@ -396,24 +399,27 @@ fn the_advice_for_an_origin_lets_it_in() {
         let from = [("Origin", origin)];
         let refused = once(&server, "POST", "/pub/a", &from, "x");
         assert_eq!(refused.status, 403, "{origin}");
-        let said = refused.text();
-        let advice = said.split_once("allowed_origins = ").expect("an advice").1;
+        let refusal = refused.text();
+        let advice = refusal
+            .split_once("allowed_origins = ")
+            .expect("an advice")
+            .1;
         let value = advice.split(']').next().expect("its end").to_string() + "]";
         let value = if value.ends_with("::1]") {
             advice.split(" under").next().expect("its end").to_string()
         } else {
             value
         };
-        let other = Server::with(&format!("[http]\nallowed_origins = {value}\n"));
-        let mut conn = Conn::open(&other);
+        let advised = Server::with(&format!("[http]\nallowed_origins = {value}\n"));
+        let mut conn = Conn::open(&advised);
         conn.ask("GET", "/sub/a", &handshake(&from), "");
         assert_eq!(conn.head().status, 101, "{origin} by {value}");
         assert_eq!(
-            once(&other, "POST", "/pub/a", &from, "x").status,
+            once(&advised, "POST", "/pub/a", &from, "x").status,
             201,
             "{origin}"
         );
-        assert_eq!(once(&other, "POST", "/pub/a", &[EVIL], "x").status, 403);
+        assert_eq!(once(&advised, "POST", "/pub/a", &[EVIL], "x").status, 403);
     }
     for origin in [
         "https://a/b",
@@ -495,10 +501,10 @@ fn a_page_elsewhere_reads_nothing_without_an_origin() {
             let events = [from, ("Accept", "text/event-stream")];
             let answer = once(&named, "GET", target, &events, "");
             assert_eq!(answer.status, 403, "{target} {site}");
-            let said = answer.text();
+            let body = answer.text();
             assert!(
-                said.contains(site) && said.contains("http.allowed_origins"),
-                "{said}"
+                body.contains(site) && body.contains("http.allowed_origins"),
+                "{body}"
             );
         }
         let mut conn = Conn::open(&server);
@@ -509,8 +515,11 @@ fn a_page_elsewhere_reads_nothing_without_an_origin() {
             let headers = [from, ("Origin", origin)];
             assert_eq!(once(&named, "GET", "/pub/none", &headers, "").status, 404);
         }
-        let all = Server::with("[http]\nallowed_origins = [\"*\"]\n");
-        assert_eq!(once(&all, "GET", "/pub/none", &[from], "").status, 404);
+        let any_origin = Server::with("[http]\nallowed_origins = [\"*\"]\n");
+        assert_eq!(
+            once(&any_origin, "GET", "/pub/none", &[from], "").status,
+            404
+        );
     }
     for site in ["same-origin", "none", "something-new"] {
         let headers = [("Sec-Fetch-Site", site)];

@@ -28,11 +28,11 @@ fn open(server: &Server, target: &str) -> Ws {
     ws
 }
 
-/// Inflates a message. RFC 7692 section 7.2.2: the four bytes that the sender cut off are appended first. An empty final block follows
-/// them, since this decompressor wants the end of the stream.
+/// Inflates a message. The sender has removed the last four bytes, so they are appended first (RFC 7692 section 7.2.2). An empty final
+/// block follows, because this decompressor requires the end of the stream.
 fn inflated(payload: &[u8]) -> Vec<u8> {
-    let whole = [payload, &[0, 0, 0xff, 0xff], &[1, 0, 0, 0xff, 0xff]].concat();
-    decompress_to_vec_with_limit(&whole, 1 << 24).expect("deflated data")
+    let deflate_stream = [payload, &[0, 0, 0xff, 0xff], &[1, 0, 0, 0xff, 0xff]].concat();
+    decompress_to_vec_with_limit(&deflate_stream, 1 << 24).expect("deflated data")
 }
 
 /// Compresses a message by RFC 7692 section 7.2.1.
@@ -48,7 +48,7 @@ fn deflated(data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_broadcast_is_the_same_bytes_for_all_and_smaller() {
+fn broadcast_is_compressed_once_for_all_subscribers() {
     let server = Server::start();
     let mut first = open(&server, "/sub/news");
     let mut second = open(&server, "/sub/news");
@@ -78,7 +78,7 @@ fn a_broadcast_is_the_same_bytes_for_all_and_smaller() {
 }
 
 #[test]
-fn small_messages_go_as_they_are() {
+fn small_messages_are_not_compressed() {
     let server = Server::start();
     let mut ws = open(&server, "/sub/news");
     server.await_subscribers("news", 1);
@@ -93,7 +93,7 @@ fn small_messages_go_as_they_are() {
 }
 
 #[test]
-fn a_message_from_the_log_goes_as_it_is() {
+fn message_from_the_log_is_not_compressed() {
     let server = Server::start();
     let text = "the same words again and again, ".repeat(50);
     publish(&server, "news", &text);
@@ -145,7 +145,7 @@ fn message_that_inflates_beyond_the_limit_is_1009() {
 }
 
 #[test]
-fn invalid_deflate_closes() {
+fn invalid_deflate_data_closes_the_connection() {
     let server = Server::start();
     for bytes in [
         &b"\xff\xff\xff\xff"[..],

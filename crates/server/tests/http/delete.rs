@@ -1,4 +1,5 @@
-//! Tests deleted topics: present subscribers are told by a tombstone event, and for all others the topic starts anew.
+//! Tests deleted topics. Subscribers are told that the topic has ended (410, a close code, or the end of the stream). Afterwards the name
+//! is free for a new topic.
 
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};

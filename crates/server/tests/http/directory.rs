@@ -1,10 +1,10 @@
-//! Tests damaged state directories. The server refuses each with the reason and changes nothing, or starts in spite of the damage, as
-//! docs/DURABILITY.md says.
+//! Tests damaged state directories. For each damage docs/DURABILITY.md says whether the server refuses to start, with the reason and
+//! without a change to the files, or starts without the lost messages.
 //!
-//! A base is the state that a checkpoint has written; it consists of documents, one for each home (the part of a shard that keeps topics)
-//! or partition.
+//! A base is the state that a checkpoint has written. It consists of documents, one for each partition or each home (the part of a shard
+//! that keeps topics).
 //!
-//! Root may read everything. So if a test is about permissions and runs as root, its server runs as nobody.
+//! Root may read every file, so a test of permissions that runs as root starts its server as the user nobody.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
@@ -23,7 +23,7 @@ use crate::support::stream::Stream;
 use crate::support::{Server, eventually, program};
 
 pub const BYTES_MAX: u64 = 4 << 20;
-/// With this [`BYTES_MAX`] a segment of the log has room for eight messages of this size.
+/// The size of a message. A segment of the log has room for eight of them, by [`BYTES_MAX`].
 const MESSAGE_BYTES: usize = 30_000;
 
 pub fn settings(state: &State, bytes_max: u64) -> String {
@@ -34,7 +34,7 @@ pub fn settings(state: &State, bytes_max: u64) -> String {
 }
 
 fn log_of(state: &State) -> PathBuf {
-    state.0.join("log")
+    state.directory.join("log")
 }
 
 /// The segments of the log, in order.
@@ -43,7 +43,7 @@ pub fn segments(state: &State) -> Vec<PathBuf> {
     let mut found: Vec<_> = entries
         .map(|entry| entry.expect("an entry").path())
         .collect();
-    found.retain(|path| path.extension().is_some_and(|it| it == "log"));
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
     found.sort();
     found
 }
@@ -52,7 +52,7 @@ pub fn numbered(n: usize) -> String {
     format!("{n} {}", "x".repeat(MESSAGE_BYTES))
 }
 
-/// Publishes over a new connection. `None` if the server has ended.
+/// Publishes over a new connection, and returns the status. `None` if the server has ended.
 pub fn try_publish(server: &Server, topic: &str, data: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(server.address()).ok()?;
     let len = data.len();
@@ -72,7 +72,7 @@ pub fn is_answered(status: Option<u16>) -> bool {
     matches!(status, Some(201 | 202))
 }
 
-/// The numbers in the messages of a topic, up to the number `last`.
+/// The numbers in the messages of a topic, read from the oldest up to the number `last`.
 pub fn numbers(server: &Server, topic: &str, last: usize) -> Vec<usize> {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     let mut found = Vec::new();
@@ -96,14 +96,14 @@ fn last_position(server: &Server, topic: &str, count: usize) -> String {
     positions.last().expect("a message")
 }
 
-pub fn first_behind(server: &Server, topic: &str, position: &str) -> String {
+pub fn first_event_after(server: &Server, topic: &str, position: &str) -> String {
     let target = format!("/sub/{topic}");
     let mut stream = Stream::open(server, &target, &[("Last-Event-ID", position)]);
     stream.event().expect("an event").kind
 }
 
-/// The state directory of a server that has left messages in a base and in the log.
-fn left() -> State {
+/// The state directory of a server that has stopped. It has messages in a base and in the log.
+fn stopped_state() -> State {
     let state = State::new();
     let server = Server::with(&state.settings());
     publish(&server, "a", "0 in the base");
@@ -114,14 +114,14 @@ fn left() -> State {
     state
 }
 
-pub fn all_is_there(state: &State) {
+pub fn assert_all_kept(state: &State) {
     let server = Server::with(&state.settings());
     assert_eq!(numbers(&server, "a", 1), [0, 1]);
     server.kill();
 }
 
-/// Fills four segments, and a base so large that no checkpoint follows meanwhile. Returns the position of the first message of `a`, and
-/// the number of messages of `a`.
+/// Fills four segments, after a base so large that no checkpoint removes them. Returns the position of the first message of `a`, and the
+/// number of messages of `a`.
 fn several_segments(state: &State) -> (String, usize) {
     const OF_BASE: usize = 60;
     const OF_LOG: usize = 32;
@@ -148,9 +148,9 @@ pub fn is_root() -> bool {
     id.starts_with(b"0\n")
 }
 
-/// The error of a server that does not start as nobody (or as the present user, if that is not root).
-fn refused_to_nobody(state: &State) -> String {
-    let file = state.0.with_extension("toml");
+/// The log of a server that must not start as the user nobody (or as the present user, if that is not root).
+fn start_error_as_nobody(state: &State) -> String {
+    let file = state.directory.with_extension("toml");
     fs::write(&file, state.settings()).expect("settings");
     let mut command = Command::new("timeout");
     command.arg("30");
@@ -168,13 +168,18 @@ fn refused_to_nobody(state: &State) -> String {
     command.args(["serve", "--no-admin", "--listen", "127.0.0.1:0", "--config"]);
     let ended = output(command.arg(&file));
     let _ = fs::remove_file(file);
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
-    said
+    let error_log = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{error_log}");
+    error_log
 }
 
-pub fn refused(state: &State) -> String {
-    let name = state.0.file_name().expect("a name").to_str().expect("text");
+pub fn start_error(state: &State) -> String {
+    let name = state
+        .directory
+        .file_name()
+        .expect("a name")
+        .to_str()
+        .expect("text");
     does_not_start("127.0.0.1:0", name, &state.settings())
 }
 
@@ -184,10 +189,10 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn files_without_permission_are_refused_by_name_and_left_alone() {
-    let state = left();
+    let state = stopped_state();
     let (log, base) = (log_of(&state), state.base());
     let (segment, document) = (segments(&state)[0].clone(), base.join("home-0.state"));
-    for path in [&state.0, &log, &base] {
+    for path in [&state.directory, &log, &base] {
         set_mode(path, 0o777);
     }
     for path in [
@@ -196,12 +201,16 @@ fn files_without_permission_are_refused_by_name_and_left_alone() {
         &base.join("home-1.state"),
         &log.join("lock"),
         &log.join("end"),
-        &state.0.join("lock"),
+        &state.directory.join("lock"),
     ] {
         set_mode(path, 0o666);
     }
     let all = [
-        (&state.0, 0o777, "cannot be written; name a directory"),
+        (
+            &state.directory,
+            0o777,
+            "cannot be written; name a directory",
+        ),
         (&log, 0o777, "ermission denied"),
         (&base, 0o777, "ermission denied"),
         (&segment, 0o666, "ermission denied"),
@@ -210,30 +219,33 @@ fn files_without_permission_are_refused_by_name_and_left_alone() {
     ];
     for (path, good, why) in all {
         set_mode(path, 0);
-        let said = refused_to_nobody(&state);
+        let error_log = start_error_as_nobody(&state);
         let name = path.file_name().expect("a name").to_str().expect("text");
-        assert!(said.contains(name) && said.contains(why), "{name}: {said}");
+        assert!(
+            error_log.contains(name) && error_log.contains(why),
+            "{name}: {error_log}"
+        );
         set_mode(path, good);
-        assert!(!state.0.join("set-aside").exists(), "{name}");
+        assert!(!state.directory.join("set-aside").exists(), "{name}");
     }
-    all_is_there(&state);
+    assert_all_kept(&state);
 }
 
 /// The simulated fault is a disk that gives an I/O error.
 #[test]
 fn file_that_cannot_be_read_or_removed_at_a_start_is_named() {
     for name in ["lives", "clean"] {
-        let state = left();
+        let state = stopped_state();
         let file = match name {
             "clean" => state.base().join(name),
-            _ => state.0.join(name),
+            _ => state.directory.join(name),
         };
         let _ = fs::remove_file(&file);
         fs::create_dir(&file).expect("a directory");
-        let said = refused(&state);
+        let error_log = start_error(&state);
         assert!(
-            said.contains(file.to_str().expect("text")),
-            "{name}: {said}"
+            error_log.contains(file.to_str().expect("text")),
+            "{name}: {error_log}"
         );
     }
 }
@@ -241,31 +253,37 @@ fn file_that_cannot_be_read_or_removed_at_a_start_is_named() {
 #[test]
 fn file_in_place_of_a_directory_is_refused() {
     let state = State::new();
-    fs::write(&state.0, "a file").expect("a file");
-    let said = refused(&state);
-    assert!(said.contains(state.0.to_str().expect("text")), "{said}");
-    assert!(said.contains("cannot be written"), "{said}");
-    fs::remove_file(&state.0).expect("the file");
-    fs::create_dir(&state.0).expect("a directory");
+    fs::write(&state.directory, "a file").expect("a file");
+    let error_log = start_error(&state);
+    assert!(
+        error_log.contains(state.directory.to_str().expect("text")),
+        "{error_log}"
+    );
+    assert!(error_log.contains("cannot be written"), "{error_log}");
+    fs::remove_file(&state.directory).expect("the file");
+    fs::create_dir(&state.directory).expect("a directory");
     let log = log_of(&state);
     fs::write(&log, "a file").expect("a file");
-    let said = refused(&state);
-    assert!(said.contains(log.to_str().expect("text")), "{said}");
+    let error_log = start_error(&state);
+    assert!(
+        error_log.contains(log.to_str().expect("text")),
+        "{error_log}"
+    );
     assert_eq!(fs::read(&log).expect("it is left alone"), b"a file");
 }
 
 #[test]
 fn log_on_another_disk_is_reached_by_a_symbolic_link() {
     let (state, other) = (State::new(), State::new());
-    fs::create_dir(&state.0).expect("a directory");
-    fs::create_dir(&other.0).expect("a directory");
-    symlink(&other.0, log_of(&state)).expect("a link");
+    fs::create_dir(&state.directory).expect("a directory");
+    fs::create_dir(&other.directory).expect("a directory");
+    symlink(&other.directory, log_of(&state)).expect("a link");
     let server = Server::with(&state.settings());
     publish(&server, "a", "0");
     publish(&server, "a", "1");
     server.kill();
-    assert!(other.0.join("segment-0000000001.log").exists());
-    all_is_there(&state);
+    assert!(other.directory.join("segment-0000000001.log").exists());
+    assert_all_kept(&state);
 }
 
 /// CRC-32C (RFC 3720 section 12.1), bit by bit.
@@ -278,7 +296,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 #[test]
 fn newer_format_of_a_segment_is_refused_with_the_remedy_and_left_alone() {
-    let state = left();
+    let state = stopped_state();
     let segment = &segments(&state)[0];
     let original = fs::read(segment).expect("the segment");
     let mut newer = original.clone();
@@ -286,49 +304,49 @@ fn newer_format_of_a_segment_is_refused_with_the_remedy_and_left_alone() {
     let crc = crc32c(&newer[..60]);
     newer[60..64].copy_from_slice(&crc.to_le_bytes());
     fs::write(segment, &newer).expect("the segment");
-    let said = refused(&state);
+    let error_log = start_error(&state);
     for words in [
         "has version 3 of the log's format",
         "this program reads version 2",
         "start the version",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(error_log.contains(words), "{words}: {error_log}");
     }
     assert_eq!(fs::read(segment).expect("the segment"), newer);
     fs::write(segment, original).expect("the segment");
-    all_is_there(&state);
+    assert_all_kept(&state);
 }
 
 #[test]
 fn links_and_directories_in_place_of_files_of_the_log_are_refused_and_left_alone() {
-    let state = left();
-    let aside = state.0.join("moved-away");
+    let state = stopped_state();
+    let aside = state.directory.join("moved-away");
     for file in [segments(&state)[0].clone(), log_of(&state).join("lock")] {
         fs::rename(&file, &aside).expect("a file");
         symlink(&aside, &file).expect("a link");
-        let said = refused(&state);
+        let error_log = start_error(&state);
         assert!(
-            said.contains("is no ordinary file") || said.contains("symbolic link"),
-            "{said}"
+            error_log.contains("is no ordinary file") || error_log.contains("symbolic link"),
+            "{error_log}"
         );
         fs::remove_file(&file).expect("the link");
         fs::create_dir(&file).expect("a directory");
-        let said = refused(&state);
+        let error_log = start_error(&state);
         assert!(
-            said.contains("is no ordinary file") || said.contains("directory"),
-            "{said}"
+            error_log.contains("is no ordinary file") || error_log.contains("directory"),
+            "{error_log}"
         );
         fs::remove_dir(&file).expect("the directory");
         fs::rename(&aside, &file).expect("the file");
     }
-    all_is_there(&state);
+    assert_all_kept(&state);
 }
 
 #[test]
 fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served() {
     for is_missing in [true, false] {
         let state = State::new();
-        let (seen, count) = several_segments(&state);
+        let (position, count) = several_segments(&state);
         let segment = &segments(&state)[2];
         match is_missing {
             true => fs::remove_file(segment).expect("the segment"),
@@ -339,34 +357,34 @@ fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served()
             true => "comes after segments that are missing",
             false => "has a damaged header",
         });
-        assert_eq!(first_behind(&server, "a", &seen), GAP_EVENT);
+        assert_eq!(first_event_after(&server, "a", &position), GAP_EVENT);
         // The gap (the notice of missed messages) was caused by damage, so the log names no setting.
         server.await_log("damage of the log on disk (`crore log verify` shows it)");
         assert!(!server.log().contains("rule.log_age_s"), "{}", server.log());
         let found = numbers(&server, "a", count - 1);
         assert!(found.is_sorted() && found[0] == 0, "{found:?}");
-        // At most one segment of eight messages is missing.
+        // The messages of one segment are missing: eight at most.
         assert!(found.len() < count && found.len() + 9 >= count, "{found:?}");
         assert_eq!(numbers(&server, "base", 59).len(), 60);
         publish(&server, "a", "99");
         server.kill();
         let server = Server::with(&settings(&state, BYTES_MAX));
-        let again = numbers(&server, "a", 99);
-        assert_eq!(again[..found.len()], found);
+        let numbers_again = numbers(&server, "a", 99);
+        assert_eq!(numbers_again[..found.len()], found);
     }
 }
 
 #[test]
 fn empty_segment_at_the_end_is_told_as_a_gap_and_the_log_goes_on() {
     let state = State::new();
-    let (seen, count) = several_segments(&state);
-    let all = segments(&state);
-    let last = all.last().expect("a segment");
+    let (position, count) = several_segments(&state);
+    let paths = segments(&state);
+    let last = paths.last().expect("a segment");
     fs::write(last, "").expect("the segment");
     let server = Server::with(&settings(&state, BYTES_MAX));
     server.await_log("has a damaged header");
     publish(&server, "a", "99");
-    assert_eq!(first_behind(&server, "a", &seen), GAP_EVENT);
+    assert_eq!(first_event_after(&server, "a", &position), GAP_EVENT);
     server.kill();
     let server = Server::with(&settings(&state, BYTES_MAX));
     let found = numbers(&server, "a", 99);
@@ -374,15 +392,15 @@ fn empty_segment_at_the_end_is_told_as_a_gap_and_the_log_goes_on() {
 }
 
 #[test]
-fn lost_newest_segment_is_told_as_a_gap_and_its_offsets_are_told_apart() {
+fn lost_newest_segment_is_told_as_a_gap_to_every_earlier_position() {
     for is_deleted in [true, false] {
         let state = State::new();
         let (seen, count) = several_segments(&state);
         let server = Server::with(&settings(&state, BYTES_MAX));
         let newest = last_position(&server, "a", count);
         server.kill();
-        let all = segments(&state);
-        let last = all.last().expect("a segment");
+        let paths = segments(&state);
+        let last = paths.last().expect("a segment");
         match is_deleted {
             true => fs::remove_file(last).expect("the segment"),
             // Cuts the segment before its first group.
@@ -398,10 +416,10 @@ fn lost_newest_segment_is_told_as_a_gap_and_its_offsets_are_told_apart() {
             publish(&server, "a", (100 + n).to_string());
         }
         for position in [&seen, &newest] {
-            assert_eq!(first_behind(&server, "a", position), GAP_EVENT);
+            assert_eq!(first_event_after(&server, "a", position), GAP_EVENT);
         }
         server.kill();
-        // The loss is told only once: the base now has what was left.
+        // The gap is told only once, since the base now has the messages that were left.
         let server = Server::with(&settings(&state, BYTES_MAX));
         assert!(!server.log().contains("it was longer"), "{}", server.log());
         let found = numbers(&server, "a", 100 + count - 1);
@@ -410,19 +428,19 @@ fn lost_newest_segment_is_told_as_a_gap_and_its_offsets_are_told_apart() {
 }
 
 #[test]
-fn files_that_are_none_of_ours_are_left_alone_and_told() {
-    let state = left();
+fn foreign_files_are_left_alone_and_logged() {
+    let state = stopped_state();
     let log = log_of(&state);
     let files = [
-        state.0.join("notes.txt"),
-        state.0.join("base-x"),
+        state.directory.join("notes.txt"),
+        state.directory.join("base-x"),
         log.join("notes.txt"),
         log.join("segment-1.log"),
         log.join("segment-0000000001.log.bak"),
         log.join("segment-00000000001.log"),
     ];
     let directories = [
-        state.0.join("lost+found"),
+        state.directory.join("lost+found"),
         log.join("old"),
         log.join("spare-1"),
         log.join("spare-2"),
@@ -436,9 +454,9 @@ fn files_that_are_none_of_ours_are_left_alone_and_told() {
         let _ = fs::remove_file(path);
         fs::create_dir(path).expect("a directory");
     }
-    // The files that a killed start and a killed checkpoint leave behind.
-    fs::write(state.0.join("probe"), "").expect("a file");
-    fs::create_dir(state.0.join("base.part")).expect("a directory");
+    // Files that are left if the server is killed while it starts, and while it writes a checkpoint.
+    fs::write(state.directory.join("probe"), "").expect("a file");
+    fs::create_dir(state.directory.join("base.part")).expect("a directory");
     fs::write(log.join("spare-7"), "").expect("a file");
     for n in 2..5 {
         let server = Server::with(&state.settings());
@@ -457,60 +475,66 @@ fn files_that_are_none_of_ours_are_left_alone_and_told() {
         );
     }
     assert!(directories.iter().all(|path| path.is_dir()));
-    for gone in [state.0.join("base.part"), log.join("spare-7")] {
-        assert!(!gone.exists(), "{}", gone.display());
+    for removed in [state.directory.join("base.part"), log.join("spare-7")] {
+        assert!(!removed.exists(), "{}", removed.display());
     }
 }
 
 #[test]
-fn base_that_is_none_is_set_aside_and_the_one_before_it_counts() {
-    let state = left();
+fn invalid_base_is_set_aside_and_the_one_before_it_is_read() {
+    let state = stopped_state();
     for is_file in [true, false] {
-        let garbage = state.0.join("base-900-1-1");
+        let garbage = state.directory.join("base-900-1-1");
         match is_file {
             true => fs::write(&garbage, "garbage").expect("a file"),
             false => fs::create_dir(&garbage).expect("a directory"),
         }
-        all_is_there(&state);
-        assert!(!garbage.exists() && state.0.join("set-aside").exists());
+        assert_all_kept(&state);
+        assert!(!garbage.exists() && state.directory.join("set-aside").exists());
     }
 }
 
 #[test]
 fn log_behind_a_damaged_base_is_read_with_the_number_of_partitions_that_wrote_it() {
-    let mut state = left();
-    let other = |state: &State| format!("partitions = 3\n{}", state.settings());
+    let mut state = stopped_state();
+    let settings_of_three_partitions =
+        |state: &State| format!("partitions = 3\n{}", state.settings());
     let document = state.base().join("home-1.state");
     let mut bytes = fs::read(&document).expect("a document");
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&document, bytes).expect("a document");
-    let server = Server::with(&other(&state));
+    let server = Server::with(&settings_of_three_partitions(&state));
     server.await_log("it keeps them");
     // The segment also has the messages of the base.
     assert_eq!(numbers(&server, "a", 1), [0, 1]);
     server.kill();
     // With no readable document the number of partitions is unknown.
-    state = left();
+    state = stopped_state();
     for home in 0..2 {
         let document = state.base().join(format!("home-{home}.state"));
         fs::write(document, "garbage").expect("a document");
     }
-    let name = state.0.file_name().expect("a name").to_str().expect("text");
-    let said = does_not_start("127.0.0.1:0", name, &other(&state));
+    let name = state
+        .directory
+        .file_name()
+        .expect("a name")
+        .to_str()
+        .expect("text");
+    let error_log = does_not_start("127.0.0.1:0", name, &settings_of_three_partitions(&state));
     assert!(
-        said.contains("partitions = 3 does not go with the log"),
-        "{said}"
+        error_log.contains("partitions = 3 does not go with the log"),
+        "{error_log}"
     );
-    all_is_there(&state);
+    assert_all_kept(&state);
 }
 
 #[test]
 fn no_file_is_written_through_a_link_in_the_directory() {
-    let state = left();
-    let target = state.0.join("target");
+    let state = stopped_state();
+    let target = state.directory.join("target");
     fs::write(&target, "precious").expect("a file");
-    symlink(&target, state.0.join("probe")).expect("a link");
-    all_is_there(&state);
+    symlink(&target, state.directory.join("probe")).expect("a link");
+    assert_all_kept(&state);
     assert_eq!(fs::read(&target).expect("it is there"), b"precious");
 }

@@ -1,5 +1,5 @@
-//! Tests durable messages: answered publishes, retained values, positions and idempotency keys survive a crash, and damage is told as a
-//! gap (clients learn that they missed messages).
+//! Tests durable messages. Answered publishes, retained values, positions and idempotency keys survive a crash. A client whose messages are
+//! damaged is told a gap (that it missed messages).
 
 use std::path::PathBuf;
 
@@ -13,8 +13,13 @@ use crate::support::stream::Stream;
 
 const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
 
-/// The next messages of a topic after a position.
-fn behind(server: &Server, topic: &str, position: &str, count: usize) -> Vec<(String, String)> {
+/// The next `count` messages of a topic after a position, as pairs of the event name and the data.
+fn messages_after(
+    server: &Server,
+    topic: &str,
+    position: &str,
+    count: usize,
+) -> Vec<(String, String)> {
     let target = format!("/sub/{topic}");
     let mut stream = Stream::open(server, &target, &[("Last-Event-ID", position)]);
     let events = (0..count).map(|_| stream.event().expect("an event"));
@@ -32,7 +37,7 @@ fn messages(texts: &[&str]) -> Vec<(String, String)> {
 }
 
 fn segment(state: &State) -> PathBuf {
-    state.0.join("log/segment-0000000001.log")
+    state.directory.join("log/segment-0000000001.log")
 }
 
 #[test]
@@ -44,28 +49,34 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
     let subscriber = Stream::open(&server, "/sub/keyed", &[]);
     let first = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
     drop(subscriber);
-    let mut all = Vec::new();
+    let mut published = Vec::new();
     for (round, shards) in [2, 1, 3].into_iter().enumerate() {
         for n in 0..3 {
             let text = format!("{round}/{n}");
             publish(&server, "a", &text);
-            all.push(("message".to_string(), text));
+            published.push(("message".to_string(), text));
         }
         server.kill();
         server = Server::with_shards(shards, &state.settings());
-        assert_eq!(behind(&server, "a", &seen, all.len()), all);
-        let again = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
-        let replayed = again.header("idempotency-replayed");
+        assert_eq!(
+            messages_after(&server, "a", &seen, published.len()),
+            published
+        );
+        let retry = Conn::open(&server).request("POST", "/pub/keyed", &KEY, b"once");
+        let replayed = retry.header("idempotency-replayed");
         assert_eq!(replayed.as_deref(), Some("true"), "round {round}");
-        let position = |it: &Response| it.text().lines().last().map(str::to_string);
-        assert_eq!(position(&again), position(&first));
+        let position = |response: &Response| response.text().lines().last().map(str::to_string);
+        assert_eq!(position(&retry), position(&first));
         // Subscribers are not stored in the log.
-        assert_eq!((first.status, again.status), (201, 202));
-        assert!(again.text().contains("active subscribers: 0"));
+        assert_eq!((first.status, retry.status), (201, 202));
+        assert!(retry.text().contains("active subscribers: 0"));
     }
     server.stop();
     let server = Server::with(&state.settings());
-    assert_eq!(behind(&server, "a", &seen, all.len()), all);
+    assert_eq!(
+        messages_after(&server, "a", &seen, published.len()),
+        published
+    );
 }
 
 #[test]
@@ -100,33 +111,41 @@ fn a_crash_after_a_planned_restart_keeps_both_parts() {
     server.kill();
     let server = Server::with(&state.settings());
     let expected = messages(&["before the crash"]);
-    assert_eq!(behind(&server, "a", &seen, 1), expected);
+    assert_eq!(messages_after(&server, "a", &seen, 1), expected);
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(2), ["before the stop", "before the crash"]);
 }
 
-/// Damages the message that contains the word `needle`, in the log of a server that has ended.
+/// Damages the message that contains the word `needle` in the log. The server must have ended.
 fn damage(state: &State) {
     let mut bytes = std::fs::read(segment(state)).expect("the segment");
     let needle = b"needle";
-    let at = bytes.windows(needle.len()).position(|it| it == needle);
-    bytes[at.expect("the message is in the log")] ^= 1;
+    let offset = bytes
+        .windows(needle.len())
+        .position(|window| window == needle);
+    bytes[offset.expect("the message is in the log")] ^= 1;
     std::fs::write(segment(state), bytes).expect("the segment");
 }
 
-/// The items of a stream (the data of a message, `GAP` for a gap), and the position after the last item.
-fn items(server: &Server, target: &str, position: &str, count: usize) -> (Vec<String>, String) {
+/// The first `count` items of a stream that begins after `position`, and the position after them. An item is the data of a message, or
+/// `GAP`.
+fn items_after(
+    server: &Server,
+    target: &str,
+    position: &str,
+    count: usize,
+) -> (Vec<String>, String) {
     let mut stream = Stream::open(server, target, &[("Last-Event-ID", position)]);
-    let (mut items, mut id) = (Vec::new(), String::new());
+    let (mut items_after, mut id) = (Vec::new(), String::new());
     for _ in 0..count {
         let event = stream.event().expect("an event");
-        items.push(match event.kind.as_str() {
+        items_after.push(match event.kind.as_str() {
             GAP_EVENT => GAP.to_string(),
             _ => event.data,
         });
         id = event.id;
     }
-    (items, id)
+    (items_after, id)
 }
 
 const GAP: &str = "(gap)";
@@ -143,18 +162,24 @@ fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
     damage(&state);
     let mut server = Server::with(&state.settings());
     server.await_log("of the log is damaged");
-    let (came, behind_it) = items(&server, "/sub/a", &seen, 3);
-    assert_eq!(came, [GAP, "seen", "kept"]);
+    let (received, behind_it) = items_after(&server, "/sub/a", &seen, 3);
+    assert_eq!(received, [GAP, "seen", "kept"]);
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(2), ["seen", "kept"]);
     publish(&server, "a", "new");
     for _ in 0..2 {
-        // Positions from after the damage are valid. A position from before it is told the gap again.
-        assert_eq!(behind(&server, "a", &behind_it, 1), messages(&["new"]));
+        // A position from after the damage is valid. A client with a position from before it is told the gap again.
+        assert_eq!(
+            messages_after(&server, "a", &behind_it, 1),
+            messages(&["new"])
+        );
         let after = first_position(&server, "a");
-        assert_eq!(behind(&server, "a", &after, 2), messages(&["kept", "new"]));
-        let (came, _) = items(&server, "/sub/a", &seen, 4);
-        assert_eq!(came, [GAP, "seen", "kept", "new"]);
+        assert_eq!(
+            messages_after(&server, "a", &after, 2),
+            messages(&["kept", "new"])
+        );
+        let (received, _) = items_after(&server, "/sub/a", &seen, 4);
+        assert_eq!(received, [GAP, "seen", "kept", "new"]);
         server.kill();
         server = Server::with(&state.settings());
     }
@@ -179,7 +204,7 @@ fn damage_in_one_partition_is_told_to_its_subscribers_alone() {
         ("/sub?filter=%2B", 3),
         ("/sub?topic=b&topic=c", 2),
     ];
-    let seen = several.map(|(target, count)| {
+    let earlier_position = several.map(|(target, count)| {
         let mut stream = Stream::open(&server, &format!("{target}&since=oldest"), &[]);
         let events = (0..count).map(|_| stream.event().expect("an event").id);
         let ids: Vec<String> = events.collect();
@@ -197,16 +222,22 @@ fn damage_in_one_partition_is_told_to_its_subscribers_alone() {
     // A further crash changes nothing.
     let mut ends = Vec::new();
     for _ in 0..2 {
-        assert_eq!(items(&server, "/sub/a", &a, 3).0, [GAP, "seen", "a kept"]);
-        assert_eq!(items(&server, "/sub/b", &b, 2).0, ["b kept", "b new"]);
-        assert_eq!(items(&server, "/sub/c", &c, 1).0, ["c new"]);
-        // Subscribers of several partitions get all that is left of the damaged one again.
+        assert_eq!(
+            items_after(&server, "/sub/a", &a, 3).0,
+            [GAP, "seen", "a kept"]
+        );
+        assert_eq!(items_after(&server, "/sub/b", &b, 2).0, ["b kept", "b new"]);
+        assert_eq!(items_after(&server, "/sub/c", &c, 1).0, ["c new"]);
+        // A subscriber of several partitions receives all that is left of the damaged partition again.
         let all = &[GAP, "a kept", "b kept", "b new", "c new", "seen"][..];
         let all = [all, all, &["b kept", "b new", "c new"]];
-        for (((target, _), seen), expected) in several.iter().zip(&seen).zip(all) {
-            let (mut came, behind_it) = items(&server, target, seen, expected.len());
-            came.sort_unstable();
-            assert_eq!(came, expected, "{target}");
+        for (((target, _), earlier_position), expected) in
+            several.iter().zip(&earlier_position).zip(all)
+        {
+            let (mut received, behind_it) =
+                items_after(&server, target, earlier_position, expected.len());
+            received.sort_unstable();
+            assert_eq!(received, expected, "{target}");
             ends.push((*target, behind_it));
         }
         server.kill();
@@ -214,12 +245,16 @@ fn damage_in_one_partition_is_told_to_its_subscribers_alone() {
     }
     publish(&server, "b", "last");
     for (target, end) in ends {
-        assert_eq!(items(&server, target, &end, 1).0, ["last"], "{target}");
+        assert_eq!(
+            items_after(&server, target, &end, 1).0,
+            ["last"],
+            "{target}"
+        );
     }
 }
 
 #[test]
-fn damage_to_the_last_message_of_a_partition_is_told_where_nothing_says_whose_it_was() {
+fn damage_to_the_last_message_is_told_to_every_partition_that_may_have_lost_it() {
     let state = State::new();
     let server = Server::with(&state.settings());
     let [a, b, c] = three_topics(&server);
@@ -231,9 +266,15 @@ fn damage_to_the_last_message_of_a_partition_is_told_where_nothing_says_whose_it
     for topic in ["a", "b", "c"] {
         publish(&server, topic, "new");
     }
-    assert_eq!(items(&server, "/sub/a", &a, 3).0, [GAP, "seen", "new"]);
-    assert_eq!(items(&server, "/sub/b", &b, 2).0, ["b kept", "new"]);
-    assert_eq!(items(&server, "/sub/c", &c, 3).0, [GAP, "seen", "new"]);
+    assert_eq!(
+        items_after(&server, "/sub/a", &a, 3).0,
+        [GAP, "seen", "new"]
+    );
+    assert_eq!(items_after(&server, "/sub/b", &b, 2).0, ["b kept", "new"]);
+    assert_eq!(
+        items_after(&server, "/sub/c", &c, 3).0,
+        [GAP, "seen", "new"]
+    );
 }
 
 #[test]
@@ -251,9 +292,12 @@ fn damage_behind_a_stop_in_order_is_told_to_its_subscribers_alone() {
     let server = Server::with(&state.settings());
     publish(&server, "c", "new");
     publish(&server, "b", "new");
-    assert_eq!(items(&server, "/sub/a", &a, 3).0, [GAP, "seen", "a kept"]);
-    assert_eq!(items(&server, "/sub/b", &b, 2).0, ["b kept", "new"]);
-    assert_eq!(items(&server, "/sub/c", &c, 1).0, ["new"]);
+    assert_eq!(
+        items_after(&server, "/sub/a", &a, 3).0,
+        [GAP, "seen", "a kept"]
+    );
+    assert_eq!(items_after(&server, "/sub/b", &b, 2).0, ["b kept", "new"]);
+    assert_eq!(items_after(&server, "/sub/c", &c, 1).0, ["new"]);
 }
 
 #[test]
@@ -266,7 +310,7 @@ fn a_log_that_ends_before_its_documents_is_told_as_a_gap() {
     std::fs::remove_file(segment(&state)).expect("the segment");
     let server = Server::with(&state.settings());
     server.await_log("before group");
-    assert_eq!(behind(&server, "a", &seen, 1)[0].0, GAP_EVENT);
+    assert_eq!(messages_after(&server, "a", &seen, 1)[0].0, GAP_EVENT);
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
     assert_eq!(stream.data(1), ["seen"]);
 }
@@ -281,36 +325,38 @@ fn a_torn_end_of_the_log_is_no_gap() {
     server.kill();
     let mut bytes = std::fs::read(segment(&state)).expect("the segment");
     let needle = b"needle";
-    let at = bytes.windows(needle.len()).position(|it| it == needle);
-    let at = at.expect("the message is in the log");
-    // A power failure lost all bytes of the log from here on.
-    bytes[at..].fill(0);
+    let offset = bytes
+        .windows(needle.len())
+        .position(|window| window == needle);
+    let offset = offset.expect("the message is in the log");
+    // The log ends here, as after a power failure.
+    bytes[offset..].fill(0);
     std::fs::write(segment(&state), bytes).expect("the segment");
     let server = Server::with(&state.settings());
     publish(&server, "a", "new");
-    assert_eq!(behind(&server, "a", &seen, 1), messages(&["new"]));
+    assert_eq!(messages_after(&server, "a", &seen, 1), messages(&["new"]));
 }
 
 #[test]
 fn a_directory_that_another_server_uses_is_refused() {
     let state = State::new();
     let server = Server::with(&state.settings());
-    let said = does_not_start("127.0.0.1:0", "locked", &state.settings());
-    assert!(said.contains("is in use by another process"), "{said}");
+    let log = does_not_start("127.0.0.1:0", "locked", &state.settings());
+    assert!(log.contains("is in use by another process"), "{log}");
     publish(&server, "a", "here");
 }
 
 #[test]
-fn durable_messages_become_those_of_planned_restarts_and_again_durable() {
-    let (state, other) = (State::new(), State::of_stops());
+fn durability_can_be_turned_off_and_on_again_without_a_loss() {
+    let (state, other) = (State::new(), State::for_planned_restarts());
     let server = Server::with(&state.settings());
     publish(&server, "a", "durable");
     let seen = first_position(&server, "a");
     server.kill();
     // The settings without durability, for the same directory.
     let not_durable = other.settings().replace(
-        other.0.to_str().expect("text"),
-        state.0.to_str().expect("text"),
+        other.directory.to_str().expect("text"),
+        state.directory.to_str().expect("text"),
     );
     let server = Server::with(&not_durable);
     publish(&server, "a", "not durable");
@@ -320,7 +366,7 @@ fn durable_messages_become_those_of_planned_restarts_and_again_durable() {
     server.kill();
     let server = Server::with(&state.settings());
     let expected = messages(&["not durable", "durable again"]);
-    assert_eq!(behind(&server, "a", &seen, 2), expected);
+    assert_eq!(messages_after(&server, "a", &seen, 2), expected);
 }
 
 const PASSING: &str = "[[rule]]\nmatch = \"m/#\"\ndurable = false\n";
@@ -363,19 +409,19 @@ fn a_crash_is_told_to_subscribers_of_topics_that_are_not_durable_alone() {
     let server = Server::with(&settings);
     publish(&server, "m/a", "m new");
     publish(&server, "d/a", "d new");
-    let come = |target: &str, seen: &str, count: usize| -> Vec<(String, String)> {
+    let events_after_crash = |target: &str, seen: &str, count: usize| -> Vec<(String, String)> {
         let mut stream = Stream::open(&server, target, &[("Last-Event-ID", seen)]);
         let events = (0..count).map(|_| stream.event().expect("an event"));
         events.map(|event| (event.kind, event.data)).collect()
     };
     for (target, seen) in targets.iter().zip(&seen).take(2) {
-        let came = come(target, seen, 2);
-        assert_eq!(came[0].0, GAP_EVENT, "{target}");
-        assert_eq!(came[1], messages(&["m new"])[0], "{target}");
+        let received = events_after_crash(target, seen, 2);
+        assert_eq!(received[0].0, GAP_EVENT, "{target}");
+        assert_eq!(received[1], messages(&["m new"])[0], "{target}");
     }
     for (target, seen) in targets.iter().zip(&seen).skip(2) {
         assert_eq!(
-            come(target, seen, 3),
+            events_after_crash(target, seen, 3),
             messages(&["d1", "d2", "d new"]),
             "{target}"
         );
@@ -395,7 +441,7 @@ fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
             true => drop(server.stop()),
             false => server.kill(),
         }
-        // Tried twice, since a second crash must not change the result.
+        // Two crashes: the second one must not change the result.
         for _ in 0..2 {
             let server = Server::with(&state.settings());
             let mut stream = Stream::open(&server, "/sub/m/a", &[("Last-Event-ID", &seen)]);
@@ -405,7 +451,7 @@ fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
             }
             server.kill();
         }
-        // The next round begins with a state that was stopped in order.
+        // The next round begins with a state of a server that was stopped, not killed.
         Server::with(&settings).stop();
         Server::with(&settings).stop();
     }
@@ -422,20 +468,26 @@ fn messages_that_are_not_durable_are_kept_across_a_planned_restart_and_not_broug
     publish(&server, "m/a", "kept");
     server.stop();
     let server = Server::with(&settings);
-    assert_eq!(behind(&server, "m/a", &seen, 1), messages(&["kept"]));
+    assert_eq!(
+        messages_after(&server, "m/a", &seen, 1),
+        messages(&["kept"])
+    );
     publish(&server, "m/a", "lost");
     server.kill();
     let server = Server::with(&settings);
     publish(&server, "m/a", "new");
-    let came = behind(&server, "m/a", &seen, 2);
-    assert_eq!((came[0].0.as_str(), came[1].1.as_str()), (GAP_EVENT, "new"));
+    let received = messages_after(&server, "m/a", &seen, 2);
+    assert_eq!(
+        (received[0].0.as_str(), received[1].1.as_str()),
+        (GAP_EVENT, "new")
+    );
 }
 
 #[test]
 fn rules_that_change_the_topics_in_the_log_are_refused_by_a_reload() {
     let state = State::new();
     let server = Server::with(&state.settings());
-    server.reread(&format!("shards = 2\n{PASSING}{}", state.settings()));
+    server.reload(&format!("shards = 2\n{PASSING}{}", state.settings()));
     server.await_log("changes with a restart only");
 }
 
@@ -450,8 +502,8 @@ fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 /// Changes these bytes in the last group of the log, and makes its checksum right again (`docs/internals/LOG-FORMAT.md`).
 fn forge(state: &State, written: &[u8], changed: &[u8]) {
     let mut bytes = std::fs::read(segment(state)).expect("the segment");
-    let word = |bytes: &[u8], at: usize| {
-        let word = bytes[at..at + 4].try_into().expect("four bytes");
+    let word = |bytes: &[u8], offset: usize| {
+        let word = bytes[offset..offset + 4].try_into().expect("four bytes");
         u32::from_le_bytes(word)
     };
     let (salt, mut group) = (word(&bytes, 12), 4096);
@@ -466,16 +518,16 @@ fn forge(state: &State, written: &[u8], changed: &[u8]) {
         word(&bytes, group + 4)
     );
     let places = bytes[group..end].windows(written.len());
-    let at = places.into_iter().position(|it| it == written);
-    let at = group + at.expect("the message is in the last group");
-    bytes[at..at + written.len()].copy_from_slice(changed);
+    let offset = places.into_iter().position(|window| window == written);
+    let offset = group + offset.expect("the message is in the last group");
+    bytes[offset..offset + written.len()].copy_from_slice(changed);
     let crc = crc32c(salt, &bytes[group + 8..end]).to_le_bytes();
     bytes[group + 4..group + 8].copy_from_slice(&crc);
     std::fs::write(segment(state), bytes).expect("the segment");
 }
 
 #[test]
-fn a_message_on_disk_that_no_client_may_send_is_damage_though_its_checksum_holds() {
+fn message_on_disk_that_no_client_may_send_is_damage_though_its_checksum_is_right() {
     for (written, changed) in [
         ("text/needle", "text/need\r\n"),
         ("topic/of/it", "topic/of/#t"),

@@ -1,8 +1,8 @@
-//! Tests disks that are read-only, full or broken. Publishes are refused, or the process ends with the reason. All answered messages are
-//! there afterwards, as docs/DURABILITY.md says.
+//! Tests disks that are read-only, full or broken. The server refuses publishes, or ends with the reason. No answered message is lost, as
+//! docs/DURABILITY.md says.
 //!
-//! A base is the state that a checkpoint has written; it consists of documents, one for each home (the part of a shard that keeps topics)
-//! or partition. Most tests mount file systems, which only root may. Elsewhere they say so and test nothing.
+//! A base is the state that a checkpoint has written. It consists of documents, one for each partition or each home (the part of a shard
+//! that keeps topics). Most tests mount file systems, which only root may do; without root they print that and test nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,8 +14,8 @@ use std::time::Duration;
 use crore_wire::sse::GAP_EVENT;
 
 use super::directory::{
-    BYTES_MAX, all_is_there, first_behind, first_position, is_answered, numbered, numbers, refused,
-    segments, settings, try_publish,
+    BYTES_MAX, assert_all_kept, first_event_after, first_position, is_answered, numbered, numbers,
+    segments, settings, start_error, try_publish,
 };
 use super::mounted::{Mounted, file_system};
 use crate::support::http::{Conn, Response, once, publish};
@@ -27,7 +27,7 @@ use crate::support::{Server, eventually, program, until};
 #[test]
 fn read_only_directory_is_refused_and_left_alone() {
     let state = State::new();
-    let Some(mount) = Mounted::tmpfs(&state.0, "200m") else {
+    let Some(mount) = Mounted::tmpfs(&state.directory, "200m") else {
         return;
     };
     let server = Server::with(&state.settings());
@@ -35,13 +35,13 @@ fn read_only_directory_is_refused_and_left_alone() {
     publish(&server, "a", "1");
     server.kill();
     mount.again("ro");
-    let said = refused(&state);
+    let said = start_error(&state);
     assert!(
         said.contains("cannot be written; name a directory"),
         "{said}"
     );
     mount.again("rw");
-    all_is_there(&state);
+    assert_all_kept(&state);
 }
 
 #[test]
@@ -49,10 +49,10 @@ fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_roo
     let state = State::new();
     // The limit is more than the file system has.
     let settings = settings(&state, 64 << 20);
-    let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
+    let Some(_mount) = Mounted::tmpfs(&state.directory, "24m") else {
         return;
     };
-    let ballast = state.0.join("ballast");
+    let ballast = state.directory.join("ballast");
     let fill = || {
         let mut file = fs::File::create(&ballast).expect("a file");
         while file.write_all(&[0; 4096]).is_ok() {}
@@ -61,22 +61,22 @@ fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_roo
     publish(&server, "a", "0");
     fill();
     let mut answered = 1;
-    let refused = |server: &Server, answered: &mut usize| {
+    let start_error = |server: &Server, answered: &mut usize| {
         eventually("a refusal", || {
             let status = try_publish(server, "a", &numbered(*answered)).expect("the server lives");
             *answered += usize::from(is_answered(Some(status)));
             (status == 503).then_some(())
         });
     };
-    refused(&server, &mut answered);
+    start_error(&server, &mut answered);
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
     // A crash and a stop with the full disk lose no answered message.
     server.kill();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
-    refused(&server, &mut answered);
+    start_error(&server, &mut answered);
     server.signal("TERM");
-    server.failed();
+    server.await_exit();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
     fs::remove_file(&ballast).expect("the ballast");
@@ -89,11 +89,11 @@ fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_roo
 }
 
 #[test]
-fn server_starts_on_a_full_file_system_as_often_as_it_must() {
+fn server_starts_repeatedly_on_a_full_file_system() {
     let state = State::new();
     // The file `lives` gets the last offset of each partition at each start.
     let settings = format!("partitions = 256\n{}", settings(&state, 20 << 20));
-    let Some(_mount) = Mounted::tmpfs(&state.0, "32m") else {
+    let Some(_mount) = Mounted::tmpfs(&state.directory, "32m") else {
         return;
     };
     let mut server = Server::with(&settings);
@@ -109,28 +109,28 @@ fn server_starts_on_a_full_file_system_as_often_as_it_must() {
     eventually("room", || {
         is_answered(try_publish(&server, "a", &numbered(1))).then_some(())
     });
-    assert_ne!(first_behind(&server, "a", &position), GAP_EVENT);
+    assert_ne!(first_event_after(&server, "a", &position), GAP_EVENT);
 }
 
 /// Writes a file that takes all free space.
 fn fill(state: &State) {
-    let mut file = fs::File::create(state.0.join("ballast")).expect("a file");
+    let mut file = fs::File::create(state.directory.join("ballast")).expect("a file");
     while file.write_all(&[0; 4096]).is_ok() {}
 }
 
-/// Takes what is free now, and keeps what [`fill`] has taken.
+/// Takes the space that is free again after [`fill`].
 fn fill_rest(state: &State) {
-    let ballast = state.0.join("more-ballast");
+    let ballast = state.directory.join("more-ballast");
     let mut options = fs::OpenOptions::new();
     let mut file = (options.create(true).append(true).open(ballast)).expect("a file");
     while file.write_all(&[0; 4096]).is_ok() {}
 }
 
 fn empty(state: &State) {
-    fs::remove_file(state.0.join("ballast")).expect("the ballast");
+    fs::remove_file(state.directory.join("ballast")).expect("the ballast");
 }
 
-/// This many refusals in a row show that no checkpoint makes room.
+/// Number of refusals in a row after which no checkpoint makes room any more.
 const REFUSALS: u32 = 25;
 
 #[test]
@@ -138,22 +138,22 @@ fn file_system_that_the_log_has_filled_takes_messages_again_when_most_were_delet
     let state = State::new();
     // The limit is more than the file system has.
     let settings = settings(&state, 64 << 20);
-    let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
+    let Some(_mount) = Mounted::tmpfs(&state.directory, "24m") else {
         return;
     };
     let server = Server::with(&settings);
     server.await_log("state.bytes_max (64 MiB) is more than the file system of state.directory has: 24 MiB count");
-    // While a base is being written, the disk may be full for a moment.
-    let (mut made, mut refused) = (0, 0);
-    while refused < REFUSALS {
+    // The disk may be full for a moment while a checkpoint writes a base.
+    let (mut made, mut start_error) = (0, 0);
+    while start_error < REFUSALS {
         let status = try_publish(&server, &format!("t/{made}"), &numbered(made));
         if status == Some(503) {
-            refused += 1;
+            start_error += 1;
             std::thread::sleep(Duration::from_millis(100));
             continue;
         }
         assert!(is_answered(status), "{status:?}");
-        (made, refused) = (made + 1, 0);
+        (made, start_error) = (made + 1, 0);
         assert!(made < 1000, "it is not bounded");
     }
     let is_kept = |n: usize| n.is_multiple_of(2);
@@ -174,20 +174,20 @@ fn file_system_that_the_log_has_filled_takes_messages_again_when_most_were_delet
 
 /// Number of messages, each in its own topic, that together fill half of a small file system.
 const MESSAGES: usize = 450;
-/// More than this many bytes of the messages are in a base.
+/// Minimum size of the base when most of the messages are in it.
 const BASE_BYTES: u64 = 12 << 20;
 
 /// The bytes of the newest base. The number is smaller for a moment while the base before it is removed.
 fn base_bytes(state: &State) -> u64 {
     let files = state.files();
     let base = files.iter().rfind(|name| name.starts_with("base-"));
-    let documents = fs::read_dir(state.0.join(base.expect("a base")));
+    let documents = fs::read_dir(state.directory.join(base.expect("a base")));
     let lens = documents.into_iter().flatten().flatten();
     lens.map(|it| it.metadata().map_or(0, |it| it.len())).sum()
 }
 
-/// A server that keeps all [`MESSAGES`], most of them in a base that a checkpoint has written.
-fn much_is_kept(state: &State, settings: &str) -> Server {
+/// A server that keeps all [`MESSAGES`], most of them in a base.
+fn server_with_large_base(state: &State, settings: &str) -> Server {
     let server = Server::with(settings);
     for n in 0..MESSAGES {
         eventually("room", || {
@@ -195,24 +195,24 @@ fn much_is_kept(state: &State, settings: &str) -> Server {
         });
     }
     until("a base", || {
-        // The log grows, so that a checkpoint is due, however many messages the last one has missed.
+        // The log grows until a checkpoint is due, since the last one may have been before most of the messages.
         try_publish(&server, "gone", &numbered(0));
         once(&server, "DELETE", "/pub/gone", &[], "");
         base_bytes(state) > BASE_BYTES
     });
-    has_reserve(state, BASE_BYTES / 16);
+    await_reserve(state, BASE_BYTES / 16);
     server
 }
 
 /// Waits until a file reserves this much disk space for a checkpoint.
-fn has_reserve(state: &State, bytes: u64) {
+fn await_reserve(state: &State, bytes: u64) {
     until("a reserve", || {
-        fs::metadata(state.0.join("reserve")).is_ok_and(|it| it.len() > bytes)
+        fs::metadata(state.directory.join("reserve")).is_ok_and(|it| it.len() > bytes)
     });
 }
 
-/// Fills the disk, as another program would, until the server refuses a publish.
-fn fill_for(server: &Server, state: &State) {
+/// Fills the disk as another program would, and waits until the server refuses a publish.
+fn fill_as_other_program(server: &Server, state: &State) {
     eventually("a refusal", || {
         fill(state);
         (try_publish(server, "refused", &numbered(0)) == Some(503)).then_some(())
@@ -231,7 +231,7 @@ fn delete_most(server: &Server) {
 }
 
 /// The number in the only message of a topic.
-fn kept_once(server: &Server, topic: &str) -> usize {
+fn number_of_only_message(server: &Server, topic: &str) -> usize {
     assert_eq!(messages(server, topic), 1, "{topic}");
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     let data = stream.event().expect("an event").data;
@@ -240,10 +240,10 @@ fn kept_once(server: &Server, topic: &str) -> usize {
 }
 
 /// Checks that the deleted topics do not exist, and that the others have their message.
-fn all_that_was_kept_is_there(server: &Server) {
+fn assert_kept_messages(server: &Server) {
     for n in 0..MESSAGES {
         match is_kept(n) {
-            true => assert_eq!(kept_once(server, &format!("t/{n}")), n),
+            true => assert_eq!(number_of_only_message(server, &format!("t/{n}")), n),
             false => {
                 let answer = once(server, "GET", &format!("/pub/t/{n}"), &[], "");
                 assert_eq!(answer.status, 404, "{n}");
@@ -260,13 +260,13 @@ fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_dele
     for (stops, fills_between) in [(false, false), (true, false), (true, true)] {
         let state = State::new();
         let settings = settings(&state, 20 << 20);
-        let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+        let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
             return;
         };
-        let mut server = much_is_kept(&state, &settings);
+        let mut server = server_with_large_base(&state, &settings);
         if stops {
             server.stop();
-            has_reserve(&state, BASE_BYTES);
+            await_reserve(&state, BASE_BYTES);
             if fills_between {
                 fill(&state);
             }
@@ -274,7 +274,7 @@ fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_dele
         } else {
             mount.again("size=26m");
         }
-        fill_for(&server, &state);
+        fill_as_other_program(&server, &state);
         delete_most(&server);
         eventually("room", || {
             is_answered(try_publish(&server, "new", &numbered(0))).then_some(())
@@ -282,7 +282,7 @@ fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_dele
         server.kill();
         let server = Server::with(&settings);
         assert_eq!(numbers(&server, "new", 0), [0]);
-        all_that_was_kept_is_there(&server);
+        assert_kept_messages(&server);
     }
 }
 
@@ -300,25 +300,25 @@ fn deletes_make_room(state: &State, settings: &str) {
     server.kill();
     let server = Server::with(settings);
     assert_eq!(numbers(&server, "new", 0), [0]);
-    all_that_was_kept_is_there(&server);
+    assert_kept_messages(&server);
     server.kill();
-    is_verified(state);
+    assert_verified(state);
 }
 
-/// The other program takes all that the server gives up when it ends.
+/// The other program takes all space that the server frees when it ends.
 #[test]
 fn room_for_the_next_checkpoint_outlives_a_stop_that_fails_on_a_full_disk() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
-    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+    let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
         return;
     };
-    let server = much_is_kept(&state, &settings);
+    let server = server_with_large_base(&state, &settings);
     mount.again("size=26m");
     fill(&state);
     server.signal("TERM");
-    let (code, said) = server.failed();
-    assert_eq!(code, Some(1), "{said}");
+    let (code, stop_log) = server.await_exit();
+    assert_eq!(code, Some(1), "{stop_log}");
     fill(&state);
     deletes_make_room(&state, &settings);
 }
@@ -327,13 +327,16 @@ fn room_for_the_next_checkpoint_outlives_a_stop_that_fails_on_a_full_disk() {
 fn room_for_the_next_checkpoint_outlives_a_stop_that_is_killed_while_it_uses_that_room() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
-    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+    let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
         return;
     };
-    much_is_kept(&state, &settings).kill();
+    server_with_large_base(&state, &settings).kill();
     mount.again("size=26m");
-    // What the killed stop leaves: a part of the next base, and no reserve.
-    let (reserve, part) = (state.0.join("reserve"), state.0.join("base.part"));
+    // A server that is killed while it stops leaves a part of the next base, and no reserve.
+    let (reserve, part) = (
+        state.directory.join("reserve"),
+        state.directory.join("base.part"),
+    );
     let _ = fs::remove_dir_all(&part);
     fs::create_dir(&part).expect("a directory");
     fs::rename(reserve, part.join("home-0.state")).expect("the reserve");
@@ -345,10 +348,10 @@ fn room_for_the_next_checkpoint_outlives_a_stop_that_is_killed_while_it_uses_tha
 fn start_that_has_no_room_for_a_base_after_damage_keeps_the_room_for_the_next_checkpoint() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
-    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+    let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
         return;
     };
-    much_is_kept(&state, &settings).kill();
+    server_with_large_base(&state, &settings).kill();
     mount.again("size=26m");
     let newest = segments(&state).pop().expect("a segment");
     fs::OpenOptions::new()
@@ -357,10 +360,10 @@ fn start_that_has_no_room_for_a_base_after_damage_keeps_the_room_for_the_next_ch
         .and_then(|file| file.write_all_at(&[0xff; 4096], 0))
         .expect("a segment");
     fill(&state);
-    let reserve = || fs::metadata(state.0.join("reserve")).map_or(0, |it| it.len());
+    let reserve = || fs::metadata(state.directory.join("reserve")).map_or(0, |it| it.len());
     let before = reserve();
     for _ in 0..2 {
-        let said = refused(&state);
+        let said = start_error(&state);
         assert!(said.contains("No space left on device"), "{said}");
         assert!(reserve() >= before, "{} of {before}", reserve());
     }
@@ -371,17 +374,17 @@ fn start_that_has_no_room_for_a_base_after_damage_keeps_the_room_for_the_next_ch
 fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
     let state = State::new();
     let settings = settings(&state, 20 << 20);
-    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+    let Some(mount) = Mounted::tmpfs(&state.directory, "64m") else {
         return;
     };
-    let server = much_is_kept(&state, &settings);
+    let server = server_with_large_base(&state, &settings);
     let mut stream = Stream::open(&server, "/sub/t/0?since=oldest", &[]);
-    let seen = stream.event().expect("an event").id;
+    let position = stream.event().expect("an event").id;
     // Some messages are in a finished segment and not in the base yet.
-    let mut more = 0;
-    while segments(&state).len() < 2 || state.0.join("base.part").exists() {
-        let status = try_publish(&server, &format!("more/{more}"), &numbered(more));
-        more += usize::from(is_answered(status));
+    let mut number = 0;
+    while segments(&state).len() < 2 || state.directory.join("base.part").exists() {
+        let status = try_publish(&server, &format!("more/{number}"), &numbered(number));
+        number += usize::from(is_answered(status));
     }
     mount.again("size=26m");
     fill(&state);
@@ -410,34 +413,34 @@ fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
     assert!(after != before, "no document was replaced");
     server.kill();
     change();
-    is_verified(&state);
+    assert_verified(&state);
     let server = Server::with(&settings);
-    all_that_was_kept_is_there(&server);
-    for n in 0..more {
-        assert_eq!(kept_once(&server, &format!("more/{n}")), n);
+    assert_kept_messages(&server);
+    for n in 0..number {
+        assert_eq!(number_of_only_message(&server, &format!("more/{n}")), n);
     }
     eventually("room", || {
         is_answered(try_publish(&server, "t/0", &numbered(1))).then_some(())
     });
-    let mut stream = Stream::open(&server, "/sub/t/0", &[("Last-Event-ID", &seen)]);
+    let mut stream = Stream::open(&server, "/sub/t/0", &[("Last-Event-ID", &position)]);
     assert_eq!(stream.event().expect("an event").data, numbered(1));
     server.kill();
-    is_verified(&state);
+    assert_verified(&state);
 }
 
 #[test]
 fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
     let state = State::new();
     let settings = settings(&state, 64 << 20);
-    let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
+    let Some(_mount) = Mounted::tmpfs(&state.directory, "24m") else {
         return;
     };
     let server = Server::with(&settings);
     publish(&server, "a", numbered(0));
     fill(&state);
     // The spare segment files give enough room for this little state.
-    let said = server.stop();
-    assert!(said.contains("state written to"), "{said}");
+    let stop_log = server.stop();
+    assert!(stop_log.contains("state written to"), "{stop_log}");
     empty(&state);
     let server = Server::with(&settings);
     for n in 1..170 {
@@ -445,14 +448,14 @@ fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
     }
     fill(&state);
     server.signal("TERM");
-    let (code, said) = server.failed();
-    assert_eq!(code, Some(1), "{said}");
+    let (code, stop_log) = server.await_exit();
+    assert_eq!(code, Some(1), "{stop_log}");
     for part in [
         "the stop could not save the state",
         "No space left on device",
         "all acknowledged messages, from the log, and neither MQTT sessions",
     ] {
-        assert!(said.contains(part), "{said}");
+        assert!(stop_log.contains(part), "{stop_log}");
     }
     empty(&state);
     let server = Server::with(&settings);
@@ -460,22 +463,22 @@ fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
     server.kill();
 }
 
-/// The log ends with a damaged segment, and the disk has no room for the next one. So what is left is in a base, and the log has no
-/// segment until there is room.
+/// The log ends with a damaged segment, and the disk has no room for the next one. So the start writes the remaining messages into a base,
+/// and the log has no segment until there is room.
 #[test]
 fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
     let state = State::new();
     // The limit is more than the file system has. A segment has 1 MiB.
     let settings = settings(&state, 64 << 20);
-    let Some(_mount) = Mounted::tmpfs(&state.0, "16m") else {
+    let Some(_mount) = Mounted::tmpfs(&state.directory, "16m") else {
         return;
     };
     let server = Server::with(&settings);
     publish(&server, "a", "0");
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
-    let seen = stream.event().expect("an event").id;
+    let position = stream.event().expect("an event").id;
     server.kill();
-    let log = state.0.join("log");
+    let log = state.directory.join("log");
     let files = fs::read_dir(&log).expect("the log");
     for file in files.map(|entry| entry.expect("an entry").path()) {
         let name = file.file_name().expect("a name").to_string_lossy();
@@ -489,7 +492,7 @@ fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
     // Makes room for a base.
     let ballast = fs::OpenOptions::new()
         .write(true)
-        .open(state.0.join("ballast"))
+        .open(state.directory.join("ballast"))
         .expect("the ballast");
     let len = ballast.metadata().expect("its length").len();
     ballast.set_len(len - (256 << 10)).expect("room");
@@ -497,13 +500,13 @@ fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
     let server = Server::with(&settings);
     server.await_log("has a damaged header");
     let after = |server: &Server| {
-        let mut stream = Stream::open(server, "/sub/a", &[("Last-Event-ID", &seen)]);
+        let mut stream = Stream::open(server, "/sub/a", &[("Last-Event-ID", &position)]);
         stream.event().expect("an event").kind
     };
     assert_eq!(after(&server), GAP_EVENT);
     assert_eq!(try_publish(&server, "a", "1"), Some(503));
     server.kill();
-    is_verified(&state);
+    assert_verified(&state);
     let server = Server::with(&settings);
     empty(&state);
     eventually("room", || {
@@ -516,12 +519,12 @@ fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
     said += &server.log();
     assert!(!said.contains("told a gap"), "{said}");
     server.kill();
-    is_verified(&state);
+    assert_verified(&state);
 }
 
-fn is_verified(state: &State) {
+fn assert_verified(state: &State) {
     let mut verify = Command::new(program());
-    let verified = output(verify.args(["log", "verify"]).arg(&state.0));
+    let verified = output(verify.args(["log", "verify"]).arg(&state.directory));
     let said = String::from_utf8_lossy(&verified.stdout).into_owned();
     assert!(verified.status.success(), "{said}");
 }
@@ -551,11 +554,11 @@ fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_los
             .take_while(|n| is_answered(try_publish(&server, "a", &numbered(*n))))
             .count();
     server.await_log("the log in state.directory cannot be written");
-    let (code, said) = server.failed();
-    assert_eq!(code, Some(1), "{said}");
+    let (code, stop_log) = server.await_exit();
+    assert_eq!(code, Some(1), "{stop_log}");
     assert!(
-        said.contains("the log in state.directory cannot be written: File too large"),
-        "{said}"
+        stop_log.contains("the log in state.directory cannot be written: File too large"),
+        "{stop_log}"
     );
     assert!(answered < 8, "{answered}");
     let server = Server::with(&settings(&state, BYTES_MAX));
@@ -567,24 +570,24 @@ fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_los
 fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost() {
     let (state, disk) = (State::new(), State::new());
     // The file system has 64 MB, but the disk below it only 10.
-    let Some(below) = Mounted::tmpfs(&disk.0, "10m") else {
+    let Some(below) = Mounted::tmpfs(&disk.directory, "10m") else {
         return;
     };
-    let loop_of = file_system(&disk.0, 64, &[]);
-    let Some(mount) = Mounted::new(&state.0, &loop_of) else {
+    let loop_of = file_system(&disk.directory, 64, &[]);
+    let Some(mount) = Mounted::new(&state.directory, &loop_of) else {
         return;
     };
     let settings = settings(&state, 32 << 20);
     let server = Server::with(&settings);
     let answered = publish_until_it_ends(&server);
     server.await_log("the log in state.directory cannot be written");
-    let (code, said) = server.failed();
-    assert_eq!(code, Some(1), "{said}");
+    let (code, stop_log) = server.await_exit();
+    assert_eq!(code, Some(1), "{stop_log}");
     assert!(answered > 0);
     // The disk works again.
     drop(mount);
     below.again("size=200m");
-    let again = Mounted::new(&state.0, &loop_of);
+    let again = Mounted::new(&state.directory, &loop_of);
     let _again = again.expect("it was mounted before");
     let server = Server::with(&settings);
     let kept = messages(&server, "a");
@@ -592,7 +595,7 @@ fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
 }
 
-/// A file system that takes no writes, as a disk that hangs, until this is dropped.
+/// A file system on which every write waits, as on a disk that hangs, until this is dropped.
 struct Frozen<'a>(&'a Path);
 
 impl Frozen<'_> {
@@ -610,7 +613,7 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// Publishes a retained value with a key, and waits as long as the server does for a disk that hangs.
+/// Publishes a retained value with an idempotency key. The timeout is longer than that of the server for a disk that hangs.
 fn set(server: &Server, value: &str) -> Response {
     let mut conn = Conn::open(server);
     let longer = Some(Duration::from_secs(30));
@@ -623,15 +626,15 @@ fn set(server: &Server, value: &str) -> Response {
 #[test]
 fn value_of_unknown_outcome_on_a_disk_that_hangs_never_replaces_a_newer_one() {
     let (state, disk) = (State::new(), State::new());
-    let Some(_below) = Mounted::tmpfs(&disk.0, "100m") else {
+    let Some(_below) = Mounted::tmpfs(&disk.directory, "100m") else {
         return;
     };
-    let image = file_system(&disk.0, 64, &[]);
-    let _mount = Mounted::new(&state.0, &image).expect("a mounted file");
+    let image = file_system(&disk.directory, 64, &[]);
+    let _mount = Mounted::new(&state.directory, &image).expect("a mounted file");
     let settings = settings(&state, 32 << 20);
     let server = Server::with(&settings);
     assert_eq!(set(&server, "first").status, 202);
-    let frozen = Frozen::new(&state.0);
+    let frozen = Frozen::new(&state.directory);
     let unknown = set(&server, "unknown");
     assert_eq!(unknown.status, 503, "{}", unknown.text());
     assert!(
@@ -642,7 +645,7 @@ fn value_of_unknown_outcome_on_a_disk_that_hangs_never_replaces_a_newer_one() {
     drop(frozen);
     let newer = set(&server, "newer");
     assert_eq!(newer.status, 202, "{}", newer.text());
-    // The retry gets the answer of a message that stands before the newer one.
+    // The retry is answered as the first attempt, whose message is before the newer one in the log.
     let retried = set(&server, "unknown");
     assert!(is_answered(Some(retried.status)), "{}", retried.text());
     let is_in_order = |server: &Server| {
@@ -660,18 +663,18 @@ fn value_of_unknown_outcome_on_a_disk_that_hangs_never_replaces_a_newer_one() {
     server.kill();
 }
 
-/// The first broken byte: farther than the kernel reads ahead from the start of a file.
+/// The offset of the first broken byte of the file. The kernel does not read ahead as far as this when the file is opened.
 const BROKEN_AT: u64 = 10 << 20;
 
 #[test]
 fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
     let (state, disk) = (State::new(), State::new());
-    let Some(_below) = Mounted::tmpfs(&disk.0, "100m") else {
+    let Some(_below) = Mounted::tmpfs(&disk.directory, "100m") else {
         return;
     };
     // The file system has a single group of blocks, so that the documents lie behind its own data.
-    let loop_of = file_system(&disk.0, 96, &["-b", "4096", "-O", "^has_journal"]);
-    let Some(mount) = Mounted::new(&state.0, &loop_of) else {
+    let loop_of = file_system(&disk.directory, 96, &["-b", "4096", "-O", "^has_journal"]);
+    let Some(mount) = Mounted::new(&state.directory, &loop_of) else {
         return;
     };
     let settings = settings(&state, 64 << 20);
@@ -681,44 +684,47 @@ fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
     }
     server.stop();
     let document = state.base().join("home-0.state");
-    let other = state.base().join("home-1.state");
+    let second_document = state.base().join("home-1.state");
     let bytes = fs::metadata(&document).expect("a document").len();
     let document = match bytes > BROKEN_AT {
         true => document,
-        false => other,
+        false => second_document,
     };
-    let place = place_of(&document, BROKEN_AT);
+    let disk_offset = offset_on_disk(&document, BROKEN_AT);
     drop(mount);
-    let image = disk.0.join("image");
-    let whole = fs::read(&image).expect("the image");
-    let mount = Mounted::new(&state.0, &loop_of).expect("it was mounted before");
+    let image = disk.directory.join("image");
+    let intact_image = fs::read(&image).expect("the image");
+    let mount = Mounted::new(&state.directory, &loop_of).expect("it was mounted before");
     // The end of the disk is missing, so reads of the loop device fail there.
     let cut = fs::OpenOptions::new().write(true).open(&image);
-    cut.and_then(|file| file.set_len(place)).expect("the image");
-    let said = refused(&state);
+    cut.and_then(|file| file.set_len(disk_offset))
+        .expect("the image");
+    let said = start_error(&state);
     let name = document.display().to_string();
     let why = format!("{name} cannot be read: Input/output error");
     assert!(said.contains(&why), "{said}");
-    assert!(!state.0.join("set-aside").exists(), "{said}");
+    assert!(!state.directory.join("set-aside").exists(), "{said}");
     drop(mount);
-    fs::write(&image, whole).expect("the image");
-    let _mount = Mounted::new(&state.0, &loop_of).expect("it was mounted before");
+    fs::write(&image, intact_image).expect("the image");
+    let _mount = Mounted::new(&state.directory, &loop_of).expect("it was mounted before");
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", 399).len(), 400);
     server.kill();
 }
 
-/// The place of this byte of a file on its disk.
-fn place_of(path: &Path, byte: u64) -> u64 {
-    let told = output(Command::new("filefrag").args(["-v", "-b4096"]).arg(path)).stdout;
-    let told = String::from_utf8_lossy(&told).into_owned();
+/// The offset on its disk of a byte of a file.
+fn offset_on_disk(path: &Path, byte: u64) -> u64 {
+    let extents = output(Command::new("filefrag").args(["-v", "-b4096"]).arg(path)).stdout;
+    let extents = String::from_utf8_lossy(&extents).into_owned();
     let block = byte / 4096;
     // A line of the output: "   0:        0..     739:      34816..     35555:    740: ..."
-    let mut places = told.lines().filter_map(|line| {
+    let mut places = extents.lines().filter_map(|line| {
         let numbers = line.split(|c: char| !c.is_ascii_digit());
         let mut numbers = numbers.filter_map(|it| it.parse::<u64>().ok()).skip(1);
-        let (first, last, at) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        (first..=last).contains(&block).then(|| at + block - first)
+        let (first, last, first_on_disk) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        (first..=last)
+            .contains(&block)
+            .then(|| first_on_disk + block - first)
     });
     places.next_back().expect("a place") * 4096
 }

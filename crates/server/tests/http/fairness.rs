@@ -1,9 +1,9 @@
-//! Tests that requests for which the server reads much do not delay others: while many of them are under way, the server answers an honest
-//! client's publishes between their steps.
+//! Tests that expensive requests do not delay others. While many requests read large logs, the server answers the publishes of an honest
+//! client between the pages that it reads.
 //!
-//! No test asserts a time. The tests count how many round trips of the honest client fit, one after the other, into the time of the
-//! reading or of a fan-out. Only a few would fit if the server did all that was asked for in one turn (one run of a shard's event loop),
-//! or if an answer waited for a whole fan-out.
+//! No test asserts a time. The tests count the consecutive round trips of the honest client during the reads or during a fan-out. There
+//! would be only a few if the server did all reads in one turn (one round of a shard's event loop), or if an answer waited for a whole
+//! fan-out.
 
 use crate::support::http::info;
 use crate::support::{Server, until};
@@ -14,8 +14,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-/// The minimum of the honest client's round trips. With a turn for each page of each request there are hundreds. With one turn for the
-/// pages of all requests there are fewer than this.
+/// The minimum number of the honest client's round trips. There are hundreds if each page of each request has its own turn, and fewer than
+/// this if one turn reads a page for all requests.
 const ROUND_TRIPS_MIN: usize = 100;
 /// Timeout of a read by any client.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -77,13 +77,13 @@ fn fill(server: &Server, messages: usize) {
 
 /// Counts an honest client's round trips while `attack` runs.
 fn round_trips_during(server: &Server, attack: impl FnOnce()) -> usize {
-    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::new(AtomicBool::new(false));
     let mut stream = BufReader::new(connect(server));
     let honest = {
-        let over = over.clone();
+        let is_over = is_over.clone();
         thread::spawn(move || {
             let mut count = 0;
-            while !over.load(Ordering::SeqCst) {
+            while !is_over.load(Ordering::SeqCst) {
                 let answer = round_trip(&mut stream, &post("/pub/honest", "", "message"));
                 assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
                 count += 1;
@@ -92,11 +92,12 @@ fn round_trips_during(server: &Server, attack: impl FnOnce()) -> usize {
         })
     };
     attack();
-    over.store(true, Ordering::SeqCst);
+    is_over.store(true, Ordering::SeqCst);
     honest.join().expect("it is served")
 }
 
-/// Sends two hundred requests at once. Each ends when the server has looked through everything that it keeps.
+/// Sends two hundred requests at once. For each, the server reads all messages that it keeps. Returns the number of round trips of an
+/// honest client meanwhile.
 fn many_requests(server: &Server, fields: &str, query: &str) -> usize {
     let request =
         format!("HEAD /sub?filter=zz/%23{query} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
@@ -121,7 +122,7 @@ fn many_requests(server: &Server, fields: &str, query: &str) -> usize {
 }
 
 #[test]
-fn two_hundred_who_read_all_by_filter_hold_nobody() {
+fn reads_of_all_topics_by_filter_delay_nobody() {
     let server = Server::with_shards(1, RULE);
     fill(&server, 50_000);
     let count = many_requests(&server, "", "&since=oldest");
@@ -129,7 +130,7 @@ fn two_hundred_who_read_all_by_filter_hold_nobody() {
 }
 
 #[test]
-fn two_hundred_who_ask_by_filter_for_all_since_a_date_hold_nobody() {
+fn reads_by_filter_since_a_date_delay_nobody() {
     let server = Server::with_shards(1, RULE);
     fill(&server, 50_000);
     let date = "If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
@@ -140,7 +141,7 @@ fn two_hundred_who_ask_by_filter_for_all_since_a_date_hold_nobody() {
 /// Each SUBSCRIBE to a filter that the client already has brings the retained messages again (MQTT 3.1.1 section 3.8.4). For each, the
 /// server looks at all retained messages.
 #[test]
-fn many_subscribes_to_a_filter_hold_nobody() {
+fn repeated_subscribes_to_a_filter_delay_nobody() {
     const SUBSCRIBES: usize = 3_000;
     let server = Server::with_shards(1, "");
     let mut stream = BufReader::new(connect(&server));
@@ -174,10 +175,10 @@ fn many_subscribes_to_a_filter_hold_nobody() {
     assert!(count >= ROUND_TRIPS_MIN, "{count} round trips");
 }
 
-/// Number of clients that wait for a message to `large` and read nothing (deaf clients).
+/// Number of deaf clients: they wait for a message in the topic `large`, and read nothing.
 const DEAF: usize = 400;
 
-/// Opens the deaf clients, each with this request. `take` reads the first answer.
+/// Opens the deaf clients. Each sends a request with `fields`, and `take` reads its first response.
 fn deaf(server: &Server, fields: &str, take: impl Fn(&mut BufReader<TcpStream>)) -> Vec<TcpStream> {
     let request = format!("GET /sub/large?since=live HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
     let mut streams: Vec<_> = (0..DEAF).map(|_| BufReader::new(connect(server))).collect();
@@ -194,19 +195,20 @@ fn deaf(server: &Server, fields: &str, take: impl Fn(&mut BufReader<TcpStream>))
     streams.into_iter().map(BufReader::into_inner).collect()
 }
 
-/// Publishes a large message to deaf clients, for each of which the kernel copies it. Meanwhile some honest clients repeat a request each.
-/// Returns the lowest number of answers that an honest client received during the copies.
+/// Publishes a large message to the deaf clients. The kernel copies it for each of them, and meanwhile each honest client repeats a
+/// request. Returns the lowest number of responses to an honest client during the copies.
 fn answers_during_a_fan_out(
     server: &Server,
     deaf: &[TcpStream],
     (request, status): (impl Fn(usize) -> Vec<u8> + Sync, &str),
 ) -> usize {
-    /// Enough honest clients that some are on another shard than the topic of their request.
+    /// Number of honest clients. With so many, some are on another shard than the topic of their request.
     const HONEST: usize = 12;
     // On each shard, the clients that connected first receive the message first.
-    let have_it = |some: &[TcpStream]| some.iter().all(|one| one.peek(&mut [0]).is_ok());
-    let is_begun = || have_it(&deaf[..8]);
-    let is_over = || have_it(&deaf[DEAF - 8..]);
+    let have_received =
+        |clients: &[TcpStream]| clients.iter().all(|client| client.peek(&mut [0]).is_ok());
+    let is_begun = || have_received(&deaf[..8]);
+    let is_over = || have_received(&deaf[DEAF - 8..]);
     let (all_here, failed) = (Barrier::new(HONEST + 1), AtomicBool::new(false));
     let answers = |n: usize| {
         let mut stream = BufReader::new(connect(server));
@@ -231,7 +233,7 @@ fn answers_during_a_fan_out(
         failed.store(!published.starts_with("HTTP/1.1 201 "), Ordering::SeqCst);
         let counts = honest
             .into_iter()
-            .map(|one| one.join().expect("it is served"));
+            .map(|client| client.join().expect("it is served"));
         let counts: Vec<usize> = counts.collect();
         assert!(!failed.load(Ordering::SeqCst), "{published}");
         *counts.iter().min().expect("some are honest")
@@ -246,7 +248,7 @@ const COPIES: &str = "[limits]\nsend_buffer_bytes = 0\n";
 const ANSWERS_MIN: usize = 3 * FAN_OUTS;
 
 #[test]
-fn a_large_message_to_deaf_websockets_holds_no_answer_of_another_shard() {
+fn fan_out_to_deaf_websockets_delays_no_answer_of_another_shard() {
     let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let upgraded = |stream: &mut BufReader<TcpStream>| {
@@ -264,7 +266,7 @@ fn a_large_message_to_deaf_websockets_holds_no_answer_of_another_shard() {
 }
 
 #[test]
-fn a_large_message_to_deaf_long_polls_holds_no_publisher_of_another_shard() {
+fn fan_out_to_deaf_long_polls_delays_no_publisher_of_another_shard() {
     let publish = |n| post(&format!("/pub/other/{n}"), "", "message");
     let counts = [(); FAN_OUTS].map(|()| {
         let server = Server::with_shards(2, COPIES);

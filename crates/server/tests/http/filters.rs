@@ -1,5 +1,5 @@
-//! Tests subscribing by filter, over all three transports and several shards: each message comes once, with its topic, in the order of its
-//! topic, live and from the log.
+//! Tests subscriptions by filter, over all three transports and several shards. Each message is received once and names its topic, and the
+//! messages of a topic keep their order, live and from the log.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -15,19 +15,19 @@ fn topic(n: usize) -> String {
     format!("a/{n}/c")
 }
 
-/// Checks that every message came once, and the messages of each topic in order.
-fn check(mut got: Vec<String>, rounds: std::ops::Range<usize>) {
+/// Checks that every message was received once, and the messages of each topic in order.
+fn assert_each_once_in_order(mut received: Vec<String>, rounds: std::ops::Range<usize>) {
     for n in 0..TOPICS {
-        let of: Vec<_> = got
+        let of_topic: Vec<_> = received
             .iter()
             .filter(|text| text.starts_with(&format!("{n}:")))
             .collect();
         let expected: Vec<String> = rounds.clone().map(|round| format!("{n}:{round}")).collect();
-        assert_eq!(of, expected.iter().collect::<Vec<_>>(), "topic {n}");
+        assert_eq!(of_topic, expected.iter().collect::<Vec<_>>(), "topic {n}");
     }
-    got.sort();
-    got.dedup();
-    assert_eq!(got.len(), TOPICS * rounds.len(), "each once");
+    received.sort();
+    received.dedup();
+    assert_eq!(received.len(), TOPICS * rounds.len(), "each once");
 }
 
 fn publish_all(server: &Server, rounds: std::ops::Range<usize>) {
@@ -45,16 +45,16 @@ fn a_stream_gets_all_that_match_live_and_after_it_was_away() {
     let target = "/sub?filter=a/%2B/c";
     let mut stream = Stream::open(&server, target, &[]);
     publish_all(&server, 0..2);
-    let mut got = stream.data(TOPICS * 2 - 1);
+    let mut received = stream.data(TOPICS * 2 - 1);
     let last = stream.event().expect("an event");
-    got.push(last.data);
-    check(got, 0..2);
+    received.push(last.data);
+    assert_each_once_in_order(received, 0..2);
     drop(stream);
     publish_all(&server, 2..5);
     let mut again = Stream::open(&server, target, &[("Last-Event-ID", &last.id)]);
-    check(again.data(TOPICS * 3), 2..5);
+    assert_each_once_in_order(again.data(TOPICS * 3), 2..5);
     publish_all(&server, 5..6);
-    check(again.data(TOPICS), 5..6);
+    assert_each_once_in_order(again.data(TOPICS), 5..6);
 }
 
 #[test]
@@ -66,14 +66,14 @@ fn every_position_on_the_way_resumes_without_loss_or_doubles() {
     let events: Vec<_> = (0..TOPICS)
         .map(|_| stream.event().expect("an event"))
         .collect();
-    for at in 0..TOPICS {
-        let mut again = Stream::open(&server, target, &[("Last-Event-ID", &events[at].id)]);
-        let mut got: Vec<_> = events[..=at]
+    for last_seen in 0..TOPICS {
+        let mut again = Stream::open(&server, target, &[("Last-Event-ID", &events[last_seen].id)]);
+        let mut received: Vec<_> = events[..=last_seen]
             .iter()
             .map(|event| event.data.clone())
             .collect();
-        got.extend(again.data(TOPICS - 1 - at));
-        check(got, 0..1);
+        received.extend(again.data(TOPICS - 1 - last_seen));
+        assert_each_once_in_order(received, 0..1);
     }
 }
 
@@ -82,7 +82,7 @@ fn the_log_is_read_from_the_oldest_in_pages() {
     let server = Server::with_shards(3, "");
     publish_all(&server, 0..8);
     let mut stream = Stream::open(&server, "/sub?filter=%2B/%2B/c&since=oldest", &[]);
-    check(stream.data(TOPICS * 8), 0..8);
+    assert_each_once_in_order(stream.data(TOPICS * 8), 0..8);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn overlapping_filters_and_topics_give_one_message() {
 }
 
 #[test]
-fn exact_subscribers_beside_filters_get_theirs_in_order() {
+fn exact_subscribers_beside_filters_receive_messages_in_order() {
     let server = Server::with_shards(3, "");
     let mut exact = Stream::open(&server, "/sub/a/1/c", &[]);
     let mut wild = Stream::open(&server, "/sub?filter=a/%23", &[]);
@@ -137,25 +137,25 @@ fn long_polls_walk_through_the_log_and_wait() {
     let target = "/sub?filter=a/%2B/c";
     let mut conn = Conn::open(&server);
     let mut response = conn.get(target, &[]);
-    let mut got = Vec::new();
+    let mut received = Vec::new();
     loop {
         let number: usize = response.text().split(':').next().unwrap().parse().unwrap();
         assert_eq!(response.header("crore-topic"), Some(topic(number)));
-        got.push(response.text().to_string());
+        received.push(response.text().to_string());
         let tag = response.header("etag").expect("an ETag");
         conn.ask("GET", target, &[("If-None-Match", &tag)], "");
-        if got.len() == TOPICS {
+        if received.len() == TOPICS {
             break;
         }
         response = conn.response();
     }
-    check(got, 0..1);
+    assert_each_once_in_order(received, 0..1);
     publish(&server, "a/2/c", "live");
     assert_eq!(conn.response().text(), "live");
 }
 
 #[test]
-fn an_envelope_names_the_topic_of_each() {
+fn envelope_names_the_topic_of_each_message() {
     let server = Server::with_shards(3, "");
     let mut ws = Ws::open(&server, "/sub?filter=%2B&envelope=json", &[]);
     let mut object =
@@ -222,13 +222,13 @@ fn a_new_subscriber_gets_the_latest_values_that_match_and_nothing_else_of_the_pa
         publish(&server, &format!("other/{n}"), "of the past");
     }
     let mut stream = Stream::open(&server, "/sub?filter=%2B/%2B", &[]);
-    let mut got: Vec<usize> = stream
+    let mut received: Vec<usize> = stream
         .data(300)
         .iter()
         .map(|text| text.parse().unwrap())
         .collect();
-    got.sort_unstable();
-    assert_eq!(got, (0..300).collect::<Vec<_>>());
+    received.sort_unstable();
+    assert_eq!(received, (0..300).collect::<Vec<_>>());
     publish(&server, "other/1", "live");
     assert_eq!(stream.data(1), ["live"]);
 }
@@ -258,26 +258,26 @@ fn invalid_filter_is_refused_with_the_reason() {
 }
 
 #[test]
-fn the_limit_of_filters_is_of_different_ones_and_comes_free() {
+fn limit_counts_different_filters_and_is_freed_with_their_subscribers() {
     let server = Server::with_shards(1, "[limits]\nfilters_per_shard = 2\n");
-    let one = Stream::open(&server, "/sub?filter=a/%2B", &[]);
+    let first = Stream::open(&server, "/sub?filter=a/%2B", &[]);
     let two = Stream::open(&server, "/sub?filter=b/%2B&filter=a/%2B", &[]);
     assert_eq!(
         once(&server, "GET", "/sub?filter=c/%2B", &[], "").status,
         503
     );
-    let mut both = Stream::open(&server, "/sub?filter=b/%2B", &[]);
-    drop((one, two));
+    let mut waiting = Stream::open(&server, "/sub?filter=b/%2B", &[]);
+    drop((first, two));
     until("room for a third", || {
         let third = Stream::open(&server, "/sub?filter=c/%2B", &[]);
         third.head.lists("transfer-encoding", "chunked")
     });
     publish(&server, "b/1", "still");
-    assert_eq!(both.data(1), ["still"]);
+    assert_eq!(waiting.data(1), ["still"]);
 }
 
-/// A stream begins with the newest `-since` messages of each topic, whichever shard keeps the topic, and however many messages other
-/// topics had since. Then it goes on live.
+/// With `since=-N` a stream begins with the newest N messages of each topic, whichever shard has the topic, and however many messages of
+/// other topics are newer. Then the stream is live.
 #[test]
 fn a_stream_begins_with_the_newest_of_each_topic() {
     let server = Server::with_shards(3, "");
@@ -291,12 +291,12 @@ fn a_stream_begins_with_the_newest_of_each_topic() {
     publish(&server, &topic(0), "0:4");
     let target = "/sub?filter=a/%2B/c&since=-2";
     let mut stream = Stream::open(&server, target, &[]);
-    check(stream.data(TOPICS * 2), 3..5);
+    assert_each_once_in_order(stream.data(TOPICS * 2), 3..5);
     publish_all(&server, 5..6);
-    check(stream.data(TOPICS), 5..6);
+    assert_each_once_in_order(stream.data(TOPICS), 5..6);
     let mut ws = Ws::open(&server, target, &[]);
     // The newest two are now the later ones.
-    check(ws.texts(TOPICS * 2), 4..6);
+    assert_each_once_in_order(ws.texts(TOPICS * 2), 4..6);
     let refused = once(
         &server,
         "GET",
@@ -308,10 +308,10 @@ fn a_stream_begins_with_the_newest_of_each_topic() {
 }
 
 #[test]
-fn a_filter_that_a_url_cut_off_is_told_and_not_waited_for() {
+fn filter_that_a_url_cut_off_is_refused_with_the_reason() {
     let server = Server::start();
-    // The targets that a client sends for `?filter=scores/#`, `?filter=#` and `/sub/scores/#` (it drops the fragment), and filters in a
-    // path.
+    // A client does not send the fragment of a URL. These are the targets that it sends for `?filter=scores/#`, `?filter=#` and
+    // `/sub/scores/#`, and filters in a path.
     for target in [
         "/sub?filter=scores/",
         "/sub?filter=",

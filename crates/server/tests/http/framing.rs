@@ -1,10 +1,11 @@
-//! Tests requests that two servers could delimit in different ways (request smuggling). The server answers 400 and closes the connection,
-//! so that nothing behind such a request is read as a request.
+//! Tests request smuggling: requests that two servers could delimit in different ways. The server answers 400 and closes the connection, so
+//! that no byte after such a request is read as a request.
 
 use crate::support::Server;
-use crate::support::http::{Conn, attempt, info};
+use crate::support::attempt;
+use crate::support::http::{Conn, info};
 
-/// Heads and bodies. The test sends a request behind each, which must never be answered.
+/// Names and bytes of such requests. The test sends another request after each, which must never be answered.
 const FORMS: &[(&str, &str)] = &[
     (
         "a length and a coding",
@@ -112,18 +113,18 @@ const FORMS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn forms_with_two_readings_are_400_and_the_end() {
+fn ambiguous_requests_are_400_and_close_the_connection() {
     let server = Server::start();
     let mut wrong = Vec::new();
-    for (what, rest) in FORMS {
+    for (name, bytes) in FORMS {
         let mut conn = Conn::open(&server);
         let head = "POST /pub/first HTTP/1.1\r\nHost: localhost\r\n";
         let behind = "POST /pub/smuggled HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
-        conn.send(format!("{head}{rest}{behind}"));
-        let got = attempt(|| (conn.response().status, conn.rest()));
-        if got != Some((400, Vec::new())) {
+        conn.send(format!("{head}{bytes}{behind}"));
+        let outcome = attempt(|| (conn.response().status, conn.read_to_end()));
+        if outcome != Some((400, Vec::new())) {
             wrong.push(format!(
-                "{what}: {got:?} (none: no answer, or it stays open)"
+                "{name}: {outcome:?} (none: no answer, or it stays open)"
             ));
         }
     }
@@ -148,12 +149,12 @@ fn a_chunk_size_beyond_64_bits_is_refused() {
         let mut conn = Conn::open(&server);
         conn.send(format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\nx"));
         assert_eq!(conn.response().status, status, "{size}");
-        assert!(conn.rest().is_empty());
+        assert!(conn.read_to_end().is_empty());
     }
 }
 
 #[test]
-fn codings_that_we_do_not_know_are_refused() {
+fn unknown_transfer_codings_are_refused() {
     let server = Server::start();
     // RFC 9112 section 6.1: 501 for a coding that the server does not know. Section 6.3: 400 is a MUST if `chunked` is not the last
     // coding, since then the end of the body is unknown.
@@ -168,12 +169,12 @@ fn codings_that_we_do_not_know_are_refused() {
         let mut conn = Conn::open(&server);
         conn.send(format!("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n"));
         assert_eq!(conn.response().status, status, "{coding:?}");
-        assert!(conn.rest().is_empty(), "{coding:?}");
+        assert!(conn.read_to_end().is_empty(), "{coding:?}");
     }
 }
 
 #[test]
-fn request_lines_that_are_none_are_400_and_the_end() {
+fn malformed_request_lines_are_400_and_close_the_connection() {
     let server = Server::start();
     let mut wrong = Vec::new();
     for line in [
@@ -197,13 +198,13 @@ fn request_lines_that_are_none_are_400_and_the_end() {
         conn.send(format!(
             "{line}\r\nHost: localhost\r\n\r\nGET /pub/a HTTP/1.1\r\nHost: localhost\r\n\r\n"
         ));
-        let got = attempt(|| (conn.response().status, conn.rest()));
-        if got
+        let outcome = attempt(|| (conn.response().status, conn.read_to_end()));
+        if outcome
             .as_ref()
-            .is_none_or(|(status, more)| ![400, 505].contains(status) || !more.is_empty())
+            .is_none_or(|(status, following)| ![400, 505].contains(status) || !following.is_empty())
         {
             wrong.push(format!(
-                "{line:?}: {got:?} (none: no answer, or it stays open)"
+                "{line:?}: {outcome:?} (none: no answer, or it stays open)"
             ));
         }
     }
@@ -211,7 +212,7 @@ fn request_lines_that_are_none_are_400_and_the_end() {
 }
 
 #[test]
-fn one_host_is_needed_since_http_1_1() {
+fn http_1_1_requires_exactly_one_host() {
     let server = Server::start();
     for head in [
         "GET /pub/a HTTP/1.1\r\n\r\n",
@@ -222,18 +223,18 @@ fn one_host_is_needed_since_http_1_1() {
         let mut conn = Conn::open(&server);
         conn.send(head);
         assert_eq!(conn.response().status, 400, "{head:?}");
-        assert!(conn.rest().is_empty(), "{head:?}");
+        assert!(conn.read_to_end().is_empty(), "{head:?}");
     }
 }
 
 #[test]
-fn a_coding_in_http_1_0_is_a_fault() {
+fn transfer_coding_in_http_1_0_is_400() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     // RFC 9112 section 6.1: such framing is faulty, and the connection must end.
     conn.send("POST /pub/a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nGET /pub/a HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(conn.response().status, 400);
-    assert!(conn.rest().is_empty());
+    assert!(conn.read_to_end().is_empty());
 }
 
 #[test]
@@ -242,9 +243,9 @@ fn requests_in_one_segment_are_answered_in_order() {
     let mut conn = Conn::open(&server);
     let mut bytes = Vec::new();
     for number in 0..50 {
-        bytes.extend(conn.text_of("POST", "/pub/news", &[], number.to_string().as_bytes()));
-        bytes.extend(conn.text_of("GET", "/sub/news?since=-1", &[], b""));
-        bytes.extend(conn.text_of("GET", &format!("/pub/nothing/{number}"), &[], b""));
+        bytes.extend(conn.request_bytes("POST", "/pub/news", &[], number.to_string().as_bytes()));
+        bytes.extend(conn.request_bytes("GET", "/sub/news?since=-1", &[], b""));
+        bytes.extend(conn.request_bytes("GET", &format!("/pub/nothing/{number}"), &[], b""));
     }
     conn.send(bytes);
     for number in 0..50 {

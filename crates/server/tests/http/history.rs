@@ -1,4 +1,4 @@
-//! Tests `GET /history`: the messages that a topic keeps, in one answer.
+//! Tests `GET /history`, which answers the messages that a topic keeps, page by page.
 
 use serde_json::Value;
 
@@ -15,8 +15,8 @@ fn publish(server: &Server, topic: &str, data: &str) {
 
 fn messages(response: &Response) -> Vec<Value> {
     assert_eq!(response.status, 200, "{response:?}");
-    let all: Value = serde_json::from_slice(&response.body).expect("JSON");
-    all.as_array().expect("an array").clone()
+    let array: Value = serde_json::from_slice(&response.body).expect("JSON");
+    array.as_array().expect("an array").clone()
 }
 
 fn data(messages: &[Value]) -> Vec<&str> {
@@ -36,10 +36,10 @@ fn a_topics_history_is_an_array_with_positions_and_times() {
     for data in ["one", "two", "three"] {
         publish(&server, "chat", data);
     }
-    let all = get(&server, "/history/chat");
-    let all = messages(&all);
-    assert_eq!(data(&all), ["one", "two", "three"]);
-    for message in &all {
+    let history = get(&server, "/history/chat");
+    let history = messages(&history);
+    assert_eq!(data(&history), ["one", "two", "three"]);
+    for message in &history {
         assert_eq!(message["topic"], "chat");
         assert!(
             message["time"]
@@ -49,9 +49,9 @@ fn a_topics_history_is_an_array_with_positions_and_times() {
         );
     }
     // Positions are the same for every transport.
-    let second = all[1]["id"].as_str().expect("a position");
-    let rest = get(&server, &format!("/history/chat?since={second}"));
-    assert_eq!(data(&messages(&rest)), ["three"]);
+    let second = history[1]["id"].as_str().expect("a position");
+    let later = get(&server, &format!("/history/chat?since={second}"));
+    assert_eq!(data(&messages(&later)), ["three"]);
     let poll = get(&server, &format!("/sub/chat?since={second}"));
     assert_eq!(poll.text().trim(), "three");
     let newest = get(&server, "/history?topic=chat&since=-2");
@@ -88,9 +88,9 @@ fn a_history_that_is_known_already_is_304() {
         &format!("\"x\", {tag}"),
         &tag.replace("\"", ""),
     ] {
-        let again = once(&server, "GET", target, &[("If-None-Match", tag)], "");
-        assert_eq!((again.status, again.body.len()), (304, 0), "{tag}");
-        assert_eq!(again.header("etag"), first.header("etag"));
+        let unchanged = once(&server, "GET", target, &[("If-None-Match", tag)], "");
+        assert_eq!((unchanged.status, unchanged.body.len()), (304, 0), "{tag}");
+        assert_eq!(unchanged.header("etag"), first.header("etag"));
     }
     // Each parameter that changes the answer changes the ETag.
     for other in ["/history/chat?since=-1", "/history/chat?since=-5&limit=1"] {
@@ -175,8 +175,8 @@ fn a_limit_gives_the_newest_messages_and_with_a_position_those_behind_it() {
     ] {
         let page = get(&server, &format!("/history/chat?{query}"));
         assert_eq!(data(&messages(&page)), expected, "{query}");
-        let more = expected.last() != Some(&"5");
-        assert_eq!(page.header("crore-more").is_some(), more, "{query}");
+        let has_more = expected.last() != Some(&"5");
+        assert_eq!(page.header("crore-more").is_some(), has_more, "{query}");
     }
 }
 
@@ -233,7 +233,7 @@ fn a_history_tells_the_messages_that_it_has_lost() {
 #[test]
 fn a_history_refuses_parameters_that_it_cannot_read() {
     let server = Server::start();
-    for (target, status, said) in [
+    for (target, status, reason) in [
         ("/history/a?since=never", 400, "since="),
         ("/history/a?limit=0", 400, "limit="),
         ("/history/a?limit=x", 400, "limit="),
@@ -249,7 +249,7 @@ fn a_history_refuses_parameters_that_it_cannot_read() {
         let refused = get(&server, target);
         assert_eq!(refused.status, status, "{target}: {refused:?}");
         assert!(
-            refused.text().contains(said),
+            refused.text().contains(reason),
             "{target}: {}",
             refused.text()
         );

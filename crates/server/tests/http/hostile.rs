@@ -1,14 +1,14 @@
-//! Tests single requests, and a few clients that do not read, which once crashed the server or filled its memory.
+//! Tests attacks that once crashed the server or filled its memory: single requests, and small crowds of clients that do not read.
 
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
 use crate::support::ws::{Ws, handshake};
 
-/// How much the server's memory may grow for clients that do not read messages which are stored once.
+/// How many bytes the server's memory may grow if a message is stored once for all clients that do not read it.
 const GROWN_MAX: u64 = 48 << 20;
 
 #[test]
-fn a_request_on_two_topics_that_is_answered_at_once_disturbs_nobody() {
+fn request_for_two_topics_that_is_answered_at_once_harms_nobody() {
     let server = Server::start();
     let accept = [("Accept", "text/event-stream")];
     for target in ["/sub?topic=a&topic=b", "/sub?filter=a%2F%23&filter=b"] {
@@ -33,9 +33,9 @@ fn a_request_on_two_topics_that_is_answered_at_once_disturbs_nobody() {
     }
 }
 
-/// One request reads 32 topics. Each keeps a message of 1 MB whose bytes take six times as much in JSON.
+/// One request reads 32 topics. Each has a message of 1 MB, which takes six times as many bytes in JSON.
 #[test]
-fn a_set_of_large_messages_is_read_one_by_one() {
+fn large_messages_of_several_topics_are_read_one_by_one() {
     let server = Server::start();
     let topics: Vec<String> = (0..32).map(|n| format!("t{n}")).collect();
     for topic in &topics {
@@ -54,7 +54,7 @@ fn a_set_of_large_messages_is_read_one_by_one() {
         held.push(conn);
     }
     let mut ws = Ws::open(&server, &target, &[]);
-    server.never_grows(before, GROWN_MAX);
+    server.assert_growth_below(before, GROWN_MAX);
     // All messages arrive nevertheless.
     for _ in &topics {
         assert!(ws.message().payload.len() > 6 << 20);
@@ -65,7 +65,7 @@ fn a_set_of_large_messages_is_read_one_by_one() {
 
 /// Many clients request one message of 1 MB, over each transport, and read nothing.
 #[test]
-fn a_large_message_is_there_once_however_many_do_not_read_it() {
+fn large_message_is_stored_once_for_all_that_do_not_read_it() {
     let server = Server::start();
     assert_eq!(
         publish(&server, "big", "x".repeat((1 << 20) - 10)).status,
@@ -87,13 +87,13 @@ fn a_large_message_is_there_once_however_many_do_not_read_it() {
             held.push(conn);
         }
     }
-    server.never_grows(before, GROWN_MAX);
+    server.assert_growth_below(before, GROWN_MAX);
     assert_eq!(once(&server, "GET", "/pub/big", &[], "").status, 200);
 }
 
 /// Many clients that read nothing wait while messages of 1 MB are published.
 #[test]
-fn a_large_message_under_way_is_there_once() {
+fn large_message_that_is_being_sent_is_stored_once() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");
     let mut held: Vec<Conn> = Vec::new();
     for n in 0..400 {
@@ -111,5 +111,5 @@ fn a_large_message_under_way_is_there_once() {
         let data = "x".repeat((1 << 20) - 10);
         assert_eq!(publish(&server, "big", data).status, 201);
     }
-    server.never_grows(before, GROWN_MAX);
+    server.assert_growth_below(before, GROWN_MAX);
 }

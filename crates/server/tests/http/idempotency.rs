@@ -1,5 +1,5 @@
-//! Tests that an answered publish is in the log, and that a retry with an idempotency key is the same publish. The tests use many topics,
-//! so that each of the two homes (the parts of the shards that keep topics) has some, and some belong to another shard than the
+//! Tests that an answered publish is in the log, and that a retry with the same idempotency key publishes nothing. The tests use many
+//! topics: each of the two homes (the part of a shard that keeps topics) has some of them, and some are on another shard than the
 //! connection.
 
 use crate::support::http::{Conn, Response, info, publish};
@@ -42,7 +42,7 @@ fn an_answer_means_that_the_message_is_in_the_log() {
             .as_str()
             .unwrap()
             .to_string();
-        // A reader that asks after the answer, on any shard, finds the message.
+        // A reader on any shard that asks after the answer finds the message.
         let found = readers[n / 4 % 4].get(&format!("/sub/{topic}"), &[]);
         assert_eq!(
             (found.status, found.text()),
@@ -54,7 +54,7 @@ fn an_answer_means_that_the_message_is_in_the_log() {
 }
 
 #[test]
-fn an_answer_to_a_batch_means_that_all_its_lines_are() {
+fn answer_to_a_batch_means_that_all_its_lines_are_in_the_log() {
     let server = Server::start();
     let mut readers: Vec<Conn> = (0..4).map(|_| Conn::open(&server)).collect();
     for round in 0..6 {
@@ -150,7 +150,7 @@ fn a_key_belongs_to_its_topic_and_to_its_message() {
 }
 
 #[test]
-fn a_key_that_cannot_be_is_refused() {
+fn invalid_key_is_refused() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     for key in ["", "\"\"", &"k".repeat(256)] {
@@ -243,7 +243,7 @@ fn answers_are_kept_for_the_window() {
 }
 
 #[test]
-fn no_more_answers_are_kept_than_may_be() {
+fn kept_answers_have_a_limit() {
     let server = Server::with("[publish]\nidempotency_keys = 8\n");
     let mut conn = Conn::open(&server);
     // All keys are of one topic, so of one home, which keeps four of the eight.
@@ -264,7 +264,7 @@ fn no_more_answers_are_kept_than_may_be() {
     assert_eq!(info(&server, "a")["messages"], 7);
 }
 
-/// With durable messages no key is dropped before its time. So the room for keys can be used up, but it must not be used up early.
+/// With durable messages no key is dropped before its time, so the room for keys can be used up. One topic may use the room of all homes.
 #[test]
 fn one_publisher_to_one_topic_may_use_the_room_of_all_homes_and_the_end_of_it_is_told() {
     let state = State::new();

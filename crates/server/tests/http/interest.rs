@@ -1,8 +1,8 @@
-//! Tests followers of interest: clients that are told which topics have subscribers, by a snapshot and the events after it. Both together
-//! must be exact, whatever subscribers come and go meanwhile.
+//! Tests followers of interest: clients that are told which topics have subscribers, by a snapshot and the events after it. The snapshot
+//! and the events together are exact, even if subscribers connect and leave meanwhile.
 
 use crate::support::http::{Conn, once, publish};
-use crate::support::interest::{Follower, Told, names, subscriber};
+use crate::support::interest::{Event, Follower, subscriber, topic_set};
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, handshake};
 use crate::support::{Server, until};
@@ -14,41 +14,41 @@ use std::time::Duration;
 const AT_ONCE: &str = "[interest]\ndebounce_s = 0\n";
 
 #[test]
-fn a_snapshot_comes_first_and_then_what_happens() {
+fn snapshot_comes_before_the_changes() {
     let server = Server::with(AT_ONCE);
-    let here = [subscriber(&server, "a"), subscriber(&server, "b/c")];
+    let subscribers = [subscriber(&server, "a"), subscriber(&server, "b/c")];
     publish(&server, "nobody", "x");
     let mut follower = Follower::open(&server, "/interest");
     assert_eq!(
         follower.stream.head.header("content-type").as_deref(),
         Some("text/event-stream")
     );
-    assert_eq!(*follower.whole(), names(["a", "b/c"]));
+    assert_eq!(*follower.read_snapshot(), topic_set(["a", "b/c"]));
     let third = subscriber(&server, "nobody");
-    assert_eq!(follower.next(), Told::First("nobody".into()));
-    let more = subscriber(&server, "nobody");
+    assert_eq!(follower.next(), Event::First("nobody".into()));
+    let second = subscriber(&server, "nobody");
     server.await_subscribers("nobody", 2);
     drop(third);
     server.await_subscribers("nobody", 1);
-    drop(more);
+    drop(second);
     assert_eq!(
         follower.next(),
-        Told::Last("nobody".into()),
+        Event::Last("nobody".into()),
         "only the last of them"
     );
-    drop(here);
-    let gone = BTreeSet::from([
+    drop(subscribers);
+    let ended = BTreeSet::from([
         format!("{:?}", follower.next()),
         format!("{:?}", follower.next()),
     ]);
-    let both = ["a", "b/c"].map(|topic| format!("{:?}", Told::Last(topic.into())));
-    assert_eq!(gone, BTreeSet::from(both));
+    let expected = ["a", "b/c"].map(|topic| format!("{:?}", Event::Last(topic.into())));
+    assert_eq!(ended, BTreeSet::from(expected));
 }
 
 #[test]
 fn a_websocket_gets_the_same_as_text_frames() {
     let server = Server::with(AT_ONCE);
-    let here = subscriber(&server, "a");
+    let subscriber_of_a = subscriber(&server, "a");
     // The subprotocol for messages has no meaning here, so the server does not select it.
     let mut ws = Ws::open(
         &server,
@@ -62,7 +62,7 @@ fn a_websocket_gets_the_same_as_text_frames() {
         crate::support::ws::FIN | crate::support::ws::TEXT,
         "is thrown away",
     );
-    drop(here);
+    drop(subscriber_of_a);
     assert_eq!(ws.message().text(), r#"{"event":"last","topic":"a"}"#);
 }
 
@@ -74,24 +74,27 @@ fn a_filter_chooses_the_topics() {
         subscriber(&server, &topic)
     });
     for (filter, topics) in [
-        ("", names(["a", "a/b", "a/b/c", "d", "quo\"te"])),
-        ("?match=%23", names(["a", "a/b", "a/b/c", "d", "quo\"te"])),
-        ("?match=a/%23", names(["a", "a/b", "a/b/c"])),
-        ("?match=a/+", names(["a/b"])),
-        ("?match=d", names(["d"])),
-        ("?match=nothing", names([])),
+        ("", topic_set(["a", "a/b", "a/b/c", "d", "quo\"te"])),
+        (
+            "?match=%23",
+            topic_set(["a", "a/b", "a/b/c", "d", "quo\"te"]),
+        ),
+        ("?match=a/%23", topic_set(["a", "a/b", "a/b/c"])),
+        ("?match=a/+", topic_set(["a/b"])),
+        ("?match=d", topic_set(["d"])),
+        ("?match=nothing", topic_set([])),
     ] {
         let mut follower = Follower::open(&server, &format!("/interest{filter}"));
-        assert_eq!(*follower.whole(), topics, "{filter}");
+        assert_eq!(*follower.read_snapshot(), topics, "{filter}");
     }
     let mut follower = Follower::open(&server, "/interest?match=a/%23");
-    follower.whole();
+    follower.read_snapshot();
     let _more = [subscriber(&server, "x"), subscriber(&server, "a/x")];
-    assert_eq!(follower.next(), Told::First("a/x".into()));
+    assert_eq!(follower.next(), Event::First("a/x".into()));
 }
 
 #[test]
-fn a_filter_that_is_none_is_refused() {
+fn invalid_filter_of_interest_is_refused() {
     let server = Server::start();
     for target in [
         "/interest?match=a%23",
@@ -119,23 +122,23 @@ fn a_filter_that_is_none_is_refused() {
 fn long_polls_and_websockets_are_subscribers_too() {
     let server = Server::with(AT_ONCE);
     let mut follower = Follower::open(&server, "/interest");
-    follower.whole();
+    follower.read_snapshot();
     let ws = Ws::open(&server, "/sub/a", &[]);
-    assert_eq!(follower.next(), Told::First("a".into()));
+    assert_eq!(follower.next(), Event::First("a".into()));
     drop(ws);
-    assert_eq!(follower.next(), Told::Last("a".into()));
+    assert_eq!(follower.next(), Event::Last("a".into()));
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/b", &[], "");
-    assert_eq!(follower.next(), Told::First("b".into()));
+    assert_eq!(follower.next(), Event::First("b".into()));
     publish(&server, "b", "x");
     assert_eq!(poll.response().text(), "x");
-    assert_eq!(follower.next(), Told::Last("b".into()));
+    assert_eq!(follower.next(), Event::Last("b".into()));
     let set = Stream::open(&server, "/sub?topic=c&topic=d", &[]);
     let begun = [follower.next(), follower.next()];
-    assert!(begun.contains(&Told::First("c".into())) && begun.contains(&Told::First("d".into())));
+    assert!(begun.contains(&Event::First("c".into())) && begun.contains(&Event::First("d".into())));
     assert_eq!(once(&server, "DELETE", "/pub/c", &[], "").status, 200);
     let ended = [follower.next(), follower.next()];
-    assert!(ended.contains(&Told::Last("c".into())) && ended.contains(&Told::Last("d".into())));
+    assert!(ended.contains(&Event::Last("c".into())) && ended.contains(&Event::Last("d".into())));
     drop(set);
 }
 
@@ -143,50 +146,50 @@ fn long_polls_and_websockets_are_subscribers_too() {
 fn subscriber_that_returns_within_the_debounce_was_never_away() {
     let server = Server::with("[interest]\ndebounce_s = 3600\n");
     let mut follower = Follower::open(&server, "/interest");
-    follower.whole();
+    follower.read_snapshot();
     for _ in 0..3 {
         drop(subscriber(&server, "a"));
         server.await_subscribers("a", 0);
     }
-    assert_eq!(follower.next(), Told::First("a".into()));
+    assert_eq!(follower.next(), Event::First("a".into()));
     // The topic is still in a new snapshot, since its interest has not ended yet.
-    let mut other = Follower::open(&server, "/interest");
-    assert_eq!(*other.whole(), names(["a"]));
+    let mut second_follower = Follower::open(&server, "/interest");
+    assert_eq!(*second_follower.read_snapshot(), topic_set(["a"]));
     let _last = subscriber(&server, "b");
     let next = follower.next();
-    assert_eq!(next, Told::First("b".into()), "and nothing in between");
+    assert_eq!(next, Event::First("b".into()), "and nothing in between");
 }
 
 #[test]
 fn subscriber_that_stays_away_is_gone_after_the_debounce() {
     let server = Server::with("[interest]\ndebounce_s = 1\n");
     let mut follower = Follower::open(&server, "/interest");
-    follower.whole();
+    follower.read_snapshot();
     drop(subscriber(&server, "a"));
-    assert_eq!(follower.next(), Told::First("a".into()));
-    assert_eq!(follower.next(), Told::Last("a".into()));
+    assert_eq!(follower.next(), Event::First("a".into()));
+    assert_eq!(follower.next(), Event::Last("a".into()));
 }
 
 /// Followers that connect at different times, while subscribers come and go, must end with exactly the topics that have subscribers.
 /// `Follower` checks that no event repeats.
-fn replay_is_exact(shards: u32, settings: &str) {
+fn assert_replay_is_exact(shards: u32, settings: &str) {
     const TOPICS: usize = 300;
     let server = Server::with_shards(shards, settings);
     let stay: Vec<Stream> = (0..TOPICS)
         .step_by(3)
         .map(|n| subscriber(&server, &format!("t/{n}")))
         .collect();
-    let (stop, came) = (AtomicBool::new(false), AtomicU32::new(0));
+    let (stop, connected) = (AtomicBool::new(false), AtomicU32::new(0));
     let followers = std::thread::scope(|scope| {
         for seed in 0..3_usize {
-            let (server, stop, came) = (&server, &stop, &came);
+            let (server, stop, connected) = (&server, &stop, &connected);
             scope.spawn(move || {
                 let mut present = Vec::new();
                 let mut n = seed * 7919;
                 while !stop.load(Relaxed) {
                     n = (n * 1_103_515_245 + 12_345) & 0x7fff_ffff;
                     present.push(subscriber(server, &format!("t/{}", n / 7 % TOPICS)));
-                    came.fetch_add(1, Relaxed);
+                    connected.fetch_add(1, Relaxed);
                     if present.len() > 20 {
                         present.remove(n / 11 % 20);
                     }
@@ -196,19 +199,19 @@ fn replay_is_exact(shards: u32, settings: &str) {
         let mut followers = Vec::new();
         for _ in 0..8 {
             let mut follower = Follower::open(&server, "/interest?match=t/%23");
-            follower.whole();
+            follower.read_snapshot();
             followers.push(follower);
-            let before = came.load(Relaxed);
-            until("changes", || came.load(Relaxed) >= before + 30);
+            let before = connected.load(Relaxed);
+            until("changes", || connected.load(Relaxed) >= before + 30);
         }
         stop.store(true, Relaxed);
         followers
     });
     let expected: BTreeSet<String> = (0..TOPICS).step_by(3).map(|n| format!("t/{n}")).collect();
     for mut follower in followers {
-        // The set may be right for a moment while more events are on their way. It must be right when no more come.
+        // The set may be right by chance while more events are on their way. It must be right when no more are received.
         let quiet = Duration::from_millis(200);
-        while follower.present != expected || !follower.stream.conn.is_silent_for(quiet) {
+        while follower.topics != expected || !follower.stream.conn.is_silent_for(quiet) {
             follower.next();
         }
     }
@@ -218,17 +221,17 @@ fn replay_is_exact(shards: u32, settings: &str) {
 #[test]
 fn a_replay_is_exact_at_once() {
     for shards in [1, 2, 5] {
-        replay_is_exact(shards, AT_ONCE);
+        assert_replay_is_exact(shards, AT_ONCE);
     }
 }
 
 #[test]
 fn a_replay_is_exact_with_a_debounce() {
-    replay_is_exact(2, "[interest]\ndebounce_s = 1\n");
+    assert_replay_is_exact(2, "[interest]\ndebounce_s = 1\n");
 }
 
 #[test]
-fn a_large_snapshot_is_whole() {
+fn large_snapshot_is_complete() {
     let server =
         Server::with("[interest]\ndebounce_s = 0\n[limits]\ntopics_per_connection = 1000\n");
     let connections: Vec<Conn> = (0..20)
@@ -249,15 +252,18 @@ fn a_large_snapshot_is_whole() {
             conn
         })
         .collect();
-    assert_eq!(Follower::open(&server, "/interest").whole().len(), 2000);
+    assert_eq!(
+        Follower::open(&server, "/interest").read_snapshot().len(),
+        2000
+    );
     drop(connections);
 }
 
 #[test]
-fn there_are_as_many_followers_as_may_be() {
+fn followers_have_a_limit() {
     let server = Server::with("[interest]\nfollowers_max = 2\n");
-    let mut one = Follower::open(&server, "/interest");
-    one.whole();
+    let mut follower = Follower::open(&server, "/interest");
+    follower.read_snapshot();
     let two = Ws::open(&server, "/interest", &[]);
     let refused = once(&server, "GET", "/interest", &[], "");
     assert_eq!(refused.status, 503, "{refused:?}");
@@ -281,7 +287,7 @@ fn there_are_as_many_followers_as_may_be() {
 }
 
 #[test]
-fn pages_of_other_sites_may_not_follow() {
+fn page_of_another_site_may_not_follow_interest() {
     let server = Server::start();
     let origin = ("Origin", "https://evil.example");
     let mut conn = Conn::open(&server);
@@ -300,8 +306,8 @@ fn pages_of_other_sites_may_not_follow() {
 }
 
 #[test]
-fn slow_follower_is_told_and_may_come_again() {
-    /// The size of an event. With this number of events, two kernels' buffers and an outbox are too small for all of them.
+fn slow_follower_is_told_and_may_reconnect() {
+    /// The length of a topic name. The events of all rounds are larger than the socket buffers of both ends and the outbox.
     const NAME_BYTES: usize = 900;
     const TOPICS: usize = 60;
     const ROUNDS: usize = 300;
@@ -314,7 +320,7 @@ fn slow_follower_is_told_and_may_come_again() {
     let mut slow = Ws::open(&server, "/interest", &[]);
     let mut stalled = Follower::open(&server, "/interest");
     assert_eq!(slow.message().text(), r#"{"event":"whole","topics":0}"#);
-    stalled.whole();
+    stalled.read_snapshot();
     let topics: String = (0..TOPICS)
         .map(|n| format!("topic={n}{}&", "x".repeat(NAME_BYTES)))
         .collect();
@@ -329,5 +335,9 @@ fn slow_follower_is_told_and_may_come_again() {
     assert_eq!(last, "crore.slow");
     // The ended followers made room, and a new follower gets a right snapshot.
     server.await_subscribers(&format!("0{}", "x".repeat(NAME_BYTES)), 0);
-    assert!(Follower::open(&server, "/interest").whole().is_empty());
+    assert!(
+        Follower::open(&server, "/interest")
+            .read_snapshot()
+            .is_empty()
+    );
 }

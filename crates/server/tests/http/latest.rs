@@ -1,5 +1,6 @@
-//! Tests message keys, and topics that keep only the newest message of each key: the key in each transport, complete snapshots, resumes
-//! without a gap (a notice of missed messages) for superseded messages, and slow readers, which receive the newest messages.
+//! Tests message keys, and topics that keep only the newest message of each key. Each transport has the key. A new subscriber receives a
+//! complete snapshot; a resumed one is told no gap (that it missed messages) for replaced messages; a slow one receives the newest
+//! messages.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -19,8 +20,8 @@ fn publish(server: &Server, topic: &str, key: &str, body: impl AsRef<[u8]>) -> R
     response
 }
 
-/// Publishes six messages of three keys, one of them the empty key. Afterwards `a2`, `2` and `b2` are left, in this order.
-fn fill(server: &Server, topic: &str) {
+/// Publishes six messages with three keys, one of them the empty key. Afterwards the topic keeps `a2`, `2` and `b2`, in this order.
+fn publish_six(server: &Server, topic: &str) {
     for (key, text) in [
         ("b", "b1"),
         ("a", "a1"),
@@ -34,7 +35,7 @@ fn fill(server: &Server, topic: &str) {
 }
 
 #[test]
-fn a_key_comes_with_its_message_over_every_transport_that_has_a_place_for_it() {
+fn message_has_its_key_over_every_transport_with_a_field_for_it() {
     let server = Server::start();
     let mut ws = Ws::meta(&server, "/sub/news");
     let mut envelopes = Stream::open(&server, "/sub/news?envelope=json", &[]);
@@ -52,9 +53,9 @@ fn a_key_comes_with_its_message_over_every_transport_that_has_a_place_for_it() {
     let (lines, data) = ws.meta_message();
     assert!(lines.iter().all(|(name, _)| name != "key") && data == b"two");
     let envelope = |text: String| serde_json::from_str::<serde_json::Value>(&text).expect("JSON");
-    let both = envelopes.data(2).into_iter().map(envelope);
-    let both: Vec<_> = both.map(|json| json["key"].clone()).collect();
-    assert_eq!(both, ["left / ä".into(), serde_json::Value::Null]);
+    let keys = envelopes.data(2).into_iter().map(envelope);
+    let keys: Vec<_> = keys.map(|json| json["key"].clone()).collect();
+    assert_eq!(keys, ["left / ä".into(), serde_json::Value::Null]);
     let poll = once(&server, "GET", "/sub/news?envelope=json", &[], "");
     assert_eq!(poll.json()["key"], "left / ä");
 }
@@ -90,7 +91,7 @@ fn bad_keys_are_refused_with_a_reason() {
 #[test]
 fn new_subscriber_gets_the_newest_of_each_key_over_every_transport() {
     let server = Server::with(LATEST);
-    fill(&server, "news");
+    publish_six(&server, "news");
     assert_eq!(info(&server, "news")["messages"], 3);
     let newest = ["a2", "2", "b2"];
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(3), newest);
@@ -127,7 +128,7 @@ fn resumed_subscriber_gets_the_changes_and_no_gap() {
     let server = Server::with(LATEST);
     publish(&server, "news", "a", "a1");
     let first = once(&server, "GET", "/sub/news", &[], "").position();
-    fill(&server, "news");
+    publish_six(&server, "news");
     for text in ["c1", "c2", "c3"] {
         publish(&server, "news", "c", text);
     }
@@ -165,7 +166,7 @@ fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["b1", "a2"]);
     publish(&server, "news", "c", "c1");
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["a2", "c1"]);
-    // The limit of keys removed a key that this subscriber has not seen, so it is told a gap.
+    // The limit of keys removed a message that this subscriber has not received, so it is told a gap.
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &first)]);
     assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
     assert_eq!(stream.data(2), ["a2", "c1"]);
@@ -174,17 +175,17 @@ fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
 #[test]
 fn several_topics_on_one_connection_each_bring_their_snapshot() {
     let server = Server::with(LATEST);
-    fill(&server, "x");
-    fill(&server, "y");
+    publish_six(&server, "x");
+    publish_six(&server, "y");
     let mut ws = Ws::meta(&server, "/sub?topic=x&topic=y");
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..6 {
         let (lines, data) = ws.meta_message();
         let text = String::from_utf8(data).expect("text");
-        seen.push(format!("{}:{text}", line(&lines, "topic")));
+        received.push(format!("{}:{text}", line(&lines, "topic")));
     }
-    seen.sort();
-    assert_eq!(seen, ["x:2", "x:a2", "x:b2", "y:2", "y:a2", "y:b2"]);
+    received.sort();
+    assert_eq!(received, ["x:2", "x:a2", "x:b2", "y:2", "y:a2", "y:b2"]);
     publish(&server, "y", "a", "a3");
     let (lines, data) = ws.meta_message();
     assert_eq!((line(&lines, "topic"), &data[..]), ("y", &b"a3"[..]));
@@ -204,9 +205,9 @@ fn number_of(payload: &[u8]) -> usize {
     digits.parse().expect("a number")
 }
 
-/// Checks a slow reader's messages: first those that the two kernels' buffers held, then only the newest of each key, although the outbox
-/// had room for all.
-fn check_conflated(numbers: &[usize]) {
+/// Checks the messages of a slow reader. The first are those that the socket buffers of both ends held. After them only the newest of each
+/// key may follow, although the outbox had room for all.
+fn assert_conflated(numbers: &[usize]) {
     let before = numbers
         .iter()
         .zip(0..)
@@ -238,21 +239,21 @@ fn a_slow_reader_gets_only_the_newest_of_each_key() {
     while !last(&numbers) {
         numbers.push(number_of(&ws.message().payload));
     }
-    check_conflated(&numbers);
+    assert_conflated(&numbers);
     let mut numbers = Vec::new();
     while !last(&numbers) {
         let (lines, data) = meta.meta_message();
         assert!(lines.iter().all(|(name, _)| name != "gap"), "{lines:?}");
         numbers.push(number_of(&data));
     }
-    check_conflated(&numbers);
+    assert_conflated(&numbers);
     let mut numbers = Vec::new();
     while !last(&numbers) {
         let event = stream.event().expect("the stream goes on");
         assert_eq!(event.kind, "message");
         numbers.push(number_of(event.data.as_bytes()));
     }
-    check_conflated(&numbers);
+    assert_conflated(&numbers);
     publish(&server, "news", "0", "live again");
     assert_eq!(ws.message().text(), "live again");
     assert_eq!(meta.meta_message().1, b"live again");

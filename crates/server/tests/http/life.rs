@@ -1,4 +1,4 @@
-//! Tests reloading of settings, draining of clients, and a restart after which positions stay valid.
+//! Tests starts, reloads of the settings, drains of clients, and restarts after which positions stay valid.
 
 use std::net::TcpListener;
 
@@ -10,11 +10,11 @@ use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
 
-/// The output of a server that must not start with these settings. `name` is used by this test only.
+/// The log of a server that must not start with these settings. `name` must be unique among the tests.
 pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
     let file = std::env::temp_dir().join(format!("crore-test-{name}-{}", std::process::id()));
     std::fs::write(&file, settings).expect("settings");
-    // If the server did start, `timeout` would end it.
+    // `timeout` ends the server if it does start.
     let ended = std::process::Command::new("timeout")
         .arg("30")
         .arg(crate::support::program())
@@ -24,25 +24,28 @@ pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
         .output()
         .expect("it starts");
     let _ = std::fs::remove_file(file);
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
-    said
+    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{log}");
+    log
 }
 
 #[test]
 fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
     let state = State::new();
     let server = Server::start();
-    let said = does_not_start(&server.address().to_string(), "second", &state.settings());
+    let log = does_not_start(&server.address().to_string(), "second", &state.settings());
     let why = format!(
         "cannot listen on {}: the port is taken, and a Crore answers there",
         server.address()
     );
     assert!(
-        said.contains(&why) && said.contains("--listen 127.0.0.1:"),
-        "{said}"
+        log.contains(&why) && log.contains("--listen 127.0.0.1:"),
+        "{log}"
     );
-    assert!(!state.0.exists(), "nothing of the other's is touched");
+    assert!(
+        !state.directory.exists(),
+        "nothing of the other's is touched"
+    );
     // All new clients still reach the first server.
     for _ in 0..20 {
         publish(&server, "a", "here");
@@ -50,15 +53,15 @@ fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_told_with_what_to_do() {
-    // The other program listens and never answers.
-    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let taken = other.local_addr().expect("an address");
-    let said = does_not_start(&taken.to_string(), "taken", "");
-    assert!(said.contains("by another program"), "{said}");
+fn address_that_cannot_be_bound_is_named_with_the_remedy() {
+    // Another program listens at the address, and never answers.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = listener.local_addr().expect("an address");
+    let log = does_not_start(&taken.to_string(), "taken", "");
+    assert!(log.contains("by another program"), "{log}");
     // An address for documentation, which no machine has (RFC 5737).
-    let said = does_not_start("192.0.2.1:8800", "foreign", "[access]");
-    assert!(said.contains("this machine has no such address"), "{said}");
+    let log = does_not_start("192.0.2.1:8800", "foreign", "[access]");
+    assert!(log.contains("this machine has no such address"), "{log}");
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn owners_of_messages_survive_a_restart() {
 }
 
 #[test]
-fn a_drain_tells_each_client_to_come_back_and_closes_the_port() {
+fn drain_tells_each_client_to_reconnect_and_closes_the_port() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/a", &[]);
     let mut poll = Conn::open(&server);
@@ -105,13 +108,13 @@ fn a_drain_tells_each_client_to_come_back_and_closes_the_port() {
         .expect("a number");
     assert!((1..=2).contains(&after_s), "{after_s}");
     assert_eq!(ws.closed(), Some(1012));
-    let log = server.ended();
+    let log = server.await_end();
     assert!(log.contains("clients moved off: "), "{log}");
     assert!(std::net::TcpStream::connect(address).is_err());
 }
 
 #[test]
-fn each_poll_is_answered_as_its_request_asks_and_told_when_to_come_back() {
+fn drain_answers_each_poll_with_the_time_to_retry() {
     let server = Server::with("[[rule]]\nmatch = \"late\"\npoll_timeout_status = 408\n");
     publish(&server, "a", "x");
     let seen = Conn::open(&server).get("/sub/a", &[]);
@@ -135,7 +138,7 @@ fn each_poll_is_answered_as_its_request_asks_and_told_when_to_come_back() {
 }
 
 #[test]
-fn a_request_under_way_is_answered_and_a_connection_without_one_is_closed() {
+fn drain_answers_pending_requests_and_closes_idle_connections() {
     let server = Server::start();
     let mut silent = Conn::open(&server);
     assert_eq!(silent.request("POST", "/pub/a", &[], "x").status, 202);
@@ -154,11 +157,11 @@ fn a_request_under_way_is_answered_and_a_connection_without_one_is_closed() {
     assert_eq!(answer.status, 202, "{answer:?}");
     assert!(answer.lists("connection", "close"), "{answer:?}");
     assert!(halfway.ends());
-    server.ended();
+    server.await_end();
 }
 
 #[test]
-fn past_the_deadline_whoever_is_left_is_closed() {
+fn drain_closes_all_connections_at_its_deadline() {
     let server = Server::with("[drain]\nrate_per_s = 1\ndeadline_s = 1\n");
     let mut streams: Vec<_> = (0..20)
         .map(|_| Stream::open(&server, "/sub/a", &[]))
@@ -166,18 +169,18 @@ fn past_the_deadline_whoever_is_left_is_closed() {
     server.await_subscribers("a", 20);
     server.stop();
     for stream in &mut streams {
-        stream.conn.rest();
+        stream.conn.read_to_end();
     }
 }
 
 #[test]
 fn a_planned_restart_keeps_positions_messages_and_answers() {
-    for state in State::both() {
-        keeps_positions_messages_and_answers(&state);
+    for state in State::of_both_kinds() {
+        assert_restart_keeps_positions_messages_and_answers(&state);
     }
 }
 
-fn keeps_positions_messages_and_answers(state: &State) {
+fn assert_restart_keeps_positions_messages_and_answers(state: &State) {
     let server = Server::with(&state.settings());
     for n in 0..3 {
         publish(&server, "a", format!("a{n}"));
@@ -205,22 +208,22 @@ fn keeps_positions_messages_and_answers(state: &State) {
     );
     let data: Vec<_> = messages.iter().map(|event| event.data.as_str()).collect();
     assert_eq!(data, ["a1", "a2", "new"]);
-    let mut all = Stream::open(&server, "/sub?filter=b/%2B&since=oldest", &[]);
-    assert_eq!(all.data(3), ["b0", "b1", "b2"]);
-    let again = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+    let mut stream_of_b = Stream::open(&server, "/sub?filter=b/%2B&since=oldest", &[]);
+    assert_eq!(stream_of_b.data(3), ["b0", "b1", "b2"]);
+    let retry = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
     assert_eq!(
-        again.header("idempotency-replayed").as_deref(),
+        retry.header("idempotency-replayed").as_deref(),
         Some("true")
     );
 }
 
 #[test]
 fn damaged_state_is_set_aside_and_told_as_a_gap() {
-    let state = State::of_stops();
+    let state = State::for_planned_restarts();
     let server = Server::with(&state.settings());
     publish(&server, "a", "old");
     let mut stream = Stream::open(&server, "/sub/a?since=oldest", &[]);
-    let seen = stream.event().expect("an event");
+    let event = stream.event().expect("an event");
     server.stop();
     let file = state.base().join("home-1.state");
     let mut bytes = std::fs::read(&file).expect("the file");
@@ -231,7 +234,7 @@ fn damaged_state_is_set_aside_and_told_as_a_gap() {
     let server = Server::with(&state.settings());
     assert_eq!(state.files(), ["set-aside"]);
     server.await_log("a checksum is wrong");
-    let position = [("Last-Event-ID", seen.id.as_str())];
+    let position = [("Last-Event-ID", event.id.as_str())];
     let mut stream = Stream::open(&server, "/sub/a", &position);
     assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
 }
@@ -251,26 +254,30 @@ fn other_numbers_of_shards_and_homes_keep_positions_messages_and_answers() {
     let key = [("Idempotency-Key", "\"k\"")];
     Conn::open(&server).request("POST", "/pub/i", &key, b"once");
     let mut stream = Stream::open(&server, "/sub?filter=a/%2B&since=oldest", &[]);
-    let all: Vec<_> = (topics.iter())
+    let events: Vec<_> = (topics.iter())
         .map(|_| stream.event().expect("an event").id)
         .collect();
-    let seen = all.last().expect("there are topics");
+    let last_event = events.last().expect("there are topics");
     let mut stream = Stream::open(&server, "/sub/a/7?since=oldest", &[]);
     let seven = stream.event().expect("an event").id;
     publish_all(&server, "missed");
     for (round, shards) in [2, 3, 1].into_iter().enumerate() {
         server.stop();
         server = Server::with_shards(shards, &settings);
-        let mut stream = Stream::open(&server, "/sub?filter=a/%2B", &[("Last-Event-ID", seen)]);
-        let came = stream.data(topics.len() + round);
-        let missed = came.iter().filter(|data| *data == "missed");
-        assert_eq!(missed.count(), topics.len(), "{came:?}");
+        let mut stream = Stream::open(
+            &server,
+            "/sub?filter=a/%2B",
+            &[("Last-Event-ID", last_event)],
+        );
+        let received = stream.data(topics.len() + round);
+        let missed = received.iter().filter(|data| *data == "missed");
+        assert_eq!(missed.count(), topics.len(), "{received:?}");
         publish(&server, "a/new", "live");
         assert_eq!(stream.data(1), ["live"]);
         let mut stream = Stream::open(&server, "/sub/a/7", &[("Last-Event-ID", &seven)]);
         assert_eq!(stream.data(1), ["missed"]);
-        let again = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
-        let replayed = again.header("idempotency-replayed");
+        let retry = Conn::open(&server).request("POST", "/pub/i", &key, b"once");
+        let replayed = retry.header("idempotency-replayed");
         assert_eq!(replayed.as_deref(), Some("true"), "{shards} shards");
     }
 }
@@ -286,19 +293,19 @@ fn state_of_another_version_is_refused_with_the_remedy_and_left_alone() {
         std::fs::write(&file, bytes).expect("the file");
         let log = does_not_start("127.0.0.1:0", "version", &state.settings());
         let found = format!("{} has version {version}", file.display());
-        for said in [
+        for words in [
             found.as_str(),
             "and this crore reads version",
             "move the files away",
         ] {
-            assert!(log.contains(said), "{said}: {log}");
+            assert!(log.contains(words), "{words}: {log}");
         }
         assert!(state.base().join("clean").exists(), "it is left alone");
     }
 }
 
 #[test]
-fn settings_are_read_again_as_a_whole_or_not_at_all() {
+fn reload_applies_all_settings_or_none() {
     let rule = |keep: u32| format!("shards = 2\n[[rule]]\nmatch = \"a\"\nlog_messages = {keep}\n");
     let server = Server::with("[[rule]]\nmatch = \"a\"\nlog_messages = 1\n");
     let mut stream = Stream::open(&server, "/sub/a", &[]);

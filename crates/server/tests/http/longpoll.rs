@@ -44,7 +44,7 @@ fn following_the_validators_gives_each_message_once_and_in_order() {
     for number in 0..6 {
         publish(&server, "news", number.to_string());
     }
-    for both in [true, false] {
+    for has_both in [true, false] {
         let mut conn = Conn::open(&server);
         let mut response = conn.get("/sub/news", &[]);
         for number in 0..6 {
@@ -55,7 +55,12 @@ fn following_the_validators_gives_each_message_once_and_in_order() {
                 ("If-None-Match", tag.as_str()),
                 ("If-Modified-Since", date.as_str()),
             ];
-            conn.ask("GET", "/sub/news", &headers[..if both { 2 } else { 1 }], "");
+            conn.ask(
+                "GET",
+                "/sub/news",
+                &headers[..if has_both { 2 } else { 1 }],
+                "",
+            );
             if number < 5 {
                 response = conn.response();
             }
@@ -72,12 +77,16 @@ fn following_the_validators_gives_each_message_once_and_in_order() {
 }
 
 #[test]
-fn every_spelling_of_a_position_is_taken_back() {
+fn every_spelling_of_a_position_is_accepted() {
     let server = Server::start();
     publish(&server, "news", "one");
-    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    let position = once(&server, "GET", "/sub/news", &[], "").position();
     publish(&server, "news", "two");
-    for tag in [format!("\"{at}\""), format!("W/\"{at}\""), at.clone()] {
+    for tag in [
+        format!("\"{position}\""),
+        format!("W/\"{position}\""),
+        position.clone(),
+    ] {
         let response = once(&server, "GET", "/sub/news", &[("If-None-Match", &tag)], "");
         assert_eq!(
             (response.status, response.text()),
@@ -86,16 +95,22 @@ fn every_spelling_of_a_position_is_taken_back() {
         );
     }
     for query in ["last_event_id", "since"] {
-        let response = once(&server, "GET", &format!("/sub/news?{query}={at}"), &[], "");
+        let response = once(
+            &server,
+            "GET",
+            &format!("/sub/news?{query}={position}"),
+            &[],
+            "",
+        );
         assert_eq!(
             (response.status, response.text()),
             (200, "two"),
-            "?{query}={at}"
+            "?{query}={position}"
         );
     }
     assert!(
-        !at.contains(['&', '+', '%', '#', ' ', '"', ',']),
-        "{at} needs no escapes in a query or a header"
+        !position.contains(['&', '+', '%', '#', ' ', '"', ',']),
+        "{position} needs no escapes in a query or a header"
     );
 }
 
@@ -126,7 +141,7 @@ fn since_names_the_first_message() {
 }
 
 #[test]
-fn the_rule_says_where_a_subscriber_begins() {
+fn rule_sets_where_a_subscriber_begins() {
     let server = Server::with(
         "[[rule]]\nmatch = \"live\"\nfirst = \"live\"\n[[rule]]\nmatch = \"new\"\nfirst = \"-1\"\n",
     );
@@ -174,11 +189,11 @@ fn a_timeout_is_304_to_a_condition_and_else_204() {
         "it stands where it stood"
     );
     assert!(response.lists("vary", "If-None-Match"), "{response:?}");
-    // The connection can be used after both.
+    // The connection can be used after either answer.
     assert_eq!(conn.get("/sub/news", &[]).text(), "one");
 }
 
-/// The poll goes on from the ETag of each timeout, whatever the first request said.
+/// Each poll continues from the ETag of the last timeout, however the first request was positioned.
 #[test]
 fn message_between_a_timeout_and_the_next_poll_comes_or_its_loss_is_told() {
     let server = Server::with(
@@ -199,9 +214,9 @@ fn message_between_a_timeout_and_the_next_poll_comes_or_its_loss_is_told() {
         polls.push((conn, target, topic, status));
     }
     for (mut conn, target, topic, status) in polls {
-        let over = conn.response();
-        assert_eq!(over.status, status, "{target}: {over:?}");
-        let tag = over.header("etag").expect("where it stands");
+        let timeout = conn.response();
+        assert_eq!(timeout.status, status, "{target}: {timeout:?}");
+        let tag = timeout.header("etag").expect("where it stands");
         publish(&server, topic, "between");
         let next = conn.get(target, &[("If-None-Match", &tag)]);
         if topic == "none/1" {
@@ -215,14 +230,14 @@ fn message_between_a_timeout_and_the_next_poll_comes_or_its_loss_is_told() {
 }
 
 #[test]
-fn a_timeout_is_408_where_the_rule_says_so() {
+fn rule_may_set_the_status_of_a_timeout_to_408() {
     let server =
         Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\npoll_timeout_status = 408\n");
     assert_eq!(once(&server, "GET", "/sub/empty", &[], "").status, 408);
 }
 
 #[test]
-fn the_publisher_creates_where_the_rule_says_so() {
+fn rule_may_let_only_publishers_create_topics() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npublisher_creates = true\n");
     assert_eq!(once(&server, "GET", "/sub/news", &[], "").status, 403);
     assert_eq!(once(&server, "PUT", "/pub/news", &[], "").status, 201);
@@ -246,7 +261,7 @@ fn two_polls(concurrency: &str) -> (Server, Conn, Conn) {
 }
 
 #[test]
-fn with_broadcast_both_get_it() {
+fn concurrent_polls_both_receive_the_message_with_broadcast() {
     let (server, mut first, mut second) = two_polls("broadcast");
     server.await_subscribers("news", 2);
     publish(&server, "news", "one");
@@ -257,7 +272,7 @@ fn with_broadcast_both_get_it() {
 }
 
 #[test]
-fn with_first_the_later_loses() {
+fn concurrent_poll_that_is_later_is_refused_with_first() {
     let (server, mut first, mut second) = two_polls("first");
     assert_eq!(second.response().status, 409);
     publish(&server, "news", "one");
@@ -265,7 +280,7 @@ fn with_first_the_later_loses() {
 }
 
 #[test]
-fn with_last_the_earlier_loses() {
+fn concurrent_poll_that_is_earlier_is_ended_with_last() {
     let (server, mut first, mut second) = two_polls("last");
     assert_eq!(first.response().status, 409);
     publish(&server, "news", "one");
@@ -273,7 +288,7 @@ fn with_last_the_earlier_loses() {
 }
 
 #[test]
-fn head_never_waits() {
+fn head_request_never_waits() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     for (target, status) in [
@@ -314,7 +329,7 @@ fn poll_that_hung_up_is_no_subscriber() {
 }
 
 #[test]
-fn a_request_behind_a_waiting_one_waits_too() {
+fn pipelined_request_waits_for_the_poll_before_it() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     conn.ask("GET", "/sub/news", &[], "");
@@ -329,14 +344,14 @@ fn a_request_behind_a_waiting_one_waits_too() {
 fn a_position_before_the_log_is_told_as_a_gap_with_the_oldest() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 2\n");
     publish(&server, "news", "0");
-    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    let position = once(&server, "GET", "/sub/news", &[], "").position();
     for number in 1..6 {
         publish(&server, "news", number.to_string());
     }
     let response = once(
         &server,
         "GET",
-        &format!("/sub/news?last_event_id={at}"),
+        &format!("/sub/news?last_event_id={position}"),
         &[],
         "",
     );

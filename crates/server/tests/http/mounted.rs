@@ -1,4 +1,4 @@
-//! File systems that a test mounts. Only root may mount, so elsewhere such a test says so and tests nothing.
+//! Mounts file systems for tests. Only root may mount; without root such a test prints that and tests nothing.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,28 +16,31 @@ fn only_root(what: &str) -> bool {
     is_root()
 }
 
-/// A file system that is unmounted when this is dropped.
+/// A mounted file system. Dropping it unmounts the file system.
 pub struct Mounted<'a>(&'a Path);
 
 impl Mounted<'_> {
     /// Mounts a file system. `None` if this host does not permit it.
     #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
-    pub fn new<'a>(at: &'a Path, args: &[impl AsRef<OsStr>]) -> Option<Mounted<'a>> {
+    pub fn new<'a>(directory: &'a Path, args: &[impl AsRef<OsStr>]) -> Option<Mounted<'a>> {
         if !only_root("mount file systems") {
             return None;
         }
-        fs::create_dir_all(at).expect("a directory");
-        let mounted = output(Command::new("mount").args(args).arg(at));
+        fs::create_dir_all(directory).expect("a directory");
+        let mounted = output(Command::new("mount").args(args).arg(directory));
         if !mounted.status.success() {
             let why = String::from_utf8_lossy(&mounted.stderr);
             eprintln!("not tested: this host mounts no file systems: {why}");
             return None;
         }
-        Some(Mounted(at))
+        Some(Mounted(directory))
     }
 
-    pub fn tmpfs<'a>(at: &'a Path, size: &str) -> Option<Mounted<'a>> {
-        Mounted::new(at, &["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
+    pub fn tmpfs<'a>(directory: &'a Path, size: &str) -> Option<Mounted<'a>> {
+        Mounted::new(
+            directory,
+            &["-t", "tmpfs", "-o", &format!("size={size}"), "none"],
+        )
     }
 
     pub fn again(&self, options: &str) {
@@ -51,7 +54,7 @@ impl Mounted<'_> {
     }
 }
 
-/// Makes a file system (ext4) of this many MiB in a file of the directory. Returns the options that mount it.
+/// Makes an ext4 file system of `mib` MiB in a file of `directory`. Returns the options of `mount` for it.
 pub fn file_system(directory: &Path, mib: u64, options: &[&str]) -> [String; 3] {
     let image = directory.join("image");
     let file = fs::File::create(&image).expect("a file");

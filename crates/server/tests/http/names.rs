@@ -107,10 +107,10 @@ fn wildcards_of_other_servers_are_refused_with_the_filter_that_was_meant() {
     ] {
         let answer = once(&server, "GET", target, &[], "");
         assert_eq!(answer.status, 400, "{target}: {answer:?}");
-        let said = answer.text();
+        let text = answer.text();
         assert!(
-            said.contains(meant) && said.contains("?filter="),
-            "{target}: {said}"
+            text.contains(meant) && text.contains("?filter="),
+            "{target}: {text}"
         );
     }
     assert_eq!(once(&server, "POST", "/pub/scores/*", &[], "x").status, 400);
@@ -143,8 +143,8 @@ fn a_control_character_is_named_by_its_range() {
         ] {
             let answer = once(&server, "GET", &target, &[], "");
             assert_eq!(answer.status, 400, "{target}");
-            let said = answer.text();
-            assert!(said.contains("U+007F to U+009F"), "{target}: {said}");
+            let text = answer.text();
+            assert!(text.contains("U+007F to U+009F"), "{target}: {text}");
         }
     }
     assert_eq!(once(&server, "POST", "/pub/a%C2%A0b", &[], "x").status, 202);
@@ -173,7 +173,7 @@ fn a_target_that_is_not_ascii_is_400_with_the_remedy() {
 }
 
 #[test]
-fn nobody_publishes_to_names_of_ours_at_any_door() {
+fn no_client_publishes_to_reserved_topics_over_any_protocol() {
     let server = Server::start();
     for name in [
         "/$sys",
@@ -188,9 +188,14 @@ fn nobody_publishes_to_names_of_ours_at_any_door() {
             assert_eq!(answer.status, 403, "{method} {publish}: {answer:?}");
         }
         for door in ["/pub", "/pubsub"] {
-            for more in [&[][..], &[("Sec-WebSocket-Protocol", "ws+meta.nchan")]] {
+            for extra_headers in [&[][..], &[("Sec-WebSocket-Protocol", "ws+meta.nchan")]] {
                 let mut conn = Conn::open(&server);
-                conn.ask("GET", &format!("{door}{name}"), &handshake(more), "");
+                conn.ask(
+                    "GET",
+                    &format!("{door}{name}"),
+                    &handshake(extra_headers),
+                    "",
+                );
                 assert_eq!(conn.head().status, 403, "upgrade on {door}{name}");
             }
         }
@@ -238,7 +243,7 @@ fn other_paths_are_404() {
 }
 
 #[test]
-fn the_prefixes_are_settings() {
+fn path_prefixes_are_settings() {
     let server = Server::with(
         "[http]\npublish_paths = [\"/msgq/post\"]\nsubscribe_paths = [\"/msgq/listen\"]\n",
     );

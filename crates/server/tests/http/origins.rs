@@ -1,4 +1,4 @@
-//! Tests that a page of another origin which is refused, or cannot read an answer, is told so in the answer, and that the log tells the
+//! Tests pages of other origins that are refused, or that may not read an answer. The answer says why, and so does the log for the
 //! operator.
 
 use crate::support::http::{once, publish};
@@ -58,7 +58,7 @@ fn a_stream_that_is_refused_is_in_the_log_with_the_reason() {
 fn localhost_and_its_address_are_told_apart() {
     let server = Server::with("[http]\nallowed_origins = [\"http://127.0.0.1:3000\"]\n");
     let port = server.address().port();
-    for (origin, other) in [
+    for (origin, advised_origin) in [
         (
             "http://localhost:3000".to_string(),
             "http://127.0.0.1:3000".to_string(),
@@ -73,14 +73,14 @@ fn localhost_and_its_address_are_told_apart() {
         ),
     ] {
         let refused = once(&server, "POST", "/pub/a", &[("Origin", &origin)], "x");
-        let said = refused.text();
+        let text = refused.text();
         assert_eq!(refused.status, 403, "{origin}");
         for words in [
             "localhost and 127.0.0.1 are two origins",
-            &other,
+            &advised_origin,
             &format!("allowed_origins = [\"{origin}\"]"),
         ] {
-            assert!(said.contains(words), "{origin}: {said}");
+            assert!(text.contains(words), "{origin}: {text}");
         }
     }
     let refused = once(
@@ -99,8 +99,8 @@ fn localhost_and_its_address_are_told_apart() {
     assert_eq!(once(&server, "GET", "/pub/a", &from, "").status, 404);
     until("the log says why", || {
         let log = server.log();
-        let told = log.lines().find(|line| line.contains("hide the answers"));
-        told.is_some_and(|line| {
+        let logged = log.lines().find(|line| line.contains("hide the answers"));
+        logged.is_some_and(|line| {
             line.contains("localhost and 127.0.0.1 are two origins: http://localhost:3000")
         })
     });

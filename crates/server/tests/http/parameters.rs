@@ -1,5 +1,5 @@
-//! Tests parameters of requests. The server refuses a request with an unknown parameter and names it, but ignores those that clients,
-//! caches and proxies add. A refusal because of a limit names the limit, its number and its setting.
+//! Tests parameters of requests. The server refuses an unknown parameter by its name, but ignores those that clients, caches and proxies
+//! add. A refusal because of a limit names the limit, its value and its setting.
 
 use serde_json::Value;
 
@@ -9,17 +9,17 @@ use crate::support::ws::{Ws, handshake};
 
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
-/// Checks the status of an answer, and that its text contains all of these words.
+/// Checks the status of a response, and that its text contains all of `words`. `what` names the case in the message of a failure.
 pub fn says(response: &Response, status: u16, words: &[&str], what: &str) {
-    let said = response.text();
-    assert_eq!(response.status, status, "{what}: {said}");
+    let text = response.text();
+    assert_eq!(response.status, status, "{what}: {text}");
     for word in words {
-        assert!(said.contains(word), "{what}: {word} in {said}");
+        assert!(text.contains(word), "{what}: {word} in {text}");
     }
 }
 
 #[test]
-fn a_slip_in_a_parameter_is_refused_with_the_name_that_was_meant() {
+fn misspelt_parameter_is_refused_with_the_right_name() {
     let server = Server::start();
     for (method, target, slip, meant) in [
         ("GET", "/sub/a?envelop=json", "`envelop`", "envelope=?"),
@@ -112,19 +112,18 @@ fn parameters_that_clients_caches_and_proxies_add_pass() {
     let target = "/pub/a?since=live&envelope=json";
     let upgrade = Conn::open(&server).get(target, &handshake(&[]));
     assert_eq!(upgrade.status, 101, "{upgrade:?}");
-    // A polyfill adds the last id to any path.
+    // A polyfill of EventSource appends the last event id to any path.
     let mut follower = Conn::open(&server);
     follower.ask("GET", "/interest?lastEventId=1&_=2", &[EVENTS], "");
     assert_eq!(follower.head().status, 200);
-    // As many parameters as fit into a head.
+    // A target with as many parameters as fit into the head of a request.
     let many = format!("/sub/a?{}", "abcd=1&".repeat(1_000));
     assert_eq!(once(&server, "GET", &many, &[], "").status, 200);
 }
 
-/// No client or proxy adds parameters to these requests by itself, so each parameter is something that the client wants. An unknown one is
-/// refused.
+/// No client library or proxy adds parameters to requests that change something. So each parameter is meant, and an unknown one is refused.
 #[test]
-fn a_request_that_changes_something_has_no_parameter_that_nothing_reads() {
+fn unknown_parameter_of_a_request_that_changes_something_is_refused() {
     let server = Server::start();
     for (method, target, words) in [
         (
@@ -245,7 +244,7 @@ fn a_header_of_a_publish_that_is_nearly_one_that_is_read_is_refused() {
 }
 
 #[test]
-fn an_unknown_header_of_ours_is_refused() {
+fn unknown_header_that_begins_with_crore_is_refused() {
     let server = Server::start();
     for (name, value) in [
         ("Crore-Event", "score"),
@@ -262,18 +261,21 @@ fn an_unknown_header_of_ours_is_refused() {
             );
         }
     }
-    let ours = [
+    let known_headers = [
         ("Crore-Key", "k"),
         ("crore-ttl", "60"),
         ("CRORE-RETAIN", "false"),
         ("Crore-Property", "a=b"),
         ("Crored", "x"),
     ];
-    assert_eq!(once(&server, "POST", "/pub/a", &ours, "x").status, 202);
+    assert_eq!(
+        once(&server, "POST", "/pub/a", &known_headers, "x").status,
+        202
+    );
 }
 
 #[test]
-fn a_value_that_means_nothing_is_refused_and_named() {
+fn invalid_value_of_a_parameter_is_refused_and_named() {
     let server = Server::start();
     for (target, value, allowed) in [
         ("/sub/a?envelope=yes", "`yes`", "json"),
@@ -308,7 +310,7 @@ fn a_value_that_means_nothing_is_refused_and_named() {
             header,
         );
     }
-    // A template without a value gives an empty parameter, which asks for nothing.
+    // A template without a value produces an empty parameter, which counts as absent.
     publish(&server, "a", "kept");
     assert_eq!(
         once(&server, "GET", "/sub/a?envelope=&since=", &[], "").text(),

@@ -1,5 +1,5 @@
-//! Tests that anything that has begun must arrive at a minimum rate. A client that sends a byte now and then holds no connection, and no
-//! memory that others need.
+//! Tests the minimum rate at which a begun head, body or frame must arrive. A client that sends a byte now and then cannot hold a
+//! connection, or memory that others need.
 
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{BINARY, FIN, TEXT, Ws, handshake, head, masked};
@@ -10,24 +10,25 @@ use std::time::Duration;
 
 const SHORT: &str = "[timeouts]\nbody_s = 1\n";
 
-/// Sends these two pieces in turn, one each fifth of a second, until the peer closes. Returns what the peer sends.
+/// Sends the two pieces alternately, one each fifth of a second, until the peer closes. Returns the bytes that the peer sends. `what` names
+/// the case in the message of a failure.
 fn dribble(what: &str, mut stream: &TcpStream, pieces: [&[u8]; 2]) -> Vec<u8> {
     let wait = Some(Duration::from_millis(200));
     stream.set_read_timeout(wait).expect("a timeout");
     let mut pieces = pieces.into_iter().cycle();
-    let (mut said, mut bytes) = (Vec::new(), [0; 1000]);
+    let (mut received, mut bytes) = (Vec::new(), [0; 1000]);
     until(&format!("the end of {what}"), || {
         let sent = stream.write(pieces.next().expect("it is endless"));
         match (sent, stream.read(&mut bytes)) {
             (Err(_), _) | (_, Ok(0)) => true,
             (_, Ok(count)) => {
-                said.extend_from_slice(&bytes[..count]);
+                received.extend_from_slice(&bytes[..count]);
                 false
             }
             (_, Err(error)) => error.kind() == ErrorKind::ConnectionReset,
         }
     });
-    said
+    received
 }
 
 fn post(conn: &mut Conn, length: usize, first: usize) {
@@ -38,7 +39,7 @@ fn post(conn: &mut Conn, length: usize, first: usize) {
 }
 
 #[test]
-fn a_byte_now_and_then_holds_nothing() {
+fn client_that_sends_a_byte_now_and_then_is_disconnected() {
     let server = Server::with(SHORT);
     let mut body = Conn::open(&server);
     post(&mut body, 100_000, 99_000);
@@ -66,13 +67,13 @@ fn a_byte_now_and_then_holds_nothing() {
     connect[17] = b'w';
     framed.send(masked(FIN | BINARY, &connect));
     framed.send(masked(FIN | BINARY, b"\x30\xff\xff\x03\x00\x01a\x00"));
-    // Each byte has a frame, and each frame is cut in two.
+    // Each byte of the message has its own frame, and each frame is sent in two pieces.
     let one = masked(FIN | BINARY, b"x");
     let (cut, byte) = ([&one[..3], &one[3..]], [&b"x"[..]; 2]);
-    // How each protocol refuses: the status 408; the close code 1001; a DISCONNECT with 0x83, after the CONNACK.
-    let status = |said: &[u8]| said.starts_with(b"HTTP/1.1 408 ");
-    let code = |said: &[u8]| said[0] == 0x88 && said[2..4] == 1001_u16.to_be_bytes();
-    let reason = |said: &[u8]| said.windows(3).any(|it| it[0] == 0xe0 && it[2] == 0x83);
+    // How each protocol ends the connection: the status 408, the close code 1001, or a DISCONNECT with the reason 0x83 after the CONNACK.
+    let status = |received: &[u8]| received.starts_with(b"HTTP/1.1 408 ");
+    let code = |received: &[u8]| received[0] == 0x88 && received[2..4] == 1001_u16.to_be_bytes();
+    let reason = |received: &[u8]| received.windows(3).any(|it| it[0] == 0xe0 && it[2] == 0x83);
     type IsRight<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
     let streams: [(_, _, _, IsRight<'_>); 5] = [
         ("a body", body.stream(), byte, &status),
@@ -84,8 +85,8 @@ fn a_byte_now_and_then_holds_nothing() {
     std::thread::scope(|scope| {
         for (what, stream, pieces, is_right) in streams {
             scope.spawn(move || {
-                let said = dribble(what, stream, pieces);
-                assert!(is_right(&said), "{what}: {said:02x?}");
+                let received = dribble(what, stream, pieces);
+                assert!(is_right(&received), "{what}: {received:02x?}");
             });
         }
     });
@@ -99,11 +100,11 @@ fn client_that_makes_progress_is_never_cut_off() {
     post(&mut slow, 20_000, 0);
     let frame = masked(FIN | TEXT, &[b'x'; 20_000]);
     frames.conn.send(&frame[..frame.len() - 20_000]);
-    // In total several times the allowance, at more than twice the required rate.
+    // The bytes take several times `body_s`, at more than twice the required rate.
     for n in 0..20 {
         slow.send([b'x'; 1_000]);
-        let at = frame.len() - 20_000 + n * 1_000;
-        frames.conn.send(&frame[at..at + 1_000]);
+        let offset = frame.len() - 20_000 + n * 1_000;
+        frames.conn.send(&frame[offset..offset + 1_000]);
         std::thread::sleep(Duration::from_millis(250)); // the pace of the load
     }
     assert_eq!(slow.response().status, 202);
@@ -129,7 +130,7 @@ fn split_post(server: &Server, number: usize) {
 }
 
 #[test]
-fn half_sent_bodies_do_not_shut_out_those_who_send_theirs() {
+fn incomplete_bodies_do_not_block_complete_ones() {
     let server = small();
     let hold = || {
         let mut conn = Conn::open(&server);
@@ -137,14 +138,14 @@ fn half_sent_bodies_do_not_shut_out_those_who_send_theirs() {
         conn
     };
     let mut held: Vec<Conn> = (0..16).map(|_| hold()).collect();
-    // Smaller incomplete bodies fill the rest, so that less room is left than one piece of a publish needs.
+    // Smaller incomplete bodies use up the memory that is left, except for less than one piece of a publish.
     held.extend((0..16).map(|_| {
         let mut conn = Conn::open(&server);
         post(&mut conn, 65_000, 200);
         conn
     }));
     // Waits until these connections count as stalled.
-    server.passes(4.0);
+    server.await_uptime(4.0);
     for number in 0..10 {
         split_post(&server, number);
         held.push(hold());
@@ -176,17 +177,17 @@ fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_oth
         publish(&server, "big", "x".repeat(58_000));
     }
     let half = |host, length: usize| {
-        let mut conn = Conn::over(connect_from(host, server.address()), &server);
+        let mut conn = Conn::from_stream(connect_from(host, server.address()), &server);
         post(&mut conn, length, length / 2);
         std::thread::sleep(Duration::from_millis(50)); // the pace of the load
         conn
     };
-    // Little from each address, but in total more than the shard has reserved ahead.
+    // Each address holds little, but all together hold more than the shard has reserved.
     let _others: Vec<Conn> = (40..68).map(|host| half(host, 14_000)).collect();
-    // This client has another address than the publisher, which has just made the server hold much.
+    // The address of this client is not that of the publisher, for which the server holds many bytes.
     let mut honest = half(31, 15_000);
     let _smaller = half(30, 1_000);
-    // The server may read the body in pieces. With all of them this client still holds little.
+    // The server may read the body in pieces. All of them together are still few bytes.
     for _ in 0..5 {
         honest.send([b'x'; 1_500]);
         std::thread::sleep(Duration::from_millis(20)); // the pace of the load
@@ -196,13 +197,13 @@ fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_oth
 }
 
 #[test]
-fn junk_behind_polls_does_not_shut_out_those_who_send_theirs() {
+fn bytes_behind_polls_do_not_block_publishes() {
     let server = small();
     publish(&server, "kept", "x");
     let polls: Vec<Conn> = (0..200)
         .map(|n| {
             let mut conn = Conn::open(&server);
-            let text = conn.text_of("GET", &format!("/sub/silent/{n}"), &[], b"");
+            let text = conn.request_bytes("GET", &format!("/sub/silent/{n}"), &[], b"");
             conn.send(text);
             conn.send(vec![b'x'; 7_000]);
             conn

@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 
-use crate::support::http::{Conn, attempt, once};
+use crate::support::attempt;
+use crate::support::http::{Conn, once};
 use crate::support::ws::handshake;
 use crate::support::{Server, connect, until};
 
-/// The header: the signature, version 2 and the command PROXY, TCP over IPv4, twelve bytes of addresses.
+/// A header of the PROXY protocol: the signature, version 2 and the command PROXY, TCP over IPv4, and twelve bytes of addresses.
 fn header() -> Vec<u8> {
     let mut bytes = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
     bytes.extend([0x21, 0x11, 0, 12]);
@@ -28,7 +29,7 @@ fn a_header_comes_before_the_first_request_and_only_there() {
     let server = server();
     for slowly in [false, true] {
         let mut conn = Conn::open(&server);
-        let request = conn.text_of("POST", "/pub/news", &[], b"x");
+        let request = conn.request_bytes("POST", "/pub/news", &[], b"x");
         let bytes = [header(), request.clone()].concat();
         if slowly {
             conn.dribble(bytes);
@@ -41,15 +42,15 @@ fn a_header_comes_before_the_first_request_and_only_there() {
     }
     // The command LOCAL, which health checks send, has no addresses.
     let mut conn = Conn::open(&server);
-    let request = conn.text_of("GET", "/pub/news", &[], b"");
+    let request = conn.request_bytes("GET", "/pub/news", &[], b"");
     conn.send([&b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"[..], &request].concat());
     assert_eq!(conn.response().status, 200);
 }
 
 #[test]
-fn without_the_header_nothing_is_served() {
+fn connection_without_the_proxy_header_is_not_served() {
     let server = server();
-    let plain = |conn: &Conn| conn.text_of("POST", "/pub/news", &[], b"x");
+    let plain = |conn: &Conn| conn.request_bytes("POST", "/pub/news", &[], b"x");
     let mut short = header();
     short.truncate(9);
     let mut version_1 = b"PROXY TCP4 192.0.2.7 127.0.0.1 40000 8800\r\n".to_vec();
@@ -59,13 +60,13 @@ fn without_the_header_nothing_is_served() {
     for bytes in [plain(&Conn::open(&server)), short, version_1, version_3] {
         let mut conn = Conn::open(&server);
         conn.send(&bytes);
-        let rest = attempt(|| conn.rest()).expect("it ends within the time for a head");
+        let rest = attempt(|| conn.read_to_end()).expect("it ends within the time for a head");
         assert_eq!(String::from_utf8_lossy(&rest), "");
     }
 }
 
 #[test]
-fn a_header_of_anybody_but_a_trusted_proxy_is_not_read() {
+fn proxy_header_of_an_untrusted_peer_is_not_read() {
     let server =
         Server::with("[http]\nproxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\"]\n");
     for before in [header(), Vec::new(), header(), header()] {
@@ -78,17 +79,17 @@ fn a_header_of_anybody_but_a_trusted_proxy_is_not_read() {
         assert_eq!(String::from_utf8_lossy(&answer), "");
     }
     // Each shard logs this at most once, not once for each connection.
-    let told = "came from peers that are not in http.trusted_proxies";
-    server.await_log(told);
+    let warning = "came from peers that are not in http.trusted_proxies";
+    server.await_log(warning);
     let log = server.log();
-    assert!((1..=2).contains(&log.matches(told).count()), "{log}");
+    assert!((1..=2).contains(&log.matches(warning).count()), "{log}");
 }
 
 #[test]
 fn proxy_header_is_noise_where_it_is_not_configured() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
-    let request = conn.text_of("POST", "/pub/news", &[], b"x");
+    let request = conn.request_bytes("POST", "/pub/news", &[], b"x");
     conn.send([header(), request].concat());
     assert_eq!(conn.response().status, 400);
     assert!(conn.ends());
@@ -101,16 +102,16 @@ fn limited(http: &str) -> Server {
     ))
 }
 
-fn behind(client: u8) -> Vec<u8> {
+fn header_of_client(client: u8) -> Vec<u8> {
     let mut bytes = header();
     bytes[19] = client;
     bytes
 }
 
-/// Sends a request after the bytes `before`. Returns the status and the connection.
+/// Opens a connection, and sends `before` and a request. Returns the status and the connection.
 fn status(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> (u16, Conn) {
     let mut conn = Conn::open(server);
-    let request = conn.text_of("GET", "/pub/news", headers, b"");
+    let request = conn.request_bytes("GET", "/pub/news", headers, b"");
     conn.send([before, &request].concat());
     let response = conn.response();
     if response.status == 429 {
@@ -123,7 +124,7 @@ fn status(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> (u16, Con
     (response.status, conn)
 }
 
-/// Waits until the limit admits one more. The server may notice a closed connection a little later.
+/// Waits until the limit admits another connection. The server may notice the end of a connection with a delay.
 fn await_room(server: &Server, before: &[u8], headers: &[(&str, &str)]) {
     until("room", || status(server, before, headers).0 == 404);
 }
@@ -133,49 +134,49 @@ fn limits_mean_the_client_that_a_proxy_header_names() {
     let server = limited(FROM_HERE);
     let held: Vec<Conn> = (0..2)
         .map(|_| {
-            let (status, conn) = status(&server, &behind(7), &[]);
+            let (status, conn) = status(&server, &header_of_client(7), &[]);
             assert_eq!(status, 404, "there is room, and no such topic");
             conn
         })
         .collect();
     for _ in 0..3 {
-        assert_eq!(status(&server, &behind(7), &[]).0, 429);
+        assert_eq!(status(&server, &header_of_client(7), &[]).0, 429);
     }
-    let other = status(&server, &behind(8), &[]);
-    assert_eq!(other.0, 404, "another client of the same proxy");
+    let other_client = status(&server, &header_of_client(8), &[]);
+    assert_eq!(other_client.0, 404, "another client of the same proxy");
     // The client's own header is ignored, since its address is in no trusted network.
     let claims = [("X-Forwarded-For", "192.0.2.9")];
-    assert_eq!(status(&server, &behind(7), &claims).0, 429);
+    assert_eq!(status(&server, &header_of_client(7), &claims).0, 429);
     drop(held);
-    await_room(&server, &behind(7), &[]);
+    await_room(&server, &header_of_client(7), &[]);
 }
 
 #[test]
-fn a_forwarded_client_is_believed_of_trusted_proxies_only() {
+fn forwarded_client_of_a_trusted_proxy_counts() {
     let server = limited("trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]");
-    let of = |fields: &[(&str, &str)]| status(&server, b"", fields);
+    let status_with = |fields: &[(&str, &str)]| status(&server, b"", fields);
     let xff = |value| [("X-Forwarded-For", value)];
-    let held: Vec<_> = (0..2).map(|_| of(&xff("198.51.100.1"))).collect();
+    let held: Vec<_> = (0..2).map(|_| status_with(&xff("198.51.100.1"))).collect();
     assert!(held.iter().all(|(status, _)| *status == 404));
-    assert_eq!(of(&xff("198.51.100.1")).0, 429);
+    assert_eq!(status_with(&xff("198.51.100.1")).0, 429);
     // The rightmost address that is no trusted proxy counts. The client itself may have written those before it.
     for chain in [
         "203.0.113.5, 198.51.100.1",
         "198.51.100.1, 10.1.2.3",
         "198.51.100.1,127.0.0.9 , 10.1.2.3",
     ] {
-        assert_eq!(of(&xff(chain)).0, 429, "{chain}");
+        assert_eq!(status_with(&xff(chain)).0, 429, "{chain}");
     }
-    assert_eq!(of(&xff("198.51.100.1, 203.0.113.5")).0, 404);
-    // Requests that name no client count for no client, however many there are.
-    let nobody: Vec<_> = (0..5).map(|_| of(&[])).collect();
+    assert_eq!(status_with(&xff("198.51.100.1, 203.0.113.5")).0, 404);
+    // Requests that name no client are counted for no client, so they have no limit.
+    let nobody: Vec<_> = (0..5).map(|_| status_with(&[])).collect();
     assert!(nobody.iter().all(|(status, _)| *status == 404));
     drop(held);
     await_room(&server, b"", &xff("198.51.100.1"));
 }
 
 #[test]
-fn of_anybody_else_nothing_is_believed() {
+fn forwarded_client_of_an_untrusted_peer_is_ignored() {
     let server = limited("trusted_proxies = [\"10.0.0.0/8\"]");
     let held: Vec<_> = (1..=2)
         .map(|n| {

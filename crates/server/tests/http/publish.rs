@@ -1,10 +1,10 @@
-//! Tests publishing, and a topic's info in the format of Nchan.
+//! Tests publishes of messages and batches, and the info about a topic in the format of Nchan.
 
 use crate::support::Server;
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{Ws, line};
 
-/// The names and values of the four lines of Nchan's text.
+/// The names and values of the four lines of a topic's info, in Nchan's text format.
 fn fields(text: &str) -> Vec<(String, String)> {
     let lines = text.lines().map(|line| {
         line.split_once(": ")
@@ -130,7 +130,7 @@ fn the_last_message_id_is_a_position() {
 }
 
 #[test]
-fn put_creates_and_get_tells() {
+fn put_creates_a_topic_and_get_answers_its_info() {
     let server = Server::start();
     assert_eq!(once(&server, "GET", "/pub/news", &[], "").status, 404);
     assert_eq!(once(&server, "PUT", "/pub/news", &[], "").status, 201);
@@ -140,7 +140,7 @@ fn put_creates_and_get_tells() {
 }
 
 #[test]
-fn the_log_keeps_what_its_rule_says() {
+fn log_keeps_the_messages_that_its_rule_says() {
     let server = Server::with(
         "[[rule]]\nmatch = \"few/#\"\nlog_messages = 3\n[[rule]]\nmatch = \"none\"\nlog_messages = 0\n",
     );
@@ -172,15 +172,15 @@ fn a_message_expires_with_its_age() {
 }
 
 #[test]
-fn every_byte_and_the_content_type_come_through() {
+fn every_byte_and_the_content_type_are_delivered() {
     let server = Server::start();
-    let all: Vec<u8> = (0..=255).cycle().take(70_000).collect();
+    let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     let mut conn = Conn::open(&server);
     let sent = conn.request(
         "POST",
         "/pub/bytes",
         &[("Content-Type", "image/x-all; a=\"b\"")],
-        &all,
+        &bytes,
     );
     assert_eq!(sent.status, 202);
     let received = conn.get("/sub/bytes", &[]);
@@ -188,11 +188,11 @@ fn every_byte_and_the_content_type_come_through() {
         received.header("content-type").as_deref(),
         Some("image/x-all; a=\"b\"")
     );
-    assert!(received.body == all, "{} bytes", received.body.len());
+    assert!(received.body == bytes, "{} bytes", received.body.len());
 }
 
 #[test]
-fn a_batch_publishes_its_lines_and_tells_failures_by_line() {
+fn batch_publishes_its_lines_and_reports_failures_by_line() {
     let server = Server::start();
     let batch = concat!(
         r#"{"topic":"raw","data":"plain \u0041"}"#,
@@ -317,14 +317,18 @@ fn a_batch_of_which_nothing_is_published_is_an_error() {
     let answer = refused.json();
     assert_eq!(answer["published"], 0, "{answer}");
     assert_eq!(answer["failed"][1]["line"], 2, "{answer}");
-    let part = publish("{\"topic\":\"news\",\"data\":1}\nno JSON\n");
-    assert_eq!(part.status, 200, "{part:?}");
-    assert_eq!(part.json()["published"], 1, "{part:?}");
+    let partly_published = publish("{\"topic\":\"news\",\"data\":1}\nno JSON\n");
+    assert_eq!(partly_published.status, 200, "{partly_published:?}");
+    assert_eq!(
+        partly_published.json()["published"],
+        1,
+        "{partly_published:?}"
+    );
     assert_eq!(publish("").status, 200, "no line is no fault");
 }
 
 #[test]
-fn a_refused_batch_says_how_to_go_on_as_a_refused_message_does() {
+fn refused_batch_names_the_remedy_as_a_refused_message_does() {
     let headers = [("Content-Type", "application/x-ndjson")];
     let line = r#"{"topic":"news","data":1}"#;
     let server = Server::with("[limits]\npublishes_per_s = 1\n");
@@ -371,15 +375,22 @@ fn a_batch_has_limits() {
         once(&server, "POST", "/pub", &kind, &lines.repeat(100)).status,
         200
     );
-    let many = once(&server, "POST", "/pub", &kind, &lines.repeat(105));
-    let told = many.json().to_string();
+    let batch = once(&server, "POST", "/pub", &kind, &lines.repeat(105));
+    let text = batch.json().to_string();
     assert!(
-        many.status == 200 && told.contains("101"),
-        "the line past the limit is told: {many:?}"
+        batch.status == 200 && text.contains("101"),
+        "the line past the limit is told: {batch:?}"
     );
-    let over = "{\"topic\":\"last\",\"data\":\"x\"}";
+    let last_line = "{\"topic\":\"last\",\"data\":\"x\"}";
     assert_eq!(
-        once(&server, "POST", "/pub", &kind, &(lines.repeat(100) + over)).status,
+        once(
+            &server,
+            "POST",
+            "/pub",
+            &kind,
+            &(lines.repeat(100) + last_line)
+        )
+        .status,
         200
     );
     assert_eq!(
@@ -400,9 +411,14 @@ fn many_publishes_to_many_homes_are_answered_in_order() {
     let json = [("Accept", "application/json")];
     let mut text = Vec::new();
     for number in 0..200 {
-        // The number of messages of a topic depends on its number, so that each answer can be assigned to its request.
+        // Each topic gets another number of messages, which shows to which request an answer belongs.
         for _ in 0..=number % 3 {
-            text.extend(conn.text_of("POST", &format!("/pub/pipeline/{number}"), &json, b"x"));
+            text.extend(conn.request_bytes(
+                "POST",
+                &format!("/pub/pipeline/{number}"),
+                &json,
+                b"x",
+            ));
         }
     }
     conn.send(text);
@@ -416,7 +432,7 @@ fn many_publishes_to_many_homes_are_answered_in_order() {
 }
 
 #[test]
-fn the_content_type_that_curl_sends_by_itself_is_none() {
+fn default_content_type_of_curl_counts_as_none() {
     let server = Server::start();
     let form = "application/x-www-form-urlencoded";
     for (given, kept) in [
@@ -434,8 +450,12 @@ fn the_content_type_that_curl_sends_by_itself_is_none() {
         let topic = format!("t{}", given.len());
         let target = format!("/pub/{topic}");
         once(&server, "POST", &target, &[("Content-Type", given)], "a=1");
-        let got = once(&server, "GET", &format!("/sub/{topic}?since=-1"), &[], "");
-        assert_eq!(got.header("content-type").as_deref(), Some(kept), "{given}");
+        let response = once(&server, "GET", &format!("/sub/{topic}?since=-1"), &[], "");
+        assert_eq!(
+            response.header("content-type").as_deref(),
+            Some(kept),
+            "{given}"
+        );
         let target = format!("/sub/{topic}?since=-1&envelope=json");
         let envelope = once(&server, "GET", &target, &[], "").text().to_string();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Tests purged topics: their messages go. The topic and its subscribers stay, and clients with an older position are told a gap (that
-//! they missed messages).
+//! Tests purged topics. The messages are removed; the topic and its subscribers stay. A client with an older position is told a gap (that
+//! it missed messages).
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -11,7 +11,7 @@ use crate::support::ws::Ws;
 const PURGE: &str = "/pub/news?purge";
 
 #[test]
-fn a_purge_empties_the_topic_and_leaves_it_there() {
+fn purge_empties_the_topic_and_keeps_it() {
     let server = Server::with_shards(3, "");
     assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 404);
     for topic in ["news", "other"] {
@@ -20,12 +20,12 @@ fn a_purge_empties_the_topic_and_leaves_it_there() {
     }
     let before = info(&server, "news");
     let json = [("Accept", "application/json")];
-    let told = once(&server, "DELETE", PURGE, &json, "");
-    assert_eq!(told.status, 200, "{told:?}");
-    let told = told.json();
-    assert_eq!(told["messages"], 0);
-    assert_eq!(told["last_message_id"], before["last_message_id"]);
-    assert_eq!(info(&server, "news"), told);
+    let answer = once(&server, "DELETE", PURGE, &json, "");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = answer.json();
+    assert_eq!(answer["messages"], 0);
+    assert_eq!(answer["last_message_id"], before["last_message_id"]);
+    assert_eq!(info(&server, "news"), answer);
     assert_eq!(info(&server, "other")["messages"], 2);
     // The first message is now the one published after the purge.
     publish(&server, "news", "three");
@@ -49,11 +49,11 @@ fn subscribers_stay_and_old_positions_are_told_a_gap_and_new_ones_none() {
     for text in ["one", "two"] {
         publish(&server, "news", text);
     }
-    let seen = |stream: &mut Stream| {
+    let next_event = |stream: &mut Stream| {
         let mut next = || stream.event().expect("an event").id;
         [next(), next()]
     };
-    let (exact, wide) = (seen(&mut stream), seen(&mut wide));
+    let (exact, wide) = (next_event(&mut stream), next_event(&mut wide));
     assert_eq!(live.texts(2), ["one", "two"]);
     assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 200);
     publish(&server, "news", "three");
@@ -92,7 +92,7 @@ fn latest_values_are_purged_with_their_keys() {
 }
 
 #[test]
-fn a_purge_with_a_value_does_nothing_and_other_methods_know_none() {
+fn purge_with_a_value_or_another_method_is_refused() {
     let server = Server::start();
     publish(&server, "news", "one");
     for (method, target, status) in [

@@ -1,5 +1,5 @@
-//! Tests that a page of a listed origin can read each refusal: status, text, and when to try again. Without `Access-Control-Allow-Origin`
-//! the browser shows the page a network error instead (Fetch standard, CORS check).
+//! Tests that a page of an allowed origin can read each refusal: the status, the text, and when to try again. If a refusal lacks
+//! `Access-Control-Allow-Origin`, the browser gives the page a network error instead (Fetch standard, CORS check).
 
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once};
@@ -18,7 +18,7 @@ fn server(limits: &str) -> Server {
     ))
 }
 
-fn is_readable(answer: &Response, status: u16, what: &str) {
+fn assert_readable(answer: &Response, status: u16, what: &str) {
     assert_eq!(answer.status, status, "{what}: {answer:?}");
     let origin = answer.header("access-control-allow-origin");
     assert_eq!(origin.as_deref(), Some(PAGE.1), "{what}: {answer:?}");
@@ -28,8 +28,8 @@ fn is_readable(answer: &Response, status: u16, what: &str) {
     );
 }
 
-/// Sends these bytes. Returns the answer.
-fn told(server: &Server, bytes: impl AsRef<[u8]>) -> Response {
+/// Sends `bytes` over a new connection. Returns the response.
+fn response_to(server: &Server, bytes: impl AsRef<[u8]>) -> Response {
     let mut conn = Conn::open(server);
     conn.send(bytes);
     conn.response()
@@ -55,7 +55,7 @@ fn a_page_of_a_listed_origin_reads_each_refusal() {
     ] {
         let headers = [&[PAGE][..], more].concat();
         let answer = once(&server, method, target, &headers, "");
-        is_readable(&answer, status, target);
+        assert_readable(&answer, status, target);
     }
 }
 
@@ -127,7 +127,7 @@ fn a_page_of_a_listed_origin_reads_refusals_of_heads_and_bodies() {
             431,
         ),
     ] {
-        is_readable(&told(&server, bytes), status, what);
+        assert_readable(&response_to(&server, bytes), status, what);
     }
 }
 
@@ -137,7 +137,7 @@ fn a_page_of_a_listed_origin_reads_what_is_past_a_limit() {
     let post = || once(&server, "POST", "/pub/t/a", &[PAGE], "x");
     let refused = std::iter::repeat_with(post).find(|answer| answer.status != 202);
     let refused = refused.expect("it has no end");
-    is_readable(&refused, 429, "publishes of an address");
+    assert_readable(&refused, 429, "publishes of an address");
     assert!(refused.header("retry-after").is_some());
 }
 
@@ -149,7 +149,7 @@ fn a_page_of_a_listed_origin_reads_that_the_server_is_full() {
     let _held = crate::support::stream::Stream::open(&server, "/sub/a", &[]);
     for target in ["/sub/a", "/pub/a"] {
         let refused = once(&server, "GET", target, &[PAGE], "");
-        is_readable(&refused, 503, target);
+        assert_readable(&refused, 503, target);
     }
 }
 
@@ -192,5 +192,5 @@ fn the_refusal_of_a_head_request_has_no_body() {
     conn.send("HEAD /pub/t/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n");
     let answer = conn.response_to("HEAD");
     assert_eq!(answer.status, 413);
-    assert_eq!(conn.rest(), b"");
+    assert_eq!(conn.read_to_end(), b"");
 }

@@ -1,4 +1,4 @@
-//! Tests the body of a refusal: a line of text, or a problem document (RFC 9457) for a client that prefers JSON.
+//! Tests the body of a refusal: a line of text, or a problem document (RFC 9457) if the client prefers JSON.
 
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once};
@@ -6,8 +6,9 @@ use crate::support::ws::handshake;
 
 const JSON: (&str, &str) = ("Accept", "application/json");
 
-/// Checks the answer's status, and that its body is a problem document with these words.
-fn is_problem(answer: &Response, status: u16, words: &str, what: &str) {
+/// Checks the status of a response, and that its body is a problem document whose detail contains `words`. `what` names the case in the
+/// message of a failure.
+fn assert_problem(answer: &Response, status: u16, words: &str, what: &str) {
     assert_eq!(answer.status, status, "{what}: {answer:?}");
     let form = answer.header("content-type");
     assert_eq!(form.as_deref(), Some("application/problem+json"), "{what}");
@@ -39,19 +40,19 @@ fn a_client_that_prefers_json_gets_each_refusal_as_a_problem() {
         ("GET", "/pubsub/a", 426, "WebSocket"),
     ] {
         let answer = once(&server, method, target, &[JSON], "");
-        is_problem(&answer, status, words, target);
+        assert_problem(&answer, status, words, target);
         assert_eq!(answer.header("allow").is_some(), status == 405, "{target}");
     }
     // The Accept header that axios sends.
     let axios = [("Accept", "application/json, text/plain, */*")];
-    is_problem(
+    assert_problem(
         &once(&server, "GET", "/nowhere", &axios, ""),
         404,
         "no such path",
         "axios",
     );
     let problem = [("Accept", "application/problem+json")];
-    is_problem(
+    assert_problem(
         &once(&server, "GET", "/nowhere", &problem, ""),
         404,
         "no such path",
@@ -59,23 +60,23 @@ fn a_client_that_prefers_json_gets_each_refusal_as_a_problem() {
     );
     let headers = [handshake(&[("Sec-WebSocket-Version", "8")]), vec![JSON]].concat();
     let upgrade = Conn::open(&server).get("/nowhere", &headers);
-    is_problem(&upgrade, 404, "no such path", "an upgrade");
+    assert_problem(&upgrade, 404, "no such path", "an upgrade");
 }
 
 #[test]
-fn a_problem_says_so_however_its_body_comes() {
+fn problem_has_its_content_type_however_the_body_is_sent() {
     let server = Server::with("[limits]\nmessage_bytes = 1000\n");
     let long = "x".repeat(1_500);
     let by_length = once(&server, "POST", "/pub/a", &[JSON], &long);
-    is_problem(&by_length, 413, "limits.message_bytes", "a length");
+    assert_problem(&by_length, 413, "limits.message_bytes", "a length");
     let mut conn = Conn::open(&server);
     conn.send(format!(
         "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5dc\r\n{long}\r\n0\r\n\r\n"
     ));
-    is_problem(&conn.response(), 413, "limits.message_bytes", "chunks");
+    assert_problem(&conn.response(), 413, "limits.message_bytes", "chunks");
     let mut conn = Conn::open(&server);
     conn.send("POST /pub/a HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nTransfer-Encoding: gzip, chunked\r\n\r\n");
-    is_problem(&conn.response(), 501, "", "a coding");
+    assert_problem(&conn.response(), 501, "", "a coding");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::support::port::ask;
 use crate::support::{Server, until};
 
 #[test]
-fn a_wrong_method_is_405_and_told_the_right_ones() {
+fn wrong_method_is_405_and_the_answer_lists_the_right_ones() {
     let server = Server::start();
     let table: [(&str, &str, &[&str]); 5] = [
         ("PATCH", "/pub/a", &["GET", "POST", "PUT", "DELETE"]),
@@ -17,15 +17,15 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
     for (method, target, allowed) in table {
         let response = once(&server, method, target, &[], "");
         assert_eq!(response.status, 405, "{method} {target}");
-        let said = response.text();
+        let text = response.text();
         for other in allowed {
             assert!(
-                response.lists("allow", other) && said.contains(other),
+                response.lists("allow", other) && text.contains(other),
                 "{method} {target}: {other} in {response:?}"
             );
         }
         // The answer to a POST on a subscriber path names the publisher path.
-        assert_eq!(said.contains("/pub/{topic}"), method == "POST", "{said}");
+        assert_eq!(text.contains("/pub/{topic}"), method == "POST", "{text}");
         assert!(
             !response.lists("allow", method),
             "{method} {target}: {response:?}"
@@ -33,10 +33,10 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
     }
 }
 
-/// OPTIONS and unknown methods are answered without credentials, since a browser sends none with OPTIONS, and no right covers a method
-/// like TRACE.
+/// OPTIONS and unknown methods are answered without credentials. A browser sends none with OPTIONS, and no right allows a method such as
+/// TRACE.
 #[test]
-fn methods_are_answered_alike_whoever_asks() {
+fn methods_are_answered_alike_with_and_without_credentials() {
     let access = "[[access.key]]\nalg = 'HS256'\nsecret = '0123456789abcdef0123456789abcdef'\n";
     for server in [Server::start(), Server::with(access)] {
         for credentials in ["", "Bearer eyJ0.e30.x", "Basic YTpi", "Negotiate x"] {
@@ -60,7 +60,7 @@ fn methods_are_answered_alike_whoever_asks() {
 }
 
 #[test]
-fn each_port_names_the_other_to_whom_has_taken_it_for_that() {
+fn request_for_the_other_port_is_refused_with_that_port() {
     let server = Server::with_admin("");
     for path in ["/api/v1/stats", "/metrics", "/healthz", "/health"] {
         let answer = once(&server, "GET", path, &[], "");
@@ -72,13 +72,13 @@ fn each_port_names_the_other_to_whom_has_taken_it_for_that() {
     for request in ["POST /pub/news", "GET /sub/news"] {
         let answer = ask(server.admin(), request, None);
         assert_eq!(answer.status, 404, "{request}");
-        let said = answer.body.to_string();
-        assert!(said.contains("data port (listen"), "{said}");
+        let text = answer.body.to_string();
+        assert!(text.contains("data port (listen"), "{text}");
     }
 }
 
 #[test]
-fn a_load_balancer_may_ask_at_the_root() {
+fn load_balancer_may_check_health_at_the_root() {
     let server = Server::start();
     // The request of HAProxy's `option httpchk`, and the same with a version and a host.
     for request in [
@@ -138,7 +138,7 @@ fn a_connection_persists_until_somebody_wants_it_closed() {
 fn a_request_may_come_byte_by_byte() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
-    let post = conn.text_of(
+    let post = conn.request_bytes(
         "POST",
         "/pub/slow%20topic",
         &[("Content-Type", "text/x")],
@@ -150,7 +150,7 @@ fn a_request_may_come_byte_by_byte() {
                    4\r\ntwo \r\n6;x=y\r\nbodies\r\n0\r\nTrailer: z\r\n\r\n";
     conn.dribble(chunked);
     assert_eq!(conn.response().status, 202);
-    let get = conn.text_of("GET", "/sub/slow%20topic?since=-1", &[], b"");
+    let get = conn.request_bytes("GET", "/sub/slow%20topic?since=-1", &[], b"");
     conn.dribble(get);
     assert_eq!(conn.response().text(), "two bodies");
 }
@@ -165,7 +165,7 @@ fn chunks_extensions_and_trailers_make_one_body() {
         &[("Transfer-Encoding", "chunked"), ("Content-Type", "text/x")],
         "",
     );
-    // `ask` adds a Content-Length to a POST. The test gives up this connection for that reason.
+    // `ask` adds a Content-Length to a POST, so this connection cannot be used any more.
     assert_eq!(
         conn.response().status,
         400,
@@ -182,7 +182,7 @@ fn chunks_extensions_and_trailers_make_one_body() {
 }
 
 #[test]
-fn a_body_is_asked_for_when_its_sender_waits() {
+fn expect_100_continue_is_answered() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     conn.send("POST /pub/news HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
@@ -210,11 +210,11 @@ fn a_body_is_asked_for_when_its_sender_waits() {
 fn a_large_head_is_431() {
     let server = Server::start();
     let long = "x".repeat(9000);
-    let many = "X-A: 1\r\n".repeat(1100);
+    let headers = "X-A: 1\r\n".repeat(1100);
     for head in [
         format!("GET /pub/a HTTP/1.1\r\nHost: localhost\r\nX-Long: {long}\r\n\r\n"),
         format!("GET /pub/a HTTP/1.1\r\nHost: localhost\r\nX-Long: {long}"),
-        format!("GET /pub/a HTTP/1.1\r\nHost: localhost\r\n{many}\r\n"),
+        format!("GET /pub/a HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"),
     ] {
         let mut conn = Conn::open(&server);
         conn.send(head);

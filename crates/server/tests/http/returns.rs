@@ -1,5 +1,5 @@
-//! Tests how a subscriber resumes: with its position as the server gave it, as a proxy or a polyfill changed it, or with one that cannot
-//! be read. Messages that the subscriber has seen never come again and again.
+//! Tests how a subscriber resumes: with the position as the server sent it, as a proxy or a polyfill changed it, or with an invalid one. A
+//! subscriber never receives the same messages in a loop.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -8,8 +8,8 @@ use crate::support::http::{Conn, Response, once, publish};
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, handshake};
 
-/// Forms in which a client may send back the tag `"x"`.
-const DRESSES: &[&str] = &[
+/// Forms in which a client may send the entity tag `"x"` back.
+const TAG_FORMS: &[&str] = &[
     "\"x\"",
     "x",
     "W/\"x\"",
@@ -39,30 +39,34 @@ fn poll(server: &Server, target: &str, header: &str, value: &str) -> Response {
 }
 
 #[test]
-fn a_position_comes_back_in_whatever_dress_a_proxy_gives_it() {
+fn position_is_accepted_in_every_form_that_a_proxy_makes_of_it() {
     let server = Server::start();
     for target in ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=%23"] {
         for text in ["one", "two"] {
             publish(&server, "a", text);
         }
-        let at = once(&server, "GET", target, &[], "").position();
-        for dress in DRESSES {
-            let tag = dress.replace('x', &at);
+        let position = once(&server, "GET", target, &[], "").position();
+        for form in TAG_FORMS {
+            let tag = form.replace('x', &position);
             for header in ["If-None-Match", "Last-Event-ID"] {
                 let answer = poll(&server, target, header, &tag);
-                let seen = (answer.status, answer.text());
-                assert_eq!(seen, (200, "two"), "{target} {header}: {tag}");
+                let received = (answer.status, answer.text());
+                assert_eq!(received, (200, "two"), "{target} {header}: {tag}");
                 assert_eq!(answer.header("crore-gap"), None, "{target} {header}: {tag}");
             }
         }
-        let mut stream = Stream::open(&server, target, &[("Last-Event-ID", &format!("{at}-br"))]);
+        let mut stream = Stream::open(
+            &server,
+            target,
+            &[("Last-Event-ID", &format!("{position}-br"))],
+        );
         assert_eq!(stream.event().expect("an event").data, "two", "{target}");
         once(&server, "DELETE", "/pub/a?purge", &[], "");
     }
 }
 
 #[test]
-fn of_several_tags_the_furthest_counts() {
+fn newest_of_several_tags_counts() {
     let server = Server::start();
     let mut tags = Vec::new();
     for text in ["one", "two", "three"] {
@@ -80,11 +84,14 @@ fn of_several_tags_the_furthest_counts() {
             "three"
         );
     }
-    let both = [
+    let two_tags = [
         ("If-None-Match", &tags[0][..]),
         ("If-None-Match", &tags[1][..]),
     ];
-    assert_eq!(once(&server, "GET", "/sub/a", &both, "").text(), "three");
+    assert_eq!(
+        once(&server, "GET", "/sub/a", &two_tags, "").text(),
+        "three"
+    );
 }
 
 #[test]
@@ -128,7 +135,7 @@ fn a_last_event_id_in_the_query_counts_by_all_its_names_and_more_than_since() {
     for text in ["one", "two"] {
         publish(&server, "a", text);
     }
-    let at = once(&server, "GET", "/sub/a", &[], "").position();
+    let position = once(&server, "GET", "/sub/a", &[], "").position();
     for name in [
         "last_event_id",
         "lastEventId",
@@ -140,11 +147,11 @@ fn a_last_event_id_in_the_query_counts_by_all_its_names_and_more_than_since() {
     ] {
         // A polyfill appends the position to the query of its first URL, and appends it again at each reconnect.
         for query in [
-            format!("{name}={at}"),
-            format!("since=oldest&{name}={at}"),
-            format!("since=live&{name}={at}"),
-            format!("{name}=&{name}=1a-0&{name}={at}"),
-            format!("{name}=%22{at}-gzip%22"),
+            format!("{name}={position}"),
+            format!("since=oldest&{name}={position}"),
+            format!("since=live&{name}={position}"),
+            format!("{name}=&{name}=1a-0&{name}={position}"),
+            format!("{name}=%22{position}-gzip%22"),
         ] {
             let target = format!("/sub/a?{query}");
             assert_eq!(
@@ -163,14 +170,14 @@ fn a_last_event_id_in_the_query_counts_by_all_its_names_and_more_than_since() {
         let mut newer = Stream::open(
             &server,
             &format!("/sub/a?{name}=1a-0"),
-            &[("Last-Event-ID", &at)],
+            &[("Last-Event-ID", &position)],
         );
         assert_eq!(newer.data(1), ["two"], "{name}");
     }
 }
 
 #[test]
-fn a_last_event_id_that_is_none_is_400_where_a_program_reads_it_and_else_a_gap() {
+fn invalid_last_event_id_is_400_for_a_program_and_a_gap_for_an_event_source() {
     let server = Server::start();
     publish(&server, "a", "one");
     for query in ["since=bogus", "lastEventId=bogus", "last_event_id=%zz"] {

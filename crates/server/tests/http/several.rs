@@ -17,25 +17,26 @@ fn a_long_poll_names_the_topic_and_resumes_both() {
     }
     let mut conn = Conn::open(&server);
     let mut response = conn.get(TARGET, &[]);
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     for number in 0..4 {
         let topic = response.header("crore-topic").expect("a topic");
         assert!(response.text().starts_with(&topic), "{response:?}");
-        seen.push(response.text().to_string());
+        received.push(response.text().to_string());
         let tag = response.header("etag").expect("an ETag");
         conn.ask("GET", TARGET, &[("If-None-Match", &tag)], "");
         if number < 3 {
             response = conn.response();
         }
     }
-    let of = |topic: char| {
-        seen.iter()
+    let message_of = |topic: char| {
+        received
+            .iter()
             .filter(|text| text.starts_with(topic))
             .cloned()
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        (of('a'), of('b')),
+        (message_of('a'), message_of('b')),
         (
             vec!["a1".into(), "a2".into()],
             vec!["b1".into(), "b2".into()]
@@ -90,7 +91,7 @@ fn a_websocket_names_the_topic_in_the_meta_subprotocol() {
 }
 
 #[test]
-fn an_envelope_is_json_with_the_topic_on_all_three() {
+fn envelope_is_json_with_the_topic_on_every_transport() {
     let server = Server::start();
     let target = format!("{TARGET}&envelope=json&since=oldest");
     publish(&server, "a", "hello \"you\"");
@@ -106,19 +107,19 @@ fn an_envelope_is_json_with_the_topic_on_all_three() {
 }
 
 #[test]
-fn a_changed_set_is_told_as_a_gap() {
+fn changed_set_of_topics_is_told_as_a_gap() {
     let server = Server::start();
     let mut stream = Stream::open(&server, TARGET, &[]);
     server.await_subscribers("a", 1);
     publish(&server, "a", "a1");
     let id = stream.event().expect("an event").id;
     publish(&server, "c", "c1");
-    let mut other = Stream::open(&server, "/sub?topic=a&topic=c", &[("Last-Event-ID", &id)]);
-    assert_eq!(other.event().expect("a gap").kind, GAP_EVENT);
+    let mut changed = Stream::open(&server, "/sub?topic=a&topic=c", &[("Last-Event-ID", &id)]);
+    assert_eq!(changed.event().expect("a gap").kind, GAP_EVENT);
 }
 
 #[test]
-fn there_are_at_most_as_many_topics_as_can_be_resumed() {
+fn number_of_topics_is_limited_so_that_the_position_fits() {
     let server = Server::start();
     let target = |count: usize| format!("/sub?{}", topics(count));
     let open = |count: usize, headers: &[(&str, &str)]| {
@@ -173,10 +174,12 @@ fn a_long_poll_that_times_out_behind_a_gap_tells_it_once() {
     publish(&server, "b", "b1");
     let tag = conn.response().header("etag").expect("an ETag");
     publish(&server, "a", "nobody keeps it");
-    let told = conn.get(TARGET, &[("If-None-Match", &tag)]);
-    assert_eq!(told.status, 204);
-    assert!(told.header("crore-gap").is_some(), "{told:?}");
-    let behind = told.header("etag").expect("the position behind the gap");
+    let response = conn.get(TARGET, &[("If-None-Match", &tag)]);
+    assert_eq!(response.status, 204);
+    assert!(response.header("crore-gap").is_some(), "{response:?}");
+    let behind = response
+        .header("etag")
+        .expect("the position behind the gap");
     assert_ne!(behind, tag);
     let quiet = conn.get(TARGET, &[("If-None-Match", &behind)]);
     assert_eq!(quiet.status, 304);

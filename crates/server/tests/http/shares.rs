@@ -1,4 +1,4 @@
-//! Tests shares: a client address that takes all it can get of something that all clients use still leaves room for another address.
+//! Tests shares: if one client address takes as much as it can of a common limit, other addresses still get their part.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -7,22 +7,22 @@ use std::net::TcpStream;
 use crore_wire::mqtt::{ReasonCode, Version, encode};
 
 use crate::support::http::{Conn, once};
-use crate::support::mqtt::{Conn as Mqtt, message, plain};
+use crate::support::mqtt::{Conn as Mqtt, message, plain_connect};
 use crate::support::port::metric;
 use crate::support::ws::{Ws, handshake};
-use crate::support::{Server, connect_from, shapes, until};
+use crate::support::{Server, connect_from, until, wildcard_filters};
 
-/// The greedy client has the address 127.0.0.`GREEDY`, and the others have 127.0.0.1.
+/// The last byte of the greedy client's address. The other clients have the address 127.0.0.1.
 const GREEDY: u8 = 2;
 
 fn greedy(server: &Server) -> Conn {
     let stream: TcpStream = connect_from(GREEDY, server.address());
-    Conn::over(stream, server)
+    Conn::from_stream(stream, server)
 }
 
-/// Subscribes the greedy client to these filters, four on each connection. Returns the connections and the statuses.
+/// Subscribes the greedy client to these filters, four on each connection. Returns the connections with the statuses.
 fn subscribe(server: &Server, filters: &[String]) -> Vec<(Conn, u16)> {
-    let all = filters.chunks(4).map(|filters| {
+    let connections = filters.chunks(4).map(|filters| {
         let mut conn = greedy(server);
         let query = filters.join("&filter=");
         let target = format!("/sub?filter={query}&since=live");
@@ -30,28 +30,28 @@ fn subscribe(server: &Server, filters: &[String]) -> Vec<(Conn, u16)> {
         let status = conn.head().status;
         (conn, status)
     });
-    all.collect()
+    connections.collect()
 }
 
 /// Opens this many connections of the greedy client. Returns those that were accepted; they stay open.
-fn served(server: &Server, count: usize) -> Vec<Conn> {
+fn accepted_connections(server: &Server, count: usize) -> Vec<Conn> {
     let conns = (0..count).map(|_| greedy(server));
-    let served = conns.filter_map(|mut conn| {
+    let accepted_connections = conns.filter_map(|mut conn| {
         let status = conn.get("/pub/nothing", &[]).status;
         assert!([404, 503].contains(&status), "{status}");
         (status == 404).then_some(conn)
     });
-    served.collect()
+    accepted_connections.collect()
 }
 
 #[test]
 fn connections_of_one_address_leave_room_for_those_of_another() {
-    let all = "[limits]\nconnections_max = 36\n";
-    // The limit of two shards together. A limit of file descriptors works in the same way.
+    let by_process = "[limits]\nconnections_max = 36\n";
+    // The limit of each shard, for two shards. A limit of file descriptors has the same effect.
     let by_shard = "[limits]\nconnections_per_shard = 18\n";
-    for (settings, places) in [(all, 36), (by_shard, 36)] {
+    for (settings, places) in [(by_process, 36), (by_shard, 36)] {
         let server = Server::with(settings);
-        let held = served(&server, places + 10);
+        let held = accepted_connections(&server, places + 10);
         assert!((places / 2..places).contains(&held.len()), "{}", held.len());
         let refused = greedy(&server).get("/pub/nothing", &[]);
         assert_eq!(refused.status, 503, "{refused:?}");
@@ -59,13 +59,13 @@ fn connections_of_one_address_leave_room_for_those_of_another() {
 
         assert_eq!(once(&server, "POST", "/pub/modest", &[], "x").status, 202);
         drop(Ws::open(&server, "/sub/modest", &[]));
-        let mut sensor = Mqtt::at(&server, Version::V5);
-        sensor.connect(&plain(Version::V5, "sensor"));
+        let mut sensor = Mqtt::to_server(&server, Version::V5);
+        sensor.connect(&plain_connect(Version::V5, "sensor"));
         // A client with few connections may always open one more, while there is room.
-        let few: Vec<u16> = (0..3)
+        let statuses: Vec<u16> = (0..3)
             .map(|_| Conn::open(&server).get("/pub/nothing", &[]).status)
             .collect();
-        assert_eq!(few, [404; 3]);
+        assert_eq!(statuses, [404; 3]);
     }
 }
 
@@ -106,27 +106,27 @@ fn topics_that_one_address_publishes_to_leave_room_for_those_of_another() {
 }
 
 #[test]
-fn an_address_past_its_share_gives_up_its_own_idle_topics_and_no_other() {
+fn address_above_its_share_loses_only_its_own_idle_topics() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 100\n");
     // The topic is created before the limit is reached, and idle since then.
     assert_eq!(once(&server, "PUT", "/pub/early", &[], "").status, 201);
-    let make = |many: std::ops::Range<u32>| {
+    let create = |many: std::ops::Range<u32>| {
         let mut conn = greedy(&server);
         for n in many {
             let made = conn.request("PUT", &format!("/pub/greedy/{n}"), &[], "");
             assert_eq!(made.status, 201, "{n}: {made:?}");
         }
     };
-    make(0..150);
+    create(0..150);
     let made = once(&server, "PUT", "/pub/modest", &[], "");
     assert_eq!(made.status, 201, "{made:?}");
-    make(150..300);
+    create(150..300);
     for topic in ["early", "modest", "greedy/299"] {
-        let there = once(&server, "GET", &format!("/pub/{topic}"), &[], "");
-        assert_eq!(there.status, 200, "{topic}: {there:?}");
+        let kept = once(&server, "GET", &format!("/pub/{topic}"), &[], "");
+        assert_eq!(kept.status, 200, "{topic}: {kept:?}");
     }
-    let gone = once(&server, "GET", "/pub/greedy/149", &[], "");
-    assert_eq!(gone.status, 404, "{gone:?}");
+    let removed = once(&server, "GET", "/pub/greedy/149", &[], "");
+    assert_eq!(removed.status, 404, "{removed:?}");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn shapes_of_filters_of_one_address_leave_room_for_one_of_another() {
     // With two shards, the filters of both meet at the home of one (the part of a shard that keeps topics).
     for shards in [1, 2] {
         let server = Server::with_shards(shards, "");
-        let shapes = shapes("%2B", 513);
+        let shapes = wildcard_filters("%2B", 513);
         let (last, first) = shapes.split_last().expect("they are many");
         let held = subscribe(&server, first);
         assert!(held.iter().any(|(_, status)| *status == 503));
@@ -206,8 +206,8 @@ fn shapes_of_filters_of_one_address_leave_room_for_one_of_another() {
     }
 }
 
-/// WebSockets of the greedy client that read nothing, while a topic sends more than the kernel's buffers hold.
-fn deaf(server: &Server, count: usize) -> Vec<Conn> {
+/// WebSockets of the greedy client that read nothing. They subscribe to a topic that sends more than the socket buffers hold.
+fn clients_that_do_not_read(server: &Server, count: usize) -> Vec<Conn> {
     let open = |_| {
         let mut conn = greedy(server);
         conn.ask("GET", "/sub/loud?since=live", &handshake(&[]), "");
@@ -230,7 +230,7 @@ const KERNEL_BUFFERS: &str = "crore_table_memory_bytes{table=\"kernel_buffers\"}
 fn client_that_does_not_read_is_charged_for_what_the_kernel_holds() {
     let server = Server::with_admin("[timeouts]\nbody_s = 600\n");
     let charge = || metric(server.admin(), KERNEL_BUFFERS).expect("a metric");
-    let held = deaf(&server, 40);
+    let held = clients_that_do_not_read(&server, 40);
     // For each connection 128 KiB, and a piece of 64 KiB.
     let kernel = f64::from(40 * (192 << 10));
     until("the charge", || charge() >= kernel);
@@ -238,7 +238,7 @@ fn client_that_does_not_read_is_charged_for_what_the_kernel_holds() {
     // A client that reads again is no longer charged.
     let readers: Vec<_> = held
         .into_iter()
-        .map(|mut conn| std::thread::spawn(move || drop(conn.rest())))
+        .map(|mut conn| std::thread::spawn(move || drop(conn.read_to_end())))
         .collect();
     until("no charge", || charge() < kernel / 40.0);
     drop(server);
@@ -253,7 +253,7 @@ fn kernel_buffers_of_one_address_leave_memory_for_others() {
         "[limits]\nmemory_bytes = \"16 MiB\"\nbatch_bytes = \"1 MiB\"\nlog_bytes = \"16 MiB\"\n[timeouts]\nbody_s = 600\n",
     );
     let mut honest = Ws::open(&server, "/sub/modest", &[]);
-    let _held = deaf(&server, 120);
+    let _held = clients_that_do_not_read(&server, 120);
     // 120 such connections would hold 22 MiB, so the server closes some.
     until("room", || {
         let connections = metric(server.admin(), "crore_connections{transport=\"websocket\"}");
@@ -268,7 +268,7 @@ fn kernel_buffers_of_one_address_leave_memory_for_others() {
     assert!(charged <= f64::from(16 << 20), "{charged}");
 }
 
-/// The messages by which the greedy client fills the logs.
+/// Messages with which the greedy client fills the logs.
 #[derive(Clone, Copy, Debug)]
 enum Flood {
     /// Many topics with one message of this many bytes each.
@@ -286,10 +286,10 @@ impl Flood {
     fn publish(self, server: &Server, mib: usize) {
         let bytes_all = mib << 20;
         match self {
-            Flood::Topics(size) => batches(server, bytes_all / size, |n| {
+            Flood::Topics(size) => publish_batches(server, bytes_all / size, |n| {
                 (format!("greedy/{n}"), "null".into(), size)
             }),
-            Flood::Keys => batches(server, bytes_all / 200, |n| {
+            Flood::Keys => publish_batches(server, bytes_all / 200, |n| {
                 ("keys/greedy".into(), format!("\"{n}\""), 200)
             }),
             Flood::Sizes => {
@@ -300,7 +300,7 @@ impl Flood {
             Flood::Retained(size) => {
                 let mut stream = connect_from(GREEDY, server.address());
                 let mut bytes = Vec::new();
-                encode::connect(&mut bytes, &plain(Version::V5, "greedy"));
+                encode::connect(&mut bytes, &plain_connect(Version::V5, "greedy"));
                 let payload = vec![b'x'; size];
                 for n in 0..bytes_all / size {
                     let topic = format!("greedy/{n}");
@@ -346,8 +346,8 @@ fn messages_of_one_address_leave_those_of_another_in_the_logs() {
             let published = conn.request("POST", &topic, &[], &body);
             assert!([201, 202].contains(&published.status), "{published:?}");
         }
-        let mut sensor = Mqtt::at(&server, Version::V5);
-        sensor.connect(&plain(Version::V5, "sensor"));
+        let mut sensor = Mqtt::to_server(&server, Version::V5);
+        sensor.connect(&plain_connect(Version::V5, "sensor"));
         let mut state = message("modest/state", 1, 1, b"21.5");
         state.retain = true;
         sensor.publish(&state);
@@ -365,14 +365,18 @@ fn messages_of_one_address_leave_those_of_another_in_the_logs() {
     }
 }
 
-/// Publishes this many messages in batches. `of` gives the topic, the key and the size of each.
-fn batches(server: &Server, count: usize, of: impl Fn(usize) -> (String, String, usize)) {
+/// Publishes `count` messages in batches. `message` returns the topic, the key and the size of a message by its number.
+fn publish_batches(
+    server: &Server,
+    count: usize,
+    message: impl Fn(usize) -> (String, String, usize),
+) {
     let kind = [("Content-Type", "application/x-ndjson")];
     let mut conn = greedy(server);
-    let all: Vec<usize> = (0..count).collect();
-    for some in all.chunks(500) {
+    let numbers: Vec<usize> = (0..count).collect();
+    for some in numbers.chunks(500) {
         let lines = some.iter().fold(String::new(), |mut lines, n| {
-            let (topic, key, size) = of(*n);
+            let (topic, key, size) = message(*n);
             let data = "x".repeat(size);
             let _ = writeln!(
                 lines,

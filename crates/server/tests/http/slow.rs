@@ -1,6 +1,6 @@
-//! Tests subscribers that stop reading and continue. With the rule `skip` they are told that they missed messages, and go on with what the
-//! log still holds. A WebSocket with plain frames cannot be told, so it is closed, and the reason gives the position. With any rule
-//! nothing is missed if the log holds everything, and a client whose position is too old is told.
+//! Tests subscribers that stop reading and continue. With the rule `skip` they are told a gap (that they missed messages), and continue
+//! with the messages that the log still has. A WebSocket with plain frames cannot be told a gap, so it is closed with a reason that has the
+//! position. With any rule no message is lost while the log has all of them, and a client with a position that is too old is told a gap.
 
 use crore_wire::sse::{GAP_EVENT, topic_of_gap};
 use serde_json::Value;
@@ -10,11 +10,12 @@ use crate::support::http::{Conn, info, publish};
 use crate::support::stream::Stream;
 use crate::support::ws::{CLOSE, TEXT, Ws, line};
 
-/// The size of a message. With this number of messages, two kernels' buffers and an outbox are too small for all of them.
+/// The size of a message. All messages together are larger than the socket buffers of both ends and the outbox.
 const MESSAGE_BYTES: usize = 100_000;
 const MESSAGES: usize = 200;
 
-/// A server with outboxes of two messages, and logs of this many. With long deadlines the end of a stream can be read however late.
+/// A server whose outboxes have room for two messages, and its logs for `log_messages`. Its deadlines are long, so that a test can read the
+/// end of a stream late.
 fn server(slow: &str, log_messages: usize) -> Server {
     server_with(slow, log_messages, "")
 }
@@ -53,8 +54,8 @@ fn envelope(ws: &mut Ws) -> Value {
     serde_json::from_slice(&frame.payload).expect("an object")
 }
 
-/// Checks the messages of a reader that fell behind: the first ones without a hole, then the last ones.
-fn check_skipped(numbers: &[usize]) {
+/// Checks the messages of a reader that fell behind: the first ones without a gap between them, then the last two.
+fn assert_skipped(numbers: &[usize]) {
     let before = numbers
         .iter()
         .zip(0..)
@@ -68,7 +69,8 @@ fn check_skipped(numbers: &[usize]) {
     );
 }
 
-/// Reads a plain WebSocket until it is closed. Returns how many messages came (without a hole), and the position to resume from.
+/// Reads a plain WebSocket until it is closed. Returns the number of messages, between which none is missing, and the position to resume
+/// from.
 fn until_closed(slow: &mut Ws) -> (usize, String) {
     for number in 0.. {
         let frame = slow.frame();
@@ -98,10 +100,10 @@ fn a_plain_websocket_is_closed_with_the_position_of_what_is_left() {
         flood(&server);
         let (taken, id) = until_closed(&mut slow);
         assert!(taken > 0 && taken < MESSAGES - 2, "{taken} to {target}");
-        let more = if target.contains('?') { '&' } else { '?' };
-        let mut again = Ws::open(&server, &format!("{target}{more}since={id}"), &[]);
-        let rest = [again.message(), again.message()].map(|frame| number_of(&frame.payload));
-        assert_eq!(rest, [MESSAGES - 2, MESSAGES - 1], "{target}");
+        let separator = if target.contains('?') { '&' } else { '?' };
+        let mut again = Ws::open(&server, &format!("{target}{separator}since={id}"), &[]);
+        let newest = [again.message(), again.message()].map(|frame| number_of(&frame.payload));
+        assert_eq!(newest, [MESSAGES - 2, MESSAGES - 1], "{target}");
         Conn::open(&server).request("POST", "/pub/news", &[], "live again");
         assert_eq!(again.message().text(), "live again", "{target}");
     }
@@ -117,7 +119,7 @@ fn kernel_keeps_little_unsent_for_a_client_that_does_not_read() {
         until_closed(&mut slow).0
     };
     let (small, free) = (taken(""), taken("send_buffer_bytes = 0"));
-    // The outbox holds two of them, and the buffers of both ends some more.
+    // The outbox has room for two messages, and the socket buffers of both ends for some more.
     assert!((2..10).contains(&small), "{small} messages were taken");
     assert!(
         small + 10 < free,
@@ -141,20 +143,20 @@ fn the_meta_subprotocol_tells_the_gap_where_it_is() {
             numbers.push(number_of(&data));
         }
     }
-    check_skipped(&numbers);
+    assert_skipped(&numbers);
     assert_eq!(gap_at, Some(numbers.len() - 2), "between the two parts");
 }
 
 #[test]
 fn an_envelope_tells_the_gap_where_it_is() {
-    for (target, of) in [
+    for (target, topic) in [
         ("/sub/news?envelope=json", "news"),
         ("/sub?topic=other&topic=news&envelope=json", "news"),
         ("/sub?filter=news/%23&envelope=json", "news/#"),
     ] {
         let server = server("skip", 2);
         let mut slow = Ws::open(&server, target, &[]);
-        if of == "news" {
+        if topic == "news" {
             server.await_subscribers("news", 1);
         } // By filter a stream begins when it is on.
         // The first object is the position before the first message.
@@ -173,10 +175,10 @@ fn an_envelope_tells_the_gap_where_it_is() {
                 continue;
             }
             assert!(object["data"].is_null() && !object["id"].as_str().unwrap().is_empty());
-            assert_eq!(object["topic"], of, "{target}");
+            assert_eq!(object["topic"], topic, "{target}");
             assert_eq!(gap_at.replace(numbers.len()), None, "told once to {target}");
         }
-        check_skipped(&numbers);
+        assert_skipped(&numbers);
         assert_eq!(
             gap_at,
             Some(numbers.len() - 2),
@@ -197,20 +199,20 @@ fn a_websocket_that_resumes_from_too_far_back_is_told_whatever_the_rule() {
         for data in ["1", "2", "3"] {
             publish(&server, "news", data);
         }
-        for more in [&[][..], &offer] {
-            let close = Ws::open(&server, &lost, more).frame();
+        for headers in [&[][..], &offer] {
+            let close = Ws::open(&server, &lost, headers).frame();
             assert_eq!(close.close_code(), Some(4412), "{rule}");
             let reason = String::from_utf8_lossy(&close.payload[2..]).into_owned();
             let id = reason.strip_prefix("messages are lost; resume from ");
-            let mut again = Ws::open(&server, &since(id.expect("a position")), more);
+            let mut again = Ws::open(&server, &since(id.expect("a position")), headers);
             assert_eq!(again.texts(2), ["2", "3"], "{rule}");
         }
         let mut ws = Ws::open(&server, &format!("{lost}&envelope=json"), &[]);
         let gap = envelope(&mut ws);
         assert!(gap["gap"].is_string(), "{rule}: {gap}");
-        let rest = [envelope(&mut ws), envelope(&mut ws)];
+        let newest = [envelope(&mut ws), envelope(&mut ws)];
         assert_eq!(
-            rest.map(|object| object["data"].clone()),
+            newest.map(|object| object["data"].clone()),
             ["2", "3"],
             "{rule}"
         );
@@ -241,7 +243,7 @@ fn an_event_stream_tells_the_gap_where_it_is() {
             numbers.push(number_of(event.data.as_bytes()));
         }
     }
-    check_skipped(&numbers);
+    assert_skipped(&numbers);
     assert_eq!(gap_at, Some(numbers.len() - 2), "between the two parts");
 }
 
@@ -280,12 +282,12 @@ fn reader_with_a_constant_lag_takes_constant_memory() {
         let response = publisher.request("POST", "/pub/news", &[], payload(number));
         assert_eq!(response.status, 201, "message {number}");
     };
-    let behind = 120; // more than two kernels' buffers hold, and less than an outbox
-    (0..behind).for_each(&mut publish);
+    let lag = 120; // more than two kernels' buffers hold, and less than an outbox
+    (0..lag).for_each(&mut publish);
     let before = server.resident_bytes();
-    for number in behind..1_500 {
+    for number in lag..1_500 {
         publish(number);
-        assert_eq!(number_of(&slow.message().payload), number - behind);
+        assert_eq!(number_of(&slow.message().payload), number - lag);
     }
     let grown = server.resident_bytes().saturating_sub(before);
     assert!(grown < 2 * OUTBOX_BYTES, "grown by {grown} bytes");

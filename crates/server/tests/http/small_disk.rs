@@ -1,5 +1,5 @@
-//! Tests a disk of the size of a report: ext4 of 420 MiB on a loop device. The log fills it, deletes make room, and at the end the file
-//! system itself has its room back. Other tests of full disks are in `failing_disk`, on smaller file systems in memory.
+//! Tests a small disk, of the size in a bug report: ext4 of 420 MiB on a loop device. The log fills it, deletes make room, and at the end
+//! the space is free in the file system too. `failing_disk` has the tests of full disks in memory.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,25 +15,33 @@ use crate::support::{Server, eventually, until};
 
 const DISK_MIB: u64 = 420;
 const MESSAGE_BYTES: usize = 250_000;
-/// This many refusals in a row show that no checkpoint makes room.
+/// Number of refusals in a row after which no checkpoint makes room any more.
 const REFUSALS: u32 = 25;
-/// What the file system may have in use when everything was deleted and erased: the open segment and two spare ones (a sixteenth of the disk
-/// each), and as much again for the empty base, the reserve for the next one, and what ext4 itself needs.
-const REST_BYTES: u64 = 4 * (DISK_MIB << 20) / 16;
+/// Maximum bytes in use when all messages were deleted and erased. They are the open segment and two spare ones (a sixteenth of the disk
+/// each), and a sixteenth for the empty base, the reserve for the next one, and ext4 itself.
+const REMAINING_BYTES_MAX: u64 = 4 * (DISK_MIB << 20) / 16;
 
 fn message(n: usize) -> String {
     format!("{n} {}", "x".repeat(MESSAGE_BYTES))
 }
 
-/// The bytes in use of the file system that is mounted here.
-fn used_bytes(at: &Path) -> u64 {
-    let told = output(Command::new("df").args(["--output=used", "-B1"]).arg(at)).stdout;
-    let told = String::from_utf8(told).expect("text");
-    let used = told.lines().nth(1).and_then(|it| it.trim().parse().ok());
+/// The bytes in use of the file system that contains `directory`.
+fn used_bytes(directory: &Path) -> u64 {
+    let df_output = output(
+        Command::new("df")
+            .args(["--output=used", "-B1"])
+            .arg(directory),
+    )
+    .stdout;
+    let df_output = String::from_utf8(df_output).expect("text");
+    let used = df_output
+        .lines()
+        .nth(1)
+        .and_then(|field| field.trim().parse().ok());
     used.expect("a number of bytes")
 }
 
-/// Publishes each message in its own topic until the disk is full. Returns how many were answered.
+/// Publishes each message in its own topic until the disk is full. Returns the number of answered publishes.
 fn fill(server: &Server) -> usize {
     let (mut made, mut refused) = (0, 0);
     while refused < REFUSALS {
@@ -63,7 +71,7 @@ fn is_kept(n: usize) -> bool {
 }
 
 /// Checks that each kept topic has its message, and that the deleted ones do not exist.
-fn all_that_was_kept_is_there(server: &Server, made: usize) {
+fn assert_kept_messages(server: &Server, made: usize) {
     let mut conn = Conn::open(server);
     for n in 0..made {
         match is_kept(n) {
@@ -77,16 +85,16 @@ fn all_that_was_kept_is_there(server: &Server, made: usize) {
 }
 
 #[test]
-fn disk_that_the_log_has_filled_takes_messages_again_as_deletes_come_and_has_its_room_back() {
+fn disk_that_the_log_has_filled_has_its_space_back_after_deletes() {
     let (state, disk) = (State::new(), State::new());
-    let Some(_below) = Mounted::tmpfs(&disk.0, "450m") else {
+    let Some(_below) = Mounted::tmpfs(&disk.directory, "450m") else {
         return;
     };
-    let image = file_system(&disk.0, DISK_MIB, &[]);
-    let _mount = Mounted::new(&state.0, &image).expect("a mounted file");
-    let settings = |more: &str| {
+    let image = file_system(&disk.directory, DISK_MIB, &[]);
+    let _mount = Mounted::new(&state.directory, &image).expect("a mounted file");
+    let settings = |state_settings: &str| {
         format!(
-            "{}bytes_max = '1 GiB'\n{more}[limits]\nlog_bytes = '1 GiB'\nmemory_bytes = '2 GiB'\n",
+            "{}bytes_max = '1 GiB'\n{state_settings}[limits]\nlog_bytes = '1 GiB'\nmemory_bytes = '2 GiB'\n",
             state.settings()
         )
     };
@@ -98,18 +106,20 @@ fn disk_that_the_log_has_filled_takes_messages_again_as_deletes_come_and_has_its
     eventually("room", || {
         is_answered(try_publish(&server, "new", &message(0))).then_some(())
     });
-    // The stop saves everything: it fails otherwise.
+    // The stop fails unless it saves everything.
     server.stop();
     server = Server::with(&settings(""));
-    all_that_was_kept_is_there(&server, made);
+    assert_kept_messages(&server, made);
     server.kill();
     // Without this, two segments of deleted messages may stay, because a checkpoint is not worth its work for less.
     server = Server::with(&settings("erase_within_s = 2\n"));
-    all_that_was_kept_is_there(&server, made);
+    assert_kept_messages(&server, made);
     assert_eq!(numbers(&server, "new", 0), [0]);
     (0..made)
         .filter(|n| is_kept(*n))
         .for_each(|n| delete(&server, n));
-    until("room on the disk", || used_bytes(&state.0) <= REST_BYTES);
+    until("room on the disk", || {
+        used_bytes(&state.directory) <= REMAINING_BYTES_MAX
+    });
     server.stop();
 }

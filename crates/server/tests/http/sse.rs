@@ -1,4 +1,4 @@
-//! Tests Server-Sent Events, as the HTML standard reads them.
+//! Tests Server-Sent Events, with a reader that follows the HTML standard.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -25,7 +25,7 @@ fn a_stream_begins_at_once_with_a_comment_and_a_retry() {
 }
 
 #[test]
-fn whoever_names_event_streams_gets_one_and_nobody_else() {
+fn only_a_request_that_accepts_event_streams_gets_one() {
     let server = Server::start();
     publish(&server, "news", "x");
     for (fields, streams) in [
@@ -79,7 +79,7 @@ fn no_empty_line_ends_anything_but_an_event() {
     }
 }
 
-/// The standard's clients send `no-cache`. For them an id without data sets the position at once, and makes no event.
+/// An `EventSource` sends `Cache-Control: no-cache`. An id without data sets its position at once, without an event.
 #[test]
 fn an_event_source_has_a_position_before_the_first_message() {
     let server = Server::start();
@@ -157,17 +157,17 @@ fn an_id_resumes_exactly() {
 }
 
 #[test]
-fn a_position_goes_from_one_transport_to_another() {
+fn position_is_valid_on_every_transport() {
     let server = Server::start();
     publish(&server, "news", "one");
-    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    let position = once(&server, "GET", "/sub/news", &[], "").position();
     publish(&server, "news", "two");
-    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &at)]);
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &position)]);
     assert_eq!(stream.data(1), ["two"]);
 }
 
 #[test]
-fn data_comes_through_as_far_as_the_standard_can_carry_it() {
+fn data_is_delivered_with_line_breaks_as_the_standard_allows() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -229,9 +229,9 @@ fn an_event_has_the_name_that_its_publisher_gave() {
     }
 }
 
-/// Some readers store an id when its line arrives, even if the event is then cut. So the id must be the last line of its event.
+/// Some readers store an id when its line arrives, even if the rest of the event is lost. So the id must be the last line of its event.
 #[test]
-fn an_id_comes_behind_all_that_it_stands_for() {
+fn id_is_the_last_line_of_its_event() {
     let server = Server::with(
         "[[rule]]\nmatch = 'short'\nlog_messages = 1\n[[rule]]\nmatch = '#'\nlog_bytes = '2 MiB'\n",
     );
@@ -287,7 +287,7 @@ fn http_1_0_gets_a_stream_that_ends_with_the_connection() {
     conn.send("GET /sub/news HTTP/1.0\r\nAccept: text/event-stream\r\n\r\n");
     let head = conn.head();
     assert_eq!((head.status, head.header("transfer-encoding")), (200, None));
-    let mut stream = Stream::of(conn, head);
+    let mut stream = Stream::from_response(conn, head);
     server.await_subscribers("news", 1);
     publish(&server, "news", "one");
     assert_eq!(stream.data(1), ["one"]);
@@ -299,21 +299,21 @@ fn http_1_0_gets_a_stream_that_ends_with_the_connection() {
 fn a_gap_is_told_as_an_event_with_a_new_id() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nlog_messages = 2\n");
     publish(&server, "news", "0");
-    let at = once(&server, "GET", "/sub/news", &[], "").position();
+    let position = once(&server, "GET", "/sub/news", &[], "").position();
     for number in 1..6 {
         publish(&server, "news", number.to_string());
     }
-    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &at)]);
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &position)]);
     let gap = stream.event().expect("a gap");
     assert_eq!((&*gap.kind, &*gap.data), ("crore.gap", "news"));
-    assert!(!gap.id.is_empty() && gap.id != at, "{gap:?}");
+    assert!(!gap.id.is_empty() && gap.id != position, "{gap:?}");
     assert_eq!(stream.data(2), ["4", "5"]);
     let mut from_gap = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &gap.id)]);
     assert_eq!(from_gap.data(2), ["4", "5"], "the gap is told once");
 }
 
 #[test]
-fn silence_is_broken_by_comments() {
+fn silent_stream_gets_comments() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     // The first lines of a stream, and the comment that is due as a heartbeat.
@@ -341,6 +341,6 @@ fn a_streamed_answer_survives_a_drop_by_default() {
     say(5..1_500);
     let mut again = Stream::open(&server, "/sub/answer", &[("Last-Event-ID", &last.id)]);
     let after = again.data(1_495);
-    let all: Vec<String> = (0..1_500).map(|n| format!("token {n}")).collect();
-    assert_eq!([before, vec![last.data], after].concat(), all);
+    let expected: Vec<String> = (0..1_500).map(|n| format!("token {n}")).collect();
+    assert_eq!([before, vec![last.data], after].concat(), expected);
 }

@@ -1,7 +1,7 @@
-//! Tests many subscribers that never read (WebSockets and event streams), while others receive every message in order. Memory stays below
-//! a bound that follows from the settings, and a second crowd takes no more than the first.
+//! Tests many subscribers that never read (WebSockets and event streams), while others receive every message in order. Memory stays below a
+//! bound that follows from the settings, and a second crowd does not need more than the first.
 //!
-//! The crowd is the project's own load tool with small receive buffers, stopped by a signal.
+//! The crowd is `crore-bench` with small receive buffers, which SIGSTOP suspends.
 
 use crate::support::http::Conn;
 use crate::support::stream::Stream;
@@ -23,7 +23,7 @@ const FIXED_BYTES: u64 = 24 << 20;
 struct Stalled(Child);
 
 impl Stalled {
-    /// Subscribes this many clients over this protocol, and then stops them. `before` subscribers exist already.
+    /// Subscribes `count` clients over `protocol`, and then suspends them. The topic has `before` subscribers already.
     fn crowd(server: &Server, protocol: &str, count: u64, before: u64) -> Stalled {
         let tool = Command::new(bench_program())
             .args(["subscribe", "--quiet", "--topics", "news"])

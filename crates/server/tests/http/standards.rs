@@ -1,11 +1,12 @@
-//! Tests details of the standards in which implementations have had errors, and answers that clients of Nchan expect to the byte.
+//! Tests details of the standards that implementations often get wrong, and answers that clients of Nchan compare byte by byte.
 
 use crate::support::Server;
-use crate::support::http::{Conn, attempt, info, once, publish};
+use crate::support::attempt;
+use crate::support::http::{Conn, info, once, publish};
 use std::process::Command;
 
 #[test]
-fn malformed_request_is_400_and_the_end() {
+fn malformed_request_is_400_and_closes_the_connection() {
     let server = Server::start();
     let chunked = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut wrong = Vec::new();
@@ -19,9 +20,9 @@ fn malformed_request_is_400_and_the_end() {
     ] {
         let mut conn = Conn::open(&server);
         conn.send(&text);
-        let got = attempt(|| (conn.response().status, conn.ends()));
-        if got != Some((400, true)) {
-            wrong.push(format!("{text:?}: {got:?}"));
+        let outcome = attempt(|| (conn.response().status, conn.ends()));
+        if outcome != Some((400, true)) {
+            wrong.push(format!("{text:?}: {outcome:?}"));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -29,7 +30,7 @@ fn malformed_request_is_400_and_the_end() {
 }
 
 #[test]
-fn options_of_the_server_as_a_whole_are_told() {
+fn options_for_the_whole_server_are_answered() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
     // RFC 9110 section 9.3.7: OPTIONS for `*`.
@@ -54,7 +55,7 @@ fn http_2_client_is_refused_in_http_2() {
         }
         // The client's SETTINGS frame, which RFC 9113 section 3.4 demands after the preface.
         conn.send([0, 0, 0, 4, 0, 0, 0, 0, 0]);
-        let frames = conn.rest();
+        let frames = conn.read_to_end();
         assert_eq!(frames[..9], [0, 0, 0, 4, 0, 0, 0, 0, 0], "SETTINGS");
         let goaway = &frames[9..];
         assert_eq!(goaway.len(), 9 + usize::from(goaway[2]), "one frame");
@@ -74,9 +75,9 @@ fn curl_says_that_http_1_is_required() {
     let Ok(output) = tool else {
         return; // `cargo xtask test` installs it
     };
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let code = ["error=13", "HTTP_1_1_REQUIRED"];
-    assert!(code.iter().any(|code| said.contains(code)), "{said}");
+    assert!(code.iter().any(|code| stderr.contains(code)), "{stderr}");
 }
 
 #[test]

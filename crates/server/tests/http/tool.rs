@@ -5,7 +5,7 @@ use crore_wire::sse::GAP_EVENT;
 
 use crate::support::Server;
 use crate::support::http::publish;
-use crate::support::program::finished;
+use crate::support::program::await_output;
 use std::process::{Child, Command, Output, Stdio};
 
 fn sub(server: &Server, args: &[&str]) -> Child {
@@ -23,12 +23,13 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.expect("kill").success());
 }
 
-fn said(output: &Output) -> (&str, &str) {
+fn stdout_and_stderr(output: &Output) -> (&str, &str) {
     let text = |bytes| std::str::from_utf8(bytes).expect("text");
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// The program is stopped while its poll times out and a message is published. Then it goes on from the position of that poll.
+/// A signal suspends the program while its poll times out and a message is published. Then the program continues from the position of that
+/// poll.
 #[test]
 fn poll_misses_nothing_between_a_timeout_and_its_next_request() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
@@ -39,8 +40,8 @@ fn poll_misses_nothing_between_a_timeout_and_its_next_request() {
     publish(&server, "news", "between");
     publish(&server, "news", "after");
     signal(&child, "CONT");
-    let output = finished(child);
-    assert_eq!(said(&output), ("between\nafter\n", ""));
+    let output = await_output(child);
+    assert_eq!(stdout_and_stderr(&output), ("between\nafter\n", ""));
 }
 
 #[test]
@@ -56,10 +57,10 @@ fn filters_are_subscribed_to_over_every_protocol() {
     for protocol in ["sse", "ws", "poll"] {
         let filters: [&[&str]; 2] = [&["scores/#"], &["scores/+", "scores/b/c"]];
         for filters in filters {
-            let rest = ["--protocol", protocol, "--since", "oldest", "--count", "2"];
-            let child = sub(&server, &[filters, &rest].concat());
-            let output = finished(child);
-            let (printed, complaints) = said(&output);
+            let options = ["--protocol", protocol, "--since", "oldest", "--count", "2"];
+            let child = sub(&server, &[filters, &options].concat());
+            let output = await_output(child);
+            let (printed, complaints) = stdout_and_stderr(&output);
             // The topics are at two homes (the parts of shards that keep topics), so either message may come first.
             let mut lines: Vec<&str> = printed.lines().collect();
             lines.sort_unstable();
@@ -90,15 +91,15 @@ fn a_gap_is_told_over_every_protocol() {
                 "1",
             ],
         );
-        let output = finished(child);
-        let (messages, told) = said(&output);
-        assert_eq!(messages, "one\n", "{protocol}: {told}");
+        let output = await_output(child);
+        let (messages, notices) = stdout_and_stderr(&output);
+        assert_eq!(messages, "one\n", "{protocol}: {notices}");
         let gap = "messages before the next one are lost: the server has begun anew since then";
-        assert_eq!(told.matches(gap).count(), 1, "{protocol}: {told}");
+        assert_eq!(notices.matches(gap).count(), 1, "{protocol}: {notices}");
     }
 }
 
-/// No kept message follows the gap (the missed messages). The answer at the timeout of the poll reports the gap.
+/// No kept message follows the gap (the missed messages), so the answer at the timeout of the poll reports it.
 #[test]
 fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\nlog_messages = 0\n");
@@ -110,10 +111,14 @@ fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     signal(&child, "CONT");
     server.await_subscribers("news", 1);
     publish(&server, "news", "one");
-    let output = finished(child);
-    let (messages, told) = said(&output);
-    assert_eq!(messages, "one\n", "{told}");
-    assert_eq!(told.matches(&format!("({GAP_EVENT})")).count(), 1, "{told}");
+    let output = await_output(child);
+    let (messages, notices) = stdout_and_stderr(&output);
+    assert_eq!(messages, "one\n", "{notices}");
+    assert_eq!(
+        notices.matches(&format!("({GAP_EVENT})")).count(),
+        1,
+        "{notices}"
+    );
 }
 
 #[test]
@@ -133,15 +138,15 @@ fn history_prints_what_is_kept_and_ends() {
     };
     let lines = |range: std::ops::Range<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
     // The history is longer than one page.
-    let all = history(&["long/a b"]);
-    assert_eq!(said(&all), (&lines(0..300)[..], ""));
+    let whole_history = history(&["long/a b"]);
+    assert_eq!(stdout_and_stderr(&whole_history), (&lines(0..300)[..], ""));
     let some = history(&["long/a b", "--since", "-200", "--limit", "150"]);
-    assert_eq!(said(&some), (&lines(100..250)[..], ""));
+    assert_eq!(stdout_and_stderr(&some), (&lines(100..250)[..], ""));
     // The newest messages, also over two pages.
     let newest = history(&["long/a b", "--limit", "200"]);
-    assert_eq!(said(&newest), (&lines(100..300)[..], ""));
+    assert_eq!(stdout_and_stderr(&newest), (&lines(100..300)[..], ""));
     let oldest = history(&["long/a b", "--since", "oldest", "-n", "2"]);
-    assert_eq!(said(&oldest), (&lines(0..2)[..], ""));
+    assert_eq!(stdout_and_stderr(&oldest), (&lines(0..2)[..], ""));
     let one = history(&["long/a b", "--limit", "1", "--json"]);
     let message: serde_json::Value = serde_json::from_slice(&one.stdout).expect("JSON");
     assert_eq!(
@@ -155,10 +160,14 @@ fn history_prints_what_is_kept_and_ends() {
     let none = history(&["other"]);
     assert_eq!(none.status.code(), Some(0));
     assert_eq!(
-        said(&none),
+        stdout_and_stderr(&none),
         ("", "crore: no messages of `other` are kept\n")
     );
     let bad = history(&["a", "--since", "not-1"]);
     assert_eq!(bad.status.code(), Some(1));
-    assert!(said(&bad).1.contains("since="), "{:?}", said(&bad));
+    assert!(
+        stdout_and_stderr(&bad).1.contains("since="),
+        "{:?}",
+        stdout_and_stderr(&bad)
+    );
 }

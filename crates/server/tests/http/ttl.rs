@@ -1,4 +1,4 @@
-//! Tests messages that expire: none is read from the log after its time, and none counts as missed.
+//! Tests messages with a time to live. No message is read from the log after its time, and an expired message does not count as missed.
 
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
@@ -19,7 +19,7 @@ fn publish_for(server: &Server, topic: &str, ttl_s: u64, body: &str) {
 fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
     let server = Server::start();
     publish(&server, "news", "zero");
-    let seen = once(&server, "GET", "/sub/news", &[], "").position();
+    let position = once(&server, "GET", "/sub/news", &[], "").position();
     publish_for(&server, "news", TTL_S, "short");
     publish_for(&server, "news", 1000, "long");
     publish_for(&server, "news", TTL_S, "short too");
@@ -30,9 +30,9 @@ fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
     let ndjson = [("Content-Type", "application/x-ndjson")];
     let answer = once(&server, "POST", "/pub", &ndjson, &batch);
     assert_eq!(answer.json()["published"], 2);
-    let all = ["zero", "short", "long", "short too", "in a batch"];
+    let messages = ["zero", "short", "long", "short too", "in a batch"];
     let mut early = Ws::open(&server, "/sub/news?since=oldest", &[]);
-    assert_eq!(early.texts(5), all, "until then they are kept");
+    assert_eq!(early.texts(5), messages, "until then they are kept");
     server.await_kept("news", 2);
     server.await_kept("gone", 0);
     let left = ["zero", "long"];
@@ -40,9 +40,9 @@ fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
     assert_eq!(ws.texts(2), left);
     let mut two = Ws::open(&server, "/sub/news?since=-2", &[]);
     assert_eq!(two.texts(2), left, "the newest two of those that are left");
-    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &seen)]);
+    let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &position)]);
     assert_eq!(stream.event().expect("an event").kind, "message");
-    let tag = [("If-None-Match", &seen[..])];
+    let tag = [("If-None-Match", &position[..])];
     let polled = once(&server, "GET", "/sub/news", &tag, "");
     assert_eq!((polled.text(), polled.header("crore-gap")), ("long", None));
     server.await_subscribers("news", 4);
@@ -57,10 +57,10 @@ fn a_message_is_not_sent_after_its_time_and_nobody_misses_it() {
 fn a_topic_whose_messages_all_expired_tells_no_gap() {
     let server = Server::start();
     publish_for(&server, "news", TTL_S, "one");
-    let seen = once(&server, "GET", "/sub/news", &[], "").position();
+    let position = once(&server, "GET", "/sub/news", &[], "").position();
     publish_for(&server, "news", TTL_S, "two");
     server.await_kept("news", 0);
-    let target = format!("/sub/news?since={seen}");
+    let target = format!("/sub/news?since={position}");
     let mut meta = Ws::meta(&server, &target);
     let mut stream = Stream::open(&server, &target, &[]);
     server.await_subscribers("news", 2);
@@ -74,7 +74,7 @@ fn a_topic_whose_messages_all_expired_tells_no_gap() {
 }
 
 #[test]
-fn the_rules_time_holds_where_it_is_the_shorter() {
+fn shorter_time_of_rule_and_message_counts() {
     let server = Server::with(&format!("[[rule]]\nmatch = \"#\"\nttl_s = {TTL_S}\n"));
     publish_for(&server, "news", 1000, "long");
     publish(&server, "news", "none");
@@ -89,7 +89,7 @@ fn the_rules_time_holds_where_it_is_the_shorter() {
 }
 
 #[test]
-fn a_message_without_time_reaches_those_who_are_there() {
+fn message_with_a_time_of_zero_reaches_only_present_subscribers() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n");
     publish(&server, "news", "value");
     let mut ws = Ws::open(&server, "/sub/news", &[]);
@@ -104,7 +104,7 @@ fn a_message_without_time_reaches_those_who_are_there() {
 }
 
 #[test]
-fn a_bad_time_is_refused_with_a_reason() {
+fn invalid_time_to_live_is_refused_with_a_reason() {
     let server = Server::start();
     for ttl in [
         "",

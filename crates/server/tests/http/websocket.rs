@@ -1,4 +1,5 @@
-//! Tests WebSocket when used correctly: RFC 6455's handshake and framing, the meta subprotocol, and resuming.
+//! Tests WebSocket with correct clients: the handshake and the framing of RFC 6455, the meta subprotocol, and how a client resumes.
+//! `ws_violations` has the incorrect clients.
 
 use serde_json::{Value, json};
 
@@ -36,12 +37,12 @@ fn the_handshake_is_the_rfcs() {
         "none was offered"
     );
     // Browsers send lists of values, and names in any case.
-    let other = [
+    let accepted_forms = [
         ("Connection", "keep-alive, UPGRADE"),
         ("Upgrade", "WebSocket"),
     ];
     let mut conn = Conn::open(&server);
-    let headers = [&other[..], &handshake(&[])[2..]].concat();
+    let headers = [&accepted_forms[..], &handshake(&[])[2..]].concat();
     conn.ask("GET", "/sub/news", &headers, "");
     assert_eq!(conn.head().status, 101);
     // RFC 6455 section 4.1: the server selects only what was offered.
@@ -110,7 +111,7 @@ fn a_wrong_handshake_is_refused_in_http() {
 }
 
 #[test]
-fn the_type_decides_between_text_and_binary() {
+fn content_type_decides_between_text_and_binary() {
     let server = Server::start();
     let mut ws = Ws::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
@@ -136,12 +137,12 @@ fn the_type_decides_between_text_and_binary() {
 }
 
 #[test]
-fn every_length_comes_and_goes_in_its_shortest_form() {
+fn every_length_is_sent_in_its_shortest_form_and_accepted() {
     let server = Server::start();
     let mut ws = Ws::open(&server, "/pubsub/news", &[]);
     server.await_subscribers("news", 1);
     for length in [0, 1, 125, 126, 127, 65_535, 65_536, 300_000, 1 << 20] {
-        let payload: Vec<u8> = (0..length).map(|at| b'a' + (at % 23) as u8).collect();
+        let payload: Vec<u8> = (0..length).map(|index| b'a' + (index % 23) as u8).collect();
         ws.send(FIN | TEXT, &payload);
         let message = ws.message();
         assert!(
@@ -241,19 +242,19 @@ fn resuming_while_messages_arrive_loses_none_and_doubles_none() {
         let mut ws = PublisherOnly(stream);
         ws.publish_numbers(400);
     });
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     let mut since = "oldest".to_string();
-    while seen.len() < 400 {
+    while received.len() < 400 {
         let mut ws = Ws::meta(&server, &format!("/sub/news?since={since}"));
-        for _ in 0..37.min(400 - seen.len()) {
+        for _ in 0..37.min(400 - received.len()) {
             let (lines, data) = ws.meta_message();
             since = line(&lines, "id").to_string();
-            seen.push(String::from_utf8(data).expect("a number"));
+            received.push(String::from_utf8(data).expect("a number"));
         }
     }
     publisher.join().expect("the publisher");
     let expected: Vec<String> = (0..400).map(|number| number.to_string()).collect();
-    assert_eq!(seen, expected);
+    assert_eq!(received, expected);
 }
 
 /// A keep-alive connection that publishes a number every few milliseconds.
@@ -278,18 +279,18 @@ impl PublisherOnly {
 }
 
 #[test]
-fn frames_are_published_where_the_path_says_so() {
+fn frames_are_published_on_paths_for_both_directions() {
     let server = Server::start();
     let mut subscriber = Ws::open(&server, "/sub/news", &[]);
-    let mut both = Ws::open(&server, "/pubsub/news", &[]);
+    let mut pubsub = Ws::open(&server, "/pubsub/news", &[]);
     let mut publisher = Ws::open(&server, "/pub/news", &[]);
     server.await_subscribers("news", 2);
     publisher.send(FIN | TEXT, "from pub");
     assert_eq!(
-        (subscriber.texts(1), both.texts(1)),
+        (subscriber.texts(1), pubsub.texts(1)),
         (vec!["from pub".into()], vec!["from pub".into()])
     );
-    both.send(FIN | BINARY, "from pubsub");
+    pubsub.send(FIN | BINARY, "from pubsub");
     assert_eq!(
         subscriber.message(),
         Frame {
@@ -297,7 +298,7 @@ fn frames_are_published_where_the_path_says_so() {
             payload: b"from pubsub".to_vec()
         }
     );
-    assert_eq!(both.message().payload, b"from pubsub");
+    assert_eq!(pubsub.message().payload, b"from pubsub");
     assert_eq!(info(&server, "news")["messages"], 2);
 }
 
@@ -317,7 +318,7 @@ fn the_meta_subprotocol_acknowledges_what_was_published() {
 }
 
 #[test]
-fn fragments_are_one_message_however_slowly_they_come() {
+fn slow_fragments_are_one_message() {
     let server = Server::start();
     let mut ws = Ws::open(&server, "/pubsub/news", &[]);
     server.await_subscribers("news", 1);
@@ -347,7 +348,7 @@ fn fragments_are_one_message_however_slowly_they_come() {
 }
 
 #[test]
-fn control_frames_stand_amid_fragments() {
+fn control_frames_are_accepted_between_fragments() {
     let server = Server::start();
     let mut ws = Ws::open(&server, "/pubsub/news", &[]);
     server.await_subscribers("news", 1);
@@ -377,7 +378,7 @@ fn control_frames_stand_amid_fragments() {
 fn frames_in_one_segment_with_the_handshake_are_read() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
-    let mut bytes = conn.text_of("GET", "/pub/news", &handshake(&[]), b"");
+    let mut bytes = conn.request_bytes("GET", "/pub/news", &handshake(&[]), b"");
     for text in ["one", "two", "three"] {
         bytes.extend(masked(FIN | TEXT, text.as_bytes()));
     }
@@ -416,7 +417,7 @@ fn a_close_is_answered_with_its_code() {
 }
 
 #[test]
-fn silence_is_broken_by_pings_and_ended_when_they_stay_unanswered() {
+fn silent_client_gets_pings_and_is_closed_if_it_does_not_answer() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
     let mut deaf = Ws::open(&server, "/sub/news", &[]);
     let mut alive = Ws::open(&server, "/sub/news", &[]);
@@ -445,7 +446,7 @@ fn the_key_is_the_rfcs() {
 
 /// Nchan's own client reads `id`, perhaps `content-type`, and an empty line. Any other line breaks it.
 #[test]
-fn the_topic_is_named_only_where_there_are_several() {
+fn topic_is_named_only_if_there_are_several() {
     let server = Server::start();
     for text in ["one", "two", "three"] {
         publish(&server, "news", text);

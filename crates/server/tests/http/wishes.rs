@@ -1,5 +1,5 @@
-//! Tests requests that ask for something in the form of another path or another server. They are refused with the form that this path
-//! reads, since otherwise the server would ignore what the client asked for.
+//! Tests requests in the form of another path or another server. The server refuses them with the form that this path reads; otherwise it
+//! would silently ignore what the client asks for.
 
 use crate::parameters::says;
 use crate::support::Server;
@@ -48,7 +48,7 @@ fn a_header_of_a_message_is_refused_where_no_message_is_published_by_itself() {
 }
 
 #[test]
-fn a_wish_in_the_words_of_another_server_is_refused_with_ours() {
+fn parameter_of_another_server_is_refused_with_the_name_here() {
     let server = Server::start();
     publish(&server, "a", "kept");
     for (target, words) in [
@@ -89,7 +89,7 @@ fn two_forms_of_a_message_are_refused_together() {
 }
 
 #[test]
-fn a_field_that_no_line_of_a_batch_has_is_told_what_was_meant() {
+fn unknown_field_of_a_batch_line_is_refused_with_the_right_name() {
     let server = Server::start();
     let fields = [
         (
@@ -127,7 +127,7 @@ fn a_field_that_no_line_of_a_batch_has_is_told_what_was_meant() {
 }
 
 #[test]
-fn a_form_is_no_message() {
+fn html_form_is_refused_as_a_message() {
     let server = Server::start();
     let form = "application/x-www-form-urlencoded";
     let answer = once(

@@ -1,7 +1,8 @@
 //! Tests violations of RFC 6455 by a client, and the close code for each.
 
 use crate::support::Server;
-use crate::support::http::{attempt, publish};
+use crate::support::attempt;
+use crate::support::http::publish;
 use crate::support::ws::{BINARY, CLOSE, CONTINUATION, FIN, PING, RSV1, TEXT, Ws, head, masked};
 
 /// The name of each violation, its bytes, and the code with which the server must close.
@@ -96,20 +97,20 @@ fn violations() -> Vec<(&'static str, Vec<u8>, u16)> {
 }
 
 #[test]
-fn each_violation_earns_its_code_and_disturbs_nobody() {
+fn each_violation_closes_with_its_code_and_harms_no_other_client() {
     let server = Server::start();
     let mut neighbour = Ws::open(&server, "/pubsub/news", &[]);
     server.await_subscribers("news", 1);
     let mut wrong = Vec::new();
-    for (what, bytes, code) in violations() {
+    for (name, bytes, code) in violations() {
         let mut ws = Ws::open(&server, "/pub/other", &[]);
         ws.conn.send(bytes);
-        let got = attempt(|| (ws.frame(), ws.conn.ends()));
-        let right = got.as_ref().is_some_and(|(frame, ends)| {
+        let outcome = attempt(|| (ws.frame(), ws.conn.ends()));
+        let right = outcome.as_ref().is_some_and(|(frame, ends)| {
             frame.opcode() == CLOSE && frame.close_code() == Some(code) && *ends
         });
         if !right {
-            wrong.push(format!("{what}: {got:?} and not {code} and the end"));
+            wrong.push(format!("{name}: {outcome:?} and not {code} and the end"));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -118,15 +119,15 @@ fn each_violation_earns_its_code_and_disturbs_nobody() {
 }
 
 #[test]
-fn a_subscriber_is_held_to_the_same_rules() {
+fn violations_of_a_subscriber_close_with_the_same_codes() {
     let server = Server::start();
-    for (what, bytes, code) in violations()
+    for (name, bytes, code) in violations()
         .into_iter()
         .filter(|(_, _, code)| *code == 1002)
     {
         let mut ws = Ws::open(&server, "/sub/news", &[]);
         ws.conn.send(bytes);
-        assert_eq!(ws.closed(), Some(code), "{what}");
+        assert_eq!(ws.closed(), Some(code), "{name}");
     }
 }
 

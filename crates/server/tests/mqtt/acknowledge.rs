@@ -6,7 +6,7 @@ use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{Packet, PacketType, ReasonCode, Version};
 
 /// A subscriber of `t` with a session, and a publisher.
-fn pair(broker: &Broker, version: Version) -> (Conn, Conn) {
+fn subscriber_and_publisher(broker: &Broker, version: Version) -> (Conn, Conn) {
     let mut subscriber = Conn::open(broker, version);
     subscriber.resume(&format!("{version:?}-subscriber"));
     subscriber.subscribe("t", 2);
@@ -14,7 +14,7 @@ fn pair(broker: &Broker, version: Version) -> (Conn, Conn) {
     (subscriber, publisher)
 }
 
-fn again(broker: &Broker, old: Conn) -> Conn {
+fn reconnect(broker: &Broker, old: Conn) -> Conn {
     let version = old.version;
     old.cut();
     let mut conn = Conn::open(broker, version);
@@ -32,7 +32,7 @@ fn quality_1_is_acknowledged_with_its_packet_id() {
         let mut conn = Conn::connected(&broker, version, "it");
         for id in [1, 65_535, 300] {
             conn.publish(&message("t", 1, id, b"x"));
-            // There is no subscriber. MQTT 5 has a reason code for that.
+            // Without a subscriber, MQTT 5 has a reason code of its own.
             let reason = match version {
                 Version::V5 => ReasonCode::NO_MATCHING_SUBSCRIBERS,
                 Version::V311 => ReasonCode::SUCCESS,
@@ -79,7 +79,7 @@ fn quality_2_is_published_once_however_often_it_is_sent() {
 fn quality_1_comes_again_until_it_is_acknowledged() {
     let broker = Broker::start();
     for version in VERSIONS {
-        let (mut subscriber, mut publisher) = pair(&broker, version);
+        let (mut subscriber, mut publisher) = subscriber_and_publisher(&broker, version);
         for (id, payload) in [(1, b"one"), (2, b"two"), (3, b"thr")] {
             publisher.deliver(&message("t", 1, id, payload));
         }
@@ -93,10 +93,10 @@ fn quality_1_comes_again_until_it_is_acknowledged() {
                     .get()
             })
             .collect();
-        // Acknowledgements may come in any order; here the middle one comes first.
+        // Acknowledgements may be sent in any order. Here the middle one is the first.
         subscriber.acknowledge(PubAck, ids[1]);
         assert!(subscriber.is_served());
-        let mut subscriber = again(&broker, subscriber);
+        let mut subscriber = reconnect(&broker, subscriber);
         for (payload, id) in [(b"one", ids[0]), (b"thr", ids[2])] {
             let got = subscriber.packet();
             let publish = got.publish();
@@ -117,7 +117,7 @@ fn quality_1_comes_again_until_it_is_acknowledged() {
         );
         subscriber.acknowledge(PubAck, got.publish().packet_id.expect("an id").get());
         assert!(subscriber.is_served());
-        let mut subscriber = again(&broker, subscriber);
+        let mut subscriber = reconnect(&broker, subscriber);
         subscriber.expect_only_from(&mut publisher, "t");
     }
 }
@@ -126,7 +126,7 @@ fn quality_1_comes_again_until_it_is_acknowledged() {
 fn quality_2_goes_on_where_it_stood() {
     let broker = Broker::start();
     for version in VERSIONS {
-        let (mut subscriber, mut publisher) = pair(&broker, version);
+        let (mut subscriber, mut publisher) = subscriber_and_publisher(&broker, version);
         publisher.deliver(&message("t", 2, 1, b"x"));
         let id = subscriber
             .packet()
@@ -134,19 +134,19 @@ fn quality_2_goes_on_where_it_stood() {
             .packet_id
             .expect("an id")
             .get();
-        // The client did not acknowledge the message, so it comes again.
-        let mut subscriber = again(&broker, subscriber);
+        // The client did not acknowledge the message, so the server sends it again.
+        let mut subscriber = reconnect(&broker, subscriber);
         let got = subscriber.packet();
         assert!(got.publish().dup);
         assert_eq!(got.publish().packet_id.expect("an id").get(), id);
         subscriber.acknowledge(PubRec, id);
         assert_eq!(subscriber.packet().ack(PubRel).0, id);
-        // The client has received but not completed the message, so PUBREL comes again and never the message.
-        let mut subscriber = again(&broker, subscriber);
+        // The client has received the message but not completed the exchange, so the server sends PUBREL again, and never the message.
+        let mut subscriber = reconnect(&broker, subscriber);
         assert_eq!(subscriber.packet().ack(PubRel).0, id);
         subscriber.acknowledge(PubComp, id);
         assert!(subscriber.is_served());
-        let mut subscriber = again(&broker, subscriber);
+        let mut subscriber = reconnect(&broker, subscriber);
         subscriber.expect_only_from(&mut publisher, "t");
     }
 }
@@ -164,7 +164,7 @@ fn ids_that_nobody_knows_are_answered_and_not_punished() {
         let mut conn = Conn::connected(&broker, version, "it");
         conn.acknowledge(PubRel, 77);
         assert_eq!(conn.packet().ack(PubComp), (77, unknown));
-        if broker.is_ours() {
+        if broker.is_crore() {
             conn.acknowledge(PubRec, 78);
             assert_eq!(conn.packet().ack(PubRel), (78, unknown));
         }
@@ -177,7 +177,7 @@ fn ids_that_nobody_knows_are_answered_and_not_punished() {
 fn a_session_s_packet_ids_are_not_used_twice_at_once() {
     let broker = Broker::start();
     for version in VERSIONS {
-        let (mut subscriber, mut publisher) = pair(&broker, version);
+        let (mut subscriber, mut publisher) = subscriber_and_publisher(&broker, version);
         let mut ids = Vec::new();
         for number in 1..=20 {
             publisher.deliver(&message("t", 1 + number as u8 % 2, number, b"x"));
@@ -196,8 +196,8 @@ fn a_session_s_packet_ids_are_not_used_twice_at_once() {
     }
 }
 
-/// A connection of the session `it`, over TCP or WebSocket, and whether the session was present.
-fn of_it(broker: &Broker, version: Version, framed: bool) -> (Conn, bool) {
+/// Connects with the session `it`, over TCP or (if `framed`) WebSocket. Also returns whether the session was present.
+fn connect_it(broker: &Broker, version: Version, framed: bool) -> (Conn, bool) {
     let mut conn = match framed {
         true => Conn::websocket(broker, version, "/", "mqtt").0,
         false => Conn::open(broker, version),
@@ -225,34 +225,34 @@ fn an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_settles_nothing(
             (4 * n + 1, "$share/g/t", false),
             (4 * n + 2, "t", true),
         ] {
-            for (qos, said) in WRONG {
-                let told = format!("{version:?} {topic} {framed} {qos} {said:?}");
-                let (mut conn, present) = of_it(&broker, version, framed);
-                assert!(!present, "{told}");
+            for (qos, acknowledgements) in WRONG {
+                let case = format!("{version:?} {topic} {framed} {qos} {acknowledgements:?}");
+                let (mut conn, present) = connect_it(&broker, version, framed);
+                assert!(!present, "{case}");
                 conn.subscribe(topic, 2);
                 let payload = format!("{n}");
                 publisher.deliver(&message("t", qos, 1, payload.as_bytes()));
                 let got = conn.packet();
                 let id = got.publish().packet_id.expect("an id").get();
-                for kind in said {
+                for kind in acknowledgements {
                     conn.acknowledge(*kind, id);
                 }
-                let received = said.len() > 1;
+                let received = acknowledgements.len() > 1;
                 if received {
-                    assert_eq!(conn.packet().ack(PubRel).0, id, "{told}");
+                    assert_eq!(conn.packet().ack(PubRel).0, id, "{case}");
                 }
                 let why = (version == Version::V5).then_some(ReasonCode::PROTOCOL_ERROR);
-                assert_eq!(conn.end(), why, "{told}");
-                // The session's state is unchanged: the message comes again, or its PUBREL.
-                let (mut conn, present) = of_it(&broker, version, framed);
-                assert!(present, "{told}");
+                assert_eq!(conn.end(), why, "{case}");
+                // The session is unchanged: the server sends the message again, or its PUBREL.
+                let (mut conn, present) = connect_it(&broker, version, framed);
+                assert!(present, "{case}");
                 let got = conn.packet();
                 if received {
-                    assert_eq!(got.ack(PubRel).0, id, "{told}");
+                    assert_eq!(got.ack(PubRel).0, id, "{case}");
                 } else {
-                    assert!(got.publish().dup, "{told}");
-                    assert_eq!(got.publish().payload, payload.as_bytes(), "{told}");
-                    assert_eq!(got.publish().packet_id.expect("an id").get(), id, "{told}");
+                    assert!(got.publish().dup, "{case}");
+                    assert_eq!(got.publish().payload, payload.as_bytes(), "{case}");
+                    assert_eq!(got.publish().packet_id.expect("an id").get(), id, "{case}");
                 }
                 conn.cut();
                 Conn::connected(&broker, version, "it").disconnect();
@@ -264,28 +264,31 @@ fn an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_settles_nothing(
 #[test]
 fn message_waiting_to_be_sent_again_can_be_acknowledged() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
-    let (mut subscriber, mut publisher) = pair(&broker, Version::V5);
+    let (mut subscriber, mut publisher) = subscriber_and_publisher(&broker, Version::V5);
     let mut sent = |qos, id| {
         publisher.deliver(&message("t", qos, id, b"x"));
         let got = subscriber.packet();
         got.publish().packet_id.expect("an id").get()
     };
-    let (first, one, two) = (sent(1, 1), sent(1, 2), sent(2, 3));
+    let (first, first_id, second_id) = (sent(1, 1), sent(1, 2), sent(2, 3));
     subscriber.cut();
-    // The client now accepts one message at a time, but others are in flight since before.
-    let (mut subscriber, present) = Conn::with(&broker, "V5-subscriber", false, |set| {
+    // The client now accepts one message at a time, but several are in flight from its last connection.
+    let (mut subscriber, present) = Conn::with_properties(&broker, "V5-subscriber", false, |set| {
         set.session_expiry_interval_s(600).receive_maximum(1);
     });
     assert!(present);
-    let again = subscriber.packet();
-    assert_eq!(again.publish().packet_id.expect("an id").get(), first);
-    subscriber.acknowledge(PubAck, one);
-    subscriber.acknowledge(PubRec, two);
-    assert_eq!(subscriber.packet().ack(PubRel), (two, ReasonCode::SUCCESS));
-    subscriber.acknowledge(PubComp, two);
+    let reconnect = subscriber.packet();
+    assert_eq!(reconnect.publish().packet_id.expect("an id").get(), first);
+    subscriber.acknowledge(PubAck, first_id);
+    subscriber.acknowledge(PubRec, second_id);
+    assert_eq!(
+        subscriber.packet().ack(PubRel),
+        (second_id, ReasonCode::SUCCESS)
+    );
+    subscriber.acknowledge(PubComp, second_id);
     subscriber.acknowledge(PubAck, first);
     assert!(subscriber.is_served(), "none of them comes again");
 }
@@ -293,19 +296,19 @@ fn message_waiting_to_be_sent_again_can_be_acknowledged() {
 #[test]
 fn a_release_of_what_was_not_received_yet_is_no_answer_to_anything() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
-    // A home (the part of a shard that keeps topics) on another shard answers some turns (runs of its event loop) later. Among many topics
-    // some belong to such a home.
+    // A home (the part of a shard that keeps topics) on another shard answers some turns (rounds of its event loop) later. Among many
+    // topics some have such a home.
     let refused = (0..64).filter(|n| {
         let topic = format!("of/{n}");
         let mut conn = Conn::connected(&broker, Version::V5, &format!("{n}"));
-        let mut both = Vec::new();
+        let mut bytes = Vec::new();
         let publish = message(&topic, 2, 9, b"x");
-        crore_wire::mqtt::encode::publish(&mut both, Version::V5, &publish);
-        both.extend_from_slice(&[0x62, 2, 0, 9]);
-        conn.send(&both);
+        crore_wire::mqtt::encode::publish(&mut bytes, Version::V5, &publish);
+        bytes.extend_from_slice(&[0x62, 2, 0, 9]);
+        conn.send(&bytes);
         match conn.packet().packet() {
             Packet::Disconnect(disconnect) => {
                 assert_eq!(disconnect.reason, ReasonCode::PROTOCOL_ERROR);

@@ -1,21 +1,21 @@
-//! Tests bridges of other brokers, which connect with protocol level 4 and the bit that Mosquitto's bridges set (`try_private`, on by
-//! default).
+//! Tests bridges of other brokers. They connect with protocol level 4 and the bit that Mosquitto's bridges set (its option `try_private`,
+//! which is on by default).
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, message, plain, will};
+use crate::support::mqtt::{Conn, message, plain_connect, will};
 use crore_wire::mqtt::PacketType::{PubAck, PubRec};
 use crore_wire::mqtt::{Connect, ReasonCode, Version, encode};
 
 /// A CONNECT as a bridge sends it.
-fn of_bridge<'a>(client_id: &'a str) -> Connect<'a> {
-    let mut connect = plain(Version::V311, client_id);
+fn bridge_connect<'a>(client_id: &'a str) -> Connect<'a> {
+    let mut connect = plain_connect(Version::V311, client_id);
     connect.bridge = true;
     connect
 }
 
 fn bridge(broker: &Broker, client_id: &str) -> Conn {
     let mut conn = Conn::open(broker, Version::V311);
-    assert!(!conn.connect(&of_bridge(client_id)));
+    assert!(!conn.connect(&bridge_connect(client_id)));
     conn
 }
 
@@ -25,39 +25,42 @@ fn the_bytes_of_a_bridge_s_connect_are_answered_in_3_1_1() {
     let mut conn = Conn::open(&broker, Version::V311);
     conn.send(b"\x10\x0e\0\x04MQTT\x84\x02\0\x3c\0\x02it");
     conn.disconnect();
-    assert_eq!(conn.rest(), b"\x20\x02\0\0");
+    assert_eq!(conn.read_to_end(), b"\x20\x02\0\0");
     // Bridges may use WebSocket as well.
     let (mut conn, _) = Conn::websocket(&broker, Version::V311, "/mqtt", "mqtt");
-    conn.connect(&of_bridge("it"));
+    conn.connect(&bridge_connect("it"));
     assert!(conn.is_served());
 }
 
 #[test]
 fn a_bridge_s_own_messages_do_not_come_back_and_retain_is_kept_as_published() {
     let broker = Broker::start();
-    let mut other = Conn::connected(&broker, Version::V5, "other");
-    other.subscribe("b/#", 1);
+    let mut client = Conn::connected(&broker, Version::V5, "other");
+    client.subscribe("b/#", 1);
     for filter in ["b/x", "b/+", "#"] {
         for qos in 0..=2 {
             let mut conn = bridge(&broker, "bridge");
             conn.subscribe(filter, qos);
             conn.deliver(&message("b/x", 1, 1, b"own"));
-            assert_eq!(other.packet().publish().payload, b"own", "others get it");
-            other.acknowledge(PubAck, 1);
+            assert_eq!(client.packet().publish().payload, b"own", "others get it");
+            client.acknowledge(PubAck, 1);
             for retain in [true, false] {
                 let mut publish = message("b/x", 0, 0, b"theirs");
                 publish.retain = retain;
                 let mut publisher = Conn::connected(&broker, Version::V311, "publisher");
                 publisher.publish(&publish);
-                let (got, at_other) = (conn.packet(), other.packet());
-                assert_eq!(got.publish().payload, b"theirs", "{filter} {qos}");
-                assert_eq!(got.publish().retain, retain, "{filter} {qos}");
-                assert!(!at_other.publish().retain, "for others it is a new message");
+                let (received, received_by_client) = (conn.packet(), client.packet());
+                assert_eq!(received.publish().payload, b"theirs", "{filter} {qos}");
+                assert_eq!(received.publish().retain, retain, "{filter} {qos}");
+                assert!(
+                    !received_by_client.publish().retain,
+                    "for others it is a new message"
+                );
                 publish.payload = b"";
                 publish.retain = true;
                 publisher.publish(&publish);
                 assert!(conn.packet().publish().payload.is_empty());
-                assert!(other.packet().publish().payload.is_empty());
+                assert!(client.packet().publish().payload.is_empty());
                 publisher.leave();
             }
             conn.leave();
@@ -68,7 +71,7 @@ fn a_bridge_s_own_messages_do_not_come_back_and_retain_is_kept_as_published() {
 #[test]
 fn a_bridge_s_session_goes_on_as_that_of_a_bridge() {
     let broker = Broker::start();
-    let mut connect = of_bridge("bridge");
+    let mut connect = bridge_connect("bridge");
     connect.clean_start = false;
     let mut conn = Conn::open(&broker, Version::V311);
     conn.connect(&connect);
@@ -78,9 +81,9 @@ fn a_bridge_s_session_goes_on_as_that_of_a_bridge() {
     publisher.deliver(&message("b/x", 1, 1, b"missed"));
     let mut conn = Conn::open(&broker, Version::V311);
     assert!(conn.connect(&connect));
-    let got = conn.packet();
-    assert_eq!(got.publish().payload, b"missed");
-    conn.acknowledge(PubAck, got.publish().packet_id.expect("an id").get());
+    let received = conn.packet();
+    assert_eq!(received.publish().payload, b"missed");
+    conn.acknowledge(PubAck, received.publish().packet_id.expect("an id").get());
     conn.deliver(&message("b/x", 1, 1, b"own"));
     conn.expect_only_from(&mut publisher, "b/x");
 }
@@ -104,7 +107,7 @@ fn a_bridge_tells_whether_it_is_connected_and_no_other_client_does() {
     let broker = Broker::start();
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
     watcher.subscribe("$SYS/broker/connection/#", 0);
-    let mut connect = of_bridge("bridge");
+    let mut connect = bridge_connect("bridge");
     let mut state = will(STATE);
     (state.payload, state.retain) = (b"0", true);
     connect.will = Some(state);
@@ -126,9 +129,9 @@ fn a_bridge_tells_whether_it_is_connected_and_no_other_client_does() {
     assert_eq!(refused, (1, ReasonCode::NOT_AUTHORIZED));
     five.publish(&message(STATE, 2, 2, b"1"));
     assert_eq!(five.packet().ack(PubRec).1, ReasonCode::NOT_AUTHORIZED);
-    let mut connect = plain(Version::V311, "four");
+    let mut connect = plain_connect(Version::V311, "four");
     connect.will = Some(state);
     let mut conn = Conn::open(&broker, Version::V311);
     conn.write(|out| encode::connect(out, &connect));
-    assert_eq!(conn.rest(), b"");
+    assert_eq!(conn.read_to_end(), b"");
 }

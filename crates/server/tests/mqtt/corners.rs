@@ -1,9 +1,9 @@
-//! Tests corners of MQTT 5 that clients rarely reach: small limits of one side, wills with a delay, the rest of a message's expiry, and
-//! group members that leave with messages in flight.
+//! Tests rare cases of MQTT 5: small limits of one side, wills with a delay, the remaining expiry of a message, and members of a shared
+//! subscription that leave with messages in flight.
 
 use crate::support::broker::Broker;
 use crate::support::eventually;
-use crate::support::mqtt::{Conn, id, message, plain, will};
+use crate::support::mqtt::{Conn, id, message, plain_connect, will};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{
     Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
@@ -21,10 +21,10 @@ fn retained_message_too_large_for_the_client_is_left_out() {
                 retained.retain = true;
                 publisher.deliver(&retained);
             }
-            let (mut conn, _) = Conn::with(&broker, "small", true, |set| {
+            let (mut conn, _) = Conn::with_properties(&broker, "small", true, |set| {
                 set.maximum_packet_size_bytes(60);
             });
-            conn.ask_for(filter, qos);
+            conn.send_subscribe(filter, qos);
             let (mut granted, mut topics) = (false, Vec::new());
             let expected = usize::from(filter != "r/large");
             while !granted || topics.len() < expected {
@@ -36,7 +36,7 @@ fn retained_message_too_large_for_the_client_is_left_out() {
                 }
             }
             assert!(topics.iter().all(|topic| topic == "r/small"), "{topics:?}");
-            // The live message arrives: the retained one that was too large takes no place of the Receive Maximum.
+            // The live message arrives, since the retained one that was too large does not count for the Receive Maximum.
             publisher.deliver(&message("r/large", qos, 7, b"y"));
             let got = conn.packet();
             assert_eq!(got.publish().payload, b"y", "{filter} {qos}");
@@ -49,19 +49,19 @@ fn retained_message_too_large_for_the_client_is_left_out() {
 #[test]
 fn one_message_of_quality_2_at_a_time_goes_both_ways() {
     let broker = Broker::with("[mqtt]\nreceive_max = 1\n");
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
-    let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
+    let (mut conn, _) = Conn::with_properties(&broker, "it", true, |set| {
         set.receive_maximum(1);
     });
     conn.subscribe("t", 2);
     for number in 1..=3_u16 {
         // The client is its own subscriber, so its messages come back.
         conn.publish(&message("t", 2, number, &number.to_be_bytes()));
-        let mut came = None;
+        let mut received_id = None;
         let mut received = false;
-        while came.is_none() || !received {
+        while received_id.is_none() || !received {
             let got = conn.packet();
             match got.packet() {
                 Packet::PubRec(ack) => {
@@ -70,17 +70,17 @@ fn one_message_of_quality_2_at_a_time_goes_both_ways() {
                 }
                 Packet::Publish(publish) => {
                     assert_eq!(publish.payload, number.to_be_bytes());
-                    came = publish.packet_id;
+                    received_id = publish.packet_id;
                 }
                 other => panic!("{other:?}"),
             }
         }
         conn.acknowledge(PubRel, number);
         assert_eq!(conn.packet().ack(PubComp).0, number);
-        let came = came.expect("QoS 2").get();
-        conn.acknowledge(PubRec, came);
-        assert_eq!(conn.packet().ack(PubRel).0, came);
-        conn.acknowledge(PubComp, came);
+        let received_id = received_id.expect("QoS 2").get();
+        conn.acknowledge(PubRec, received_id);
+        assert_eq!(conn.packet().ack(PubRel).0, received_id);
+        conn.acknowledge(PubComp, received_id);
         assert!(conn.is_served());
     }
     // A message that is not released uses up the Receive Maximum of one.
@@ -101,7 +101,7 @@ fn one_message_of_quality_2_at_a_time_goes_both_ways() {
 fn aliases_of_the_server_hold_while_topics_alternate_and_subscriptions_come_and_go() {
     let broker = Broker::start();
     for most in 0..3_u16 {
-        let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
+        let (mut conn, _) = Conn::with_properties(&broker, "it", true, |set| {
             set.topic_alias_maximum(most);
         });
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
@@ -154,7 +154,7 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
         let topic = format!("w/{name}");
         let mut last = will(&topic);
         last.properties = of_will.properties();
-        let mut connect = plain(Version::V5, name);
+        let mut connect = plain_connect(Version::V5, name);
         connect.clean_start = clean;
         connect.properties = set.properties();
         connect.will = Some(last);
@@ -162,34 +162,35 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
         conn.connect(&connect);
         conn
     };
-    let came = |watcher: &mut Conn, name: &str| {
+    let expect_will = |watcher: &mut Conn, name: &str| {
         let got = watcher.packet();
         assert_eq!(got.publish().topic, format!("w/{name}"));
     };
-    // A takeover ends the connection, not the session. So the will waits for its delay, and the client's return cancels it.
+    // A takeover ends the connection, but not the session. So the will waits for its delay, and the new connection cancels it.
     let first = away("kept", 1, 600, true);
     let second = away("kept", 600, 600, false);
     // The will of another client with a longer delay comes, and nothing before it.
     away("witness", 2, 600, true).cut();
-    came(&mut watcher, "witness");
+    expect_will(&mut watcher, "witness");
     drop(first);
     // A takeover with a clean start ends the session, so the will comes at once, whatever its delay.
     let third = away("kept", 600, 600, true);
-    came(&mut watcher, "kept");
+    expect_will(&mut watcher, "kept");
     drop(second);
     // A will without a delay comes at a takeover too.
     let fourth = away("at-once", 0, 600, true);
     let fifth = away("at-once", 600, 600, false);
-    came(&mut watcher, "at-once");
+    expect_will(&mut watcher, "at-once");
     drop((fourth, fifth, third));
     // A session that ends with its connection does not wait for the delay.
     away("brief", 600, 0, true).cut();
-    came(&mut watcher, "brief");
-    // Nor does a session wait for the delay when it expires first. Here another client's will, without a delay, comes before that.
+    expect_will(&mut watcher, "brief");
+    // If the session expires before the delay ends, the will is published at the expiry. Before it, the will of another client without a
+    // delay arrives.
     away("short", 600, 2, true).cut();
     away("now", 0, 600, true).cut();
-    came(&mut watcher, "now");
-    came(&mut watcher, "short");
+    expect_will(&mut watcher, "now");
+    expect_will(&mut watcher, "short");
     // No will comes twice.
     assert!(watcher.is_served());
     // A DISCONNECT that asks for the will (reason 4) keeps the delay; a plain one cancels the will.
@@ -198,20 +199,20 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
     assert_eq!(asks.end(), None);
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     watcher.expect_only_from(&mut publisher, "w/asks");
-    came(&mut watcher, "asks");
+    expect_will(&mut watcher, "asks");
     // A DISCONNECT may set the session's expiry to 0, which also ends the delay.
     let mut ends = away("ends", 600, 600, true);
     ends.send([0xE0, 7, 4, 5, 0x11, 0, 0, 0, 0]);
     assert_eq!(ends.end(), None);
-    came(&mut watcher, "ends");
+    expect_will(&mut watcher, "ends");
 }
 
-/// A session that ends with its connection ends at a takeover too. So its will is due, whatever the delay (sections 3.1.2.11.2 and
-/// 3.1.3.2.2). The expiry is 0 by the client's wish or by the server's limit.
+/// A session with an expiry of 0 ends at a takeover. So its will is published at once, whatever its delay (sections 3.1.2.11.2 and
+/// 3.1.3.2.2). The expiry is 0 because the client asks for it, or by the server's limit.
 #[test]
 fn a_takeover_of_a_session_that_ends_with_its_connection_sends_the_will() {
     for (settings, expiry_s) in [("", 0), ("[mqtt]\nsession_expiry_max_s = 0\n", 600)] {
-        let Some(broker) = Broker::ours(settings) else {
+        let Some(broker) = Broker::crore(settings) else {
             return;
         };
         let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
@@ -224,7 +225,7 @@ fn a_takeover_of_a_session_that_ends_with_its_connection_sends_the_will() {
             let topic = format!("w/{n}");
             let mut last = will(&topic);
             last.properties = of_will.properties();
-            let mut connect = plain(Version::V5, "it");
+            let mut connect = plain_connect(Version::V5, "it");
             connect.clean_start = false;
             connect.properties = set.properties();
             connect.will = Some(last);
@@ -256,7 +257,7 @@ fn remaining_expiry_is_sent_with_each_delivery() {
         let keep = |set: &mut PropertyWriter| {
             set.session_expiry_interval_s(600).receive_maximum(1);
         };
-        let (mut conn, _) = Conn::with(&broker, "it", true, keep);
+        let (mut conn, _) = Conn::with_properties(&broker, "it", true, keep);
         conn.subscribe(filter, 1);
         expires(&mut publisher, 1, 1, false);
         expires(&mut publisher, 1, 2, false);
@@ -266,30 +267,35 @@ fn remaining_expiry_is_sent_with_each_delivery() {
             let left_s = publish.properties.message_expiry_interval_s().expect("one");
             (left_s, publish.dup, publish.packet_id.expect("QoS 1").get())
         };
-        let (at_once, _, first) = left(&mut conn);
-        assert!((1..=100).contains(&at_once), "{at_once}");
+        let (first_expiry, _, first) = left(&mut conn);
+        assert!((1..=100).contains(&first_expiry), "{first_expiry}");
         conn.cut();
-        // The message is sent again until less of its expiry is left. Then comes the one that waited in the log.
-        let (mut conn, again, id) = eventually("a second less", || {
-            let (mut conn, present) = Conn::with(&broker, "it", false, keep);
+        // The client reconnects until the message that is sent again has a shorter expiry. Then the message that waited in the log arrives.
+        let (mut conn, remaining, id) = eventually("a second less", || {
+            let (mut conn, present) = Conn::with_properties(&broker, "it", false, keep);
             assert!(present);
-            let (again, dup, id) = left(&mut conn);
-            assert!(dup && id == first && again <= at_once, "{again}");
-            (again < at_once).then_some((conn, again, id))
+            let (remaining, dup, id) = left(&mut conn);
+            assert!(
+                dup && id == first && remaining <= first_expiry,
+                "{remaining}"
+            );
+            (remaining < first_expiry).then_some((conn, remaining, id))
         });
         conn.acknowledge(PubAck, id);
         let (later, dup, id) = left(&mut conn);
-        assert!(!dup && later <= again, "{later}");
+        assert!(!dup && later <= remaining, "{later}");
         conn.acknowledge(PubAck, id);
         assert!(conn.is_served());
-        Conn::with(&broker, "it", true, |_| {}).0.disconnect();
+        Conn::with_properties(&broker, "it", true, |_| {})
+            .0
+            .disconnect();
     }
 }
 
 #[test]
 fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_along() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // Mosquitto forgets both
     }
     for qos in 1..3_u8 {
@@ -297,18 +303,18 @@ fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_al
             let topic = format!("s/{name}/{qos}");
             let filter = format!("$share/g/{topic}");
             let expiry_s = if kept { 600 } else { 0 };
-            let (mut one, _) = Conn::with(&broker, "one", true, |set| {
+            let (mut first_member, _) = Conn::with_properties(&broker, "one", true, |set| {
                 set.session_expiry_interval_s(expiry_s);
             });
-            one.subscribe(&filter, qos);
+            first_member.subscribe(&filter, qos);
             let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
             publisher.deliver(&message(&topic, qos, 1, b"first"));
-            let got = one.packet();
+            let got = first_member.packet();
             let first = got.publish().packet_id.expect("an id").get();
             assert_eq!(got.publish().payload, b"first");
-            let (mut two, _) = Conn::with(&broker, "two", true, |_| {});
-            two.subscribe(&filter, qos);
-            one.cut();
+            let (mut second_member, _) = Conn::with_properties(&broker, "two", true, |_| {});
+            second_member.subscribe(&filter, qos);
+            first_member.cut();
             let finish = |conn: &mut Conn, id: u16| match qos {
                 1 => conn.acknowledge(PubAck, id),
                 _ => {
@@ -318,29 +324,35 @@ fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_al
                 }
             };
             if !kept && qos == 1 {
-                let got = two.packet();
+                let got = second_member.packet();
                 assert_eq!(got.publish().payload, b"first");
-                finish(&mut two, got.publish().packet_id.expect("an id").get());
+                finish(
+                    &mut second_member,
+                    got.publish().packet_id.expect("an id").get(),
+                );
             }
             publisher.deliver(&message(&topic, qos, 2, b"next"));
-            let got = two.packet();
+            let got = second_member.packet();
             assert_eq!(got.publish().payload, b"next", "{name} {qos}");
-            finish(&mut two, got.publish().packet_id.expect("an id").get());
-            assert!(two.is_served(), "and nothing else");
+            finish(
+                &mut second_member,
+                got.publish().packet_id.expect("an id").get(),
+            );
+            assert!(second_member.is_served(), "and nothing else");
             if kept {
-                let (mut back, present) = Conn::with(&broker, "one", false, |set| {
+                let (mut returned, present) = Conn::with_properties(&broker, "one", false, |set| {
                     set.session_expiry_interval_s(expiry_s);
                 });
                 assert!(present);
-                let got = back.packet();
+                let got = returned.packet();
                 assert!(got.publish().dup && got.publish().payload == b"first");
                 assert_eq!(got.publish().packet_id.expect("an id").get(), first);
-                finish(&mut back, first);
-                assert!(back.is_served());
+                finish(&mut returned, first);
+                assert!(returned.is_served());
                 // The returned client is a member of the group again.
-                two.leave();
+                second_member.leave();
                 publisher.deliver(&message(&topic, qos, 3, b"last"));
-                assert_eq!(back.packet().publish().payload, b"last");
+                assert_eq!(returned.packet().publish().payload, b"last");
             }
         }
     }
@@ -356,7 +368,7 @@ fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages
     request.properties = set.properties();
     request.retain = true;
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
-    let (mut away, _) = Conn::with(&broker, "away", true, |set| {
+    let (mut away, _) = Conn::with_properties(&broker, "away", true, |set| {
         set.session_expiry_interval_s(600);
     });
     away.subscribe("ask/+", 1);
@@ -372,12 +384,12 @@ fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages
         assert_eq!(set.correlation_data(), Some(&[0, 1, 0xFF][..]));
         return;
     };
-    let (mut away, present) = Conn::with(&broker, "away", false, |_| {});
+    let (mut away, present) = Conn::with_properties(&broker, "away", false, |_| {});
     assert!(present);
     check(&mut away);
     for filter in ["ask/t", "ask/#"] {
         let mut late = Conn::connected(&broker, Version::V5, "late");
-        late.ask_for(filter, 0);
+        late.send_subscribe(filter, 0);
         check(&mut late);
     }
     // A response topic must be a topic name, without a wildcard [MQTT-3.3.2-14].
@@ -395,11 +407,11 @@ fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages
     }
 }
 
-/// Names that the server stores for a session or a connection have the same maximum length as topics.
+/// Topic names that the server stores for a session or a connection have the maximum length of topics.
 #[test]
-fn names_that_are_remembered_are_as_short_as_topics() {
+fn stored_topic_names_have_the_length_limit_of_topics() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // limits are left to servers
     }
     let long = "n".repeat(256);

@@ -1,4 +1,4 @@
-//! Tests durable sessions (`mqtt.durable_sessions`): the state that a client finds after `kill -9` of the server.
+//! Tests durable sessions (`mqtt.durable_sessions`): the state of a session after `kill -9` of the server.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
 };
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain_connect, will};
 use crate::support::state::State;
 use crate::support::until;
 
@@ -20,15 +20,15 @@ pub fn start_with(state: &State, durable_sessions: bool) -> Option<Broker> {
     start_with_limit(state, durable_sessions, 8192)
 }
 
-/// `message_bytes`: of the longest message that is accepted.
+/// Starts a server whose limit of a message is `message_bytes`.
 pub fn start_with_limit(
     state: &State,
     durable_sessions: bool,
     message_bytes: usize,
 ) -> Option<Broker> {
     let settings = state.settings();
-    // A checkpoint is made soon, although little is written.
-    Broker::ours(&format!(
+    // A checkpoint is written soon, although the log is short.
+    Broker::crore(&format!(
         "{settings}\nerase_within_s = 1\n[limits]\nmessage_bytes = {message_bytes}\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = {durable_sessions}\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
     ))
 }
@@ -39,14 +39,14 @@ pub fn crash(state: &State, broker: Broker) -> Broker {
     start(state).expect("a server of ours")
 }
 
-/// Connects to the session of this client. Returns whether it was present.
+/// Connects with the session of this client. Also returns whether the session was present.
 fn connect(broker: &Broker, version: Version, client: &str) -> (Conn, bool) {
     let mut conn = Conn::open(broker, version);
     let present = conn.resume(client);
     (conn, present)
 }
 
-/// Leaves when what the client has acknowledged is in the log. Without it, a message may come again after a crash.
+/// Disconnects when the acknowledgements of the client are in the log. Otherwise a crash may let the server send a message again.
 fn leave_after_record(broker: &Broker, version: Version, client: &str, mut conn: Conn) {
     conn.leave();
     // CONNACK waits for a record of the whole session.
@@ -62,10 +62,10 @@ fn publish(broker: &Broker, topic: &str, texts: &[&str]) {
     }
 }
 
-/// Takes the next message and acknowledges it. Returns its text and its topic.
-fn take_both(conn: &mut Conn) -> (String, String) {
-    let got = conn.packet();
-    let publish = got.publish();
+/// Receives the next message and acknowledges it. Returns its text and its topic.
+fn receive(conn: &mut Conn) -> (String, String) {
+    let received = conn.packet();
+    let publish = received.publish();
     let text = String::from_utf8_lossy(publish.payload).into_owned();
     if let Some(id) = publish.packet_id {
         conn.acknowledge(PubAck, id.get());
@@ -73,12 +73,12 @@ fn take_both(conn: &mut Conn) -> (String, String) {
     (text, publish.topic.to_string())
 }
 
-fn take(conn: &mut Conn) -> String {
-    take_both(conn).0
+fn receive_text(conn: &mut Conn) -> String {
+    receive(conn).0
 }
 
-fn take_topic(conn: &mut Conn) -> String {
-    take_both(conn).1
+fn receive_topic(conn: &mut Conn) -> String {
+    receive(conn).1
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn client_that_was_away_at_a_crash_finds_its_session_and_what_it_missed() {
             conn.subscribe(filter, 1);
         }
         publish(&broker, "t", &["seen"]);
-        assert_eq!(take(&mut conn), "seen");
+        assert_eq!(receive_text(&mut conn), "seen");
         leave_after_record(&broker, version, "it", conn);
         publish(&broker, "a/x/c", &["one"]);
         let broker = crash(&state, broker);
@@ -103,11 +103,11 @@ fn client_that_was_away_at_a_crash_finds_its_session_and_what_it_missed() {
 
         let (mut conn, present) = connect(&broker, version, "it");
         assert!(present, "{version:?}");
-        let mut got = [(); 3].map(|()| take(&mut conn));
-        got.sort();
-        assert_eq!(got, ["one", "three", "two"], "{version:?}");
+        let mut received = [(); 3].map(|()| receive_text(&mut conn));
+        received.sort();
+        assert_eq!(received, ["one", "three", "two"], "{version:?}");
         publish(&broker, "t", &["live"]);
-        assert_eq!(take(&mut conn), "live");
+        assert_eq!(receive_text(&mut conn), "live");
     }
 }
 
@@ -119,8 +119,8 @@ fn client_that_was_connected_at_a_crash_gets_what_it_has_not_acknowledged() {
     conn.subscribe("t", 1);
     publish(&broker, "t", &["one", "two", "three"]);
     for text in ["one", "two", "three"] {
-        let got = conn.packet();
-        assert_eq!(got.publish().payload, text.as_bytes());
+        let received = conn.packet();
+        assert_eq!(received.publish().payload, text.as_bytes());
     }
     // The record for this SUBACK comes after the messages in the log.
     conn.subscribe("other", 1);
@@ -128,7 +128,7 @@ fn client_that_was_connected_at_a_crash_gets_what_it_has_not_acknowledged() {
     let (mut conn, present) = connect(&broker, Version::V5, "it");
     assert!(present);
     for text in ["one", "two", "three"] {
-        assert_eq!(take(&mut conn), text);
+        assert_eq!(receive_text(&mut conn), text);
     }
 }
 
@@ -143,7 +143,7 @@ fn session_that_ended_before_a_crash_is_not_there_after_it() {
     }
     // Clean Start ends the former session.
     let mut conn = Conn::open(&broker, Version::V5);
-    assert!(!conn.connect(&plain(Version::V5, "cleans")));
+    assert!(!conn.connect(&plain_connect(Version::V5, "cleans")));
     let (mut unsubscribed, present) = connect(&broker, Version::V5, "unsubscribes");
     assert!(present);
     unsubscribed.unsubscribe("t");
@@ -170,7 +170,7 @@ fn session_is_not_restored_after_a_crash_of_a_server_that_did_not_record_it() {
             connect(&broker, Version::V311, client).0.leave();
         }
         broker.stop();
-        // This server forgets in its crash what has become of the sessions.
+        // This server does not record sessions, so a crash loses their changes.
         let broker = start_with(&state, false).expect("a server of ours");
         let (mut conn, present) = connect(&broker, Version::V311, "it");
         assert!(present, "{recorded}");
@@ -205,18 +205,18 @@ fn session_of_a_clean_stop_is_restored_after_a_crash_of_the_server_that_goes_on_
         let broker = crash(&state, crash(&state, broker));
         let (mut conn, present) = connect(&broker, Version::V311, "it");
         assert!(present, "{recorded}");
-        assert_eq!(take(&mut conn), "one");
+        assert_eq!(receive_text(&mut conn), "one");
     }
 }
 
 #[test]
-fn session_that_was_to_end_with_its_connection_ends_with_a_crash() {
+fn session_without_an_expiry_ends_with_a_crash() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };
     let (conn, _) = connect(&broker, Version::V5, "it");
     conn.cut();
     let mut conn = Conn::open(&broker, Version::V5);
-    let mut without_expiry = plain(Version::V5, "it");
+    let mut without_expiry = plain_connect(Version::V5, "it");
     without_expiry.clean_start = false;
     assert!(conn.connect(&without_expiry));
     let broker = crash(&state, broker);
@@ -232,7 +232,7 @@ fn session_that_came_back_with_a_will_before_a_crash_is_there_after_it() {
     conn.subscribe("t", 1);
     conn.leave();
     let mut conn = Conn::open(&broker, Version::V311);
-    let mut again = plain(Version::V311, "it");
+    let mut again = plain_connect(Version::V311, "it");
     again.clean_start = false;
     again.will = Some(will("gone"));
     assert!(conn.connect(&again));
@@ -240,7 +240,7 @@ fn session_that_came_back_with_a_will_before_a_crash_is_there_after_it() {
     let (mut conn, present) = connect(&broker, Version::V311, "it");
     assert!(present);
     publish(&broker, "t", &["live"]);
-    assert_eq!(take(&mut conn), "live");
+    assert_eq!(receive_text(&mut conn), "live");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn crash_brings_no_messages_back_that_neither_the_rule_nor_a_session_keeps() {
 
 /// Whether a file of the log contains these bytes.
 pub fn is_in_the_log(state: &State, bytes: &[u8]) -> bool {
-    let files = fs::read_dir(state.0.join("log")).expect("the log");
+    let files = fs::read_dir(state.directory.join("log")).expect("the log");
     let mut files = files.map(|file| fs::read(file.expect("a file").path()).unwrap_or_default());
     files.any(|file| file.windows(bytes.len()).any(|it| it == bytes))
 }
@@ -294,9 +294,9 @@ fn session_is_in_the_checkpoint_when_the_log_has_it_no_more() {
         publish(&broker, "none/y", &["two"]);
         let (mut conn, present) = connect(&broker, Version::V5, "sensor-in-a-checkpoint");
         assert!(present, "{stays}");
-        let mut got = [(); 2].map(|()| take(&mut conn));
-        got.sort();
-        assert_eq!(got, ["one", "two"], "{stays}");
+        let mut received = [(); 2].map(|()| receive_text(&mut conn));
+        received.sort();
+        assert_eq!(received, ["one", "two"], "{stays}");
     }
 }
 
@@ -315,12 +315,12 @@ fn will_of_a_client_that_is_cut_off_as_the_server_crashes_is_published_once() {
         let mut properties = PropertyWriter::new();
         properties.session_expiry_interval_s(600);
         let client = format!("client-{round}");
-        let mut connect = plain(Version::V5, &client);
+        let mut connect = plain_connect(Version::V5, &client);
         connect.properties = properties.properties();
         connect.will = Some(will(&topic));
         conn.connect(&connect);
         conn.cut();
-        // From one round to the next, the server has more time to publish the will.
+        // In each round the server has more time to publish the will.
         std::thread::sleep(std::time::Duration::from_millis(round)); // the pace of the load
         if round == 5 {
             // The will is in a checkpoint, or in the log.
@@ -330,7 +330,7 @@ fn will_of_a_client_that_is_cut_off_as_the_server_crashes_is_published_once() {
     }
     let (mut watcher, present) = connect(&broker, Version::V5, "watcher");
     assert!(present);
-    let mut topics = [(); 6].map(|()| take_topic(&mut watcher));
+    let mut topics = [(); 6].map(|()| receive_topic(&mut watcher));
     topics.sort();
     let expected = [0, 1, 2, 3, 4, 5].map(|round| format!("gone/{round}"));
     assert_eq!(topics, expected);
@@ -354,13 +354,13 @@ fn client_does_not_get_its_own_messages_after_a_crash() {
     assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
     conn.deliver(&message("t", 1, 2, b"mine"));
     publish(&broker, "t", &["theirs"]);
-    // It is not acknowledged, so the client reads from before both messages after the crash.
+    // The client has not acknowledged it, so after the crash the server sends from before both messages.
     assert_eq!(conn.packet().publish().payload, b"theirs");
     let broker = crash(&state, broker);
     drop(conn);
     let (mut conn, present) = connect(&broker, Version::V5, "it");
     assert!(present);
-    assert_eq!(take(&mut conn), "theirs");
+    assert_eq!(receive_text(&mut conn), "theirs");
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     conn.expect_only_from(&mut publisher, "t");
 }
@@ -378,10 +378,10 @@ fn shared_subscription_goes_on_after_a_crash_where_it_was() {
         conn.subscribe(filter, 1);
     }
     publish(&broker, "t", &["done"]);
-    assert_eq!(take(&mut conn), "done");
+    assert_eq!(receive_text(&mut conn), "done");
     publish(&broker, "t", &["unacknowledged"]);
-    let got = conn.packet();
-    assert_eq!(got.publish().payload, b"unacknowledged");
+    let received = conn.packet();
+    assert_eq!(received.publish().payload, b"unacknowledged");
     let broker = crash(&state, broker);
     drop(conn);
     publish(&broker, "a/x/c", &["one"]);
@@ -391,16 +391,16 @@ fn shared_subscription_goes_on_after_a_crash_where_it_was() {
     publish(&broker, "t", &["three"]);
     let (mut conn, present) = connect(&broker, Version::V5, "worker");
     assert!(present);
-    let mut got = std::collections::BTreeSet::new();
-    // What was done a moment before the crash may come again.
-    while got.len() < 4 {
-        let text = take(&mut conn);
+    let mut received = std::collections::BTreeSet::new();
+    // The last acknowledgements before the crash may be lost, so their messages may come again.
+    while received.len() < 4 {
+        let text = receive_text(&mut conn);
         if text != "done" {
-            got.insert(text);
+            received.insert(text);
         }
     }
     let expected = ["one", "three", "two", "unacknowledged"];
-    assert!(got.iter().eq(expected.iter()), "{got:?}");
+    assert!(received.iter().eq(expected.iter()), "{received:?}");
     // The group ends with its last subscription, and so does its position.
     for filter in [
         "$share/workers/t",
@@ -415,7 +415,7 @@ fn shared_subscription_goes_on_after_a_crash_where_it_was() {
     assert!(present);
     conn.subscribe("$share/workers/t", 1);
     publish(&broker, "t", &["five"]);
-    assert_eq!(take(&mut conn), "five");
+    assert_eq!(receive_text(&mut conn), "five");
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
         let mut properties = PropertyWriter::new();
         properties.session_expiry_interval_s(600);
         let topic = format!("gone/{client}");
-        let mut connect = plain(Version::V5, client);
+        let mut connect = plain_connect(Version::V5, client);
         connect.properties = properties.properties();
         connect.will = Some(will(&topic));
         conn.connect(&connect);
@@ -443,14 +443,14 @@ fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
     drop(first);
     let (mut watcher, present) = connect(&broker, Version::V5, "watcher");
     assert!(present);
-    assert_eq!(take_topic(&mut watcher), "gone/first");
+    assert_eq!(receive_topic(&mut watcher), "gone/first");
     leave_after_record(&broker, Version::V5, "watcher", watcher);
     let second = with_will(&broker, "second");
     let broker = crash(&state, broker);
     drop(second);
     // If the first client's will were published again, it would come with that of the second client.
     let (mut watcher, _) = connect(&broker, Version::V5, "watcher");
-    assert_eq!(take_topic(&mut watcher), "gone/second");
+    assert_eq!(receive_topic(&mut watcher), "gone/second");
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     watcher.expect_nothing_from(&mut publisher);
 }

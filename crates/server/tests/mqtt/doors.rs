@@ -1,16 +1,16 @@
-//! Tests messages that cross protocols: how HTTP headers become MQTT properties and the other way round, for each row of the table in
+//! Tests messages between HTTP and MQTT: how HTTP headers become MQTT properties and the reverse, for each row of the table in
 //! `docs/MQTT.md`.
 
 use crate::support::broker::Broker;
 use crate::support::connect;
-use crate::support::mqtt::{Conn, Got, message};
+use crate::support::mqtt::{Conn, ReceivedPacket, message};
 use crore_wire::mqtt::{PacketType, PropertyWriter, ReasonCode, Version};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
-/// The answer to an HTTP request, head and body.
+/// Sends an HTTP request. Returns the head and the body of the response.
 pub fn http(broker: &Broker, request: &str, headers: &[&str], body: &[u8]) -> (String, Vec<u8>) {
-    let mut stream = connect(([127, 0, 0, 1], broker.tcp()).into());
+    let mut stream = connect(([127, 0, 0, 1], broker.tcp_port()).into());
     let mut head = format!("{request} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n");
     for header in headers {
         head += &format!("{header}\r\n");
@@ -38,16 +38,16 @@ fn header<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
 /// Publishes over HTTP with these headers, and checks the message that an MQTT 5 subscriber receives.
 fn from_http(headers: &[&str], body: &[u8], check: impl FnOnce(&crore_wire::mqtt::Publish<'_>)) {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     conn.subscribe("doors", 2);
     let (head, _) = http(&broker, "POST /pub/doors", headers, body);
     assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
-    let got = conn.packet();
-    assert_eq!(got.publish().payload, body);
-    check(&got.publish());
+    let received = conn.packet();
+    assert_eq!(received.publish().payload, body);
+    check(&received.publish());
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_content_type_comes_from_http() {
 }
 
 #[test]
-fn text_from_http_is_said_to_be_text() {
+fn text_from_http_has_the_payload_format_of_text() {
     from_http(&[], "\u{2713}".as_bytes(), |publish| {
         assert_eq!(publish.properties.payload_format_indicator(), Some(1));
         assert_eq!(publish.qos.bits(), 1, "the QoS of HTTP");
@@ -66,7 +66,7 @@ fn text_from_http_is_said_to_be_text() {
 }
 
 #[test]
-fn bytes_from_http_are_not() {
+fn bytes_from_http_have_no_payload_format_of_text() {
     from_http(&[], b"\xff", |publish| {
         assert_ne!(publish.properties.payload_format_indicator(), Some(1));
     });
@@ -90,11 +90,11 @@ fn a_time_to_live_from_http_is_an_expiry() {
     });
 }
 
-/// A time to live of 0: the message is not kept, and present subscribers receive it, whether by topic, by filter or in a group.
+/// With a time to live of 0 the message is not kept. Present subscribers receive it, whether by topic, by filter or in a group.
 #[test]
 fn a_message_that_lives_for_no_time_reaches_subscribers_that_are_there() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     for filter in ["doors", "doors/#", "$share/g/doors"] {
@@ -132,19 +132,21 @@ fn key_event_and_properties_from_http_are_user_properties() {
 #[test]
 fn message_retained_over_http_is_sent_over_mqtt() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     http(&broker, "POST /pub/doors", &["Crore-Retain: true"], b"kept");
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     conn.write(|out| out.extend_from_slice(b"\x82\x0b\0\x01\0\0\x05doors\x01"));
-    let got = (0..2).map(|_| conn.packet()).collect::<Vec<_>>();
-    let mut messages = got.iter().filter_map(|got| match got.packet() {
-        crore_wire::mqtt::Packet::Publish(publish) => {
-            Some((publish.payload.to_vec(), publish.retain))
-        }
-        _ => None,
-    });
+    let received = (0..2).map(|_| conn.packet()).collect::<Vec<_>>();
+    let mut messages = received
+        .iter()
+        .filter_map(|received| match received.packet() {
+            crore_wire::mqtt::Packet::Publish(publish) => {
+                Some((publish.payload.to_vec(), publish.retain))
+            }
+            _ => None,
+        });
     assert_eq!(messages.next(), Some((b"kept".to_vec(), true)));
 }
 
@@ -152,7 +154,7 @@ fn message_retained_over_http_is_sent_over_mqtt() {
 fn the_latest_values_of_a_topic_come_to_a_subscription_of_its_name() {
     let settings = "[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n";
     let broker = Broker::with(settings);
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     for (key, text) in [("a", "1"), ("b", "2"), ("a", "3")] {
@@ -161,30 +163,32 @@ fn the_latest_values_of_a_topic_come_to_a_subscription_of_its_name() {
     }
     for filter in ["doors", "doors/#"] {
         let mut conn = Conn::connected(&broker, Version::V5, "it");
-        conn.ask_for(filter, 1);
+        conn.send_subscribe(filter, 1);
         // The SUBACK may come before the messages or between them.
         let packets: Vec<_> = (0..3).map(|_| conn.packet()).collect();
-        let messages = packets.iter().filter_map(|got| match got.packet() {
-            crore_wire::mqtt::Packet::Publish(it) => Some((it.payload.to_vec(), it.retain)),
-            _ => None,
-        });
-        let mut got: Vec<_> = messages.collect();
-        got.sort();
+        let messages = packets
+            .iter()
+            .filter_map(|received| match received.packet() {
+                crore_wire::mqtt::Packet::Publish(it) => Some((it.payload.to_vec(), it.retain)),
+                _ => None,
+            });
+        let mut received: Vec<_> = messages.collect();
+        received.sort();
         assert_eq!(
-            got,
+            received,
             [(b"2".to_vec(), true), (b"3".to_vec(), true)],
             "{filter}"
         );
     }
 }
 
-/// Takes retained messages and acknowledges them, until `seen` has `count` payloads.
-fn values(conn: &mut Conn, seen: &mut BTreeSet<Vec<u8>>, count: usize) {
-    while seen.len() < count {
-        let got = conn.packet();
-        if let crore_wire::mqtt::Packet::Publish(it) = got.packet() {
+/// Receives and acknowledges retained messages until `payloads` has `count` of them.
+fn receive_values(conn: &mut Conn, payloads: &mut BTreeSet<Vec<u8>>, count: usize) {
+    while payloads.len() < count {
+        let received = conn.packet();
+        if let crore_wire::mqtt::Packet::Publish(it) = received.packet() {
             assert!(it.retain);
-            seen.insert(it.payload.to_vec());
+            payloads.insert(it.payload.to_vec());
             conn.acknowledge(PacketType::PubAck, it.packet_id.expect("an id").get());
         }
     }
@@ -193,7 +197,7 @@ fn values(conn: &mut Conn, seen: &mut BTreeSet<Vec<u8>>, count: usize) {
 #[test]
 fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_is_resumed() {
     let broker = Broker::with("[[rule]]\nmatch = \"#\"\nkeep = \"latest\"\n");
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let line = |n: u32| format!("{{\"topic\":\"doors\",\"key\":\"{n}\",\"data\":\"{n}\"}}\n");
@@ -201,21 +205,21 @@ fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_i
     let ndjson = "Content-Type: application/x-ndjson";
     http(&broker, "POST /pub", &[ndjson], lines.as_bytes());
     let session = |clean| {
-        Conn::with(&broker, "it", clean, |set| {
+        Conn::with_properties(&broker, "it", clean, |set| {
             set.session_expiry_interval_s(600).receive_maximum(5);
         })
     };
     let (mut conn, _) = session(true);
     conn.subscribe("doors", 1);
-    let mut seen = BTreeSet::new();
-    values(&mut conn, &mut seen, 150);
+    let mut payloads = BTreeSet::new();
+    receive_values(&mut conn, &mut payloads, 150);
     conn.cut();
     let (mut conn, present) = session(false);
     assert!(present);
-    values(&mut conn, &mut seen, 300);
+    receive_values(&mut conn, &mut payloads, 300);
     // A new message is not marked as retained.
     http(&broker, "POST /pub/doors", &["Crore-Key: 7"], b"new");
-    let is_new = |got: &Got| match got.packet() {
+    let is_new = |received: &ReceivedPacket| match received.packet() {
         crore_wire::mqtt::Packet::Publish(it) => {
             assert_eq!(it.retain, it.payload != b"new");
             it.payload == b"new"
@@ -223,14 +227,14 @@ fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_i
         _ => false,
     };
     loop {
-        let got = conn.packet();
-        if is_new(&got) {
+        let received = conn.packet();
+        if is_new(&received) {
             break;
         }
         // The server sends the message again that was unacknowledged before the cut.
         conn.acknowledge(
             PacketType::PubAck,
-            got.publish().packet_id.expect("an id").get(),
+            received.publish().packet_id.expect("an id").get(),
         );
     }
 }
@@ -238,7 +242,7 @@ fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_i
 #[test]
 fn a_purge_takes_the_retained_message_too() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     for text in ["kept", "kept as well"] {
@@ -261,7 +265,7 @@ fn a_purge_takes_the_retained_message_too() {
 #[test]
 fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut properties = PropertyWriter::new();
@@ -304,7 +308,7 @@ fn all_that_mqtt_says_of_a_message_comes_to_a_poll() {
 #[test]
 fn mqtt_properties_are_not_shown_over_http() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut properties = PropertyWriter::new();
@@ -315,9 +319,15 @@ fn mqtt_properties_are_not_shown_over_http() {
     let mut publish = message("doors", 0, 0, b"\xff");
     publish.properties = properties.properties();
     conn.publish(&publish);
-    let got = conn.packet();
-    assert_eq!(got.publish().properties.response_topic(), Some("answers"));
-    assert_eq!(got.publish().properties.correlation_data(), Some(&b"7"[..]));
+    let received = conn.packet();
+    assert_eq!(
+        received.publish().properties.response_topic(),
+        Some("answers")
+    );
+    assert_eq!(
+        received.publish().properties.correlation_data(),
+        Some(&b"7"[..])
+    );
     let (head, body) = http(&broker, "GET /sub/doors", &[], b"");
     assert_eq!(body, b"\xff");
     assert!(!head.to_ascii_lowercase().contains("answers"), "{head}");
@@ -329,14 +339,14 @@ const HEAD_BYTES: usize = 4096;
 #[test]
 fn user_properties_leave_the_head_of_an_answer_small_and_the_envelope_has_all() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let long = "x".repeat(60_000);
     let (key, text) = ("k".repeat(255), "t".repeat(255));
-    // Many properties; a long one before and after one that fits; as many as a packet may have, together with other long fields; and
+    // The cases: many properties; a long one before and after one that fits; as many as a packet may have, with other long fields;
     // characters that no header may have.
-    let many: Vec<_> = (0..60)
+    let properties: Vec<_> = (0..60)
         .map(|n| (format!("property-{n}"), "v".repeat(200)))
         .collect();
     let most: Vec<_> = (0..125)
@@ -344,7 +354,7 @@ fn user_properties_leave_the_head_of_an_answer_small_and_the_envelope_has_all() 
         .collect();
     let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
     for (user, held) in [
-        (many, 8),
+        (properties, 8),
         (vec![pair("a", "1"), pair("long", &long), pair("b", "2")], 2),
         (most, 20),
         (vec![pair("a", "1\n"), pair("b", "2")], 1),

@@ -1,7 +1,8 @@
-//! QoS 2 over kills (`mqtt.durable_sessions`): a message is published once, and each subscriber gets it once. The kills come between any two packets.
+//! Tests QoS 2 over kills of the server (`mqtt.durable_sessions`). A message is published once, and each subscriber receives it once. A
+//! kill may come between any two packets.
 //!
-//! The clients do what MQTT 5.0 section 4.3.3 says: a sender keeps each message until its PUBREC, and its packet id until the PUBCOMP. A receiver
-//! keeps the packet id from the PUBLISH until the PUBREL. Packet ids are used again as soon as they are free.
+//! The clients do what MQTT 5.0 section 4.3.3 says: a sender keeps each message until its PUBREC, and its packet id until the PUBCOMP. A
+//! receiver keeps the packet id from the PUBLISH until the PUBREL. Packet ids are used again as soon as they are free.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +22,8 @@ fn connect(broker: &Broker, client: &str) -> (Conn, bool) {
 }
 
 fn payload(conn: &mut Conn) -> (u16, bool, String) {
-    let got = conn.packet();
-    let publish = got.publish();
+    let received = conn.packet();
+    let publish = received.publish();
     let text = String::from_utf8_lossy(publish.payload).into_owned();
     (publish.packet_id.expect("an id").get(), publish.dup, text)
 }
@@ -35,8 +36,8 @@ fn qos_2_message_that_a_client_sends_again_after_a_crash_is_published_once() {
     watcher.subscribe("t", 1);
     watcher.leave();
     let (mut conn, _) = connect(&broker, "publisher");
-    let one = message("t", 2, 7, b"one");
-    conn.publish(&one);
+    let publish_one = message("t", 2, 7, b"one");
+    conn.publish(&publish_one);
     assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
     let broker = crash(&state, broker);
     let (mut conn, present) = connect(&broker, "publisher");
@@ -44,7 +45,10 @@ fn qos_2_message_that_a_client_sends_again_after_a_crash_is_published_once() {
         present,
         "a session that has published needs no subscription"
     );
-    conn.publish(&Publish { dup: true, ..one });
+    conn.publish(&Publish {
+        dup: true,
+        ..publish_one
+    });
     assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
     let broker = crash(&state, broker);
     let (mut conn, _) = connect(&broker, "publisher");
@@ -61,8 +65,8 @@ fn qos_2_message_that_a_client_sends_again_after_a_crash_is_published_once() {
     conn.deliver(&message("t", 2, 7, b"two"));
     let (mut watcher, _) = connect(&broker, "watcher");
     for text in ["one", "two"] {
-        let (id, _, got) = payload(&mut watcher);
-        assert_eq!(got, text);
+        let (id, _, received) = payload(&mut watcher);
+        assert_eq!(received, text);
         watcher.acknowledge(PacketType::PubAck, id);
     }
     let mut publisher = Conn::connected(&broker, Version::V5, "");
@@ -96,7 +100,8 @@ fn qos_2_message_is_recognised_when_only_a_checkpoint_has_it() {
     watcher.expect_nothing_from(&mut publisher);
 }
 
-/// A message that the server would refuse now, but has published already, has the answer that its client did not get. Its packet id is free after that.
+/// The limits are lower after the crash, so the server would refuse the message now. But it is already in the log, so the client gets the
+/// missing answer, and the packet id is free after that.
 #[test]
 fn qos_2_message_that_is_in_the_log_is_acknowledged_although_the_limits_are_lower_now() {
     let state = State::new();
@@ -160,7 +165,7 @@ fn qos_2_message_is_recognised_by_a_server_that_goes_on_without_records() {
     watcher.expect_nothing_from(&mut publisher);
 }
 
-/// When the server that records sessions starts, a client has a message that it has not released.
+/// A client has an unreleased message when a server starts that records sessions for the first time.
 #[test]
 fn qos_2_message_from_before_the_records_is_recognised_after_each_crash_until_it_is_released() {
     let state = State::new();
@@ -195,8 +200,8 @@ fn qos_2_message_from_before_the_records_is_recognised_after_each_crash_until_it
     conn.deliver(&message("t", 2, 7, b"two"));
     let (mut watcher, _) = connect(&broker, "watcher");
     for text in ["one", "two"] {
-        let (id, _, got) = payload(&mut watcher);
-        assert_eq!(got, text);
+        let (id, _, received) = payload(&mut watcher);
+        assert_eq!(received, text);
         watcher.acknowledge(PacketType::PubAck, id);
     }
     let mut publisher = Conn::connected(&broker, Version::V5, "");
@@ -222,8 +227,8 @@ fn session_that_begins_anew_publishes_with_the_packet_ids_of_the_one_before() {
     conn.deliver(&message("t", 2, 7, b"two"));
     let (mut watcher, _) = connect(&broker, "watcher");
     for text in ["one", "two"] {
-        let (id, _, got) = payload(&mut watcher);
-        assert_eq!(got, text);
+        let (id, _, received) = payload(&mut watcher);
+        assert_eq!(received, text);
         watcher.acknowledge(PacketType::PubAck, id);
     }
 }
@@ -263,8 +268,8 @@ const DEVICES: usize = 4;
 const STEPS: usize = 250;
 /// Packet ids in use at once. They are few, so that each is used again soon.
 const IDS: u16 = 5;
-/// So many looks are some seconds, of which only a test that fails needs more than a few.
-const LOOKS: usize = 400;
+/// Maximum number of attempts to read. All attempts together take some seconds; only a failing test needs more than a few.
+const READS_MAX: usize = 400;
 
 /// A message that the device has sent, until its PUBCOMP.
 struct Outgoing {
@@ -283,34 +288,34 @@ struct Device {
     outgoing: Vec<Outgoing>,
     /// Packet ids of QoS 2 messages from the server that are not released.
     incoming: BTreeSet<u16>,
-    /// By topic and QoS, the last number of each publisher that came.
+    /// By topic and QoS, the last number received of each publisher.
     came: [[[u32; DEVICES]; 3]; TOPICS.len()],
 }
 
 struct SeededRun {
     seed: u64,
     rng: Rng,
-    // Ends before its directory goes.
+    // It is dropped before its directory is removed.
     broker: Option<Broker>,
     state: State,
     devices: Vec<Device>,
-    /// By topic, QoS and publisher: how many messages were sent.
+    /// By topic, QoS and publisher: the number of messages sent.
     sent: [[[u32; DEVICES]; 3]; TOPICS.len()],
 }
 
 impl Device {
-    /// Takes a packet, and answers it unless it is told to be silent.
+    /// Receives a packet, and answers it if `answers`.
     fn take(&mut self, answers: bool, seed: u64) {
         let conn = self.conn.as_mut().expect("it is connected");
-        let got = conn.packet();
-        match got.packet() {
+        let received = conn.packet();
+        match received.packet() {
             Packet::Publish(publish) => {
                 let id = publish.packet_id.expect("an id").get();
                 let qos = publish.qos.bits();
                 let is_new = qos == 1 || self.incoming.insert(id);
                 if is_new {
                     let (topic, text) = (publish.topic, publish.payload);
-                    note(&mut self.came, &self.name, topic, qos, text, seed);
+                    count_received(&mut self.came, &self.name, topic, qos, text, seed);
                 }
                 let kind = match qos {
                     1 => PacketType::PubAck,
@@ -343,8 +348,8 @@ impl Device {
         }
     }
 
-    fn send(&mut self, at: usize, dup: bool) {
-        let sent = &self.outgoing[at];
+    fn send(&mut self, device_index: usize, dup: bool) {
+        let sent = &self.outgoing[device_index];
         let conn = self.conn.as_mut().expect("it is connected");
         if sent.is_released {
             return conn.acknowledge(PacketType::PubRel, sent.id);
@@ -354,8 +359,9 @@ impl Device {
     }
 }
 
-/// Notes a message: `publisher number`. With QoS 2 it is the next one of its publisher, with QoS 1 it may come again.
-fn note(
+/// Checks and counts a received message, whose text is `publisher number`. With QoS 2 it must be the next one of its publisher. With QoS 1
+/// it may also be a repeated one.
+fn count_received(
     came: &mut [[[u32; DEVICES]; 3]; TOPICS.len()],
     device: &str,
     topic: &str,
@@ -398,13 +404,13 @@ impl SeededRun {
     }
 
     fn step(&mut self) {
-        let at = self.rng.below(DEVICES);
+        let device_index = self.rng.below(DEVICES);
         match self.rng.below(100) {
-            0..=34 => self.publish(at),
-            35..=49 => self.connect(at),
-            50..=87 => self.read(at),
+            0..=34 => self.publish(device_index),
+            35..=49 => self.connect(device_index),
+            50..=87 => self.read(device_index),
             88..=91 => {
-                if let Some(conn) = self.devices[at].conn.take() {
+                if let Some(conn) = self.devices[device_index].conn.take() {
                     match self.rng.chance(50) {
                         true => conn.cut(),
                         false => drop(conn),
@@ -415,8 +421,8 @@ impl SeededRun {
         }
     }
 
-    fn publish(&mut self, at: usize) {
-        let device = &mut self.devices[at];
+    fn publish(&mut self, device_index: usize) {
+        let device = &mut self.devices[device_index];
         if device.conn.is_none() {
             return;
         }
@@ -426,9 +432,9 @@ impl SeededRun {
                 return;
             };
             let topic = self.rng.below(TOPICS.len());
-            // With QoS 1 a message that is sent again may overtake: each topic has one QoS from each device.
-            let qos = 1 + ((topic + at) % 2) as u8;
-            let number = &mut self.sent[topic][usize::from(qos)][at];
+            // With QoS 1 a message that is sent again may arrive after later ones. So each device uses one QoS for each topic.
+            let qos = 1 + ((topic + device_index) % 2) as u8;
+            let number = &mut self.sent[topic][usize::from(qos)][device_index];
             *number += 1;
             device.outgoing.push(Outgoing {
                 id,
@@ -436,8 +442,8 @@ impl SeededRun {
                 qos,
                 // Two large messages in flight are more than a record of the session may have.
                 text: match self.rng.chance(20) {
-                    true => format!("{at} {number:<5000}"),
-                    false => format!("{at} {number}"),
+                    true => format!("{device_index} {number:<5000}"),
+                    false => format!("{device_index} {number}"),
                 },
                 is_released: false,
             });
@@ -445,17 +451,17 @@ impl SeededRun {
         }
     }
 
-    fn read(&mut self, at: usize) {
+    fn read(&mut self, device_index: usize) {
         let answers = self.rng.chance(80);
         let kills = self.rng.chance(50);
-        let device = &mut self.devices[at];
+        let device = &mut self.devices[device_index];
         for _ in 0..self.rng.range(1, 20) {
-            if !device.conn.as_mut().is_some_and(Conn::is_coming) {
+            if !device.conn.as_mut().is_some_and(Conn::has_received) {
                 return;
             }
             device.take(answers, self.seed);
             if !answers {
-                // A client answers in order, so it answers nothing more on this connection.
+                // A client answers in order, so after a packet without an answer it answers no more on this connection.
                 device.conn = None;
                 if kills {
                     self.kill();
@@ -473,17 +479,17 @@ impl SeededRun {
         }
     }
 
-    /// All come back, finish what they have sent, and get what they lack.
+    /// All devices reconnect, complete the messages that they have sent, and receive the messages that they lack.
     fn settle(&mut self) {
-        for at in 0..DEVICES {
-            self.connect(at);
+        for device_index in 0..DEVICES {
+            self.connect(device_index);
         }
         let mut looks = 0;
         while self.devices.iter().any(|it| !it.outgoing.is_empty())
             || self.devices.iter().any(|it| it.came != self.sent)
         {
             let is_read = self.devices.iter_mut().map(|device| {
-                let is_coming = device.conn.as_mut().is_some_and(Conn::is_coming);
+                let is_coming = device.conn.as_mut().is_some_and(Conn::has_received);
                 if is_coming {
                     device.take(true, self.seed);
                 }
@@ -495,7 +501,7 @@ impl SeededRun {
             };
             for device in &self.devices {
                 assert!(
-                    looks < LOOKS,
+                    looks < READS_MAX,
                     "seed {}: {} has {:?} of {:?} and waits for {} answers",
                     self.seed,
                     device.name,

@@ -1,7 +1,7 @@
-//! Tests quotas: the Receive Maximum of both sides, topic aliases of the server, and clients with a small maximum packet size.
+//! Tests flow control: the Receive Maximum of both sides, topic aliases of the server, and clients with a small maximum packet size.
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain_connect};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{
     Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 const UNRELEASED_MAX: u16 = 20_000;
 
 fn subscriber(broker: &Broker, properties: &PropertyWriter, filter: &str) -> Conn {
-    let mut connect = plain(Version::V5, "subscriber");
+    let mut connect = plain_connect(Version::V5, "subscriber");
     connect.properties = properties.properties();
     let mut conn = Conn::open(broker, Version::V5);
     conn.connect(&connect);
@@ -23,13 +23,13 @@ fn subscriber(broker: &Broker, properties: &PropertyWriter, filter: &str) -> Con
 #[test]
 fn a_client_that_releases_nothing_past_the_receive_maximum_is_ended() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // the reference was started without a maximum
     }
     let mut conn = Conn::open(&broker, Version::V5);
-    conn.write(|out| encode::connect(out, &plain(Version::V5, "it")));
-    let got = conn.packet();
-    let Packet::ConnAck(connack) = got.packet() else {
+    conn.write(|out| encode::connect(out, &plain_connect(Version::V5, "it")));
+    let received = conn.packet();
+    let Packet::ConnAck(connack) = received.packet() else {
         panic!("no CONNACK");
     };
     let most = connack.properties.receive_maximum();
@@ -51,10 +51,10 @@ fn a_client_that_releases_nothing_past_the_receive_maximum_is_ended() {
 #[test]
 fn messages_that_are_not_released_count_however_they_came() {
     let broker = Broker::with("[mqtt]\nreceive_max = 10\n");
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
-    // More than the maximum in one write is accepted. Further messages, one by one and with nothing released, are not.
+    // One write with more messages than the maximum is accepted. Further messages in writes of their own are not, while none is released.
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     conn.write(|out| {
         for id in 1..=20 {
@@ -80,7 +80,7 @@ fn a_burst_waits_for_our_answers_and_not_the_client_for_a_disconnect() {
     subscriber.subscribe("#", 0);
     let doors = [Conn::connected(&broker, Version::V5, "tcp"), {
         let (mut conn, _) = Conn::websocket(&broker, Version::V5, "/mqtt", "mqtt");
-        conn.connect(&plain(Version::V5, "ws"));
+        conn.connect(&plain_connect(Version::V5, "ws"));
         conn
     }];
     for mut conn in doors {
@@ -158,17 +158,17 @@ fn an_old_client_may_have_many_messages_under_way() {
 
 #[test]
 fn the_server_keeps_to_the_client_s_receive_maximum() {
-    keep_to_the_receive_maximum("q/t");
+    assert_receive_maximum("q/t");
 }
 
 #[test]
 fn a_subscription_with_wildcards_keeps_to_the_receive_maximum_and_goes_on() {
-    keep_to_the_receive_maximum("q/+");
+    assert_receive_maximum("q/+");
 }
 
-fn keep_to_the_receive_maximum(filter: &str) {
+fn assert_receive_maximum(filter: &str) {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // Mosquitto 2.0 sends more after the first acknowledgement
     }
     let mut properties = PropertyWriter::new();
@@ -189,26 +189,27 @@ fn keep_to_the_receive_maximum(filter: &str) {
     for number in 1..=3 {
         open.push(take(&mut conn, number));
     }
-    // One more message comes when one is completely acknowledged, and never more than one.
+    // Each completed acknowledgement lets the server send one more message.
     for number in 4..=11 {
-        only_others(&mut conn, &mut publisher);
+        assert_no_waiting_message(&mut conn, &mut publisher);
         let (id, qos) = open.remove(0);
         if qos == 2 {
             conn.acknowledge(PubRec, id);
             assert_eq!(conn.packet().ack(PubRel).0, id);
             // A PUBREC does not make room yet.
-            only_others(&mut conn, &mut publisher);
+            assert_no_waiting_message(&mut conn, &mut publisher);
         }
         conn.acknowledge([PubAck, PubComp][usize::from(qos == 2)], id);
         if number <= 8 {
             open.push(take(&mut conn, number));
         }
     }
-    only_others(&mut conn, &mut publisher);
+    assert_no_waiting_message(&mut conn, &mut publisher);
 }
 
-/// Checks that only messages of QoS 0 come, which are on another topic and do not wait. No waiting message comes before them.
-fn only_others(conn: &mut Conn, publisher: &mut Conn) {
+/// Publishes messages of QoS 0 on another topic, which do not wait for the quota. Checks that the client receives them, and no waiting
+/// message before them.
+fn assert_no_waiting_message(conn: &mut Conn, publisher: &mut Conn) {
     for payload in [b"one", b"two", b"thr"] {
         publisher.publish(&message("other", 0, 0, payload));
         assert_eq!(conn.packet().publish().payload, payload);
@@ -217,8 +218,8 @@ fn only_others(conn: &mut Conn, publisher: &mut Conn) {
 
 /// Takes the next message, which must have this number. Returns its packet id and QoS.
 fn take(conn: &mut Conn, number: u16) -> (u16, u8) {
-    let got = conn.packet();
-    let publish = got.publish();
+    let received = conn.packet();
+    let publish = received.publish();
     assert_eq!(publish.payload, number.to_string().as_bytes());
     (publish.packet_id.expect("an id").get(), publish.qos.bits())
 }
@@ -254,8 +255,8 @@ fn the_server_s_aliases_stay_below_the_maximum_and_stand_for_one_topic() {
         for number in 0..30 {
             let topic = format!("a/{}", number % 6);
             publisher.publish(&message(&topic, 0, 0, topic.as_bytes()));
-            let got = conn.packet();
-            let publish = got.publish();
+            let received = conn.packet();
+            let publish = received.publish();
             let named = match publish.properties.topic_alias() {
                 Some(alias) => {
                     assert!((1..=most).contains(&alias), "alias {alias} of {most}");
@@ -324,10 +325,10 @@ fn a_message_of_5_comes_to_3_1_1_without_its_properties() {
         let mut publish = message("t", 0, 0, b"x");
         publish.properties = properties.properties();
         Conn::connected(&broker, Version::V5, "it").publish(&publish);
-        let got = subscriber.packet();
-        let content_type = got.publish().properties.content_type();
+        let received = subscriber.packet();
+        let content_type = received.publish().properties.content_type();
         assert_eq!(content_type, (version == Version::V5).then_some("text/x"));
-        assert_eq!(got.publish().payload, b"x");
+        assert_eq!(received.publish().payload, b"x");
     }
 }
 
@@ -352,22 +353,26 @@ fn a_subscription_that_is_behind_gets_retained_messages_again_when_it_is_made_ag
         });
         conn.acknowledge(PubAck, open);
         assert_eq!(qos, 1);
-        let (mut live, mut again, mut granted) = (Vec::new(), 0, false);
-        while live.len() < 3 || again == 0 || !granted {
-            let got = conn.packet();
-            let Packet::Publish(publish) = got.packet() else {
+        let (mut live, mut retained_again, mut granted) = (Vec::new(), 0, false);
+        while live.len() < 3 || retained_again == 0 || !granted {
+            let received = conn.packet();
+            let Packet::Publish(publish) = received.packet() else {
                 granted = true;
                 continue;
             };
             match publish.retain {
-                true => again += 1,
+                true => retained_again += 1,
                 false => live.push(publish.payload.to_vec()),
             }
             let id = publish.packet_id.expect("an id").get();
             conn.acknowledge(PubAck, id);
         }
         conn.expect_only_from(&mut publisher, "q/t");
-        assert_eq!((live.concat(), again), (b"123".to_vec(), 1), "{filter}");
+        assert_eq!(
+            (live.concat(), retained_again),
+            (b"123".to_vec(), 1),
+            "{filter}"
+        );
         // Deletes the retained message for the next round.
         retained.payload = b"";
         publisher.deliver(&retained);

@@ -1,7 +1,8 @@
-//! Tests clients that ask for large messages and neither read nor acknowledge them: each message is stored once.
+//! Tests clients that fill the memory: they ask for large messages that they neither read nor acknowledge, or leave large sessions behind.
+//! A message is stored once, and a session is charged to its address.
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, id, message, plain, will};
+use crate::support::mqtt::{Conn, id, message, plain_connect, will};
 use crore_wire::mqtt::{
     Connect, Packet, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
@@ -10,7 +11,7 @@ const LARGE: usize = (1 << 20) - 100;
 
 #[test]
 fn six_thousand_subscriptions_to_a_large_retained_message_hold_it_once() {
-    let Some(broker) = Broker::ours("") else {
+    let Some(broker) = Broker::crore("") else {
         return;
     };
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
@@ -21,21 +22,21 @@ fn six_thousand_subscriptions_to_a_large_retained_message_hold_it_once() {
     let before = broker.server().pss_bytes();
     let mut hostile = Conn::connected(&broker, Version::V311, "hostile");
     // Each SUBSCRIBE to `kept`, with QoS 0 or 1, takes 12 bytes.
-    let mut all = Vec::new();
+    let mut bytes = Vec::new();
     for n in 1..=6_000_u16 {
         let [high, low] = n.to_be_bytes();
-        all.extend_from_slice(&[0x82, 9, high, low, 0, 4]);
-        all.extend_from_slice(b"kept");
-        all.push((n % 2) as u8);
+        bytes.extend_from_slice(&[0x82, 9, high, low, 0, 4]);
+        bytes.extend_from_slice(b"kept");
+        bytes.push((n % 2) as u8);
     }
-    hostile.send(&all);
-    broker.server().never_grows(before, 64 << 20);
+    hostile.send(&bytes);
+    broker.server().assert_growth_below(before, 64 << 20);
     publisher.deliver(&message("other", 1, 2, b"served"));
 }
 
 #[test]
 fn message_unacknowledged_by_ten_sessions_is_stored_once() {
-    let Some(broker) = Broker::ours("") else {
+    let Some(broker) = Broker::crore("") else {
         return;
     };
     let before = broker.server().pss_bytes();
@@ -63,23 +64,22 @@ fn message_unacknowledged_by_ten_sessions_is_stored_once() {
             assert_eq!(conn.packet().publish().payload.len(), LARGE);
         }
     }
-    broker.server().never_grows(before, 128 << 20);
+    broker.server().assert_growth_below(before, 128 << 20);
     drop(sessions);
-    broker.server().never_grows(before, 128 << 20);
+    broker.server().assert_growth_below(before, 128 << 20);
     // Unacknowledged messages are sent again.
-    let mut back = Conn::open(&broker, Version::V311);
-    assert!(back.resume("session-3"), "the session is there");
+    let mut resumed = Conn::open(&broker, Version::V311);
+    assert!(resumed.resume("session-3"), "the session is there");
     for _ in 0..60 {
-        let again = back.packet();
-        assert!(again.publish().dup && again.publish().payload.len() == LARGE);
+        let sent_again = resumed.packet();
+        assert!(sent_again.publish().dup && sent_again.publish().payload.len() == LARGE);
     }
 }
 
 /// Settings for a small machine.
 const SMALL: &str = "[limits]\nmemory_bytes = \"24 MiB\"\nlog_bytes = \"4 MiB\"\nbatch_bytes = \"1 MiB\"\n\
     outbox_bytes = \"1 MiB\"\n[[rule]]\nmatch = \"#\"\nlog_bytes = \"64 KiB\"\n";
-/// The memory that the clients of such a server may take: both limits, and half as much more for memory that the allocator has not given
-/// back.
+/// The memory that the clients of such a server may use: both limits, and half as much again that the allocator has not returned.
 const SMALL_BYTES: u64 = 42 << 20;
 /// Session expiry in seconds.
 const EXPIRY_S: u32 = 3600;
@@ -95,16 +95,16 @@ fn lasting(broker: &Broker, client_id: &str, will_bytes: usize) -> (Conn, Reason
     let connect = Connect {
         properties: set.properties(),
         will: (will_bytes > 0).then_some(will),
-        ..plain(Version::V5, client_id)
+        ..plain_connect(Version::V5, client_id)
     };
     let mut conn = Conn::open_from(9, broker, Version::V5);
     conn.write(|out| encode::connect(out, &connect));
     // While memory is short, a packet that is not complete may end its connection without an answer.
-    let Some(got) = conn.packet_or_end() else {
+    let Some(received) = conn.packet_or_end() else {
         return (conn, ReasonCode::QUOTA_EXCEEDED);
     };
-    let Packet::ConnAck(ack) = got.packet() else {
-        panic!("{:?} instead of a CONNACK", got.packet());
+    let Packet::ConnAck(ack) = received.packet() else {
+        panic!("{:?} instead of a CONNACK", received.packet());
     };
     let reason = ack.reason;
     assert!(
@@ -114,9 +114,14 @@ fn lasting(broker: &Broker, client_id: &str, will_bytes: usize) -> (Conn, Reason
     (conn, reason)
 }
 
-/// One client leaves `many` sessions behind, each by `leave`. The session of another client stays and is served, and memory stays bounded.
-fn leaves_behind(many: usize, will_bytes: usize, leave: impl Fn(&mut Conn, usize)) {
-    let Some(broker) = Broker::ours(SMALL) else {
+/// One client makes `many` sessions, and `leave` fills each of them. Checks that the session of another client stays and is served, and
+/// that memory is bounded.
+fn assert_sessions_left_behind_are_bounded(
+    many: usize,
+    will_bytes: usize,
+    leave: impl Fn(&mut Conn, usize),
+) {
+    let Some(broker) = Broker::crore(SMALL) else {
         return;
     };
     let mut honest = Conn::open(&broker, Version::V311);
@@ -156,7 +161,7 @@ fn leaves_behind(many: usize, will_bytes: usize, leave: impl Fn(&mut Conn, usize
 
 #[test]
 fn large_wills_that_one_client_leaves_behind_take_no_more_than_the_limit() {
-    leaves_behind(1_200, 60_000, |_, _| {});
+    assert_sessions_left_behind_are_bounded(1_200, 60_000, |_, _| {});
 }
 
 /// Subscribes to filters that no other client uses, with the maximum of levels.
@@ -178,20 +183,20 @@ fn subscribe_all(conn: &mut Conn, n: usize, group: &str) {
     conn.write(|out| {
         encode::subscribe(out, Version::V5, id(1), &Properties::NONE, filters);
     });
-    let got = conn.packet_or_end().expect("a SUBACK");
+    let received = conn.packet_or_end().expect("a SUBACK");
     assert!(
-        matches!(got.packet(), Packet::SubAck(_)),
+        matches!(received.packet(), Packet::SubAck(_)),
         "{:?}",
-        got.packet()
+        received.packet()
     );
 }
 
 #[test]
 fn long_filters_that_one_client_leaves_behind_take_no_more_than_the_limit() {
-    leaves_behind(1_800, 0, |conn, n| subscribe_all(conn, n, ""));
+    assert_sessions_left_behind_are_bounded(1_800, 0, |conn, n| subscribe_all(conn, n, ""));
 }
 
 #[test]
 fn groups_that_one_client_leaves_behind_take_no_more_than_the_limit() {
-    leaves_behind(800, 0, |conn, n| subscribe_all(conn, n, "$share/#/"));
+    assert_sessions_left_behind_are_bounded(800, 0, |conn, n| subscribe_all(conn, n, "$share/#/"));
 }

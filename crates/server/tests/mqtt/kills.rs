@@ -1,6 +1,7 @@
 //! Tests durable sessions over many kills of the server, by random seeds. Clients connect and leave, subscribe, read, and acknowledge or
-//! not, while others publish. Each client must receive every message that was acknowledged to its publisher after the client's SUBACK. The
-//! message comes until the client acknowledges it, in the order of its topic. A message may come again, but no new one may come late.
+//! not, while others publish. Each client must receive every message that its publisher got acknowledged after the SUBACK of the client.
+//! The server sends a message until the client acknowledges it, in the order of its topic. A message may be repeated, but no new message
+//! may come after a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +18,8 @@ const TOPICS: [&str; 5] = ["a/x", "a/y", "b/x", "b/y", "none/x"];
 const FILTERS: [&str; 6] = ["a/x", "a/+", "+/x", "b/#", "none/#", "#"];
 const CLIENTS: usize = 8;
 const STEPS: usize = 150;
-/// The maximum of looks for a message. All looks together take some seconds. Only a failing test needs more than a few.
-const LOOKS: usize = 400;
+/// Maximum number of attempts to read a message. All attempts together take some seconds; only a failing test needs more than a few.
+const READS_MAX: usize = 400;
 
 struct Client {
     name: String,
@@ -27,7 +28,7 @@ struct Client {
     /// For each filter with a SUBACK: the last number published to each topic before the SUBACK.
     filters: BTreeMap<&'static str, [u32; TOPICS.len()]>,
     seen: [BTreeSet<u32>; TOPICS.len()],
-    /// The numbers that the client has acknowledged, by topic. All others must come again.
+    /// The numbers that the client has acknowledged, by topic. The server must send all others again.
     acknowledged: [BTreeSet<u32>; TOPICS.len()],
 }
 
@@ -38,47 +39,49 @@ struct SeededRun {
     broker: Option<Broker>,
     publisher: Option<Conn>,
     clients: Vec<Client>,
-    /// For each topic, how many messages were acknowledged to the publisher.
+    /// For each topic, the number of messages whose publish was acknowledged.
     published: [u32; TOPICS.len()],
 }
 
 impl Client {
-    /// Takes a packet, and acknowledges a message if asked to. Returns whether the packet was a SUBACK.
+    /// Receives a packet. Acknowledges a message if `acknowledges`. Returns whether the packet was a SUBACK.
     fn take(&mut self, acknowledges: bool, seed: u64) -> bool {
         let conn = self.conn.as_mut().expect("it is connected");
-        let got = conn.packet();
-        let publish = match got.packet() {
+        let received = conn.packet();
+        let publish = match received.packet() {
             Packet::SubAck(_) => return true,
             Packet::Publish(publish) => publish,
             other => panic!("seed {seed}: {other:?}"),
         };
-        let at = TOPICS.iter().position(|it| *it == publish.topic);
-        let at = at.unwrap_or_else(|| panic!("seed {seed}: {}", publish.topic));
+        let topic_index = TOPICS.iter().position(|topic| *topic == publish.topic);
+        let topic_index = topic_index.unwrap_or_else(|| panic!("seed {seed}: {}", publish.topic));
         let text = std::str::from_utf8(publish.payload).expect("text");
         let number: u32 = text.parse().expect("a number");
-        let newest = self.seen[at].last().copied().unwrap_or(0);
+        let newest = self.seen[topic_index].last().copied().unwrap_or(0);
         assert!(
-            !self.seen[at].insert(number) || number > newest,
+            !self.seen[topic_index].insert(number) || number > newest,
             "seed {seed}: {} got {number} of {} after {newest}",
             self.name,
             publish.topic
         );
         if acknowledges && let Some(id) = publish.packet_id {
             conn.acknowledge(PacketType::PubAck, id.get());
-            self.acknowledged[at].insert(number);
+            self.acknowledged[topic_index].insert(number);
         }
         false
     }
 
-    /// The first message that the client has not acknowledged.
+    /// The first message that the client has not acknowledged: its topic and its number.
     fn lacks(&self, published: &[u32]) -> Option<(&'static str, u32)> {
         for (filter, since) in &self.filters {
-            for (at, name) in TOPICS.iter().enumerate() {
+            for (topic_index, name) in TOPICS.iter().enumerate() {
                 if !topic::matches(filter.as_bytes(), name.as_bytes()) {
                     continue;
                 }
-                let mut all = since[at] + 1..=published[at];
-                if let Some(number) = all.find(|number| !self.acknowledged[at].contains(number)) {
+                let mut all = since[topic_index] + 1..=published[topic_index];
+                if let Some(number) =
+                    all.find(|number| !self.acknowledged[topic_index].contains(number))
+                {
                     return Some((name, number));
                 }
             }
@@ -92,10 +95,11 @@ impl SeededRun {
         self.broker.as_ref().expect("it runs")
     }
 
-    /// Most steps are of connected clients: between two kills a client has to read, leave messages unacknowledged and then change its session.
+    /// Most steps are for connected clients: between two kills a client must read, leave messages unacknowledged, and then change its
+    /// session.
     fn step(&mut self) {
-        let what = self.rng.below(100);
-        match what {
+        let dice = self.rng.below(100);
+        match dice {
             0..=29 => {
                 for _ in 0..self.rng.range(1, 12) {
                     let topic = self.rng.below(TOPICS.len());
@@ -104,23 +108,23 @@ impl SeededRun {
                 return;
             }
             30..=44 => {
-                let at = self.rng.below(CLIENTS);
-                return self.connect(at);
+                let client_index = self.rng.below(CLIENTS);
+                return self.connect(client_index);
             }
             94.. => return self.kill(),
             _ => {}
         }
-        let connected = |at: &usize| self.clients[*at].conn.is_some();
+        let connected = |client_index: &usize| self.clients[*client_index].conn.is_some();
         let connected: Vec<usize> = (0..CLIENTS).filter(connected).collect();
         if connected.is_empty() {
             return;
         }
-        let at = self.rng.pick(&connected);
-        match what {
-            45..=69 => self.read(at),
-            70..=87 => self.subscribe(at),
+        let client_index = self.rng.pick(&connected);
+        match dice {
+            45..=69 => self.read(client_index),
+            70..=87 => self.subscribe(client_index),
             _ => {
-                if let Some(conn) = self.clients[at].conn.take() {
+                if let Some(conn) = self.clients[client_index].conn.take() {
                     match self.rng.chance(50) {
                         true => conn.cut(),
                         false => drop(conn),
@@ -140,17 +144,17 @@ impl SeededRun {
         self.published[topic] = number;
     }
 
-    fn connect(&mut self, at: usize) {
-        let version = match at % 2 {
+    fn connect(&mut self, client_index: usize) {
+        let version = match client_index % 2 {
             0 => Version::V5,
             _ => Version::V311,
         };
-        if self.clients[at].conn.is_some() {
+        if self.clients[client_index].conn.is_some() {
             return;
         }
         let mut conn = Conn::open(self.broker(), version);
-        let present = conn.resume(&self.clients[at].name);
-        let client = &mut self.clients[at];
+        let present = conn.resume(&self.clients[client_index].name);
+        let client = &mut self.clients[client_index];
         // A session without a subscription does not have to survive a crash.
         assert!(
             present || !client.has_session,
@@ -161,11 +165,11 @@ impl SeededRun {
         client.conn = Some(conn);
     }
 
-    fn read(&mut self, at: usize) {
+    fn read(&mut self, client_index: usize) {
         let acknowledges = self.rng.chance(50);
-        let client = &mut self.clients[at];
+        let client = &mut self.clients[client_index];
         for _ in 0..self.rng.range(1, 30) {
-            let is_coming = client.conn.as_mut().is_some_and(Conn::is_coming);
+            let is_coming = client.conn.as_mut().is_some_and(Conn::has_received);
             if !is_coming {
                 return;
             }
@@ -173,13 +177,13 @@ impl SeededRun {
         }
     }
 
-    fn subscribe(&mut self, at: usize) {
+    fn subscribe(&mut self, client_index: usize) {
         let filter = self.rng.pick(&FILTERS);
         let waits = self.rng.chance(80);
         let (seed, published) = (self.seed, self.published);
-        let client = &mut self.clients[at];
+        let client = &mut self.clients[client_index];
         let Some(conn) = &mut client.conn else { return };
-        conn.ask_for(filter, 1);
+        conn.send_subscribe(filter, 1);
         if !waits {
             // Without a SUBACK it is unknown whether the session has the filter.
             return self.kill();
@@ -193,23 +197,23 @@ impl SeededRun {
         let broker = self.broker.take().expect("it runs");
         self.publisher = None;
         self.broker = Some(crash(&self.state, broker));
-        for at in 0..CLIENTS {
-            self.clients[at].conn = None;
+        for client_index in 0..CLIENTS {
+            self.clients[client_index].conn = None;
             if self.rng.chance(60) {
-                self.connect(at);
+                self.connect(client_index);
             }
         }
     }
 
     /// All clients connect, and receive what they still lack.
     fn settle(&mut self) {
-        for at in 0..CLIENTS {
-            self.connect(at);
+        for client_index in 0..CLIENTS {
+            self.connect(client_index);
             let (seed, published) = (self.seed, self.published);
-            let client = &mut self.clients[at];
+            let client = &mut self.clients[client_index];
             while let Some((topic, number)) = client.lacks(&published) {
                 let conn = client.conn.as_mut().expect("it is connected");
-                let is_coming = eventually_comes(conn);
+                let is_coming = eventually_receives(conn);
                 let name = &client.name;
                 assert!(is_coming, "seed {seed}: {name} lacks {number} of {topic}");
                 client.take(true, seed);
@@ -218,9 +222,9 @@ impl SeededRun {
     }
 }
 
-/// Whether a packet comes within the time of all looks.
-fn eventually_comes(conn: &mut Conn) -> bool {
-    (0..LOOKS).any(|_| conn.is_coming())
+/// Whether a packet is received within `READS_MAX` attempts.
+fn eventually_receives(conn: &mut Conn) -> bool {
+    (0..READS_MAX).any(|_| conn.has_received())
 }
 
 #[test]

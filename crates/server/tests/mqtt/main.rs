@@ -1,8 +1,8 @@
-//! Tests MQTT over raw sockets, for what client libraries cannot send or hide from their users: malformed packets, packets out of order,
-//! quotas, retransmission, keep alive, and WebSocket frames of any size.
+//! Tests MQTT over raw sockets, for packets that client libraries cannot send, or hide from their users: malformed packets, packets out of
+//! order, quotas, retransmission, keep alive, and WebSocket frames of any size.
 //!
-//! The codec of `wire`, which is tested against another implementation, writes and reads valid packets. Malformed ones are given as bytes.
-//! If the environment has `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto`, the same tests run against that broker.
+//! Valid packets are written and read by the codec of `wire`, which is tested against another implementation. Malformed packets are given
+//! as bytes. If the environment has `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto`, the same tests run against that broker.
 
 #[path = "../support/mod.rs"]
 mod support;

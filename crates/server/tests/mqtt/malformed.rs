@@ -1,8 +1,9 @@
-//! Tests packets that no client may send, each after a valid CONNECT. In MQTT 5 the server answers with a DISCONNECT and the reason code
-//! of the specification, in 3.1.1 it just closes. Other clients notice nothing.
+//! Tests packets that no client may send, each after a valid CONNECT. In MQTT 5 the server answers with a DISCONNECT that has the reason
+//! code of the specification; in 3.1.1 it only closes the connection. Other clients are not affected.
 
+use crate::support::attempt;
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, attempt, message, plain};
+use crate::support::mqtt::{Conn, message, plain_connect};
 use crore_wire::mqtt::{Packet, ReasonCode, Version, encode};
 
 const MALFORMED: ReasonCode = ReasonCode::MALFORMED_PACKET;
@@ -12,10 +13,10 @@ const FILTER: ReasonCode = ReasonCode::TOPIC_FILTER_INVALID;
 const ALIAS: ReasonCode = ReasonCode::TOPIC_ALIAS_INVALID;
 
 /// The fault, the packet, and the reason code.
-type Row = (&'static str, &'static [u8], ReasonCode);
+type Fault = (&'static str, &'static [u8], ReasonCode);
 
 /// Malformed in both versions, also with version 5's properties.
-const BOTH: &[Row] = &[
+const MALFORMED_IN_BOTH: &[Fault] = &[
     ("packet type 0", b"\x00\x00", MALFORMED),
     ("PINGREQ with flags", b"\xc1\x00", MALFORMED),
     ("PINGREQ with a body", b"\xc0\x01\x00", MALFORMED),
@@ -63,7 +64,7 @@ const BOTH: &[Row] = &[
 ];
 
 /// Malformed in 3.1.1.
-const OLD: &[Row] = &[
+const MALFORMED_IN_3_1_1: &[Fault] = &[
     ("packet type 15", b"\xf0\x00", MALFORMED),
     ("CONNACK from a client", b"\x20\x02\0\0", PROTOCOL),
     ("SUBACK from a client", b"\x90\x03\0\x01\0", PROTOCOL),
@@ -107,7 +108,7 @@ const OLD: &[Row] = &[
 ];
 
 /// Malformed in 5.
-const NEW: &[Row] = &[
+const MALFORMED_IN_5: &[Fault] = &[
     ("CONNACK from a client", b"\x20\x03\0\0\0", PROTOCOL),
     ("SUBACK from a client", b"\x90\x04\0\x01\0\0", PROTOCOL),
     ("UNSUBACK from a client", b"\xb0\x04\0\x01\0\0", PROTOCOL),
@@ -261,16 +262,21 @@ fn packet_forbidden_to_clients_ends_the_connection_with_its_reason() {
     let mut bystander = Conn::connected(&broker, Version::V311, "bystander");
     bystander.subscribe("a", 1);
     let mut wrong = Vec::new();
-    for (version, rows) in [(Version::V311, [BOTH, OLD]), (Version::V5, [BOTH, NEW])] {
-        for (what, bytes, reason) in rows.into_iter().flatten() {
+    for (version, rows) in [
+        (Version::V311, [MALFORMED_IN_BOTH, MALFORMED_IN_3_1_1]),
+        (Version::V5, [MALFORMED_IN_BOTH, MALFORMED_IN_5]),
+    ] {
+        for (name, bytes, reason) in rows.into_iter().flatten() {
             let mut conn = Conn::connected(&broker, version, "sinner");
             conn.send(bytes);
             let wanted = (version == Version::V5).then_some(*reason);
             match attempt(|| conn.end()) {
-                Some(came) if came == wanted => {}
-                None => wrong.push(format!("{version:?}, {what}: it stays open")),
-                Some(came) => {
-                    wrong.push(format!("{version:?}, {what}: {came:?} and not {wanted:?}"));
+                Some(reason_received) if reason_received == wanted => {}
+                None => wrong.push(format!("{version:?}, {name}: it stays open")),
+                Some(reason_received) => {
+                    wrong.push(format!(
+                        "{version:?}, {name}: {reason_received:?} and not {wanted:?}"
+                    ));
                 }
             }
         }
@@ -278,9 +284,9 @@ fn packet_forbidden_to_clients_ends_the_connection_with_its_reason() {
     assert!(wrong.is_empty(), "{:#?}", wrong);
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     publisher.publish(&message("a", 1, 1, b"nothing is lost"));
-    let got = bystander.packet();
-    assert_eq!(got.publish().payload, b"nothing is lost");
-    assert!(!got.publish().dup);
+    let received = bystander.packet();
+    assert_eq!(received.publish().payload, b"nothing is lost");
+    assert!(!received.publish().dup);
 }
 
 #[test]
@@ -318,9 +324,9 @@ fn a_packet_over_the_limit_is_refused_by_its_header() {
 fn the_maximum_that_is_told_is_the_one_that_holds() {
     let broker = Broker::with("[limits]\nmessage_bytes = 100000\n");
     let mut conn = Conn::open(&broker, Version::V5);
-    conn.write(|out| encode::connect(out, &plain(Version::V5, "it")));
-    let got = conn.packet();
-    let Packet::ConnAck(connack) = got.packet() else {
+    conn.write(|out| encode::connect(out, &plain_connect(Version::V5, "it")));
+    let received = conn.packet();
+    let Packet::ConnAck(connack) = received.packet() else {
         panic!("no CONNACK");
     };
     let most = connack

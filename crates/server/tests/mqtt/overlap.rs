@@ -1,4 +1,4 @@
-//! Tests that a client with several matching subscriptions receives one copy of each message, live and from the log, also when one of the
+//! Tests a client with several subscriptions that match one message. It receives one copy, live and from the log, also when one of the
 //! subscriptions ends.
 
 use crate::support::broker::Broker;
@@ -9,9 +9,9 @@ use crore_wire::mqtt::{
 };
 use std::collections::BTreeMap;
 
-/// Filters with their QoS. The subscription identifier is the place in the list, from 1 on.
+/// Filters with their QoS. The subscription identifier is the index in this list, counted from 1.
 const FILTERS: [(&str, u8); 4] = [("a/b", 1), ("a/+", 2), ("a/#", 1), ("c/#", 1)];
-/// Topics. For each: the identifiers of the matching subscriptions, and the QoS at which a message published with QoS 2 arrives.
+/// Topics, each with the identifiers of its matching subscriptions and the QoS of the delivery if the message is published with QoS 2.
 const TOPICS: [(&str, &[u32], u8); 4] = [
     ("a/b", &[1, 2, 3], 2),
     ("a/c", &[2, 3], 2),
@@ -25,7 +25,7 @@ const RECEIVE_MAX: u16 = 3;
 type Received = (u8, Vec<u32>);
 
 fn open(broker: &Broker, name: &str) -> (Conn, bool) {
-    Conn::with(broker, name, false, |set| {
+    Conn::with_properties(broker, name, false, |set| {
         set.session_expiry_interval_s(600)
             .receive_maximum(RECEIVE_MAX);
     })
@@ -51,11 +51,11 @@ fn publish(publisher: &mut Conn, numbers: std::ops::Range<u16>) {
     }
 }
 
-/// The messages that a client received.
+/// The messages that a client has received.
 #[derive(Default)]
-struct Taken {
+struct Deliveries {
     /// The copies received of each message, by the message's number.
-    came: BTreeMap<u16, Vec<Received>>,
+    copies_by_number: BTreeMap<u16, Vec<Received>>,
     order: Vec<u16>,
     /// Number of received messages of QoS 2 that the server has not released yet.
     unreleased: usize,
@@ -63,11 +63,11 @@ struct Taken {
     unsubscribed: bool,
 }
 
-impl Taken {
-    /// Takes one packet, and answers it.
-    fn take(&mut self, conn: &mut Conn) {
-        let got = conn.packet();
-        match got.packet() {
+impl Deliveries {
+    /// Receives one packet, and answers it.
+    fn receive(&mut self, conn: &mut Conn) {
+        let received = conn.packet();
+        match received.packet() {
             Packet::Publish(publish) => {
                 let number: u16 = std::str::from_utf8(publish.payload)
                     .expect("text")
@@ -76,7 +76,7 @@ impl Taken {
                 let mut identifiers: Vec<u32> =
                     publish.properties.subscription_identifiers().collect();
                 identifiers.sort_unstable();
-                let copies = self.came.entry(number).or_default();
+                let copies = self.copies_by_number.entry(number).or_default();
                 copies.push((publish.qos.bits(), identifiers));
                 self.order.push(number);
                 let packet = publish.packet_id.expect("an id").get();
@@ -93,19 +93,24 @@ impl Taken {
         }
     }
 
-    /// Takes packets until each of these messages has arrived and none of QoS 2 is left unreleased.
+    /// Receives packets until each of these messages has arrived, and the server has released all of QoS 2.
     fn take_until(&mut self, conn: &mut Conn, numbers: std::ops::Range<u16>) {
-        let wanted = |came: &BTreeMap<u16, _>| numbers.clone().all(|n| came.contains_key(&n));
-        while !wanted(&self.came) || self.unreleased > 0 {
-            self.take(conn);
+        let wanted = |copies_by_number: &BTreeMap<u16, _>| {
+            numbers.clone().all(|n| copies_by_number.contains_key(&n))
+        };
+        while !wanted(&self.copies_by_number) || self.unreleased > 0 {
+            self.receive(conn);
         }
     }
 
-    /// Checks that each message came once, in the order of its topic, with all matching identifiers and the highest granted QoS.
+    /// Checks that each message was received once, in the order of its topic, with all matching identifiers and the highest granted QoS.
     fn check(&self, numbers: std::ops::Range<u16>) {
-        let came = &self.came;
-        assert!(came.keys().copied().eq(numbers), "{came:?}");
-        for (number, copies) in came {
+        let copies_by_number = &self.copies_by_number;
+        assert!(
+            copies_by_number.keys().copied().eq(numbers),
+            "{copies_by_number:?}"
+        );
+        for (number, copies) in copies_by_number {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
             assert_eq!(
                 copies[..],
@@ -123,14 +128,14 @@ impl Taken {
     }
 }
 
-impl Taken {
-    /// Checks the copies that a client received while the filter `gone` ended. Messages up to 80 were published before the end, later ones
-    /// after it.
-    fn check_without(&self, gone: &str, matched: &[u16]) {
+impl Deliveries {
+    /// Checks the copies that a client received while the filter `ended` ended. Messages up to number 80 were published before that, later
+    /// ones after it.
+    fn check_without(&self, ended: &str, matched: &[u16]) {
         for number in matched {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
-            let (copies, whole) = (&self.came[number], (qos, identifiers.to_vec()));
-            let left = without(gone, *number).expect("it is matched");
+            let (copies, whole) = (&self.copies_by_number[number], (qos, identifiers.to_vec()));
+            let left = without(ended, *number).expect("it is matched");
             let allowed: &[&[&Received]] = match (whole == left, *number > 80) {
                 (true, _) | (_, true) => &[&[&left]],
                 (false, false) => &[&[&whole], &[&left], &[&whole, &left]],
@@ -138,7 +143,7 @@ impl Taken {
             let copies: Vec<&Received> = copies.iter().collect();
             assert!(
                 allowed.contains(&&copies[..]),
-                "{number} of {topic} without {gone}: {copies:?}"
+                "{number} of {topic} without {ended}: {copies:?}"
             );
         }
         for topic in 0..TOPICS.len() {
@@ -160,13 +165,13 @@ impl Taken {
 #[test]
 fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // several copies are allowed
     }
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let (mut conn, _) = open(&broker, "it");
     subscribe_all(&mut conn);
-    let mut taken = Taken::default();
+    let mut taken = Deliveries::default();
     // These messages make the subscriptions' positions differ: each has the offset of its own last message.
     publish(&mut publisher, 1..10);
     taken.take_until(&mut conn, 1..10);
@@ -174,12 +179,12 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
     for _ in 0..3 {
         conn.leave();
         publish(&mut publisher, next..next + 40);
-        let (back, present) = open(&broker, "it");
+        let (resumed, present) = open(&broker, "it");
         assert!(present);
-        conn = back;
+        conn = resumed;
         // The client is still behind when live messages come. Then it leaves and connects again before it has read everything.
         for _ in 0..30 {
-            taken.take(&mut conn);
+            taken.receive(&mut conn);
         }
         publish(&mut publisher, next + 40..next + 60);
         taken.take_until(&mut conn, next..next + 60);
@@ -194,13 +199,13 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
 #[test]
 fn a_client_that_did_not_acknowledge_reads_on_without_copies() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // several copies are allowed
     }
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     let (mut conn, _) = open(&broker, "it");
     subscribe_all(&mut conn);
-    let mut taken = Taken::default();
+    let mut taken = Deliveries::default();
     let mut next = 1;
     for _ in 0..4 {
         publish(&mut publisher, next..next + 30);
@@ -213,12 +218,15 @@ fn a_client_that_did_not_acknowledge_reads_on_without_copies() {
     taken.check(1..next);
 }
 
-/// The identifiers of the remaining subscriptions that match a message, and the highest QoS of these, after the filter `gone` has ended.
-/// `None` if no remaining one matches.
-fn without(gone: &str, number: u16) -> Option<Received> {
+/// The delivery of a message after the filter `ended` has ended: the identifiers of the remaining subscriptions that match, and their
+/// highest QoS. `None` if none matches.
+fn without(ended: &str, number: u16) -> Option<Received> {
     let (_, identifiers, _) = TOPICS[usize::from(number) % TOPICS.len()];
     let filter = |identifier: u32| FILTERS[identifier as usize - 1];
-    let left = identifiers.iter().copied().filter(|n| filter(*n).0 != gone);
+    let left = identifiers
+        .iter()
+        .copied()
+        .filter(|n| filter(*n).0 != ended);
     let left: Vec<u32> = left.collect();
     let qos = left.iter().map(|n| filter(*n).1).max()?;
     Some((qos, left))
@@ -230,11 +238,11 @@ fn without(gone: &str, number: u16) -> Option<Received> {
 #[test]
 fn subscriptions_lose_nothing_when_one_ends_that_brought_messages_for_them() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // several copies are allowed
     }
-    for gone in ["a/b", "a/+", "a/#"] {
-        let client = format!("without {gone}");
+    for ended in ["a/b", "a/+", "a/#"] {
+        let client = format!("without {ended}");
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         let (mut conn, _) = open(&broker, &client);
         subscribe_all(&mut conn);
@@ -242,28 +250,32 @@ fn subscriptions_lose_nothing_when_one_ends_that_brought_messages_for_them() {
         publish(&mut publisher, 1..81);
         let (mut conn, present) = open(&broker, &client);
         assert!(present);
-        let mut taken = Taken::default();
+        let mut taken = Deliveries::default();
         for _ in 0..10 {
-            taken.take(&mut conn);
+            taken.receive(&mut conn);
         }
         conn.write(|out| {
-            let filters = std::iter::once(gone);
+            let filters = std::iter::once(ended);
             encode::unsubscribe(out, Version::V5, id(50), &Properties::default(), filters);
         });
         while !taken.unsubscribed {
-            taken.take(&mut conn);
+            taken.receive(&mut conn);
         }
         publish(&mut publisher, 81..101);
-        let matched: Vec<u16> = (1..101).filter(|n| without(gone, *n).is_some()).collect();
-        while taken.unreleased > 0 || !matched.iter().all(|n| taken.came.contains_key(n)) {
-            taken.take(&mut conn);
+        let matched: Vec<u16> = (1..101).filter(|n| without(ended, *n).is_some()).collect();
+        while taken.unreleased > 0
+            || !matched
+                .iter()
+                .all(|n| taken.copies_by_number.contains_key(n))
+        {
+            taken.receive(&mut conn);
         }
         for (n, (topic, ..)) in (0..).zip(TOPICS) {
-            if without(gone, n).is_some() {
+            if without(ended, n).is_some() {
                 conn.expect_only_from(&mut publisher, topic);
             }
         }
-        taken.check_without(gone, &matched);
+        taken.check_without(ended, &matched);
         publisher.leave();
     }
 }
@@ -282,7 +294,7 @@ fn client_that_leaves_while_it_gets_retained_messages_gets_all_of_them_and_no_ol
         publisher.deliver(&retained);
     }
     let open = || {
-        Conn::with(&broker, "it", false, |set| {
+        Conn::with_properties(&broker, "it", false, |set| {
             set.session_expiry_interval_s(600).receive_maximum(1);
         })
     };
@@ -309,8 +321,8 @@ fn client_that_leaves_while_it_gets_retained_messages_gets_all_of_them_and_no_ol
     }
     let (mut retained, mut others) = (BTreeMap::new(), Vec::new());
     while retained.len() < topics.len() || others.len() < topics.len() {
-        let got = conn.packet();
-        let publish = got.publish();
+        let received = conn.packet();
+        let publish = received.publish();
         match publish.retain {
             true => _ = retained.insert(publish.topic.to_string(), publish.payload.to_vec()),
             false => others.push(String::from_utf8_lossy(publish.payload).into_owned()),

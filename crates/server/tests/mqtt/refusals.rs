@@ -1,20 +1,19 @@
-//! Tests that the server gives the reason of a refusal in plain words: in the answer, if the answer can contain text, and in the log, once
-//! for many refusals.
+//! Tests the reasons of refusals. The answer has the reason as text if its packet can contain text. The log has it once for many refusals.
 
 use crate::doors::http;
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain_connect};
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Packet, Properties, PropertyWriter, ReasonCode, Version, encode};
 
-/// Topics with one control character each: of C0, DEL, and of C1 (among them U+0085, next line).
+/// Topics with one control character each: from C0, DEL, and from C1 (U+0085, next line, is one of them).
 const CONTROLS: [&str; 5] = ["a/\u{1}", "a\u{1f}/b", "\u{7f}", "a/\u{85}", "\u{9f}b"];
 
 #[test]
 fn a_subscription_past_the_limit_is_told_with_the_setting() {
     for version in VERSIONS {
         let broker = Broker::with("[limits]\ntopics_per_connection = 3\n");
-        if !broker.is_ours() {
+        if !broker.is_crore() {
             return;
         }
         let mut conn = Conn::connected(&broker, version, "it");
@@ -31,7 +30,7 @@ fn a_subscription_past_the_limit_is_told_with_the_setting() {
 }
 
 #[test]
-fn a_client_subscribes_to_a_thousand_topics_and_filters_and_to_as_many_bytes_as_may_be() {
+fn client_may_have_a_thousand_subscriptions_up_to_the_limit_of_bytes() {
     for version in VERSIONS {
         let broker = Broker::start();
         let mut conn = Conn::connected(&broker, version, "it");
@@ -47,7 +46,7 @@ fn a_client_subscribes_to_a_thousand_topics_and_filters_and_to_as_many_bytes_as_
         assert_eq!(conn.packet().publish().payload, b"187.5");
     }
     let broker = Broker::with("[limits]\nsubscription_bytes = \"4 KiB\"\n");
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     for (prefix, most) in [
@@ -78,7 +77,7 @@ fn a_client_subscribes_to_a_thousand_topics_and_filters_and_to_as_many_bytes_as_
 #[test]
 fn a_subscription_that_no_filter_has_room_for_is_told_with_the_reason() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut conn = Conn::connected(&broker, Version::V5, "it");
@@ -90,7 +89,7 @@ fn a_subscription_that_no_filter_has_room_for_is_told_with_the_reason() {
 #[test]
 fn a_home_that_has_no_room_for_a_topic_is_told_with_the_settings() {
     let broker = Broker::with("[limits]\ntopics_per_shard = 2\n");
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut conn = Conn::connected(&broker, Version::V311, "it");
@@ -104,7 +103,7 @@ fn a_home_that_has_no_room_for_a_topic_is_told_with_the_settings() {
 fn a_control_character_in_a_topic_is_told_by_its_name() {
     for topic in CONTROLS {
         let broker = Broker::start();
-        if !broker.is_ours() {
+        if !broker.is_crore() {
             return;
         }
         let mut conn = Conn::connected(&broker, Version::V5, "it");
@@ -123,8 +122,8 @@ fn a_control_character_in_a_topic_is_told_by_its_name() {
         );
         // A message of QoS 0 has no acknowledgement, so the reason is in a DISCONNECT.
         conn.publish(&message(topic, 0, 0, b"x"));
-        let got = conn.packet();
-        let Packet::Disconnect(disconnect) = got.packet() else {
+        let received = conn.packet();
+        let Packet::Disconnect(disconnect) = received.packet() else {
             panic!("a DISCONNECT is due");
         };
         assert_eq!(disconnect.reason, ReasonCode::TOPIC_NAME_INVALID);
@@ -145,7 +144,7 @@ fn a_control_character_in_a_topic_is_told_by_its_name() {
 #[test]
 fn a_client_of_3_1_1_that_ends_without_a_word_is_in_the_log() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut conn = Conn::connected(&broker, Version::V311, "it");
@@ -157,12 +156,12 @@ fn a_client_of_3_1_1_that_ends_without_a_word_is_in_the_log() {
 #[test]
 fn a_malformed_connect_is_in_the_log() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut conn = Conn::open(&broker, Version::V311);
     conn.send(b"\x10\x08\0\x04MQTT\x04\x02");
-    assert_eq!(conn.rest(), b"");
+    assert_eq!(conn.read_to_end(), b"");
     broker
         .server()
         .await_log("CONNECT: the packet ends within a field");
@@ -171,13 +170,13 @@ fn a_malformed_connect_is_in_the_log() {
 #[test]
 fn the_reason_string_says_what_is_wrong_with_a_packet() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     conn.send(b"\x82\x02\0\x01");
-    let got = conn.packet();
-    let Packet::Disconnect(disconnect) = got.packet() else {
+    let received = conn.packet();
+    let Packet::Disconnect(disconnect) = received.packet() else {
         panic!("a DISCONNECT is due");
     };
     let words = disconnect.properties.reason_string();
@@ -187,7 +186,7 @@ fn the_reason_string_says_what_is_wrong_with_a_packet() {
     // log.
     let mut properties = PropertyWriter::new();
     properties.authentication_method("x").expect("it fits");
-    let mut connect = plain(Version::V5, "it");
+    let mut connect = plain_connect(Version::V5, "it");
     connect.properties = properties.properties();
     let mut conn = Conn::open(&broker, Version::V5);
     conn.write(|out| encode::connect(out, &connect));
@@ -200,7 +199,7 @@ fn a_websocket_without_the_subprotocol_is_told_which_one() {
     // 4.1).
     for offer in ["", "mqttv3.1", "MQTT"] {
         let broker = Broker::start();
-        if !broker.is_ours() {
+        if !broker.is_crore() {
             return;
         }
         let offer = format!("Sec-WebSocket-Protocol: {offer}");

@@ -1,8 +1,8 @@
-//! Tests a planned restart, as MQTT clients see it. Sessions with wildcards, groups, messages in flight in both directions, retained
-//! messages and delayed wills are the same after it.
+//! Tests a planned restart from the view of MQTT clients. It preserves sessions with wildcards, groups, messages in flight in both
+//! directions, retained messages and delayed wills.
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
+use crate::support::mqtt::{Conn, VERSIONS, message, plain_connect, will};
 use crate::support::state::State;
 use crate::support::until;
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 /// A server that continues with this state. `None` if the tests run against another broker.
 fn start(state: &State) -> Option<Broker> {
-    Broker::ours(&state.settings())
+    Broker::crore(&state.settings())
 }
 
 /// Stops the server with SIGTERM and starts another one.
@@ -21,7 +21,7 @@ fn restart(state: &State, broker: Broker) -> Broker {
 }
 
 /// Connects to a session, which must be present.
-fn again(broker: &Broker, version: Version, client: &str) -> Conn {
+fn resume_present(broker: &Broker, version: Version, client: &str) -> Conn {
     let mut conn = Conn::open(broker, version);
     assert!(conn.resume(client), "the session of {client} has gone");
     conn
@@ -32,12 +32,12 @@ fn publisher(broker: &Broker) -> Conn {
     Conn::connected(broker, Version::V5, "")
 }
 
-/// Takes the next packet, a message with this payload and this DUP flag. Returns its packet id.
-fn take(conn: &mut Conn, payload: &str, dup: bool) -> u16 {
-    let got = conn.packet();
-    let publish = got.publish();
-    let came = std::str::from_utf8(publish.payload).expect("text");
-    assert_eq!((came, publish.dup), (payload, dup));
+/// Receives the next packet, which must be a message with this payload and this DUP flag. Returns its packet id.
+fn receive(conn: &mut Conn, payload: &str, dup: bool) -> u16 {
+    let received = conn.packet();
+    let publish = received.publish();
+    let payload_received = std::str::from_utf8(publish.payload).expect("text");
+    assert_eq!((payload_received, publish.dup), (payload, dup));
     publish.packet_id.expect("an id").get()
 }
 
@@ -61,11 +61,11 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
             }
             let mut from = publisher(&broker);
             from.deliver(&message("a/x/c", 1, 1, b"one"));
-            let one = take(&mut conn, "one", false);
+            let id_of_one = receive(&mut conn, "one", false);
             from.deliver(&message("b/y/z", 2, 2, b"two"));
-            let two = take(&mut conn, "two", false);
+            let two = receive(&mut conn, "two", false);
             from.deliver(&message("b", 2, 3, b"three"));
-            let three = take(&mut conn, "three", false);
+            let three = receive(&mut conn, "three", false);
             conn.acknowledge(PubRec, three);
             assert_eq!(conn.packet().ack(PubRel).0, three);
             if !stays {
@@ -76,9 +76,13 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
             let mut from = publisher(&broker);
             from.deliver(&message("a/late/c", 1, 5, b"late"));
 
-            let mut conn = again(&broker, version, "it");
-            assert_eq!(take(&mut conn, "one", true), one, "with its packet id");
-            assert_eq!(take(&mut conn, "two", true), two, "with its packet id");
+            let mut conn = resume_present(&broker, version, "it");
+            assert_eq!(
+                receive(&mut conn, "one", true),
+                id_of_one,
+                "with its packet id"
+            );
+            assert_eq!(receive(&mut conn, "two", true), two, "with its packet id");
             // The message was received before the stop, so it never comes again.
             assert_eq!(conn.packet().ack(PubRel).0, three);
             // A message that came meanwhile may already be behind the PUBREL. Between topics there is no order.
@@ -87,23 +91,23 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
             } else {
                 &["away", "late"]
             };
-            let mut came: Vec<_> = missed
+            let mut payloads: Vec<_> = missed
                 .iter()
                 .map(|_| {
-                    let got = conn.packet();
-                    let publish = got.publish();
+                    let received = conn.packet();
+                    let publish = received.publish();
                     let id = publish.packet_id.expect("an id").get();
                     conn.acknowledge(PubAck, id);
                     String::from_utf8(publish.payload.to_vec()).expect("text")
                 })
                 .collect();
-            came.sort_unstable();
-            assert_eq!(came, missed);
-            conn.acknowledge(PubAck, one);
+            payloads.sort_unstable();
+            assert_eq!(payloads, missed);
+            conn.acknowledge(PubAck, id_of_one);
             complete(&mut conn, two);
             conn.acknowledge(PubComp, three);
             from.deliver(&message("b/new", 2, 6, b"new"));
-            let new = take(&mut conn, "new", false);
+            let new = receive(&mut conn, "new", false);
             complete(&mut conn, new);
             for topic in ["a/new/c", "b/new", "left/new"] {
                 conn.expect_only_from(&mut from, topic);
@@ -128,13 +132,13 @@ fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
         let mut publish = message("t", 2, 9, b"once");
         conn.publish(&publish);
         assert_eq!(conn.packet().ack(PubRec).0, 9);
-        let id = take(&mut subscriber, "once", false);
+        let id = receive(&mut subscriber, "once", false);
         subscriber.acknowledge(PubAck, id);
         assert!(subscriber.is_served());
 
         broker = restart(&state, broker);
-        let mut subscriber = again(&broker, version, "subscriber");
-        let mut conn = again(&broker, version, &client);
+        let mut subscriber = resume_present(&broker, version, "subscriber");
+        let mut conn = resume_present(&broker, version, &client);
         publish.dup = true;
         conn.publish(&publish);
         assert_eq!(conn.packet().ack(PubRec).0, 9);
@@ -142,7 +146,7 @@ fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
         assert_eq!(conn.packet().ack(PubComp), (9, ReasonCode::SUCCESS));
         // After the release the id may be used for a new message. The subscriber receives nothing before that message.
         conn.deliver(&message("t", 2, 9, b"twice"));
-        let id = take(&mut subscriber, "twice", false);
+        let id = receive(&mut subscriber, "twice", false);
         subscriber.acknowledge(PubAck, id);
         subscriber.leave();
     }
@@ -166,20 +170,24 @@ fn a_session_that_ends_with_its_connection_is_not_there_after_a_restart() {
     }
 }
 
-/// A message of a group as a member received it: its number, its packet id, and its DUP flag.
-type Share = (u16, u16, bool);
+/// A message of a group that a member has received: its number, its packet id, and its DUP flag.
+type GroupMessage = (u16, u16, bool);
 
-/// Takes this many messages of a group, whichever members receive them. Each is handed to `came` with its member.
-fn shares(members: &mut [Conn], count: usize, mut came: impl FnMut(&mut Conn, Share)) {
+/// Receives `count` messages of a group, whichever members get them. Calls `handle` with each message and its member.
+fn receive_of_group(
+    members: &mut [Conn],
+    count: usize,
+    mut handle: impl FnMut(&mut Conn, GroupMessage),
+) {
     let mut left = count;
     until("each message of the group", || {
         for conn in &mut *members {
-            while conn.is_coming() {
-                let got = conn.packet();
-                let publish = got.publish();
+            while conn.has_received() {
+                let received = conn.packet();
+                let publish = received.publish();
                 let text = std::str::from_utf8(publish.payload).expect("text");
                 let id = publish.packet_id.expect("an id").get();
-                came(conn, (text.parse().expect("a number"), id, publish.dup));
+                handle(conn, (text.parse().expect("a number"), id, publish.dup));
                 left = left.checked_sub(1).expect("no message comes twice");
             }
         }
@@ -214,7 +222,7 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
     publish(&mut from, 0..8);
     // No message is acknowledged, so each stays with the member that received it.
     let mut given = HashSet::new();
-    shares(&mut members, 8, |conn, share| {
+    receive_of_group(&mut members, 8, |conn, share| {
         given.insert((conn.version, share));
     });
     for mut conn in members {
@@ -224,9 +232,10 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
     let broker = restart(&state, broker);
     publish(&mut publisher(&broker), 16..24);
 
-    let mut members = VERSIONS.map(|version| again(&broker, version, &format!("{version:?}")));
+    let mut members =
+        VERSIONS.map(|version| resume_present(&broker, version, &format!("{version:?}")));
     let mut came = Vec::new();
-    shares(&mut members, 24, |conn, (number, id, dup)| {
+    receive_of_group(&mut members, 24, |conn, (number, id, dup)| {
         let known = given.contains(&(conn.version, (number, id, false)));
         assert_eq!(dup, known, "{number} with id {id} to {:?}", conn.version);
         conn.acknowledge(PubAck, id);
@@ -255,16 +264,16 @@ fn retained_messages_are_there_after_a_restart_with_their_properties() {
     for version in VERSIONS {
         for filter in ["r/a", "r/+", "#"] {
             let mut conn = Conn::open(&broker, version);
-            conn.connect(&plain(version, ""));
+            conn.connect(&plain_connect(version, ""));
             // The retained message may come before the SUBACK of its filter.
-            conn.ask_for(filter, 1);
+            conn.send_subscribe(filter, 1);
             let mut granted = false;
-            let mut came = 0;
-            while !granted || came < 1 {
+            let mut count = 0;
+            while !granted || count < 1 {
                 match conn.packet().packet() {
                     Packet::SubAck(_) => granted = true,
                     Packet::Publish(publish) => {
-                        came += 1;
+                        count += 1;
                         assert_eq!((publish.topic, publish.payload), ("r/a", &b"kept"[..]));
                         assert!(publish.retain);
                         if version == Version::V5 {
@@ -295,7 +304,7 @@ fn a_will_that_waits_is_published_after_a_restart() {
     lasting.session_expiry_interval_s(600);
     let mut mortals = ["wills/before", "wills/at-the-stop"].map(|topic| {
         let mut conn = Conn::open(&broker, Version::V5);
-        let mut connect = plain(Version::V5, topic);
+        let mut connect = plain_connect(Version::V5, topic);
         connect.properties = lasting.properties();
         let mut will = will(topic);
         will.properties = later.properties();
@@ -305,18 +314,18 @@ fn a_will_that_waits_is_published_after_a_restart() {
     });
     mortals[0].take().expect("a client").cut();
     let broker = restart(&state, broker);
-    let mut watcher = again(&broker, Version::V5, "watcher");
-    let mut came: Vec<String> = (0..2)
+    let mut watcher = resume_present(&broker, Version::V5, "watcher");
+    let mut payloads: Vec<String> = (0..2)
         .map(|_| {
-            let got = watcher.packet();
-            let publish = got.publish();
+            let received = watcher.packet();
+            let publish = received.publish();
             assert_eq!(publish.payload, b"gone");
             let id = publish.packet_id.expect("an id").get();
             watcher.acknowledge(PubAck, id);
             publish.topic.to_string()
         })
         .collect();
-    came.sort_unstable();
-    assert_eq!(came, ["wills/at-the-stop", "wills/before"]);
+    payloads.sort_unstable();
+    assert_eq!(payloads, ["wills/at-the-stop", "wills/before"]);
     watcher.expect_only_from(&mut publisher(&broker), "wills/before");
 }

@@ -1,4 +1,4 @@
-//! Tests subscriptions without room: a new one is refused, and if an old one of a session is lost, the client is told.
+//! Tests subscriptions for which a limit leaves no room. A new subscription is refused. If a resumed session loses one, the client is told.
 
 use crate::support::Server;
 use crate::support::broker::Broker;
@@ -9,31 +9,40 @@ use crore_wire::mqtt::{
 };
 use std::collections::BTreeSet;
 
-/// A Crore server with one shard, so that a limit for each shard is one for the server.
+/// A Crore server with one shard, so that a limit for each shard is the limit of the server.
 fn small(settings: &str) -> Broker {
     Broker::Crore(Server::with_shards(1, settings))
 }
 
-/// Resumes a session that is present. Returns the reason and the words with which the server then ends the connection.
-fn refused(broker: &Broker, version: Version, client: &str) -> Option<(ReasonCode, String)> {
+/// Resumes a session that is present, and waits until the server ends the connection. Returns the reason code and the text of its
+/// DISCONNECT.
+fn end_of_resumed_session(
+    broker: &Broker,
+    version: Version,
+    client: &str,
+) -> Option<(ReasonCode, String)> {
     let mut conn = Conn::open(broker, version);
     assert!(conn.resume(client), "the session is there");
-    let mut said = None;
-    while let Some(got) = conn.packet_or_end() {
-        let Packet::Disconnect(disconnect) = got.packet() else {
-            panic!("{:?} instead of an end", got.packet());
+    let mut reason_and_text = None;
+    while let Some(received) = conn.packet_or_end() {
+        let Packet::Disconnect(disconnect) = received.packet() else {
+            panic!("{:?} instead of an end", received.packet());
         };
         let words = disconnect.properties.reason_string().unwrap_or_default();
-        said = Some((disconnect.reason, words.to_string()));
+        reason_and_text = Some((disconnect.reason, words.to_string()));
     }
-    said
+    reason_and_text
 }
 
-fn assert_told(said: Option<(ReasonCode, String)>, version: Version, filter: &str) {
+fn assert_names_filter(
+    reason_and_text: Option<(ReasonCode, String)>,
+    version: Version,
+    filter: &str,
+) {
     match version {
-        Version::V311 => assert_eq!(said, None, "it has no word for it"),
+        Version::V311 => assert_eq!(reason_and_text, None, "it has no word for it"),
         Version::V5 => {
-            let (reason, words) = said.expect("a DISCONNECT");
+            let (reason, words) = reason_and_text.expect("a DISCONNECT");
             assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
             assert!(
                 words.ends_with(&format!("subscription to {filter}")),
@@ -62,22 +71,22 @@ fn a_session_whose_filter_finds_no_room_is_told_so_and_misses_nothing_when_there
             publisher.deliver(&message(topic, 1, n, b"missed"));
         }
         for _ in 0..3 {
-            let said = refused(&broker, version, "away");
-            assert_told(said, version, "other/+");
+            let reason_and_text = end_of_resumed_session(&broker, version, "away");
+            assert_names_filter(reason_and_text, version, "other/+");
         }
         filler.cut();
-        let mut back = Conn::open(&broker, version);
-        assert!(back.resume("away"));
+        let mut resumed = Conn::open(&broker, version);
+        assert!(resumed.resume("away"));
         let mut topics = Vec::new();
         for _ in 0..3 {
-            let got = back.packet();
-            let publish = got.publish();
+            let received = resumed.packet();
+            let publish = received.publish();
             topics.push(publish.topic.to_string());
-            back.acknowledge(PubAck, publish.packet_id.expect("it has QoS 1").get());
+            resumed.acknowledge(PubAck, publish.packet_id.expect("it has QoS 1").get());
         }
         topics.sort();
         assert_eq!(topics, ["kept/1", "other/1", "plain"]);
-        assert!(back.is_served(), "and nothing else");
+        assert!(resumed.is_served(), "and nothing else");
     }
 }
 
@@ -93,14 +102,18 @@ fn a_session_whose_topic_finds_no_room_is_told_so_and_has_its_subscription_when_
         let mut filler = Conn::connected(&broker, version, "filler");
         filler.subscribe("a", 0);
         filler.subscribe("b", 0);
-        assert_told(refused(&broker, version, "away"), version, "plain");
+        assert_names_filter(
+            end_of_resumed_session(&broker, version, "away"),
+            version,
+            "plain",
+        );
         filler.leave();
-        let mut back = Conn::open(&broker, version);
-        assert!(back.resume("away"));
-        assert!(back.is_served());
+        let mut resumed = Conn::open(&broker, version);
+        assert!(resumed.resume("away"));
+        assert!(resumed.is_served());
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("plain", 1, 1, b"x"));
-        assert_eq!(back.packet().publish().payload, b"x");
+        assert_eq!(resumed.packet().publish().payload, b"x");
     }
 }
 
@@ -114,33 +127,33 @@ fn client_with_too_many_topics_is_refused_new_ones_and_keeps_the_others() {
         let granted = ReasonCode::granted(Qos::from_repr(qos).expect("0 or 1"));
         let mut names = (0..60).map(|n| format!("t/{n}"));
         let mut taken = Vec::new();
-        let refused = names.find_map(|name| match conn.subscribe(&name, qos) {
+        let end_of_resumed_session = names.find_map(|name| match conn.subscribe(&name, qos) {
             reason if reason == granted => {
                 taken.push(name);
                 None
             }
             reason => Some(reason),
         });
-        assert_eq!(refused, Some(ReasonCode::QUOTA_EXCEEDED));
+        assert_eq!(end_of_resumed_session, Some(ReasonCode::QUOTA_EXCEEDED));
         assert!(taken.len() >= 4, "{taken:?}");
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
-        let refused = (0..60).find_map(|n| {
+        let end_of_resumed_session = (0..60).find_map(|n| {
             publisher.publish(&message(&format!("new/{n}"), 1, n + 1, b"x"));
             let (_, reason) = publisher.packet().ack(PubAck);
             reason.is_error().then_some(reason)
         });
-        assert_eq!(refused, Some(ReasonCode::QUOTA_EXCEEDED));
+        assert_eq!(end_of_resumed_session, Some(ReasonCode::QUOTA_EXCEEDED));
         // The session resumes all its topics at once.
         conn.cut();
-        let mut back = Conn::open(&broker, Version::V5);
-        assert!(back.resume("it"));
-        assert!(back.is_served());
+        let mut resumed = Conn::open(&broker, Version::V5);
+        assert!(resumed.resume("it"));
+        assert!(resumed.is_served());
         for (n, name) in (100..).zip(&taken) {
             publisher.deliver(&message(name, 1, n, b"x"));
-            let got = back.packet();
-            assert_eq!(got.publish().topic, name);
+            let received = resumed.packet();
+            assert_eq!(received.publish().topic, name);
             if qos > 0 {
-                back.acknowledge(PubAck, got.publish().packet_id.expect("QoS 1").get());
+                resumed.acknowledge(PubAck, received.publish().packet_id.expect("QoS 1").get());
             }
         }
     }
@@ -170,9 +183,9 @@ fn repeated_filters_of_one_subscribe_are_each_granted() {
                 conn.send(packets);
                 let mut ids = BTreeSet::new();
                 for _ in 1..=3 {
-                    let got = conn.packet();
-                    let Packet::SubAck(suback) = got.packet() else {
-                        panic!("a SUBACK is due, {:?} came", got.packet());
+                    let received = conn.packet();
+                    let Packet::SubAck(suback) = received.packet() else {
+                        panic!("a SUBACK is due, {:?} came", received.packet());
                     };
                     assert!(ids.insert(suback.packet_id), "{filter}");
                     let reasons: Vec<_> = suback.reasons.iter().collect();
@@ -182,9 +195,9 @@ fn repeated_filters_of_one_subscribe_are_each_granted() {
             }
             let mut publisher = Conn::connected(&broker, version, "publisher");
             publisher.deliver(&message("t", 1, 1, b"x"));
-            let got = conn.packet();
-            assert_eq!(got.publish().payload, b"x", "{filter}");
-            conn.acknowledge(PubAck, got.publish().packet_id.expect("QoS 1").get());
+            let received = conn.packet();
+            assert_eq!(received.publish().payload, b"x", "{filter}");
+            conn.acknowledge(PubAck, received.publish().packet_id.expect("QoS 1").get());
             assert!(conn.is_served(), "{filter}: and nothing else");
             conn.leave();
         }
@@ -196,7 +209,7 @@ fn a_packet_id_that_is_in_use_by_another_subscribe_harms_nobody() {
     let broker = Broker::start();
     let mut witness = Conn::connected(&broker, Version::V5, "witness");
     for version in VERSIONS {
-        // The topics belong to different homes (the parts of shards that keep topics), so the answers come in another order.
+        // The topics have different homes (the part of a shard that keeps topics), so their answers may arrive in another order.
         for round in 0..20 {
             let mut conn = Conn::connected(&broker, version, "it");
             let mut packets = Vec::new();
@@ -224,7 +237,7 @@ fn a_packet_id_that_is_in_use_by_another_subscribe_harms_nobody() {
 #[test]
 fn a_group_that_was_refused_is_not_subscribed_to() {
     let broker = Broker::with("[limits]\ntopics_per_connection = 400\n");
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut conn = Conn::open(&broker, Version::V5);
@@ -235,21 +248,21 @@ fn a_group_that_was_refused_is_not_subscribed_to() {
         let levels = (0..16).map(|n| if bits >> n & 1 == 1 { "+" } else { "x" });
         format!("$share/g/{}", levels.collect::<Vec<_>>().join("/"))
     };
-    let refused = (0..257).find_map(|_| {
+    let end_of_resumed_session = (0..257).find_map(|_| {
         let filter = filter();
         let reason = conn.subscribe(&filter, 1);
         reason.is_error().then_some((filter, reason))
     });
-    let (refused, reason) = refused.expect("there are 256 shapes");
+    let (end_of_resumed_session, reason) = end_of_resumed_session.expect("there are 256 shapes");
     assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
     for _ in 0..2 {
         conn.write(|out| {
-            let filters = std::iter::once(&refused[..]);
+            let filters = std::iter::once(&end_of_resumed_session[..]);
             encode::unsubscribe(out, Version::V5, id(9), &Properties::default(), filters);
         });
-        let got = conn.packet();
-        let Packet::UnsubAck(unsuback) = got.packet() else {
-            panic!("an UNSUBACK is due, {:?} came", got.packet());
+        let received = conn.packet();
+        let Packet::UnsubAck(unsuback) = received.packet() else {
+            panic!("an UNSUBACK is due, {:?} came", received.packet());
         };
         let reasons: Vec<_> = unsuback.reasons.iter().collect();
         assert_eq!(reasons, [ReasonCode::NO_SUBSCRIPTION_EXISTED]);
@@ -261,7 +274,7 @@ fn a_group_that_was_refused_is_not_subscribed_to() {
     }
 }
 
-/// The greedy client has the address 127.0.0.`GREEDY`, and the others have 127.0.0.1.
+/// The last byte of the greedy client's address. The other clients have the address 127.0.0.1.
 const GREEDY: u8 = 2;
 
 #[test]
@@ -283,21 +296,24 @@ fn absent_sessions_of_one_address_leave_room_for_another_s_topics() {
 #[test]
 fn sessions_of_one_address_leave_room_for_one_of_another() {
     let broker = small("[mqtt]\nsessions_max = 10\n");
-    let mut refused = 0;
+    let mut end_of_resumed_session = 0;
     for session in 0..20 {
         let mut greedy = Conn::open_from(GREEDY, &broker, Version::V5);
         let client = format!("greedy-{session}");
         let mut properties = crore_wire::mqtt::PropertyWriter::new();
         properties.session_expiry_interval_s(1000);
-        let mut connect = crate::support::mqtt::plain(Version::V5, &client);
+        let mut connect = crate::support::mqtt::plain_connect(Version::V5, &client);
         connect.properties = properties.properties();
         greedy.write(|out| encode::connect(out, &connect));
-        let got = greedy.packet();
-        let Packet::ConnAck(connack) = got.packet() else {
+        let received = greedy.packet();
+        let Packet::ConnAck(connack) = received.packet() else {
             panic!("a CONNACK is due");
         };
-        refused += u32::from(connack.reason == ReasonCode::QUOTA_EXCEEDED);
+        end_of_resumed_session += u32::from(connack.reason == ReasonCode::QUOTA_EXCEEDED);
     }
-    assert!((11..20).contains(&refused), "{refused}");
+    assert!(
+        (11..20).contains(&end_of_resumed_session),
+        "{end_of_resumed_session}"
+    );
     Conn::connected(&broker, Version::V5, "modest");
 }

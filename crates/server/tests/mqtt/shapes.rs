@@ -1,24 +1,23 @@
-//! Tests filters with three and more `+` in absent sessions. A shape (the places of the `+` in a filter) is a limited resource. An address
-//! that uses many of them must leave the sessions of another address what they need.
+//! Tests filters with three or more `+` in absent sessions. The shape of a filter is the set of levels that have a `+`; the number of
+//! shapes is limited. An address that uses many shapes must leave those that the sessions of another address need.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crate::support::state::State;
-use crate::support::{Server, shapes};
+use crate::support::{Server, wildcard_filters};
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
 
-/// The address with many sessions is 127.0.0.`GREEDY`.
+/// The last byte of the address that has many sessions.
 const GREEDY: u8 = 2;
-/// Number of filters: more than there may be shapes.
+/// Number of filters, each with its own shape: more than the limit.
 const MANY: usize = 400;
 /// The server keeps a message only for subscriptions that need it.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 0\n";
 
-/// Makes sessions of the greedy address with all of these filters except the last. Returns that last filter, and how many subscriptions
-/// were refused.
+/// Makes sessions of the greedy address for all filters except the last. Returns the last filter and the number of refused subscriptions.
 fn leave_sessions(broker: &Broker, share: &str) -> (String, usize) {
-    let shapes = shapes("+", MANY + 1);
+    let shapes = wildcard_filters("+", MANY + 1);
     let (last, first) = shapes.split_last().expect("they are many");
     let mut refused = 0;
     for (n, filters) in first.chunks(32).enumerate() {
@@ -47,16 +46,16 @@ fn publish(broker: &Broker, filter: &str) {
 fn assert_missed_nothing(broker: &Broker, version: Version, client: &str) {
     let mut conn = Conn::open(broker, version);
     assert!(conn.resume(client), "the session is there");
-    let mut came: Vec<_> = (0..3)
+    let mut payloads: Vec<_> = (0..3)
         .map(|_| {
-            let got = conn.packet();
-            let publish = got.publish();
+            let received = conn.packet();
+            let publish = received.publish();
             conn.acknowledge(PubAck, publish.packet_id.expect("it has QoS 1").get());
             publish.payload.to_vec()
         })
         .collect();
-    came.sort();
-    assert_eq!(came, [b"a", b"b", b"c"]);
+    payloads.sort();
+    assert_eq!(payloads, [b"a", b"b", b"c"]);
     assert!(conn.is_served(), "and nothing else");
     conn.leave();
 }
@@ -113,7 +112,7 @@ fn groups_of_the_sessions_of_one_address_leave_room_for_one_of_another() {
 fn sessions_miss_nothing_across_a_restart_however_many_shapes_there_are() {
     let state = State::new();
     let settings = state.settings() + RULE;
-    let Some(broker) = Broker::ours(&settings) else {
+    let Some(broker) = Broker::crore(&settings) else {
         return;
     };
     let (filter, _) = leave_sessions(&broker, "");
@@ -122,7 +121,7 @@ fn sessions_miss_nothing_across_a_restart_however_many_shapes_there_are() {
     assert_eq!(conn.subscribe(&filter, 1), at_least_once());
     conn.leave();
     broker.stop();
-    let broker = Broker::ours(&settings).expect("a server of ours");
+    let broker = Broker::crore(&settings).expect("a server of ours");
     publish(&broker, &filter);
     assert_missed_nothing(&broker, Version::V5, "modest");
 }

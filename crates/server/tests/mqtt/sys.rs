@@ -1,4 +1,4 @@
-//! Tests the topics under `$SYS/broker`: each exists, has the right form, and changes with what it counts.
+//! Tests the topics under `$SYS/broker`. Each exists, has the right form, and changes when the value that it reports changes.
 
 use crate::support::PATIENCE;
 use crate::support::broker::Broker;
@@ -47,19 +47,19 @@ impl Sys {
     pub fn watch(broker: &Broker, filter: &str) -> Sys {
         let mut conn = Conn::connected(broker, Version::V311, "watcher");
         // Retained messages of one home (the part of a shard that keeps topics) may come before another home has answered.
-        conn.ask_for(filter, 0);
+        conn.send_subscribe(filter, 0);
         let last = HashMap::new();
         Sys { conn, last }
     }
 
-    /// Takes messages until the values are as wanted.
-    pub fn until(&mut self, what: &str, wanted: impl Fn(&HashMap<String, String>) -> bool) {
+    /// Receives messages until `wanted` accepts the values. `what` names the condition in the message of a panic.
+    pub fn receive_until(&mut self, what: &str, wanted: impl Fn(&HashMap<String, String>) -> bool) {
         let started = Instant::now();
         while !wanted(&self.last) {
             let late = started.elapsed() > PATIENCE;
             assert!(!late, "{what}: {:?}", self.last);
-            let got = self.conn.packet();
-            if let Packet::Publish(publish) = got.packet() {
+            let received = self.conn.packet();
+            if let Packet::Publish(publish) = received.packet() {
                 let name = publish
                     .topic
                     .strip_prefix("$SYS/broker/")
@@ -74,10 +74,10 @@ impl Sys {
         number(&self.last, name)
     }
 
-    /// Takes messages until a number has grown by at least this much.
-    pub fn until_more(&mut self, name: &str, before: &HashMap<String, String>, by: u64) {
+    /// Receives messages until a number has grown by at least `by`.
+    pub fn receive_until_grown(&mut self, name: &str, before: &HashMap<String, String>, by: u64) {
         let wanted = number(before, name) + by;
-        self.until(name, |last| number(last, name) >= wanted);
+        self.receive_until(name, |last| number(last, name) >= wanted);
     }
 }
 
@@ -87,8 +87,8 @@ fn number(said: &HashMap<String, String>, name: &str) -> u64 {
         .unwrap_or_else(|_| panic!("{name}: {text:?} is no number"))
 }
 
-/// One client leaves a session behind. Another subscribes, publishes and stays; it is returned.
-fn come_and_publish(broker: &Broker) -> Conn {
+/// Makes traffic: one client leaves a session behind, and another subscribes and publishes. Returns the second one, which stays connected.
+fn make_traffic(broker: &Broker) -> Conn {
     let mut away = Conn::open(broker, Version::V5);
     away.resume("away");
     away.subscribe("kept/+", 1);
@@ -110,11 +110,11 @@ fn come_and_publish(broker: &Broker) -> Conn {
 #[test]
 fn every_topic_is_there_and_moves_with_what_it_counts() {
     let broker = Broker::with("[mqtt]\nsys_interval_s = 1\n");
-    if !broker.is_ours() {
-        return; // its set is another one
+    if !broker.is_crore() {
+        return; // Mosquitto has other topics
     }
     let mut sys = Sys::watch(&broker, "$SYS/#");
-    sys.until("all", |last| last.len() == COUNT);
+    sys.receive_until("all", |last| last.len() == COUNT);
     for name in NUMBERS {
         sys.number(name);
     }
@@ -125,35 +125,35 @@ fn every_topic_is_there_and_moves_with_what_it_counts() {
     );
     let uptime = |last: &HashMap<String, String>| seconds(&last["uptime"]);
     let began = uptime(&sys.last);
-    sys.until("uptime", |last| uptime(last) > began);
+    sys.receive_until("uptime", |last| uptime(last) > began);
 
     let before = sys.last.clone();
-    let mut other = come_and_publish(&broker);
-    sys.until_more("clients/connected", &before, 1);
-    sys.until_more("clients/total", &before, 2);
-    sys.until_more("clients/disconnected", &before, 1);
-    sys.until_more("publish/messages/received", &before, 6);
-    sys.until_more("publish/bytes/received", &before, 51);
-    sys.until_more("publish/messages/sent", &before, 1);
-    sys.until_more("subscriptions/count", &before, 1);
-    sys.until_more("shared_subscriptions/count", &before, 1);
-    sys.until_more("retained messages/count", &before, 1);
-    sys.until_more("store/messages/count", &before, 5);
-    sys.until_more("store/messages/bytes", &before, 50);
-    sys.until_more("messages/stored", &before, 5);
-    sys.until_more("clients/maximum", &before, 1);
+    let mut client = make_traffic(&broker);
+    sys.receive_until_grown("clients/connected", &before, 1);
+    sys.receive_until_grown("clients/total", &before, 2);
+    sys.receive_until_grown("clients/disconnected", &before, 1);
+    sys.receive_until_grown("publish/messages/received", &before, 6);
+    sys.receive_until_grown("publish/bytes/received", &before, 51);
+    sys.receive_until_grown("publish/messages/sent", &before, 1);
+    sys.receive_until_grown("subscriptions/count", &before, 1);
+    sys.receive_until_grown("shared_subscriptions/count", &before, 1);
+    sys.receive_until_grown("retained messages/count", &before, 1);
+    sys.receive_until_grown("store/messages/count", &before, 5);
+    sys.receive_until_grown("store/messages/bytes", &before, 50);
+    sys.receive_until_grown("messages/stored", &before, 5);
+    sys.receive_until_grown("clients/maximum", &before, 1);
     // Received: a CONNECT, two SUBSCRIBEs, and messages. Sent: the answers to them.
-    sys.until_more("messages/received", &before, 9);
-    sys.until_more("messages/sent", &before, 9);
-    sys.until_more("bytes/received", &before, 51);
-    sys.until_more("bytes/sent", &before, 51);
-    sys.until_more("publish/bytes/sent", &before, 1);
-    sys.until_more("crore/connections", &before, 1);
+    sys.receive_until_grown("messages/received", &before, 9);
+    sys.receive_until_grown("messages/sent", &before, 9);
+    sys.receive_until_grown("bytes/received", &before, 51);
+    sys.receive_until_grown("bytes/sent", &before, 51);
+    sys.receive_until_grown("publish/bytes/sent", &before, 1);
+    sys.receive_until_grown("crore/connections", &before, 1);
     // The count goes down again.
-    let there = sys.number("clients/connected");
-    other.disconnect();
-    sys.until("clients/connected", |last| {
-        number(last, "clients/connected") < there
+    let connected = sys.number("clients/connected");
+    client.disconnect();
+    sys.receive_until("clients/connected", |last| {
+        number(last, "clients/connected") < connected
     });
 }
 
@@ -162,11 +162,11 @@ fn messages_that_a_session_missed_are_told_as_a_gap() {
     let broker = Broker::with(
         "[mqtt]\nsys_interval_s = 1\nsession_messages = 2\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 0\n",
     );
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut sys = Sys::watch(&broker, "$SYS/broker/crore/gaps");
-    sys.until("gaps", |last| last.len() == 1);
+    sys.receive_until("gaps", |last| last.len() == 1);
     let before = sys.last.clone();
     let mut away = Conn::open(&broker, Version::V5);
     away.resume("away");
@@ -181,7 +181,7 @@ fn messages_that_a_session_missed_are_told_as_a_gap() {
         Conn::open(&broker, Version::V5).resume("away"),
         "it was kept"
     );
-    sys.until_more("crore/gaps", &before, 1);
+    sys.receive_until_grown("crore/gaps", &before, 1);
 }
 
 #[test]
@@ -189,31 +189,31 @@ fn sessions_that_expire_and_messages_that_nobody_gets_are_counted() {
     let broker = Broker::with(
         "[mqtt]\nsys_interval_s = 1\n[limits]\npublishes_per_address_per_s = 1\npublishes_per_address_burst = 2\n",
     );
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut sys = Sys::watch(&broker, "$SYS/broker/+/#");
-    sys.until("all", |last| last.contains_key("clients/expired"));
-    sys.until("all", |last| last.contains_key("publish/messages/dropped"));
+    sys.receive_until("all", |last| last.contains_key("clients/expired"));
+    sys.receive_until("all", |last| last.contains_key("publish/messages/dropped"));
     let before = sys.last.clone();
-    let (brief, _) = Conn::with(&broker, "brief", true, |set| {
+    let (brief, _) = Conn::with_properties(&broker, "brief", true, |set| {
         set.session_expiry_interval_s(1);
     });
     brief.cut();
-    sys.until_more("clients/expired", &before, 1);
+    sys.receive_until_grown("clients/expired", &before, 1);
 
-    let (mut small, _) = Conn::with(&broker, "small", true, |set| {
+    let (mut small, _) = Conn::with_properties(&broker, "small", true, |set| {
         set.maximum_packet_size_bytes(40);
     });
     small.subscribe("t", 0);
     let mut publisher = Conn::connected(&broker, Version::V311, "publisher");
     publisher.deliver(&message("t", 1, 1, &[b'x'; 64]));
-    sys.until_more("publish/messages/dropped", &before, 1);
+    sys.receive_until_grown("publish/messages/dropped", &before, 1);
     assert!(small.is_served(), "it was not disconnected");
     for _ in 0..20 {
         publisher.publish(&message("t", 0, 0, b"x"));
     }
-    sys.until_more("publish/messages/dropped", &before, 11);
+    sys.receive_until_grown("publish/messages/dropped", &before, 11);
     assert!(publisher.is_served(), "QoS 0 is dropped in silence");
 }
 
@@ -227,7 +227,7 @@ fn a_topic_keeps_its_newest_message_alone_whatever_the_rules_say_and_is_no_publi
         let broker = Broker::with(&format!(
             "[mqtt]\nsys_interval_s = 1\n[[rule]]\nmatch = \"$SYS/#\"\n{rule}\n[[rule]]\nmatch = \"#\"\n{rule}\n"
         ));
-        if !broker.is_ours() {
+        if !broker.is_crore() {
             return;
         }
         let mut away = Conn::open(&broker, Version::V5);
@@ -236,21 +236,24 @@ fn a_topic_keeps_its_newest_message_alone_whatever_the_rules_say_and_is_no_publi
         assert!(away.packet().publish().topic.ends_with("uptime"));
         away.cut();
         let mut sys = Sys::watch(&broker, "$SYS/#");
-        sys.until("all", |last| last.len() == COUNT);
+        sys.receive_until("all", |last| last.len() == COUNT);
         for _ in 0..4 {
             let before = sys.last["uptime"].clone();
-            sys.until("a second", |last| last["uptime"] != before);
+            sys.receive_until("a second", |last| last["uptime"] != before);
         }
         assert_eq!(sys.number("store/messages/count"), COUNT as u64, "{rule}");
         assert_eq!(sys.number("publish/messages/received"), 0, "{rule}");
         // An absent client gets the newest value only, and no loss is counted.
-        let mut back = Conn::open(&broker, Version::V5);
-        assert!(back.resume("away"));
-        let (told, newest) = (back.packet(), sys.last["uptime"].clone());
-        let said = std::str::from_utf8(told.publish().payload).expect("text");
-        assert!(seconds(said) >= seconds(&newest), "{said}, not {newest}");
+        let mut resumed = Conn::open(&broker, Version::V5);
+        assert!(resumed.resume("away"));
+        let (message, newest) = (resumed.packet(), sys.last["uptime"].clone());
+        let uptime = std::str::from_utf8(message.publish().payload).expect("text");
+        assert!(
+            seconds(uptime) >= seconds(&newest),
+            "{uptime}, not {newest}"
+        );
         let before = sys.last["uptime"].clone();
-        sys.until("a second", |last| last["uptime"] != before);
+        sys.receive_until("a second", |last| last["uptime"] != before);
         assert_eq!(sys.number("crore/gaps"), 0, "{rule}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::sys::Sys;
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
+use crate::support::mqtt::{Conn, VERSIONS, message, plain_connect, will};
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Disconnect, Properties, ReasonCode, Version, encode};
 
@@ -14,13 +14,13 @@ fn a_takeover_ends_the_old_connection_before_the_new_one_is_answered() {
         let mut first = Conn::connected(&broker, old, "it");
         let mut second = Conn::open(&broker, new);
         assert!(
-            !second.connect(&plain(new, "it")),
+            !second.connect(&plain_connect(new, "it")),
             "a clean session is not there"
         );
         let wanted = (old == Version::V5).then_some(ReasonCode::SESSION_TAKEN_OVER);
-        let came = first.end();
-        if broker.is_ours() {
-            assert_eq!(came, wanted);
+        let reason = first.end();
+        if broker.is_crore() {
+            assert_eq!(reason, wanted);
         }
         assert!(second.is_served());
         second.leave();
@@ -41,9 +41,9 @@ fn message_unacknowledged_on_the_old_connection_comes_to_the_new_one() {
         let id = first.packet().publish().packet_id.expect("an id");
         let mut second = Conn::open(&broker, version);
         assert!(second.resume(&client));
-        let got = second.packet();
-        assert_eq!(got.publish().packet_id, Some(id));
-        assert!(got.publish().dup);
+        let received = second.packet();
+        assert_eq!(received.publish().packet_id, Some(id));
+        assert!(received.publish().dup);
         let wanted = (version == Version::V5).then_some(ReasonCode::SESSION_TAKEN_OVER);
         assert_eq!(first.end(), wanted);
         second.acknowledge(PubAck, id.get());
@@ -55,18 +55,18 @@ fn message_unacknowledged_on_the_old_connection_comes_to_the_new_one() {
 fn fifty_takeovers_leave_one_connection() {
     let broker = Broker::start();
     // Fewer than `mqtt.takeovers_per_minute`.
-    let mut all: Vec<Conn> = (0..50)
+    let mut connections: Vec<Conn> = (0..50)
         .map(|_| {
             let mut conn = Conn::open(&broker, Version::V5);
             conn.resume("it");
             conn
         })
         .collect();
-    let mut last = all.pop().expect("the last");
-    for mut conn in all {
-        let came = conn.end();
-        if broker.is_ours() {
-            assert_eq!(came, Some(ReasonCode::SESSION_TAKEN_OVER));
+    let mut last = connections.pop().expect("the last");
+    for mut conn in connections {
+        let reason = conn.end();
+        if broker.is_crore() {
+            assert_eq!(reason, Some(ReasonCode::SESSION_TAKEN_OVER));
         }
     }
     assert!(last.is_served());
@@ -78,7 +78,7 @@ fn a_will_is_published_when_its_connection_breaks_the_protocol() {
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
     watcher.subscribe("w", 0);
     for version in VERSIONS {
-        let mut connect = plain(version, "it");
+        let mut connect = plain_connect(version, "it");
         connect.will = Some(will("w"));
         let mut conn = Conn::open(&broker, version);
         conn.connect(&connect);
@@ -113,7 +113,7 @@ fn nothing_is_heard_behind_a_disconnect() {
 #[test]
 fn a_session_without_an_expiry_ends_with_its_connection() {
     let broker = Broker::start();
-    let mut connect = plain(Version::V5, "it");
+    let mut connect = plain_connect(Version::V5, "it");
     connect.clean_start = false;
     for _ in 0..2 {
         let mut conn = Conn::open(&broker, Version::V5);
@@ -126,21 +126,21 @@ fn a_session_without_an_expiry_ends_with_its_connection() {
 fn an_expiry_is_counted_from_the_end_of_the_connection() {
     let broker = Broker::with("[mqtt]\nsys_interval_s = 1\n");
     let mut sys = Sys::watch(&broker, "$SYS/broker/clients/expired");
-    sys.until("expired", |last| last.contains_key("clients/expired"));
+    sys.receive_until("expired", |last| last.contains_key("clients/expired"));
     let none = sys.last.clone();
     let connected = |client: &str| {
-        Conn::with(&broker, client, false, |set| {
+        Conn::with_properties(&broker, client, false, |set| {
             set.session_expiry_interval_s(1);
         })
     };
     let (_stays, _) = connected("it");
     let (leaves, _) = connected("other");
     leaves.cut();
-    sys.until_more("clients/expired", &none, 1);
+    sys.receive_until_grown("clients/expired", &none, 1);
     let (heir, present) = connected("it");
     assert!(present, "it lived while it was connected");
     heir.cut();
-    sys.until_more("clients/expired", &none, 2);
+    sys.receive_until_grown("clients/expired", &none, 2);
     let (_, present) = connected("it");
     assert!(!present, "it has expired");
 }

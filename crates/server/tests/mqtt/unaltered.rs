@@ -1,20 +1,20 @@
-//! Tests that subscribers get the properties of an MQTT 5.0 message unaltered, on every way from MQTT to MQTT: live, from the log, as a
+//! Tests that a subscriber receives the properties of an MQTT 5.0 message unaltered, in every kind of delivery: live, from the log, as a
 //! retained message, in an absent session, sent again, as a will, in a group, and after a planned restart.
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, message, plain, will};
+use crate::support::mqtt::{Conn, message, plain_connect, will};
 use crate::support::state::State;
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Properties, PropertyWriter, Version};
 
-/// The longest expiry that a packet can have. Like others near it, it ends at a time that does not fit into 32 bits of seconds.
+/// The longest expiry that a packet can have. It ends at a time that does not fit into 32 bits of seconds.
 const NEVER_S: u32 = u32::MAX;
 /// By how many seconds a delivered expiry may be shorter than the published one: a test takes less time than this.
 const SLACK_S: u32 = 600;
 
-/// A message's properties, for comparison. The expiry is separate.
+/// The properties of a message, except its expiry, in a form that can be compared.
 #[derive(Debug, PartialEq)]
-struct Said {
+struct ComparedProperties {
     format: Option<u8>,
     content_type: Option<String>,
     response_topic: Option<String>,
@@ -22,9 +22,9 @@ struct Said {
     user: Vec<(String, String)>,
 }
 
-fn said(set: &Properties<'_>) -> Said {
+fn compared(set: &Properties<'_>) -> ComparedProperties {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-    Said {
+    ComparedProperties {
         format: set.payload_format_indicator(),
         content_type: set.content_type().map(str::to_owned),
         response_topic: set.response_topic().map(str::to_owned),
@@ -34,7 +34,7 @@ fn said(set: &Properties<'_>) -> Said {
 }
 
 /// Sets of properties, each with some special case, and an expiry.
-fn sets() -> Vec<(PropertyWriter, Option<u32>)> {
+fn property_sets() -> Vec<(PropertyWriter, Option<u32>)> {
     let users: [&[(&str, &str)]; 6] = [
         &[],
         &[
@@ -77,7 +77,7 @@ fn sets() -> Vec<(PropertyWriter, Option<u32>)> {
         Some(0x7fff_ffff),
     ];
     let texts = [None, Some(""), Some("text/x")];
-    let mut sets = Vec::new();
+    let mut property_sets = Vec::new();
     for (n, user) in users.iter().enumerate() {
         let mut set = PropertyWriter::new();
         if let Some(text) = texts[n % 3] {
@@ -87,8 +87,8 @@ fn sets() -> Vec<(PropertyWriter, Option<u32>)> {
             set.user_property(name, value).expect("it fits");
         }
         if let Some(text) = texts[n / 2 % 3] {
-            let to = if text.is_empty() { "answers" } else { text };
-            set.response_topic(to).expect("it fits");
+            let response_topic = if text.is_empty() { "answers" } else { text };
+            set.response_topic(response_topic).expect("it fits");
             set.correlation_data(text.as_bytes()).expect("it fits");
         }
         // The order among user properties must be kept, even with other properties between them.
@@ -102,38 +102,41 @@ fn sets() -> Vec<(PropertyWriter, Option<u32>)> {
         if let Some(expiry_s) = expiry_s {
             set.message_expiry_interval_s(expiry_s);
         }
-        sets.push((set, expiry_s));
+        property_sets.push((set, expiry_s));
     }
-    sets
+    property_sets
 }
 
-/// Takes the messages of all sets, in their order, and compares their properties.
-fn take_all(conn: &mut Conn, way: &str, acknowledges: bool) {
-    for (n, (set, expiry_s)) in sets().iter().enumerate() {
-        take_one(conn, way, n, (set, *expiry_s), acknowledges);
+/// Receives the messages of all sets, in their order, and compares their properties.
+fn assert_all_received(conn: &mut Conn, delivery: &str, acknowledges: bool) {
+    for (n, (set, expiry_s)) in property_sets().iter().enumerate() {
+        assert_received(conn, delivery, n, (set, *expiry_s), acknowledges);
     }
 }
 
-fn take_one(
+fn assert_received(
     conn: &mut Conn,
-    way: &str,
+    delivery: &str,
     n: usize,
     (set, expiry_s): (&PropertyWriter, Option<u32>),
     acknowledges: bool,
 ) {
-    let got = conn.packet();
-    let publish = got.publish();
-    assert_eq!(publish.payload, n.to_string().as_bytes(), "{way}");
+    let received = conn.packet();
+    let publish = received.publish();
+    assert_eq!(publish.payload, n.to_string().as_bytes(), "{delivery}");
     assert_eq!(
-        said(&publish.properties),
-        said(&set.properties()),
-        "{way} {n}"
+        compared(&publish.properties),
+        compared(&set.properties()),
+        "{delivery} {n}"
     );
     match (publish.properties.message_expiry_interval_s(), expiry_s) {
-        (Some(came), Some(sent)) => {
-            assert!(came <= sent && came >= sent - SLACK_S, "{way} {n}: {came}");
+        (Some(expiry_received), Some(sent)) => {
+            assert!(
+                expiry_received <= sent && expiry_received >= sent - SLACK_S,
+                "{delivery} {n}: {expiry_received}"
+            );
         }
-        (came, sent) => assert_eq!(came, sent, "{way} {n}"),
+        (expiry_received, sent) => assert_eq!(expiry_received, sent, "{delivery} {n}"),
     }
     if let Some(id) = publish.packet_id.filter(|_| acknowledges) {
         conn.acknowledge(PubAck, id.get());
@@ -141,7 +144,7 @@ fn take_one(
 }
 
 fn publish_all(conn: &mut Conn, topic: &str) {
-    for (n, (set, _)) in (0..).zip(sets()) {
+    for (n, (set, _)) in (0..).zip(property_sets()) {
         let payload = u16::to_string(&n);
         let mut publish = message(topic, 1, n + 1, payload.as_bytes());
         publish.properties = set.properties();
@@ -151,7 +154,7 @@ fn publish_all(conn: &mut Conn, topic: &str) {
 
 /// A connection to a session of the tests, and whether the session was present.
 fn session(broker: &Broker, name: &str, receive_max: u16) -> (Conn, bool) {
-    Conn::with(broker, name, false, |set| {
+    Conn::with_properties(broker, name, false, |set| {
         set.session_expiry_interval_s(600)
             .receive_maximum(receive_max);
     })
@@ -176,16 +179,16 @@ fn properties_come_out_as_they_went_in() {
     away.subscribe("t/#", 1);
     away.leave();
     publish_all(&mut publisher, "t/1");
-    take_all(&mut plain, "plain", false);
-    take_all(&mut several, "several", true);
-    take_all(&mut group, "a group", true);
-    take_all(&mut behind, "from the log", true);
+    assert_all_received(&mut plain, "plain", false);
+    assert_all_received(&mut several, "several", true);
+    assert_all_received(&mut group, "a group", true);
+    assert_all_received(&mut behind, "from the log", true);
     let (mut away, present) = session(&broker, "away", 100);
     assert!(present);
-    take_all(&mut away, "away", false);
+    assert_all_received(&mut away, "away", false);
     away.leave();
     let (mut away, _) = session(&broker, "away", 100);
-    take_all(&mut away, "sent again", true);
+    assert_all_received(&mut away, "sent again", true);
 }
 
 #[test]
@@ -194,30 +197,30 @@ fn a_retained_message_and_a_will_keep_their_properties() {
     let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
     subscriber.subscribe("w", 1);
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
-    for (n, (set, expiry_s)) in sets().into_iter().enumerate() {
+    for (n, (set, expiry_s)) in property_sets().into_iter().enumerate() {
         let payload = n.to_string();
         let mut publish = message("r", 1, 1, payload.as_bytes());
         (publish.properties, publish.retain) = (set.properties(), true);
         publisher.deliver(&publish);
         let mut late = Conn::connected(&broker, Version::V5, "late");
         late.subscribe("r", 1);
-        take_one(&mut late, "retained", n, (&set, expiry_s), true);
+        assert_received(&mut late, "retained", n, (&set, expiry_s), true);
         late.leave();
-        let mut connect = plain(Version::V5, "it");
-        let mut gone = will("w");
-        (gone.payload, gone.properties) = (payload.as_bytes(), set.properties());
-        connect.will = Some(gone);
+        let mut connect = plain_connect(Version::V5, "it");
+        let mut will_message = will("w");
+        (will_message.payload, will_message.properties) = (payload.as_bytes(), set.properties());
+        connect.will = Some(will_message);
         let mut conn = Conn::open(&broker, Version::V5);
         conn.connect(&connect);
         conn.cut();
-        take_one(&mut subscriber, "a will", n, (&set, expiry_s), true);
+        assert_received(&mut subscriber, "a will", n, (&set, expiry_s), true);
     }
 }
 
 #[test]
 fn a_restart_keeps_all_properties() {
     let state = State::new();
-    let Some(broker) = Broker::ours(&state.settings()) else {
+    let Some(broker) = Broker::crore(&state.settings()) else {
         return;
     };
     for name in ["sent", "missed"] {
@@ -229,26 +232,26 @@ fn a_restart_keeps_all_properties() {
         }
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publish_all(&mut publisher, "t/1");
-        take_all(&mut conn, "before", false);
+        assert_all_received(&mut conn, "before", false);
         conn.leave();
     }
     // The second client is absent and has received nothing. The first one has received all messages and acknowledged none.
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     publish_all(&mut publisher, "t/2");
     broker.stop();
-    let broker = Broker::ours(&state.settings()).expect("a server of ours");
+    let broker = Broker::crore(&state.settings()).expect("a server of ours");
     let (mut sent, present) = session(&broker, "sent", 100);
     assert!(present);
-    take_all(&mut sent, "sent again behind a restart", true);
-    take_all(&mut sent, "missed behind a restart", true);
+    assert_all_received(&mut sent, "sent again behind a restart", true);
+    assert_all_received(&mut sent, "missed behind a restart", true);
     let (mut missed, _) = session(&broker, "missed", 1);
-    take_all(&mut missed, "missed behind a restart", true);
+    assert_all_received(&mut missed, "missed behind a restart", true);
 }
 
 #[test]
 fn a_time_to_live_from_http_may_be_the_longest() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return;
     }
     let mut subscriber = Conn::connected(&broker, Version::V5, "subscriber");
@@ -257,7 +260,7 @@ fn a_time_to_live_from_http_may_be_the_longest() {
     let ttl = format!("Crore-TTL: {ttl_s}");
     let (head, _) = crate::doors::http(&broker, "POST /pub/t", &[&ttl], b"0");
     assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
-    let got = subscriber.packet();
-    let came = got.publish().properties.message_expiry_interval_s();
-    assert!(came.is_some_and(|s| s > NEVER_S - SLACK_S), "{came:?}");
+    let received = subscriber.packet();
+    let expiry = received.publish().properties.message_expiry_interval_s();
+    assert!(expiry.is_some_and(|s| s > NEVER_S - SLACK_S), "{expiry:?}");
 }

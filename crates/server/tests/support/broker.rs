@@ -1,5 +1,5 @@
-//! The broker that the tests' MQTT clients connect to: a Crore server, or the reference (a Mosquitto) whose path `CRORE_MQTT_REFERENCE`
-//! names. Tests that pass with the reference ask for what the specification says, and not for what Crore happens to do.
+//! The broker that MQTT tests connect to: a Crore server, or Mosquitto as the reference if `CRORE_MQTT_REFERENCE` has its path. A test that
+//! also passes with the reference checks what the specification says, and not what Crore happens to do.
 
 use super::{Server, hold_port, program, until};
 use crore_net::kernel::listener::HeldPort;
@@ -8,16 +8,17 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The environment variable with the reference's path.
+/// The environment variable with the path of Mosquitto.
 const REFERENCE: &str = "CRORE_MQTT_REFERENCE";
-/// How long to wait until messages have expired at the reference, which cannot be asked.
-const EXPIRED: Duration = Duration::from_secs(3);
+/// How long to wait until messages have expired at the reference. Mosquitto does not report how many it keeps.
+const EXPIRY_WAIT: Duration = Duration::from_secs(3);
 
 pub enum Broker {
     Crore(Server),
     Reference(Reference),
 }
 
+/// A running Mosquitto.
 pub struct Reference {
     child: Child,
     directory: PathBuf,
@@ -30,7 +31,7 @@ impl Broker {
         Broker::with("")
     }
 
-    /// Starts the broker. The settings are for Crore; the reference ignores them.
+    /// Starts a broker. The settings are for Crore; the reference ignores them.
     pub fn with(settings: &str) -> Broker {
         match std::env::var_os(REFERENCE) {
             Some(program) => Broker::Reference(Reference::start(program.into())),
@@ -39,18 +40,18 @@ impl Broker {
     }
 
     /// A Crore server with these settings. `None` if the tests run against the reference.
-    pub fn ours(settings: &str) -> Option<Broker> {
-        Some(Broker::with(settings)).filter(Broker::is_ours)
+    pub fn crore(settings: &str) -> Option<Broker> {
+        Some(Broker::with(settings)).filter(Broker::is_crore)
     }
 
-    /// A Crore server with these settings at this address, which the next server can have, too. `None` if the tests run against the reference.
-    pub fn ours_at(settings: &str, address: SocketAddr) -> Option<Broker> {
-        let is_ours = std::env::var_os(REFERENCE).is_none();
-        is_ours.then(|| Broker::Crore(Server::of_at(&program(), settings, address)))
+    /// A Crore server that listens at `address`, which a later server can use again. `None` if the tests run against the reference.
+    pub fn crore_at(settings: &str, address: SocketAddr) -> Option<Broker> {
+        let is_crore = std::env::var_os(REFERENCE).is_none();
+        is_crore.then(|| Broker::Crore(Server::from_build_at(&program(), settings, address)))
     }
 
-    /// Whether this is Crore, so that a test may check what only Crore promises.
-    pub fn is_ours(&self) -> bool {
+    /// Whether this is Crore. A test checks it before it asks for what the specification leaves open.
+    pub fn is_crore(&self) -> bool {
         matches!(self, Broker::Crore(_))
     }
 
@@ -58,45 +59,45 @@ impl Broker {
     pub fn server(&self) -> &Server {
         match self {
             Broker::Crore(server) => server,
-            Broker::Reference(_) => panic!("only ours is tested here"),
+            Broker::Reference(_) => panic!("this test is for Crore only"),
         }
     }
 
-    /// Waits until this many messages of the topic are kept, and the others have expired.
+    /// Waits until the topic keeps only `count` messages, because the others have expired.
     pub fn await_kept(&self, topic: &str, count: u64) {
         match self {
             Broker::Crore(server) => server.await_kept(topic, count),
-            Broker::Reference(_) => std::thread::sleep(EXPIRED),
+            Broker::Reference(_) => std::thread::sleep(EXPIRY_WAIT),
         }
     }
 
-    /// Stops a Crore server in order.
+    /// Sends SIGTERM to a Crore server, and waits until it has exited.
     pub fn stop(self) {
         match self {
             Broker::Crore(server) => drop(server.stop()),
-            Broker::Reference(_) => panic!("only ours is tested here"),
+            Broker::Reference(_) => panic!("this test is for Crore only"),
         }
     }
 
-    /// Kills a Crore server, as a crash would.
+    /// Kills a Crore server with SIGKILL.
     pub fn kill(self) {
         match self {
             Broker::Crore(server) => server.kill(),
-            Broker::Reference(_) => panic!("only ours is tested here"),
+            Broker::Reference(_) => panic!("this test is for Crore only"),
         }
     }
 
-    /// Kills a Crore server, as a crash would, and starts another one.
-    pub fn crash_and(&mut self, start: impl FnOnce() -> Broker) {
+    /// Kills a Crore server with SIGKILL, and replaces it by the one that `start` returns.
+    pub fn replace_after_crash(&mut self, start: impl FnOnce() -> Broker) {
         match self {
             Broker::Crore(server) => server.crash(),
-            Broker::Reference(_) => panic!("only ours is tested here"),
+            Broker::Reference(_) => panic!("this test is for Crore only"),
         }
         *self = start();
     }
 
     /// The port that speaks MQTT over TCP.
-    pub fn tcp(&self) -> u16 {
+    pub fn tcp_port(&self) -> u16 {
         match self {
             Broker::Crore(server) => server.address().port(),
             Broker::Reference(reference) => reference.tcp.addr().port(),
@@ -104,7 +105,7 @@ impl Broker {
     }
 
     /// The port that speaks MQTT over WebSocket.
-    pub fn ws(&self) -> u16 {
+    pub fn ws_port(&self) -> u16 {
         match self {
             Broker::Crore(server) => server.address().port(),
             Broker::Reference(reference) => reference.ws.addr().port(),

@@ -1,14 +1,15 @@
-//! An HTTP client connection for tests. It sends bytes as given, and repairs nothing in the answers.
+//! An HTTP/1.1 client connection for tests. It sends any bytes, valid or not, and a response that violates the RFC makes the test fail.
 
 use super::{Server, is_timeout, read_again};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Timeout of an answer or an end. It is shorter than `timeouts.head_s`, after which the server would end the connection anyway.
+/// Timeout of a response, or of the end of a connection. It is shorter than `timeouts.head_s`, after which the server would close the
+/// connection for another reason.
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// Timeout of one read. Each read is tried twice.
-const HALF: Option<Duration> = Some(Duration::from_secs(PATIENCE.as_secs() / 2));
+/// Timeout of one read: half of `PATIENCE`, because each read is tried twice.
+const READ_TIMEOUT: Option<Duration> = Some(Duration::from_secs(PATIENCE.as_secs() / 2));
 
 pub struct Conn {
     stream: TcpStream,
@@ -16,7 +17,7 @@ pub struct Conn {
     host: String,
 }
 
-/// A response as received, with names of fields in lower case.
+/// A received response. The names of its header fields are in lower case.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub status: u16,
@@ -25,22 +26,22 @@ pub struct Response {
 }
 
 impl Response {
-    /// The value of a field. Several fields of one name are joined with commas.
+    /// The value of a header field. The values of several fields with one name are joined with commas.
     pub fn header(&self, name: &str) -> Option<String> {
         let same = self
             .headers
             .iter()
-            .filter(|(other, _)| *other == name.to_ascii_lowercase());
+            .filter(|(field, _)| *field == name.to_ascii_lowercase());
         let values: Vec<&str> = same.map(|(_, value)| value.as_str()).collect();
         (!values.is_empty()).then(|| values.join(", "))
     }
 
-    /// Whether the field is a list that contains `item`, in any letter case.
+    /// Whether the header field is a list that contains `item`, in any letter case.
     pub fn lists(&self, name: &str, item: &str) -> bool {
         self.header(name).is_some_and(|value| {
             value
                 .split(',')
-                .any(|other| other.trim().eq_ignore_ascii_case(item))
+                .any(|listed| listed.trim().eq_ignore_ascii_case(item))
         })
     }
 
@@ -53,7 +54,7 @@ impl Response {
             .unwrap_or_else(|error| panic!("{error} in {:?}", self.text()))
     }
 
-    /// The position of a response: its ETag without the quotes.
+    /// The position of the last message in this response (epoch and offset): the ETag without its quotes.
     pub fn position(&self) -> String {
         let tag = self
             .header("etag")
@@ -67,12 +68,12 @@ impl Response {
 impl Conn {
     pub fn open(server: &Server) -> Conn {
         let stream = TcpStream::connect(server.address()).expect("a connection");
-        Conn::over(stream, server)
+        Conn::from_stream(stream, server)
     }
 
-    /// A connection over a socket that the test has prepared.
-    pub fn over(stream: TcpStream, server: &Server) -> Conn {
-        stream.set_read_timeout(HALF).expect("a timeout");
+    /// An HTTP connection over a socket that is already connected.
+    pub fn from_stream(stream: TcpStream, server: &Server) -> Conn {
+        stream.set_read_timeout(READ_TIMEOUT).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Conn {
@@ -82,16 +83,17 @@ impl Conn {
         }
     }
 
+    /// The socket below.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Sends bytes. If the peer has already closed, the next read notices that.
+    /// Sends bytes. An error of the socket is ignored here: the next read reports a closed connection.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
-    /// Sends one byte after the other, each in its own packet.
+    /// Sends the bytes one by one, each in its own TCP segment.
     pub fn dribble(&mut self, bytes: impl AsRef<[u8]>) {
         for byte in bytes.as_ref() {
             self.send([*byte]);
@@ -99,8 +101,8 @@ impl Conn {
         }
     }
 
-    /// The bytes of a request with the server's `Host`. `Content-Length` is added if there is a body.
-    pub fn text_of(
+    /// The bytes of a request. `Host` is added if `headers` lacks it; `Content-Length` is added for POST, PUT and any body.
+    pub fn request_bytes(
         &self,
         method: &str,
         target: &str,
@@ -124,7 +126,7 @@ impl Conn {
         [text.as_bytes(), body].concat()
     }
 
-    /// Sends a request without waiting for the answer.
+    /// Sends a request, and does not wait for the response.
     pub fn ask(
         &mut self,
         method: &str,
@@ -132,10 +134,11 @@ impl Conn {
         headers: &[(&str, &str)],
         body: impl AsRef<[u8]>,
     ) {
-        let text = self.text_of(method, target, headers, body.as_ref());
+        let text = self.request_bytes(method, target, headers, body.as_ref());
         self.send(text);
     }
 
+    /// Sends a request, and reads the response.
     pub fn request(
         &mut self,
         method: &str,
@@ -156,6 +159,7 @@ impl Conn {
         self.response_to("GET")
     }
 
+    /// The next response with its body. It depends on the request's method whether there is a body.
     pub fn response_to(&mut self, method: &str) -> Response {
         let mut response = self.head();
         let bodiless =
@@ -166,13 +170,13 @@ impl Conn {
             } else if let Some(length) = response.header("content-length") {
                 self.exactly(length.parse().expect("a length"))
             } else {
-                self.rest()
+                self.read_to_end()
             };
         }
         response
     }
 
-    /// The head of the next response. The caller reads the body.
+    /// The head of the next response. The body remains to be read.
     pub fn head(&mut self) -> Response {
         let mut lines = Vec::new();
         loop {
@@ -201,7 +205,7 @@ impl Conn {
         }
     }
 
-    /// The bytes up to the next CRLF, which is removed.
+    /// The next line, without its CRLF.
     pub fn line(&mut self) -> Vec<u8> {
         loop {
             if let Some(at) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
@@ -217,6 +221,7 @@ impl Conn {
         }
     }
 
+    /// The next `count` bytes.
     pub fn exactly(&mut self, count: usize) -> Vec<u8> {
         while self.buffer.len() < count {
             assert!(
@@ -228,7 +233,7 @@ impl Conn {
         self.buffer.drain(..count).collect()
     }
 
-    /// One chunk of a chunked body; empty at its end.
+    /// The next chunk of a chunked body. It is empty at the end of the body.
     pub fn chunk(&mut self) -> Vec<u8> {
         let size = String::from_utf8(self.line()).expect("a chunk size");
         let size = usize::from_str_radix(size.split(';').next().unwrap_or("").trim(), 16)
@@ -250,17 +255,17 @@ impl Conn {
     }
 
     /// All bytes until the peer closes.
-    pub fn rest(&mut self) -> Vec<u8> {
+    pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.fill() > 0 {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// The bytes that were received and not taken yet.
+    /// Takes the received bytes that no other method has returned. Reads nothing.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Reads once. Returns 0 if the peer has closed or reset.
+    /// Reads once from the socket. Returns the number of bytes, or 0 if the peer has closed or reset the connection.
     pub fn fill(&mut self) -> usize {
         let mut bytes = [0; 16 << 10];
         match read_again(&self.stream, &mut bytes) {
@@ -274,18 +279,18 @@ impl Conn {
                 0
             }
             Err(error) => panic!(
-                "nothing came: {error}; until then {:?}",
+                "nothing was received: {error}; the bytes before are {:?}",
                 String::from_utf8_lossy(&self.buffer)
             ),
         }
     }
 
-    /// Whether the peer closes (or resets) without sending anything more.
+    /// Waits for the peer. Returns whether it closes or resets the connection and sends nothing before.
     pub fn ends(&mut self) -> bool {
         self.buffer.is_empty() && self.fill() == 0
     }
 
-    /// Whether nothing arrives for this time, and the connection stays open.
+    /// Whether nothing is received for the time `wait`, and the connection stays open.
     pub fn is_silent_for(&mut self, wait: Duration) -> bool {
         if !self.buffer.is_empty() {
             return false;
@@ -299,14 +304,11 @@ impl Conn {
             }
             Err(error) => is_timeout(&error),
         };
-        self.stream.set_read_timeout(HALF).expect("a timeout");
+        self.stream
+            .set_read_timeout(READ_TIMEOUT)
+            .expect("a timeout");
         silent
     }
-}
-
-/// The result of `try_it`. `None` if an assertion in it fails (which is printed). For tables, so that every wrong row is reported.
-pub fn attempt<T>(try_it: impl FnOnce() -> T) -> Option<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(try_it)).ok()
 }
 
 /// Sends one request over a new connection.
@@ -320,7 +322,7 @@ pub fn once(
     Conn::open(server).request(method, target, headers, body)
 }
 
-/// Publishes, and expects that the message is accepted.
+/// Publishes a message of plain text. Panics if the server does not accept it.
 pub fn publish(server: &Server, topic: &str, body: impl AsRef<[u8]>) -> Response {
     let response = Conn::open(server).request(
         "POST",
@@ -335,7 +337,7 @@ pub fn publish(server: &Server, topic: &str, body: impl AsRef<[u8]>) -> Response
     response
 }
 
-/// The topic's info as JSON.
+/// The topic's info (`GET /pub/TOPIC`) as JSON.
 pub fn info(server: &Server, topic: &str) -> serde_json::Value {
     once(
         server,

@@ -1,33 +1,37 @@
-//! A follower of interest for tests (a client that is told which topics have subscribers). It checks the events that it receives.
+//! A client of `/interest` for tests. The server tells it which topics have subscribers: first a snapshot, then every change.
 
 use std::collections::BTreeSet;
 
 use super::Server;
 use super::stream::Stream;
 
-/// An event that a follower of interest receives.
+/// An event of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Event {
+    /// This topic got its first subscriber.
     First(String),
+    /// This topic lost its last subscriber.
     Last(String),
+    /// The snapshot is complete. It has this number of topics.
     Whole(u64),
 }
 
-/// Parses an event of interest.
-pub fn told(kind: &str, data: &serde_json::Value) -> Told {
+/// Parses an event. `kind` is its `event:` field.
+pub fn parse_event(kind: &str, data: &serde_json::Value) -> Event {
     let topic = || data["topic"].as_str().expect("a topic").to_string();
     match kind {
-        "first" => Told::First(topic()),
-        "last" => Told::Last(topic()),
-        "whole" => Told::Whole(data["topics"].as_u64().expect("a count")),
+        "first" => Event::First(topic()),
+        "last" => Event::Last(topic()),
+        "whole" => Event::Whole(data["topics"].as_u64().expect("a count")),
         _ => panic!("{kind}: {data} is no event of interest"),
     }
 }
 
-/// A follower that checks its events: no interest begins twice, and none ends that had not begun.
+/// A follower. It panics if a topic gets a first subscriber twice, or loses its last one without having had a first.
 pub struct Follower {
     pub stream: Stream,
-    pub present: BTreeSet<String>,
+    /// The topics that have subscribers, by the events so far.
+    pub topics: BTreeSet<String>,
 }
 
 impl Follower {
@@ -35,38 +39,39 @@ impl Follower {
         let stream = Stream::open(server, target, &[]);
         Follower {
             stream,
-            present: BTreeSet::new(),
+            topics: BTreeSet::new(),
         }
     }
 
-    pub fn next(&mut self) -> Told {
-        let event = self.stream.event().expect("the stream goes on");
-        assert_eq!(event.id, "", "interest has no positions");
-        let data = serde_json::from_str(&event.data).expect("JSON");
-        let told = told(&event.kind, &data);
-        match &told {
-            Told::First(topic) => {
-                assert!(self.present.insert(topic.clone()), "{topic} begins twice")
+    /// The next event, after it is applied to `topics`.
+    pub fn next(&mut self) -> Event {
+        let received = self.stream.event().expect("the stream goes on");
+        assert_eq!(received.id, "", "interest has no positions");
+        let data = serde_json::from_str(&received.data).expect("JSON");
+        let event = parse_event(&received.kind, &data);
+        match &event {
+            Event::First(topic) => {
+                assert!(self.topics.insert(topic.clone()), "{topic} begins twice")
             }
-            Told::Last(topic) => assert!(self.present.remove(topic), "{topic} ends twice"),
-            Told::Whole(topics) => assert_eq!(*topics, self.present.len() as u64),
+            Event::Last(topic) => assert!(self.topics.remove(topic), "{topic} ends twice"),
+            Event::Whole(count) => assert_eq!(*count, self.topics.len() as u64),
         }
-        told
+        event
     }
 
-    /// Reads to the end of the snapshot.
-    pub fn whole(&mut self) -> &BTreeSet<String> {
-        while !matches!(self.next(), Told::Whole(_)) {}
-        &self.present
+    /// Reads events until the snapshot is complete. Returns its topics.
+    pub fn read_snapshot(&mut self) -> &BTreeSet<String> {
+        while !matches!(self.next(), Event::Whole(_)) {}
+        &self.topics
     }
 }
 
-/// A set of these topics.
-pub fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+/// A set of topics.
+pub fn topic_set<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
     names.into_iter().map(String::from).collect()
 }
 
-/// A subscriber whose response head has arrived, so that the server counts it.
+/// A subscriber of a topic. It has received its response, so the server counts it.
 pub fn subscriber(server: &Server, topic: &str) -> Stream {
     let mut stream = Stream::open(server, &format!("/sub/{topic}"), &[]);
     stream.conn.chunk();

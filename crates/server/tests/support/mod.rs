@@ -1,8 +1,8 @@
-//! Runs the real binary as a child process for tests, on a port of the kernel's choice with the test's own settings. The server ends with
-//! the test.
+//! Runs the real `crore` binary as a child process of a test. The test gives the settings, the kernel chooses the port, and the server is
+//! killed at the end of the test.
 //!
-//! If the server ends by itself or panics, the test fails, whatever else it checks. The submodules have the clients that several test
-//! programs use.
+//! If the server exits without having been told to, or panics, the test fails even if its own checks pass. The submodules contain the
+//! clients that several test programs use.
 
 #![allow(dead_code, reason = "no test program needs all of it")]
 
@@ -30,16 +30,16 @@ use std::time::{Duration, Instant};
 use crore_net::kernel::listener::HeldPort;
 
 use program::REAL_MONOTONIC;
-use waiting::LOOKS_EVERY;
+use waiting::CHECK_INTERVAL;
 pub use waiting::{PATIENCE, connect, connect_from, eventually, is_timeout, read_again, until};
 
-/// The words in the log before the server's address, once it accepts connections.
+/// The text before the address of the data port in the log. The server logs it when it accepts connections.
 const READY: &str = "listening on http://";
 
-/// The words before the address if the server speaks TLS only.
+/// The same text of a server that accepts only TLS.
 const READY_TLS: &str = "listening on https://";
 
-/// The words before the address of the admin port.
+/// The text before the address of the admin port in the log.
 const ADMIN: &str = "admin port at http://";
 
 /// The name of a server's settings file.
@@ -48,20 +48,21 @@ const SETTINGS: &str = "crore.toml";
 /// A loopback address with a port of the kernel's choice.
 const ANY_PORT: &str = "127.0.0.1:0";
 
-/// Reserves a port for another program that must be told where to listen.
+/// Reserves a free port for a program that needs its port as an argument.
 pub fn hold_port() -> HeldPort {
     HeldPort::choose((Ipv4Addr::LOCALHOST, 0).into()).expect("a port")
 }
 
-/// The arguments that a server is started with.
+/// How a server is started.
 struct Launch<'a> {
     program: PathBuf,
     shards: u32,
     settings: &'a str,
+    /// Limit of open file descriptors.
     descriptors: Option<u32>,
-    /// The address of the data port. `None`: as the settings say.
+    /// The address of the data port. `None` if `settings` has it.
     listen: Option<&'a str>,
-    /// The address of the admin port, if the server has one.
+    /// The address of the admin port. `None` for a server without one.
     admin: Option<&'a str>,
     environment: &'a [(&'a str, &'a str)],
 }
@@ -135,7 +136,7 @@ impl Server {
         Server::with("")
     }
 
-    /// A server with `settings`, the text of a `crore.toml`. It may have only tables, since this module writes the top level.
+    /// A server with `settings`, the text of a `crore.toml`. The text begins with a table, since this module writes the keys before it.
     pub fn with(settings: &str) -> Server {
         Launch::new(settings).start()
     }
@@ -147,8 +148,8 @@ impl Server {
         Launch { admin, ..launch }.start()
     }
 
-    /// A server from another build, with an admin port.
-    pub fn of(program: &Path, settings: &str) -> Server {
+    /// A server that runs `program` (another build of Crore), with an admin port.
+    pub fn from_build(program: &Path, settings: &str) -> Server {
         let launch = Launch::new(settings);
         Launch {
             program: program.to_path_buf(),
@@ -158,8 +159,8 @@ impl Server {
         .start()
     }
 
-    /// A server from another build at this address, with an admin port.
-    pub fn of_at(program: &Path, settings: &str, address: SocketAddr) -> Server {
+    /// A server that runs `program` and listens at `address`, with an admin port.
+    pub fn from_build_at(program: &Path, settings: &str, address: SocketAddr) -> Server {
         let address = address.to_string();
         let launch = Launch::new(settings);
         Launch {
@@ -171,9 +172,9 @@ impl Server {
         .start()
     }
 
-    /// A server with the data ports that `settings` name (which begin with the top level), and an admin port at this address.
+    /// A server that listens where `settings` says, with an admin port at `admin`. The text of `settings` may begin with top-level keys.
     ///
-    /// Tests reach a server that listens on all addresses through the loopback.
+    /// If the server listens on all addresses, `address` and `admin` return the loopback address.
     pub fn listening(settings: &str, admin: &str) -> Server {
         let launch = Launch::new(settings);
         let (listen, admin) = (None, Some(admin));
@@ -236,7 +237,7 @@ impl Server {
         let addresses = keep_log(child.stderr.take().expect("a pipe"), &log);
         let mut await_address = |wanted| loop {
             match addresses.recv_timeout(PATIENCE) {
-                Ok((what, address)) if what == wanted => return address,
+                Ok((prefix, address)) if prefix == wanted => return address,
                 Ok(_) => {}
                 Err(_) => {
                     let _ = child.kill();
@@ -288,13 +289,13 @@ impl Server {
         self.bytes_of("smaps_rollup", "Pss:")
     }
 
-    /// The server's resident memory without pages of files, in bytes. Pages of its program are excluded, since the server releases them
-    /// after the start and reads them again as it serves.
+    /// The server's anonymous resident memory, in bytes. Pages of the program file are not counted: the server releases them after the
+    /// start, and the kernel loads them again when they are needed.
     pub fn resident_bytes(&self) -> u64 {
         self.bytes_of("status", "RssAnon:")
     }
 
-    /// A value of a file of `/proc`, in bytes. The file has it in kilobytes.
+    /// A field of a file in the server's `/proc` directory, converted from kilobytes to bytes.
     fn bytes_of(&self, file: &str, name: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.pid()));
         let text = text.expect("it runs");
@@ -303,18 +304,18 @@ impl Server {
         kib.parse::<u64>().expect("kilobytes") * 1024
     }
 
-    /// Panics if the memory grows by `most` bytes above `before` within two seconds. This is for memory that the server must not take,
-    /// where no event shows when the danger is over.
-    pub fn never_grows(&self, before: u64, most: u64) {
+    /// Watches the memory (PSS) for two seconds, and panics if it grows to `limit` bytes above `before`. For memory that the server must
+    /// not take: no event shows that it never will.
+    pub fn assert_growth_below(&self, before: u64, limit: u64) {
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
             let grown = self.pss_bytes().saturating_sub(before);
-            assert!(grown < most, "it has grown by {} MiB", grown >> 20);
-            std::thread::sleep(LOOKS_EVERY);
+            assert!(grown < limit, "it has grown by {} MiB", grown >> 20);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
-    /// Sends a signal, by its name without `SIG`.
+    /// Sends a signal. `name` is the name without `SIG`.
     pub fn signal(&self, name: &str) {
         self.may_end.fetch_or(name != "HUP", Ordering::Relaxed);
         let id = self.pid().to_string();
@@ -322,63 +323,63 @@ impl Server {
         assert!(sent.expect("kill").success());
     }
 
-    /// Kills the server, as a crash would.
+    /// Kills the server with SIGKILL, as a crash would.
     pub fn kill(mut self) {
         self.crash();
     }
 
-    /// The same for a server that other code still refers to.
+    /// Kills the server with SIGKILL, and keeps its directory and its log.
     pub fn crash(&mut self) {
         self.signal("KILL");
         self.child.wait().expect("it ends");
     }
 
-    /// Asks the server to end, and waits until it has. Returns what it printed.
+    /// Sends SIGTERM, and waits until the server has exited. Returns its log.
     pub fn stop(self) -> String {
         self.signal("TERM");
-        self.ended()
+        self.await_end()
     }
 
-    /// Waits until the server has ended in order. Returns what it printed.
-    pub fn ended(mut self) -> String {
+    /// Waits until the server has exited with success. Returns its log.
+    pub fn await_end(mut self) -> String {
         self.may_end.store(true, Ordering::Relaxed);
         let status = eventually("its end", || self.child.try_wait().expect("it runs"));
         assert!(status.success(), "{status}:\n{}", self.log());
         self.log()
     }
 
-    /// Waits until the server has ended by itself, in whatever way. Returns its exit code and what it printed.
-    pub fn failed(mut self) -> (Option<i32>, String) {
+    /// Waits until the server has exited, with success or not. Returns its exit code and its log.
+    pub fn await_exit(mut self) -> (Option<i32>, String) {
         self.may_end.store(true, Ordering::Relaxed);
         let status = eventually("its end", || self.child.try_wait().expect("it runs"));
         (status.code(), self.log())
     }
 
-    /// The server's output so far.
+    /// All lines that the server has logged so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
     }
 
-    /// Waits until the server has printed this text.
+    /// Waits until the log contains `text`.
     pub fn await_log(&self, text: &str) {
         until(text, || self.log().contains(text));
     }
 
-    /// Makes the running server read these settings. Its log says whether it accepted them.
-    pub fn reread(&self, settings: &str) {
+    /// Replaces the settings file, and sends SIGHUP so that the running server reads it. The log says whether the server accepted it.
+    pub fn reload(&self, settings: &str) {
         std::fs::write(self.settings_file(), settings).expect("a settings file");
         self.signal("HUP");
     }
 
-    /// Waits until the server's clock has advanced by this much. The server needs an admin port.
-    pub fn passes(&self, seconds: f64) {
+    /// Waits until the server's uptime has advanced by `seconds`. The server needs an admin port.
+    pub fn await_uptime(&self, seconds: f64) {
         let uptime = || port::metric(self.admin(), "crore_uptime_seconds").expect("a metric");
         let began = uptime();
         until("its time", || uptime() >= began + seconds);
     }
 
-    /// Waits until the topic has this many subscribers. The server counts a subscriber when it has read the request, which no answer
-    /// shows.
+    /// Waits until the topic has `count` subscribers. The server counts a subscriber when it has read the request, and a long poll that
+    /// waits has no answer that would show this.
     pub fn await_subscribers(&self, topic: &str, count: u64) {
         until(&format!("{count} subscribers of {topic}"), || {
             self.info(topic)
@@ -387,7 +388,7 @@ impl Server {
         });
     }
 
-    /// Waits until this many messages of the topic are kept.
+    /// Waits until the topic keeps `count` messages.
     pub fn await_kept(&self, topic: &str, count: u64) {
         until(&format!("{count} messages of {topic}"), || {
             self.info(topic)
@@ -424,7 +425,8 @@ impl Drop for Server {
     }
 }
 
-/// Collects what the server prints in `log`. Returns a channel of the addresses in the output, each with the words before it.
+/// Starts a thread that copies the server's output into `log`. Returns a channel of the addresses in the output, each with the text before
+/// it (`READY` or `ADMIN`).
 fn keep_log(
     stderr: ChildStderr,
     log: &Arc<Mutex<String>>,
@@ -434,9 +436,9 @@ fn keep_log(
     let kept = Arc::clone(log);
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            for (what, text) in [(READY, READY), (READY, READY_TLS), (ADMIN, ADMIN)] {
-                if let Some(address) = address_behind(&line, text) {
-                    let _ = ready.send((what, address)); // nobody waits for a second address
+            for (port, prefix) in [(READY, READY), (READY, READY_TLS), (ADMIN, ADMIN)] {
+                if let Some(address) = address_after(&line, prefix) {
+                    let _ = ready.send((port, address)); // after the start nobody reads the channel
                 }
             }
             let mut kept = kept.lock().expect("the log");
@@ -447,9 +449,9 @@ fn keep_log(
     addresses
 }
 
-/// The address after `what` in a line of the log, as a client on this machine reaches it.
-fn address_behind(line: &str, what: &str) -> Option<SocketAddr> {
-    let (_, rest) = line.split_once(what)?;
+/// The address after `prefix` in a line of the log. An unspecified address (all interfaces) is replaced by the loopback address.
+fn address_after(line: &str, prefix: &str) -> Option<SocketAddr> {
+    let (_, rest) = line.split_once(prefix)?;
     let text = rest.split([' ', '/', '"', '\u{1b}']).next()?;
     let mut address: SocketAddr = text
         .parse()
@@ -468,7 +470,13 @@ fn eprint_log(log: &str) {
     eprintln!("--- the server's log\n{log}---");
 }
 
-/// The program of the load tools, which cargo builds beside the server.
+/// The result of `check`. `None` if an assertion in it fails; the failure is printed. A test with a table of cases uses this to report
+/// every case that fails, and not only the first.
+pub fn attempt<T>(check: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).ok()
+}
+
+/// The path of `crore-bench`, which cargo builds beside the server.
 pub fn bench_program() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_crore")).with_file_name("crore-bench");
     assert!(
@@ -479,18 +487,19 @@ pub fn bench_program() -> PathBuf {
     path
 }
 
-/// The server's program: the one that cargo built for this test, unless `CRORE_TEST_PROGRAM` names another build.
+/// The path of the server's program: the build for this test, or the one that `CRORE_TEST_PROGRAM` names.
 pub fn program() -> PathBuf {
     std::env::var_os("CRORE_TEST_PROGRAM")
         .map_or_else(|| env!("CARGO_BIN_EXE_crore").into(), PathBuf::from)
 }
 
-/// Filters of twelve levels with at least three wildcards `plus`, each at other levels than in the other filters.
-pub fn shapes(plus: &str, count: usize) -> Vec<String> {
-    let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
-    let text = |shape: u32| {
-        let level = |n: u32| if shape >> n & 1 == 1 { plus } else { "x" };
+/// `count` filters of twelve levels. Each has at least three wildcards, and no two have them at the same levels. `plus` is the wildcard of
+/// one level, as the test must write it: `+`, or `%2B` in a URL.
+pub fn wildcard_filters(plus: &str, count: usize) -> Vec<String> {
+    let level_sets = (0_u32..1 << 12).filter(|levels| levels.count_ones() > 2);
+    let filter = |levels: u32| {
+        let level = |n: u32| if levels >> n & 1 == 1 { plus } else { "x" };
         (0..12).map(level).collect::<Vec<_>>().join("/")
     };
-    shapes.map(text).take(count).collect()
+    level_sets.map(filter).take(count).collect()
 }

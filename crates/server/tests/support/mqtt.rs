@@ -1,4 +1,5 @@
-//! An MQTT client connection for tests. It sends bytes as given, repairs nothing, and answers nothing by itself.
+//! An MQTT client connection for tests, over TCP or WebSocket. It sends any bytes, valid or not. It acknowledges a message only if the test
+//! says so.
 
 use super::{broker::Broker, http::PATIENCE, is_timeout, read_again};
 use crore_wire::mqtt::{
@@ -9,39 +10,43 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// Timeout of one look at a connection, for tests that look again and again.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long `has_ended` and `has_received` wait for bytes. A test calls them repeatedly.
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How often a check that nothing comes is repeated, since a wrong packet may take a longer way through the shards.
+/// How often a check that nothing is received is repeated: a wrong packet may arrive later than the right one, since it may pass more
+/// shards.
 const ROUNDS: u16 = 3;
 
 pub const VERSIONS: [Version; 2] = [Version::V311, Version::V5];
 
 /// The transport of a connection.
-enum Over {
+enum Transport {
     Tcp,
-    /// WebSocket. Each write is a frame; the payloads of received frames are joined.
+    /// Each write is sent as one frame. The payloads of received frames are joined.
     WebSocket {
+        /// Received bytes that are no complete frame yet.
         frames: Vec<u8>,
         /// The code of the received Close frame.
-        closed: Option<u16>,
+        close_code: Option<u16>,
     },
 }
 
 pub struct Conn {
     stream: TcpStream,
-    over: Over,
+    transport: Transport,
+    /// Received bytes that no method has returned yet.
     buffer: Vec<u8>,
     pub version: Version,
 }
 
-/// A received packet.
-pub struct Got {
+/// The bytes of a received packet.
+pub struct ReceivedPacket {
     bytes: Vec<u8>,
     version: Version,
 }
 
-impl Got {
+impl ReceivedPacket {
+    /// Decodes the packet.
     pub fn packet(&self) -> Packet<'_> {
         let (header, start) = fixed_header(&self.bytes, usize::MAX)
             .expect("a header")
@@ -51,14 +56,15 @@ impl Got {
             .unwrap_or_else(|error| panic!("{error} in {:02x?}", self.bytes))
     }
 
+    /// The packet, which must be a PUBLISH.
     pub fn publish(&self) -> Publish<'_> {
         match self.packet() {
             Packet::Publish(publish) => publish,
-            other => panic!("a PUBLISH is due, {other:?} came"),
+            other => panic!("{other:?} was received instead of a PUBLISH"),
         }
     }
 
-    /// The packet id and reason of this packet, which must be an acknowledgement of this type.
+    /// The packet id and reason code of the packet, which must be an acknowledgement of type `kind`.
     #[track_caller]
     pub fn ack(&self, kind: PacketType) -> (u16, ReasonCode) {
         let packet = self.packet();
@@ -73,8 +79,8 @@ impl Got {
     }
 }
 
-/// A CONNECT without options.
-pub fn plain<'a>(version: Version, client_id: &'a str) -> Connect<'a> {
+/// A CONNECT with a clean session and no options: no keep-alive, will, user name or properties.
+pub fn plain_connect<'a>(version: Version, client_id: &'a str) -> Connect<'a> {
     Connect {
         version,
         bridge: false,
@@ -88,7 +94,7 @@ pub fn plain<'a>(version: Version, client_id: &'a str) -> Connect<'a> {
     }
 }
 
-/// A will of QoS 1.
+/// A will of QoS 1 with the payload `gone`.
 pub fn will<'a>(topic: &'a str) -> Will<'a> {
     Will {
         qos: Qos::AtLeastOnce,
@@ -99,7 +105,7 @@ pub fn will<'a>(topic: &'a str) -> Will<'a> {
     }
 }
 
-/// A message. It has a packet id if `qos` is not 0.
+/// A PUBLISH. The packet `id` is used if `qos` is not 0.
 pub fn message<'a>(topic: &'a str, qos: u8, id: u16, payload: &'a [u8]) -> Publish<'a> {
     Publish {
         dup: false,
@@ -117,33 +123,35 @@ pub fn id(number: u16) -> PacketId {
 }
 
 impl Conn {
+    /// A TCP connection on which no packet was sent yet.
     pub fn open(broker: &Broker, version: Version) -> Conn {
         Conn::open_from(1, broker, version)
     }
 
-    /// Connects to the data port of a server.
-    pub fn at(server: &super::Server, version: Version) -> Conn {
-        Conn::over(super::connect(server.address()), Over::Tcp, version)
+    /// A TCP connection to the data port of `server`, on which no packet was sent yet.
+    pub fn to_server(server: &super::Server, version: Version) -> Conn {
+        Conn::from_stream(super::connect(server.address()), Transport::Tcp, version)
     }
 
+    /// Like `open`, from the address 127.0.0.`host`.
     pub fn open_from(host: u8, broker: &Broker, version: Version) -> Conn {
-        let to = ([127, 0, 0, 1], broker.tcp()).into();
-        Conn::over(super::connect_from(host, to), Over::Tcp, version)
+        let to = ([127, 0, 0, 1], broker.tcp_port()).into();
+        Conn::from_stream(super::connect_from(host, to), Transport::Tcp, version)
     }
 
-    /// An upgraded WebSocket, with the head of the response.
+    /// A WebSocket connection on which no packet was sent yet, and the head of the response to its upgrade.
     pub fn websocket(
         broker: &Broker,
         version: Version,
         path: &str,
         protocol: &str,
     ) -> (Conn, String) {
-        let mut stream = TcpStream::connect(("127.0.0.1", broker.ws())).expect("a connection");
+        let mut stream = TcpStream::connect(("127.0.0.1", broker.ws_port())).expect("a connection");
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
              Sec-WebSocket-Protocol: {protocol}\r\n\r\n",
-            broker.ws()
+            broker.ws_port()
         );
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream
@@ -156,32 +164,35 @@ impl Conn {
             head.push(byte[0]);
         }
         let head = String::from_utf8(head).expect("a head in UTF-8");
-        let (frames, closed) = (Vec::new(), None);
-        let over = Over::WebSocket { frames, closed };
-        (Conn::over(stream, over, version), head)
+        let (frames, close_code) = (Vec::new(), None);
+        let transport = Transport::WebSocket { frames, close_code };
+        (Conn::from_stream(stream, transport, version), head)
     }
 
-    fn over(stream: TcpStream, over: Over, version: Version) -> Conn {
+    fn from_stream(stream: TcpStream, transport: Transport, version: Version) -> Conn {
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         Conn {
             stream,
-            over,
+            transport,
             buffer: Vec::new(),
             version,
         }
     }
 
-    /// A client that is connected with a clean session.
+    /// A client that has sent CONNECT for a clean session and received CONNACK.
     pub fn connected(broker: &Broker, version: Version, client_id: &str) -> Conn {
         let mut conn = Conn::open(broker, version);
-        assert!(!conn.connect(&plain(version, client_id)), "no session");
+        assert!(
+            !conn.connect(&plain_connect(version, client_id)),
+            "no session"
+        );
         conn
     }
 
-    /// An MQTT 5 client with these properties, and whether a session was present.
-    pub fn with(
+    /// An MQTT 5 client that has sent CONNECT with the properties that `set` writes. Also returns whether a session was present.
+    pub fn with_properties(
         broker: &Broker,
         client_id: &str,
         clean_start: bool,
@@ -189,7 +200,7 @@ impl Conn {
     ) -> (Conn, bool) {
         let mut properties = PropertyWriter::new();
         set(&mut properties);
-        let mut connect = plain(Version::V5, client_id);
+        let mut connect = plain_connect(Version::V5, client_id);
         connect.clean_start = clean_start;
         connect.properties = properties.properties();
         let mut conn = Conn::open(broker, Version::V5);
@@ -197,7 +208,7 @@ impl Conn {
         (conn, present)
     }
 
-    /// Sends this CONNECT. Returns whether a session was present.
+    /// Sends this CONNECT, and expects a CONNACK of success. Returns whether a session was present.
     #[track_caller]
     pub fn connect(&mut self, connect: &Connect<'_>) -> bool {
         self.write(|out| encode::connect(out, connect));
@@ -205,16 +216,16 @@ impl Conn {
             Packet::ConnAck(connack) if connack.reason == ReasonCode::SUCCESS => {
                 connack.session_present
             }
-            other => panic!("a CONNACK is due, {other:?} came"),
+            other => panic!("{other:?} was received instead of a CONNACK"),
         }
     }
 
-    /// Connects with a session that outlives the connection. Returns whether one was present.
+    /// Connects with a session that outlives the connection. Returns whether the session was present.
     #[track_caller]
     pub fn resume(&mut self, client_id: &str) -> bool {
         let mut properties = PropertyWriter::new();
         properties.session_expiry_interval_s(600);
-        let mut connect = plain(self.version, client_id);
+        let mut connect = plain_connect(self.version, client_id);
         connect.clean_start = false;
         if self.version == Version::V5 {
             connect.properties = properties.properties();
@@ -222,21 +233,21 @@ impl Conn {
         self.connect(&connect)
     }
 
-    /// Sends bytes. If the peer has already closed, the next read notices that.
+    /// Sends bytes. An error of the socket is ignored here: the next read reports a closed connection.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
-        let _ = match self.over {
-            Over::Tcp => self.stream.write_all(bytes),
-            Over::WebSocket { .. } => self.stream.write_all(&frame(2, bytes)),
+        let _ = match self.transport {
+            Transport::Tcp => self.stream.write_all(bytes),
+            Transport::WebSocket { .. } => self.stream.write_all(&frame(2, bytes)),
         };
     }
 
-    /// Sends a WebSocket frame of this opcode.
+    /// Sends a WebSocket frame.
     pub fn send_frame(&mut self, opcode: u8, payload: &[u8]) {
         let _ = self.stream.write_all(&frame(opcode, payload));
     }
 
-    /// Sends one byte after the other, each in its own packet (or frame).
+    /// Sends the bytes one by one, each in its own TCP segment or WebSocket frame.
     pub fn dribble(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.send([*byte]);
@@ -244,19 +255,20 @@ impl Conn {
         }
     }
 
-    /// Sends what an encoder writes.
+    /// Sends the bytes that `encode` writes.
     pub fn write(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::new();
         encode(&mut out);
         self.send(out);
     }
 
+    /// Sends a PUBLISH, and reads nothing.
     pub fn publish(&mut self, publish: &Publish<'_>) {
         let version = self.version;
         self.write(|out| encode::publish(out, version, publish));
     }
 
-    /// Publishes, and waits for the last acknowledgement.
+    /// Publishes, and completes the exchange: PUBACK at QoS 1; PUBREC, PUBREL and PUBCOMP at QoS 2.
     #[track_caller]
     pub fn deliver(&mut self, publish: &Publish<'_>) {
         self.publish(publish);
@@ -272,7 +284,7 @@ impl Conn {
         assert_eq!(self.packet().ack(PacketType::PubComp).0, number);
     }
 
-    /// Sends an acknowledgement with a reason of success.
+    /// Sends an acknowledgement of type `kind` with the reason code of success.
     pub fn acknowledge(&mut self, kind: PacketType, number: u16) {
         let version = self.version;
         let ack = Ack {
@@ -288,8 +300,8 @@ impl Conn {
         });
     }
 
-    /// Sends a SUBSCRIBE for this filter.
-    pub fn ask_for(&mut self, filter: &str, qos: u8) {
+    /// Sends a SUBSCRIBE for one filter, and reads nothing.
+    pub fn send_subscribe(&mut self, filter: &str, qos: u8) {
         let options = SubscribeOptions::of(Qos::from_repr(qos).expect("a QoS"));
         let version = self.version;
         self.write(|out| {
@@ -298,17 +310,17 @@ impl Conn {
         });
     }
 
-    /// Subscribes, and takes the SUBACK, which must come before any message. Returns its reason code.
+    /// Subscribes. The next packet must be the SUBACK, whose reason code is returned.
     #[track_caller]
     pub fn subscribe(&mut self, filter: &str, qos: u8) -> ReasonCode {
-        self.ask_for(filter, qos);
+        self.send_subscribe(filter, qos);
         match self.packet().packet() {
             Packet::SubAck(suback) => suback.reasons.iter().next().expect("a code"),
-            other => panic!("a SUBACK is due, {other:?} came"),
+            other => panic!("{other:?} was received instead of a SUBACK"),
         }
     }
 
-    /// Unsubscribes and takes the UNSUBACK.
+    /// Unsubscribes. The next packet must be the UNSUBACK.
     #[track_caller]
     pub fn unsubscribe(&mut self, filter: &str) {
         let version = self.version;
@@ -343,7 +355,7 @@ impl Conn {
         assert_eq!(self.end(), None, "no DISCONNECT answers a DISCONNECT");
     }
 
-    /// Whether the answer to a ping is the next packet.
+    /// Sends a PINGREQ. Returns whether the next packet is the PINGRESP.
     #[track_caller]
     pub fn is_served(&mut self) -> bool {
         self.ping();
@@ -352,14 +364,14 @@ impl Conn {
 
     /// The next packet.
     #[track_caller]
-    pub fn packet(&mut self) -> Got {
+    pub fn packet(&mut self) -> ReceivedPacket {
         self.packet_or_end()
             .unwrap_or_else(|| panic!("the peer closed; before that {:02x?}", self.buffer))
     }
 
-    /// The next packet. `None` if the peer closes instead.
+    /// The next packet. `None` if the peer closes the connection instead.
     #[track_caller]
-    pub fn packet_or_end(&mut self) -> Option<Got> {
+    pub fn packet_or_end(&mut self) -> Option<ReceivedPacket> {
         loop {
             let header = fixed_header(&self.buffer, usize::MAX)
                 .unwrap_or_else(|error| panic!("{error}: {:02x?}", self.buffer));
@@ -368,7 +380,7 @@ impl Conn {
                 if self.buffer.len() >= whole {
                     let bytes = self.buffer.drain(..whole).collect();
                     let version = self.version;
-                    return Some(Got { bytes, version });
+                    return Some(ReceivedPacket { bytes, version });
                 }
             }
             // A Close frame may arrive together with the last packet.
@@ -379,34 +391,35 @@ impl Conn {
         }
     }
 
-    /// How the server ends the connection: the reason of its DISCONNECT, or `None` if it just closes.
+    /// Reads until the server closes the connection. Returns the reason code of its DISCONNECT, or `None` if it sends none.
     #[track_caller]
     pub fn end(&mut self) -> Option<ReasonCode> {
         let mut reason = None;
         while let Some(got) = self.packet_or_end() {
             match got.packet() {
                 Packet::Disconnect(disconnect) => reason = Some(disconnect.reason),
-                other => assert!(reason.is_none(), "{other:?} behind a DISCONNECT"),
+                other => assert!(reason.is_none(), "{other:?} after a DISCONNECT"),
             }
         }
         reason
     }
 
     /// All bytes until the peer closes.
-    pub fn rest(&mut self) -> Vec<u8> {
+    pub fn read_to_end(&mut self) -> Vec<u8> {
         while self.fill(PATIENCE).expect("an end") > 0 {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// The code of the close frame that ended a WebSocket.
+    /// The code of the received Close frame of a WebSocket.
     pub fn close_code(&self) -> Option<u16> {
-        match self.over {
-            Over::Tcp => None,
-            Over::WebSocket { closed, .. } => closed,
+        match self.transport {
+            Transport::Tcp => None,
+            Transport::WebSocket { close_code, .. } => close_code,
         }
     }
 
-    /// Publishes to a topic to which this client has subscribed, and panics if this client receives anything before that message.
+    /// Lets `publisher` publish markers to `topic`, which this client has subscribed to. Panics if this client receives anything else
+    /// before the markers.
     pub fn expect_only_from(&mut self, publisher: &mut Conn, topic: &str) {
         for round in 1..=ROUNDS {
             let marker = format!("marker {round}");
@@ -414,39 +427,40 @@ impl Conn {
             let got = self.packet();
             let publish = got.publish();
             let came = String::from_utf8_lossy(publish.payload);
-            assert_eq!(came, marker, "it comes too much: {publish:?}");
+            assert_eq!(came, marker, "an unexpected packet: {publish:?}");
             if let Some(id) = publish.packet_id {
                 self.acknowledge(PacketType::PubAck, id.get());
             }
         }
     }
 
-    /// Panics if this client receives anything while `publisher` publishes to another topic. For clients without a subscription, or with a
-    /// full Receive Maximum.
+    /// Lets `publisher` publish to a topic of nobody. Panics if this client receives anything meanwhile. For a client that cannot receive
+    /// markers: it has no subscription, or has reached its Receive Maximum.
     pub fn expect_nothing_from(&mut self, publisher: &mut Conn) {
         for round in 1..=ROUNDS {
             publisher.deliver(&message("elsewhere", 1, round, b"x"));
-            assert!(self.is_served(), "it comes too much");
+            assert!(self.is_served(), "an unexpected packet");
         }
     }
 
-    /// Closes this side without a DISCONNECT, and waits until the server has closed too.
+    /// Shuts down the sending side without a DISCONNECT, and waits until the server has closed the connection.
     pub fn cut(mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
         while self.fill(PATIENCE) != Some(0) {}
     }
 
-    /// Whether the server has closed the connection. For tests that look again and again.
+    /// Whether the server has closed the connection. Waits 20 ms at most, for tests that ask repeatedly.
     pub fn has_ended(&mut self) -> bool {
-        self.fill(LOOK) == Some(0)
+        self.fill(POLL_TIMEOUT) == Some(0)
     }
 
-    /// Whether bytes have arrived. For tests that look again and again.
-    pub fn is_coming(&mut self) -> bool {
-        !self.buffer.is_empty() || self.fill(LOOK).is_some_and(|count| count > 0)
+    /// Whether bytes were received. Waits 20 ms at most, for tests that ask repeatedly.
+    pub fn has_received(&mut self) -> bool {
+        !self.buffer.is_empty() || self.fill(POLL_TIMEOUT).is_some_and(|count| count > 0)
     }
 
-    /// Reads once. Returns 0 if the peer has closed or reset, and `None` if nothing comes.
+    /// Reads once. Returns 0 if the peer has closed or reset the connection, and `None` if nothing is received within `wait`. Panics in
+    /// this case if `wait` is `PATIENCE`.
     #[track_caller]
     fn fill(&mut self, wait: Duration) -> Option<usize> {
         let half = Some(wait / 2);
@@ -456,19 +470,22 @@ impl Conn {
             Ok(count) => count,
             Err(error) if is_timeout(&error) => {
                 let came = &self.buffer;
-                assert!(wait < PATIENCE, "nothing came; until then {came:02x?}");
+                assert!(
+                    wait < PATIENCE,
+                    "nothing was received; the bytes before are {came:02x?}"
+                );
                 return None;
             }
             Err(_) => 0,
         };
-        match &mut self.over {
-            Over::Tcp => self.buffer.extend_from_slice(&bytes[..count]),
-            Over::WebSocket { frames, closed } => {
+        match &mut self.transport {
+            Transport::Tcp => self.buffer.extend_from_slice(&bytes[..count]),
+            Transport::WebSocket { frames, close_code } => {
                 frames.extend_from_slice(&bytes[..count]);
                 while let Some((opcode, payload)) = unframe(frames) {
                     match opcode {
                         8 => {
-                            *closed = payload.first_chunk().copied().map(u16::from_be_bytes);
+                            *close_code = payload.first_chunk().copied().map(u16::from_be_bytes);
                             return Some(0);
                         }
                         9 | 10 => {}
@@ -481,12 +498,7 @@ impl Conn {
     }
 }
 
-/// The result of `try_it`. `None` if an assertion in it fails (which is printed). For tables, so that every wrong row is reported.
-pub fn attempt<T>(try_it: impl FnOnce() -> T) -> Option<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(try_it)).ok()
-}
-
-/// A frame whose mask is zero, so that the payload is unchanged (RFC 6455, section 5.2).
+/// A client's WebSocket frame (RFC 6455, section 5.2). Its masking key is zero, so the payload is sent unchanged.
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![0x80 | opcode];
     match payload.len() {
@@ -501,7 +513,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Removes the first complete frame of a server from these bytes. Returns its opcode and payload.
+/// Removes the first frame from these bytes of a server. Returns its opcode and payload, or `None` if the frame is incomplete.
 fn unframe(bytes: &mut Vec<u8>) -> Option<(u8, Vec<u8>)> {
     let [first, second, ..] = *bytes.as_slice() else {
         return None;

@@ -1,4 +1,4 @@
-//! Requests to an admin port, and event streams to read.
+//! An HTTP client for the admin port of a server: requests, event streams and metrics. `to` is the address of the port.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{connect, until};
 
-/// An HTTP answer.
+/// An HTTP response.
 pub struct Answer {
     pub status: u16,
     pub head: String,
@@ -20,6 +20,7 @@ impl Answer {
     }
 }
 
+/// Sends a request. `line` is its method and target, and `headers` are complete lines.
 fn send(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> BufReader<TcpStream> {
     let mut stream = connect(to);
     let length = body.map_or(String::new(), |body| {
@@ -31,7 +32,7 @@ fn send(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> BufRea
     BufReader::new(stream)
 }
 
-/// Sends a request with only these headers.
+/// Sends a request with only these headers (complete lines), and reads the response.
 pub fn raw(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> Answer {
     let headers = format!("{headers}Connection: close\r\n");
     let mut text = Vec::new();
@@ -48,29 +49,29 @@ pub fn raw(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> Ans
     }
 }
 
-/// Sends a request as a well-behaved client does. A body is JSON.
+/// Sends a request with the headers of a correct client, and reads the response. `line` is the method and the target; a body is JSON.
 pub fn ask(to: SocketAddr, line: &str, body: Option<&str>) -> Answer {
     let kind = body.map_or("", |_| "Content-Type: application/json\r\n");
     raw(to, line, &format!("Host: {to}\r\n{kind}"), body)
 }
 
-/// The JSON that a successful `GET` of this API path answers.
+/// The JSON at this path of the API. Panics if the status is not 200.
 pub fn get(to: SocketAddr, path: &str) -> Value {
     let answer = ask(to, &format!("GET /api/v1/{path}"), None);
     assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     answer.json()
 }
 
-/// All connections with this transport.
+/// All rows of the API's list of connections that have this transport. Reads all pages.
 pub fn connections(to: SocketAddr, transport: &str) -> Vec<Value> {
-    let (mut all, mut cursor) = (Vec::new(), String::new());
+    let (mut rows, mut cursor) = (Vec::new(), String::new());
     loop {
         let path = format!("connections?transport={transport}&limit=1000{cursor}");
         let page = get(to, &path);
-        all.extend_from_slice(page["connections"].as_array().expect("a list"));
+        rows.extend_from_slice(page["connections"].as_array().expect("a list"));
         match page["next"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
-            None => return all,
+            None => return rows,
         }
     }
 }
@@ -98,7 +99,7 @@ pub fn line(stream: &mut BufReader<TcpStream>) -> String {
     line.trim_end().to_string()
 }
 
-/// The value of a metric; `name` includes the labels as they are written. `None` if there is no such metric.
+/// The value of a metric. `name` includes the labels, in the form that `/metrics` has. `None` if there is no such metric.
 pub fn metric(to: SocketAddr, name: &str) -> Option<f64> {
     let answer = ask(to, "GET /metrics", None);
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -108,7 +109,7 @@ pub fn metric(to: SocketAddr, name: &str) -> Option<f64> {
     })
 }
 
-/// Waits until a metric has this value; `name` includes the labels as they are written.
+/// Waits until a metric has this value. `name` is that of `metric`.
 pub fn await_metric(to: SocketAddr, name: &str, value: f64) {
     until(&format!("{name} {value}"), || {
         metric(to, name) == Some(value)

@@ -1,4 +1,5 @@
-//! A reader of event streams for tests, written from the HTML standard (section 9.2.6). The body is chunked, or ends with the connection.
+//! A reader of event streams (SSE) for tests, written from the HTML standard (section 9.2.6). The body is chunked, or ends with the
+//! connection. A field that the standard does not define makes the test fail.
 
 use super::Server;
 use super::http::{Conn, Response};
@@ -29,16 +30,18 @@ pub struct Block {
 }
 
 impl Stream {
+    /// Subscribes. Panics if the status is not 200.
     pub fn open(server: &Server, target: &str, headers: &[(&str, &str)]) -> Stream {
         let mut conn = Conn::open(server);
         let headers = [headers, &[("Accept", "text/event-stream")]].concat();
         conn.ask("GET", target, &headers, "");
         let head = conn.head();
         assert_eq!(head.status, 200, "{head:?}");
-        Stream::of(conn, head)
+        Stream::from_response(conn, head)
     }
 
-    pub fn of(conn: Conn, head: Response) -> Stream {
+    /// A stream whose response head was already read from `conn`.
+    pub fn from_response(conn: Conn, head: Response) -> Stream {
         let chunked = head.lists("transfer-encoding", "chunked");
         Stream {
             conn,
@@ -66,7 +69,7 @@ impl Stream {
             if self.ended {
                 return None;
             }
-            let more = if self.chunked {
+            let received = if self.chunked {
                 self.conn.chunk()
             } else {
                 let waiting = self.conn.take();
@@ -76,23 +79,23 @@ impl Stream {
                     waiting
                 }
             };
-            if more.is_empty() {
+            if received.is_empty() {
                 self.ended = true;
                 return None;
             }
-            self.bytes.extend(more);
+            self.bytes.extend(received);
         }
     }
 
-    /// The next block. `None` at the end of the stream. If the last block has no empty line, it contains no event.
+    /// The next block. `None` at the end of the stream. A last block without its empty line has no event.
     pub fn block(&mut self) -> Option<Block> {
         let mut block = Block::default();
         let (mut kind, mut data) = (String::new(), None::<String>);
         loop {
             let Some(line) = self.line() else {
                 // Comments and `retry:` take effect at the end of their line, even if the block is not complete.
-                let told = block.comments > 0 || block.retry.is_some();
-                return told.then_some(block);
+                let has_effect = block.comments > 0 || block.retry.is_some();
+                return has_effect.then_some(block);
             };
             if line.is_empty() {
                 break;
@@ -123,7 +126,7 @@ impl Stream {
         Some(block)
     }
 
-    /// The next event. Comments and other blocks before it are skipped.
+    /// The next event. Blocks without an event are skipped. `None` at the end of the stream.
     pub fn event(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.block()?.event {

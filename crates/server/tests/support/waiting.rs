@@ -1,5 +1,5 @@
-//! Waits for events that must come. No test depends on how soon they come. If the machine stands still for a while, no wait ends before
-//! the server has had time to run.
+//! Waits for events that must happen. No test depends on how soon they happen. If the machine is suspended for a while, no wait ends
+//! before the server has had time to run.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-/// Timeout of a wait for an event. It only ends the wait of a failing test.
+/// Timeout of a wait for an event. Only a failing test reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two looks for the event.
-pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
+/// Time between two checks whether the event has happened.
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Reads once with the socket's timeout, and once more if nothing has come: after the machine stood still, the first read times out or is
-/// interrupted at once, before the server has had time to run.
+/// Reads once with the socket's timeout, and once more if the read times out or is interrupted: after a suspension of the machine this
+/// happens at once, before the server has had time to run.
 pub fn read_again(mut stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
     let read = stream.read(bytes);
     match read {
@@ -29,14 +29,14 @@ pub fn is_timeout(error: &io::Error) -> bool {
     [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind())
 }
 
-/// Connects with a long read timeout.
+/// Connects, and sets the read timeout to `PATIENCE`.
 pub fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream
 }
 
-/// Connects from 127.0.0.`host`, with a long read timeout.
+/// Connects from the address 127.0.0.`host`, and sets the read timeout to `PATIENCE`.
 pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let ours = SocketAddr::from(([127, 0, 0, host], 0));
@@ -47,7 +47,8 @@ pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Looks again and again until `look` finds something. Each look counts for one second at most, even if the machine stood still meanwhile.
+/// Calls `look` until it returns `Some`. Panics after `PATIENCE`; each call counts for one second at most, even if the machine was
+/// suspended during it. `what` names the event in the message of the panic.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let mut waited = Duration::ZERO;
     loop {
@@ -56,12 +57,12 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(waited < PATIENCE, "{what} never came");
-        std::thread::sleep(LOOKS_EVERY);
+        std::thread::sleep(CHECK_INTERVAL);
         waited += began.elapsed().min(Duration::from_secs(1));
     }
 }
 
-/// Looks again and again until the condition is true.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    eventually(what, || is_so().then_some(()));
+/// Calls `condition` until it returns `true`. Panics after `PATIENCE`. `what` names the event in the message of the panic.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    eventually(what, || condition().then_some(()));
 }

@@ -1,4 +1,4 @@
-//! A WebSocket client for tests, written from RFC 6455. It can send any frame, valid or not.
+//! A WebSocket client for tests, written from RFC 6455. It sends any frame, valid or not, and panics if the server sends an invalid one.
 
 use super::Server;
 use super::http::{Conn, Response};
@@ -39,6 +39,7 @@ impl Frame {
         String::from_utf8(self.payload.clone()).expect("a text frame")
     }
 
+    /// The code in this frame, which must be a Close frame. `None` if it has no payload.
     pub fn close_code(&self) -> Option<u16> {
         assert_eq!(self.opcode(), CLOSE, "{self:?} is no close frame");
         let code = self.payload.get(..2)?;
@@ -46,31 +47,33 @@ impl Frame {
     }
 }
 
-/// The header fields of a valid handshake, followed by these.
-pub fn handshake<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+/// The header fields of a valid opening handshake, followed by `extra_headers`.
+pub fn handshake<'a>(extra_headers: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut headers = vec![
         ("Connection", "Upgrade"),
         ("Upgrade", "websocket"),
         ("Sec-WebSocket-Version", "13"),
         ("Sec-WebSocket-Key", KEY),
     ];
-    headers.extend_from_slice(more);
+    headers.extend_from_slice(extra_headers);
     headers
 }
 
 impl Ws {
-    pub fn open(server: &Server, target: &str, more: &[(&str, &str)]) -> Ws {
-        Ws::over(Conn::open(server), target, more)
+    /// Opens a WebSocket. Panics if the server refuses the handshake.
+    pub fn open(server: &Server, target: &str, extra_headers: &[(&str, &str)]) -> Ws {
+        Ws::upgrade(Conn::open(server), target, extra_headers)
     }
 
-    pub fn over(mut conn: Conn, target: &str, more: &[(&str, &str)]) -> Ws {
-        conn.ask("GET", target, &handshake(more), "");
+    /// Opens a WebSocket over an HTTP connection.
+    pub fn upgrade(mut conn: Conn, target: &str, extra_headers: &[(&str, &str)]) -> Ws {
+        conn.ask("GET", target, &handshake(extra_headers), "");
         let head = conn.head();
         assert_eq!(head.status, 101, "{head:?}");
         Ws { conn, head }
     }
 
-    /// Opens a WebSocket with Nchan's subprotocol, where every message names its position.
+    /// Opens a WebSocket with Nchan's subprotocol `ws+meta.nchan`, in which every message has header lines with its position.
     pub fn meta(server: &Server, target: &str) -> Ws {
         let ws = Ws::open(
             server,
@@ -84,12 +87,13 @@ impl Ws {
         ws
     }
 
+    /// Sends a frame. `first` is its first byte: FIN, the reserved bits and the opcode.
     pub fn send(&mut self, first: u8, payload: impl AsRef<[u8]>) {
         let bytes = masked(first, payload.as_ref());
         self.conn.send(bytes);
     }
 
-    /// The next frame, as received.
+    /// The next frame of any opcode.
     pub fn frame(&mut self) -> Frame {
         let head = self.conn.exactly(2);
         assert_eq!(head[1] & 0x80, 0, "a server never masks");
@@ -124,6 +128,7 @@ impl Ws {
         }
     }
 
+    /// The texts of the next `count` messages.
     pub fn texts(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.message().text()).collect()
     }
@@ -148,7 +153,7 @@ impl Ws {
         (lines.collect(), frame.payload[end + 2..].to_vec())
     }
 
-    /// The code of the next Close frame. Data before it is skipped, and the connection must end after it.
+    /// Skips all frames before the next Close frame, answers that, and expects the end of the connection. Returns the code.
     pub fn closed(&mut self) -> Option<u16> {
         loop {
             let frame = self.frame();
@@ -165,9 +170,9 @@ impl Ws {
     }
 }
 
-/// The value of a header line of the meta subprotocol.
+/// The value of a header line of a message in the meta subprotocol. Panics if the message has no such line.
 pub fn line<'a>(lines: &'a [(String, String)], name: &str) -> &'a str {
-    let found = lines.iter().find(|(other, _)| other == name);
+    let found = lines.iter().find(|(field, _)| field == name);
     found.map_or_else(|| panic!("no {name} in {lines:?}"), |(_, value)| value)
 }
 
@@ -183,7 +188,7 @@ pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The head of a frame with its mask. The payload may never follow.
+/// The header of a frame that announces `length` bytes of payload, with the masking key if `mask`. A test may send it without a payload.
 pub fn head(first: u8, length: u64, mask: bool) -> Vec<u8> {
     let bit = if mask { 0x80 } else { 0 };
     let mut bytes = vec![first];

@@ -1,7 +1,7 @@
 //! Tests TLS with real clients, for each version and cipher.
 
 use crate::support::Server;
-use crate::support::program::finished;
+use crate::support::program::await_output;
 use crate::support::tools::has;
 use crate::tool::{Certificates, Interactive, curl, file, run, s_client};
 use std::process::{Command, Stdio};
@@ -179,7 +179,7 @@ with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])
 ";
     let said = run("python3", &["-c", script, &port, &root], b"");
     assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "TLSv1.3 201");
-    let heard = finished(subscriber);
+    let heard = await_output(subscriber);
     assert_eq!(
         String::from_utf8_lossy(&heard.stdout),
         "from mosquitto\nfrom python\n"

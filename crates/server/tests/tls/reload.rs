@@ -62,10 +62,10 @@ fn tls_is_neither_switched_off_nor_made_a_duty_while_the_server_runs() {
     let all = Certificates::new();
     let server = Server::with(&all.settings(""));
     let before = std::fs::read_to_string(server.settings_file()).expect("the settings");
-    server.reread("shards = 2\n");
+    server.reload("shards = 2\n");
     server.await_log("restart kept=tls.certificate, tls.key");
     curl(&server, &all, "/pub/a", &["-d", "still"]);
-    server.reread(&format!("{before}required = true\nhandshakes_max = 9\n"));
+    server.reload(&format!("{before}required = true\nhandshakes_max = 9\n"));
     server.await_log("restart kept=tls.handshakes_max, tls.required");
     let plain = format!("http://{}/pub/a", server.address());
     let status = Command::new("curl")
@@ -73,7 +73,7 @@ fn tls_is_neither_switched_off_nor_made_a_duty_while_the_server_runs() {
         .status();
     assert!(status.expect("curl").success());
     // A wrong file changes nothing, and the log names the remedy.
-    server.reread(&before.replace("server.key", "ca.pem"));
+    server.reload(&before.replace("server.key", "ca.pem"));
     server.await_log("settings not changed");
     assert!(server.log().contains("tls.key"), "{}", server.log());
     curl(&server, &all, "/pub/a", &["-d", "still"]);

@@ -1,6 +1,6 @@
 //! Makes certificates in a directory of the test, and runs commands that use them.
 
-use crate::support::program::finished;
+use crate::support::program::await_output;
 use crate::support::{PATIENCE, Server};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -97,7 +97,7 @@ pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
         // A program that ends early does not read all of its input, so a failed write is no error.
         let _ = pipe.write_all(&input);
     });
-    let output = finished(child);
+    let output = await_output(child);
     writer.join().expect("the writer");
     output
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 /// Runs a scenario with every library, transport and version, on a Crore server with settings of access.
 fn each(scenario: fn(&mut Peer)) {
     let broker = Broker::with(&settings());
-    if broker.is_ours() {
+    if broker.is_crore() {
         on(broker, &[4, 5], scenario);
     }
 }

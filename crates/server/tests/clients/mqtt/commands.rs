@@ -74,7 +74,7 @@ impl Drop for Subscription {
 fn command(program: &str, first: &[&str], broker: &Broker, version: &str) -> Command {
     let mut command = Command::new(program);
     command.args(first);
-    let port = broker.tcp().to_string();
+    let port = broker.tcp_port().to_string();
     command.args(["-h", "127.0.0.1", "-p", &port, "-V", version]);
     command.stdin(Stdio::null());
     command
@@ -177,7 +177,7 @@ fn a_session_goes_on_after_the_server_was_killed() {
             }
         };
         publish_all(&broker, 0..10);
-        broker.crash_and(|| again().expect("a server of ours"));
+        broker.replace_after_crash(|| again().expect("a server of ours"));
         publish_all(&broker, 10..20);
         let away = Subscription::quick(&broker, version, &session("away"));
         for number in 0..20 {
@@ -323,7 +323,7 @@ fn many_lines_are_published_over_one_connection() {
     let broker = Broker::start();
     let subscription = Subscription::start(&broker, "5", &["-t", "t", "-q", "1", "-F", ">%p"]);
     let mut publisher = Command::new("sh");
-    let port = broker.tcp();
+    let port = broker.tcp_port();
     let pipe = format!("seq 1 500 | mosquitto_pub -p {port} -V 5 -t t -q 1 -l");
     let status = publisher.args(["-c", &pipe]).status().expect("sh starts");
     assert!(status.success());

@@ -20,7 +20,7 @@ const MESSAGES: usize = 10;
 /// A server at this address whose sessions survive a crash. `None` if the tests run against the reference.
 pub fn start(state: &State, address: SocketAddr) -> Option<Broker> {
     let settings = format!("{}\n[mqtt]\ndurable_sessions = true\n", state.settings());
-    Broker::ours_at(&settings, address)
+    Broker::crore_at(&settings, address)
 }
 
 /// A node of a cluster at this address, whose sessions survive it. `None` if the tests run against the reference.
@@ -29,7 +29,7 @@ pub fn start_node(servers: &Servers, address: SocketAddr) -> Option<Broker> {
         "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\n[mqtt]\ndurable_sessions = true\n",
         servers.urls()
     );
-    Broker::ours_at(&settings, address)
+    Broker::crore_at(&settings, address)
 }
 
 /// Publishes these numbers, the even ones to a topic with QoS 1 and the odd ones to another topic with QoS 2.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A Crore server and an MQTT 5 client. `None` if the tests run against the reference broker.
 fn start() -> Option<Peer> {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return None;
     }
     let way = Way {

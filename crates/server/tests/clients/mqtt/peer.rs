@@ -82,8 +82,8 @@ impl Peer {
     /// Connects without waiting. `how` has the options that differ from the default (a clean session without a will).
     pub fn connecting(&mut self, client: &str, how: Value) {
         let port = match self.way.door {
-            "tcp" => self.broker.tcp(),
-            _ => self.broker.ws(),
+            "tcp" => self.broker.tcp_port(),
+            _ => self.broker.ws_port(),
         };
         let mut all = json!({
             "id": self.own(client),
@@ -242,7 +242,7 @@ impl Peer {
     /// Kills the server, as a crash would, and starts another one. No other peer may use the server.
     pub fn crash_server(&mut self, start: impl FnOnce() -> Broker) {
         let broker = Arc::get_mut(&mut self.broker).expect("only this peer uses it");
-        broker.crash_and(start);
+        broker.replace_after_crash(start);
     }
 
     /// Kills the process with all its clients, and starts another.

@@ -1,15 +1,15 @@
 //! Tests statements of the specifications about CONNECT, CONNACK, DISCONNECT and AUTH.
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain_connect, will};
 use crore_wire::mqtt::PacketType::{PubAck, PubRec};
 use crore_wire::mqtt::{
     Auth, Packet, PacketType, Properties, PropertyWriter, Qos, ReasonCode, SubscribeOptions,
     Version, encode,
 };
 
-/// Takes the CONNACK. Returns its reason code.
-fn answer(conn: &mut Conn) -> ReasonCode {
+/// Receives the CONNACK. Returns its reason code.
+fn connack_reason(conn: &mut Conn) -> ReasonCode {
     match conn.packet().packet() {
         Packet::ConnAck(connack) => connack.reason,
         other => panic!("a CONNACK is due, {other:?} came"),
@@ -32,11 +32,14 @@ fn client_ids_of_every_kind_are_taken_up_to_a_length() {
         ] {
             Conn::connected(&broker, version, name);
         }
-        if broker.is_ours() {
+        if broker.is_crore() {
             let mut conn = Conn::open(&broker, version);
-            conn.write(|out| encode::connect(out, &plain(version, &format!("{long}x"))));
-            assert_eq!(answer(&mut conn), ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
-            assert_eq!(conn.rest(), b"");
+            conn.write(|out| encode::connect(out, &plain_connect(version, &format!("{long}x"))));
+            assert_eq!(
+                connack_reason(&mut conn),
+                ReasonCode::CLIENT_IDENTIFIER_NOT_VALID
+            );
+            assert_eq!(conn.read_to_end(), b"");
         }
     }
 }
@@ -48,12 +51,12 @@ fn ids_that_are_given_out_differ_and_name_their_sessions() {
     properties.session_expiry_interval_s(60);
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let mut connect = plain(Version::V5, "");
+        let mut connect = plain_connect(Version::V5, "");
         connect.properties = properties.properties();
         let mut conn = Conn::open(&broker, Version::V5);
         conn.write(|out| encode::connect(out, &connect));
-        let got = conn.packet();
-        let Packet::ConnAck(connack) = got.packet() else {
+        let received = conn.packet();
+        let Packet::ConnAck(connack) = received.packet() else {
             panic!("no CONNACK");
         };
         let name = connack.properties.assigned_client_identifier();
@@ -76,7 +79,7 @@ fn behind_a_refusal_nothing_is_read() {
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
     watcher.subscribe("t", 0);
     for version in VERSIONS {
-        let mut connect = plain(version, "");
+        let mut connect = plain_connect(version, "");
         connect.clean_start = version == Version::V5;
         connect.will = Some(will("t"));
         let mut properties = PropertyWriter::new();
@@ -95,8 +98,8 @@ fn behind_a_refusal_nothing_is_read() {
             Version::V5 => ReasonCode::BAD_AUTHENTICATION_METHOD,
             Version::V311 => ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
         };
-        assert_eq!(answer(&mut conn), wanted);
-        assert_eq!(conn.rest(), b"");
+        assert_eq!(connack_reason(&mut conn), wanted);
+        assert_eq!(conn.read_to_end(), b"");
     }
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     watcher.expect_only_from(&mut publisher, "t");
@@ -111,12 +114,12 @@ fn optional_properties_are_not_sent_unasked() {
             properties.request_response_information(wants);
             properties.request_problem_information(wants);
         }
-        let mut connect = plain(Version::V5, "it");
+        let mut connect = plain_connect(Version::V5, "it");
         connect.properties = properties.properties();
         let mut conn = Conn::open(&broker, Version::V5);
         conn.write(|out| encode::connect(out, &connect));
-        let got = conn.packet();
-        let Packet::ConnAck(connack) = got.packet() else {
+        let received = conn.packet();
+        let Packet::ConnAck(connack) = received.packet() else {
             panic!("no CONNACK");
         };
         assert_eq!(connack.properties.response_information(), None);
@@ -129,8 +132,8 @@ fn optional_properties_are_not_sent_unasked() {
             encode::unsubscribe(out, Version::V5, id(3), &Properties::default(), filters);
         });
         for _ in 0..3 {
-            let got = conn.packet();
-            let properties = match got.packet() {
+            let received = conn.packet();
+            let properties = match received.packet() {
                 Packet::SubAck(suback) => suback.properties,
                 Packet::PubAck(ack) => ack.properties,
                 Packet::UnsubAck(unsuback) => unsuback.properties,
@@ -145,14 +148,14 @@ fn optional_properties_are_not_sent_unasked() {
 fn a_farewell_is_no_larger_than_the_client_takes() {
     let broker = Broker::start();
     for most in [64u32, 20] {
-        let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
+        let (mut conn, _) = Conn::with_properties(&broker, "it", true, |set| {
             set.maximum_packet_size_bytes(most);
         });
         // The packet uses an unknown alias.
         conn.send(b"\x30\x06\0\0\x03\x23\0\x01");
-        let said = conn.rest();
-        assert!(said.len() <= most as usize, "{} of {most}", said.len());
-        assert_eq!((said[0], said[2]), (0xe0, 0x82));
+        let bytes = conn.read_to_end();
+        assert!(bytes.len() <= most as usize, "{} of {most}", bytes.len());
+        assert_eq!((bytes[0], bytes[2]), (0xe0, 0x82));
     }
 }
 
@@ -160,19 +163,19 @@ fn a_farewell_is_no_larger_than_the_client_takes() {
 fn answer_larger_than_the_client_takes_is_not_sent() {
     // The client's maximum is smaller than any CONNACK with the required properties.
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // Mosquitto sends it
     }
     let mut properties = PropertyWriter::new();
     properties.maximum_packet_size_bytes(6);
-    let mut connect = plain(Version::V5, "it");
+    let mut connect = plain_connect(Version::V5, "it");
     connect.properties = properties.properties();
     let mut conn = Conn::open(&broker, Version::V5);
     conn.write(|out| encode::connect(out, &connect));
-    assert_eq!(answer(&mut conn), ReasonCode::PACKET_TOO_LARGE);
-    assert_eq!(conn.rest(), b"");
+    assert_eq!(connack_reason(&mut conn), ReasonCode::PACKET_TOO_LARGE);
+    assert_eq!(conn.read_to_end(), b"");
     // A SUBACK for many filters is larger than this client accepts, so it is not sent either.
-    let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
+    let (mut conn, _) = Conn::with_properties(&broker, "it", true, |set| {
         set.maximum_packet_size_bytes(20);
     });
     conn.write(|out| {
@@ -207,7 +210,7 @@ fn there_is_no_authentication_to_go_on_with() {
 fn user_and_password_are_taken() {
     let broker = Broker::start();
     for version in VERSIONS {
-        let mut connect = plain(version, "it");
+        let mut connect = plain_connect(version, "it");
         (connect.user_name, connect.password) = (Some("user"), Some(b"\0secret".as_slice()));
         let mut conn = Conn::open(&broker, version);
         conn.connect(&connect);
@@ -218,7 +221,7 @@ fn user_and_password_are_taken() {
 #[test]
 fn a_publish_that_is_not_allowed_is_refused_and_counts_for_nobody() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // Mosquitto takes `$` topics
     }
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
@@ -242,7 +245,7 @@ fn a_publish_that_is_not_allowed_is_refused_and_counts_for_nobody() {
     for qos in 0..3 {
         let mut conn = Conn::connected(&broker, Version::V311, "old");
         conn.publish(&message("$x/a", qos, 1, b"x"));
-        assert_eq!(conn.rest(), b"", "{qos}");
+        assert_eq!(conn.read_to_end(), b"", "{qos}");
     }
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     watcher.expect_nothing_from(&mut publisher);

@@ -1,6 +1,6 @@
 //! Tests statements of the specifications about PUBLISH in both directions: DUP, RETAIN, order, expiry.
 
-use super::{subscribe_without_retained, take};
+use super::{receive, subscribe_without_retained};
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
@@ -18,8 +18,8 @@ fn dup_is_each_delivery_s_own() {
             let mut publish = message("t", qos, 9, b"x");
             publish.dup = true;
             publisher.deliver(&publish);
-            let got = subscriber.packet();
-            assert!(!got.publish().dup, "QoS {qos}");
+            let received = subscriber.packet();
+            assert!(!received.publish().dup, "QoS {qos}");
         }
     }
 }
@@ -41,9 +41,9 @@ fn retained_message_stays_until_it_is_replaced_or_removed() {
         publisher.publish(&retained);
         publisher.deliver(&message(topic, 1, 2, b"three"));
         for payload in [&b"one"[..], b"two", b"three"] {
-            let got = watcher.packet();
-            assert_eq!(got.publish().payload, payload);
-            assert!(!got.publish().retain, "a standing subscription");
+            let received = watcher.packet();
+            assert_eq!(received.publish().payload, payload);
+            assert!(!received.publish().retain, "a standing subscription");
         }
         // The publisher's session ends, and the retained message stays.
         publisher.leave();
@@ -51,19 +51,19 @@ fn retained_message_stays_until_it_is_replaced_or_removed() {
         for _ in 0..2 {
             // The same SUBSCRIBE again brings the retained message again.
             late.subscribe(topic, 1);
-            let got = late.packet();
-            assert_eq!(got.publish().payload, b"two");
-            assert!(got.publish().retain);
-            assert_eq!(got.publish().packet_id, None, "the lower QoS");
+            let received = late.packet();
+            assert_eq!(received.publish().payload, b"two");
+            assert!(received.publish().retain);
+            assert_eq!(received.publish().packet_id, None, "the lower QoS");
         }
         let mut publisher = Conn::connected(&broker, version, "publisher");
         let mut empty = message(topic, 1, 3, b"");
         empty.retain = true;
         publisher.deliver(&empty);
         for conn in [&mut watcher, &mut late] {
-            let got = conn.packet();
+            let received = conn.packet();
             assert_eq!(
-                (got.publish().payload, got.publish().retain),
+                (received.publish().payload, received.publish().retain),
                 (&b""[..], false)
             );
         }
@@ -86,8 +86,8 @@ fn acknowledgements_come_in_the_order_of_the_publishes() {
         }
         let mut last = [0, 0];
         for n in 0..topics.len() {
-            let got = conn.packet();
-            let (kind, is) = match got.packet() {
+            let received = conn.packet();
+            let (kind, is) = match received.packet() {
                 Packet::PubAck(ack) => (0, ack.packet_id.get()),
                 Packet::PubRec(ack) => (1, ack.packet_id.get()),
                 other => panic!("{n}: {other:?}"),
@@ -115,7 +115,7 @@ fn publishes_sent_before_a_receipt_are_released_in_order() {
         let mut ids = Vec::new();
         for n in 1..=10u16 {
             publisher.deliver(&message("t", 2, n, &n.to_be_bytes()));
-            ids.push(take(&mut conn, &n.to_be_bytes()));
+            ids.push(receive(&mut conn, &n.to_be_bytes()));
         }
         for is in &ids {
             conn.acknowledge(PubRec, *is);
@@ -129,7 +129,7 @@ fn publishes_sent_before_a_receipt_are_released_in_order() {
 #[test]
 fn a_message_that_waited_beyond_its_expiry_is_dropped() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // Mosquitto sends more than the client's receive maximum
     }
     let mut retained = PropertyWriter::new();
@@ -141,17 +141,17 @@ fn a_message_that_waited_beyond_its_expiry_is_dropped() {
         publish.properties = retained.properties();
         publisher.deliver(&publish);
     }
-    let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
+    let (mut conn, _) = Conn::with_properties(&broker, "it", true, |set| {
         set.receive_maximum(1);
     });
     conn.subscribe("a", 1);
-    let id = take(&mut conn, b"a");
+    let id = receive(&mut conn, b"a");
     conn.subscribe("b", 1);
     broker.server().await_kept("b", 0);
     // The delivery that has begun is completed. The message that waited has expired, and is not sent any more.
     conn.acknowledge(PubAck, id);
     publisher.deliver(&message("b", 1, 3, b"new"));
-    take(&mut conn, b"new");
+    receive(&mut conn, b"new");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_failure_ends_a_delivery() {
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     for (qos, kind) in [(1, 0x40), (2, 0x50)] {
         publisher.deliver(&message("t", qos, 1, b"unwanted"));
-        let id = take(&mut conn, b"unwanted").to_be_bytes();
+        let id = receive(&mut conn, b"unwanted").to_be_bytes();
         conn.send([kind, 3, id[0], id[1], 0x83]);
     }
     assert!(conn.is_served(), "no PUBREL answers a failure");

@@ -57,10 +57,10 @@ fn subscribe_without_retained(conn: &mut Conn, filter: &str, qos: u8) {
     assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
 }
 
-/// Takes the next packet, a PUBLISH with this payload. Returns the packet id.
-fn take(conn: &mut Conn, payload: &[u8]) -> u16 {
-    let got = conn.packet();
-    let publish = got.publish();
+/// Receives the next packet, which must be a PUBLISH with this payload. Returns the packet id.
+fn receive(conn: &mut Conn, payload: &[u8]) -> u16 {
+    let received = conn.packet();
+    let publish = received.publish();
     assert_eq!(
         publish.payload,
         payload,

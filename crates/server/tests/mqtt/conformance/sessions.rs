@@ -1,6 +1,6 @@
 //! Tests the state that a session keeps between connections.
 
-use super::take;
+use super::receive;
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
@@ -12,13 +12,13 @@ fn resume_with(broker: &Broker, receive_max: u16) -> Conn {
         set.session_expiry_interval_s(600)
             .receive_maximum(receive_max);
     };
-    Conn::with(broker, "it", false, with).0
+    Conn::with_properties(broker, "it", false, with).0
 }
 
 #[test]
 fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // Mosquitto 2.0 sends more after the first acknowledgement
     }
     let mut conn = resume_with(&broker, 10);
@@ -27,7 +27,7 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
     let mut ids = Vec::new();
     for n in 1..=6u8 {
         publisher.deliver(&message("t", 1 + n % 2, u16::from(n), &[b'0' + n]));
-        ids.push(take(&mut conn, &[b'0' + n]));
+        ids.push(receive(&mut conn, &[b'0' + n]));
     }
     // The first message is acknowledged by PUBREC. It waits for PUBCOMP, and is never sent as a PUBLISH again.
     conn.acknowledge(PubRec, ids[0]);
@@ -48,8 +48,8 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
             // This message of QoS 0 needs no acknowledgement. Still it does not overtake messages that are sent again.
             assert_eq!(conn.packet().publish().payload, b"between");
         }
-        let got = conn.packet();
-        let publish = got.publish();
+        let received = conn.packet();
+        let publish = received.publish();
         assert_eq!(publish.payload, [b'0' + n], "in their order");
         assert_eq!(publish.dup, n < 7, "{n}");
         let id = publish.packet_id.expect("an id").get();
@@ -96,9 +96,9 @@ fn a_session_keeps_its_subscriptions_with_what_they_asked_for() {
         conn.subscribe("other/#", 0);
         for (topic, granted) in [("zero", 0), ("one", 1), ("two/x", 2)] {
             publisher.deliver(&message(topic, 2, 1, b"x"));
-            let got = conn.packet();
-            assert_eq!(got.publish().topic, topic);
-            assert_eq!(got.publish().qos.bits(), granted);
+            let received = conn.packet();
+            assert_eq!(received.publish().topic, topic);
+            assert_eq!(received.publish().qos.bits(), granted);
         }
     }
 }
@@ -106,7 +106,7 @@ fn a_session_keeps_its_subscriptions_with_what_they_asked_for() {
 #[test]
 fn a_message_without_quality_comes_to_a_session_as_it_is() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // left to servers
     }
     let mut conn = Conn::open(&broker, Version::V5);
@@ -118,5 +118,5 @@ fn a_message_without_quality_comes_to_a_session_as_it_is() {
     assert!(publisher.is_served());
     let mut conn = Conn::open(&broker, Version::V5);
     assert!(conn.resume("it"));
-    assert_eq!(take(&mut conn, b"x"), 0, "QoS 0");
+    assert_eq!(receive(&mut conn, b"x"), 0, "QoS 0");
 }

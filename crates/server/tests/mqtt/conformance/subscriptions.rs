@@ -1,6 +1,6 @@
 //! Tests SUBSCRIBE, UNSUBSCRIBE, their answers, and shared subscriptions.
 
-use super::{subscribe_all, take, unsubscribe_all};
+use super::{receive, subscribe_all, unsubscribe_all};
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crate::support::{eventually, until};
@@ -45,8 +45,8 @@ fn every_filter_has_its_code_in_its_place() {
         for (id, topic) in [(1, "0"), (2, "1/x"), (3, "2"), (4, "3"), (5, "4")] {
             publisher.deliver(&message(topic, 1, id, topic.as_bytes()));
         }
-        take(&mut conn, b"3");
-        take(&mut conn, b"4");
+        receive(&mut conn, b"3");
+        receive(&mut conn, b"4");
         conn.expect_only_from(&mut publisher, "4");
     }
 }
@@ -63,18 +63,18 @@ fn delivery_begun_before_an_unsubscribe_is_finished() {
             let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
             publisher.deliver(&message("t", 1, 1, b"one"));
             publisher.deliver(&message("t", 2, 2, b"two"));
-            let (one, two) = (take(&mut conn, b"one"), take(&mut conn, b"two"));
+            let (id_of_one, id_of_two) = (receive(&mut conn, b"one"), receive(&mut conn, b"two"));
             unsubscribe_all(&mut conn, &[filter]);
             publisher.deliver(&message("t", 1, 3, b"new"));
-            conn.acknowledge(PubRec, two);
-            assert_eq!(conn.packet().ack(PubRel).0, two);
+            conn.acknowledge(PubRec, id_of_two);
+            assert_eq!(conn.packet().ack(PubRel).0, id_of_two);
             conn.cut();
             let mut conn = Conn::open(&broker, version);
             assert!(conn.resume(&client));
-            assert_eq!(take(&mut conn, b"one"), one);
-            assert_eq!(conn.packet().ack(PubRel).0, two);
-            conn.acknowledge(PubAck, one);
-            conn.acknowledge(PubComp, two);
+            assert_eq!(receive(&mut conn, b"one"), id_of_one);
+            assert_eq!(conn.packet().ack(PubRel).0, id_of_two);
+            conn.acknowledge(PubAck, id_of_one);
+            conn.acknowledge(PubComp, id_of_two);
             conn.expect_nothing_from(&mut publisher);
         }
     }
@@ -83,7 +83,7 @@ fn delivery_begun_before_an_unsubscribe_is_finished() {
 #[test]
 fn no_wildcard_first_finds_a_topic_of_the_server() {
     let broker = Broker::with("[mqtt]\nsys_interval_s = 1\n");
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // it lets clients publish them
     }
     for version in VERSIONS {
@@ -97,7 +97,7 @@ fn no_wildcard_first_finds_a_topic_of_the_server() {
             Version::V311 => b"\x82\x0b\0\x01\0\x06$SYS/#\0",
         };
         watcher.send(subscribe);
-        // The first values are kept ones. A further one is published while `conn` is connected.
+        // The first values are retained. Further ones are published while `conn` is connected.
         let mut uptimes = 0;
         while uptimes < 3 {
             if let Packet::Publish(publish) = watcher.packet().packet() {
@@ -118,10 +118,10 @@ fn group<const N: usize>(broker: &Broker, version: Version, names: [&str; N]) ->
     })
 }
 
-/// Which of the two members receives the group's message.
-fn chosen(all: &mut [Conn; 2]) -> usize {
+/// The index of the member that receives the next message of the group.
+fn receiving_member(members: &mut [Conn; 2]) -> usize {
     eventually("a message to one of them", || {
-        (0..2).find(|member| all[*member].is_coming())
+        (0..2).find(|member| members[*member].has_received())
     })
 }
 
@@ -129,12 +129,12 @@ fn chosen(all: &mut [Conn; 2]) -> usize {
 fn a_group_s_quality_2_stays_with_its_member() {
     let broker = Broker::start();
     for version in VERSIONS {
-        let mut all = group(&broker, version, ["one", "two"]);
+        let mut members = group(&broker, version, ["one", "two"]);
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("t", 2, 1, b"x"));
-        let chosen = chosen(&mut all);
-        take(&mut all[chosen], b"x");
-        let [first, second] = all;
+        let chosen = receiving_member(&mut members);
+        receive(&mut members[chosen], b"x");
+        let [first, second] = members;
         let (dead, mut other) = if chosen == 0 {
             (first, second)
         } else {
@@ -143,7 +143,7 @@ fn a_group_s_quality_2_stays_with_its_member() {
         // The dead member's session ends with its connection. Its message of QoS 2 goes to no other member.
         dead.cut();
         publisher.deliver(&message("t", 2, 2, b"next"));
-        take(&mut other, b"next");
+        receive(&mut other, b"next");
         assert!(other.is_served());
     }
 }
@@ -151,26 +151,26 @@ fn a_group_s_quality_2_stays_with_its_member() {
 #[test]
 fn a_group_s_quality_1_goes_to_another_member_first() {
     let broker = Broker::start();
-    if !broker.is_ours() {
+    if !broker.is_crore() {
         return; // a SHOULD that Mosquitto leaves out
     }
     for version in VERSIONS {
-        let mut all = group(&broker, version, ["one", "two"]);
+        let mut members = group(&broker, version, ["one", "two"]);
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("t", 1, 1, b"x"));
-        let chosen = chosen(&mut all);
-        take(&mut all[chosen], b"x");
-        let [first, second] = all;
+        let chosen = receiving_member(&mut members);
+        receive(&mut members[chosen], b"x");
+        let [first, second] = members;
         let (dead, mut other) = if chosen == 0 {
             (first, second)
         } else {
             (second, first)
         };
         dead.cut();
-        let id = take(&mut other, b"x");
+        let id = receive(&mut other, b"x");
         other.acknowledge(PubAck, id);
         publisher.deliver(&message("t", 1, 2, b"next"));
-        take(&mut other, b"next");
+        receive(&mut other, b"next");
     }
 }
 
@@ -178,13 +178,13 @@ fn a_group_s_quality_1_goes_to_another_member_first() {
 fn a_group_s_message_that_is_refused_is_gone() {
     let broker = Broker::start();
     for (qos, kind) in [(1, 0x40), (2, 0x50)] {
-        let mut all = group(&broker, Version::V5, ["one", "two"]);
+        let mut members = group(&broker, Version::V5, ["one", "two"]);
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
         publisher.deliver(&message("t", qos, 1, b"unwanted"));
-        let chosen = chosen(&mut all);
-        let id = take(&mut all[chosen], b"unwanted").to_be_bytes();
-        all[chosen].send([kind, 3, id[0], id[1], 0x83]);
-        for conn in &mut all {
+        let chosen = receiving_member(&mut members);
+        let id = receive(&mut members[chosen], b"unwanted").to_be_bytes();
+        members[chosen].send([kind, 3, id[0], id[1], 0x83]);
+        for conn in &mut members {
             conn.expect_nothing_from(&mut publisher);
         }
     }
@@ -196,7 +196,7 @@ fn each_member_gets_the_quality_that_it_was_granted() {
     for version in VERSIONS {
         // Each version has its own topic, since a member that ends may leave unacknowledged messages to the next members of its group.
         let topic = format!("{version:?}");
-        let mut all: Vec<Conn> = (0..3)
+        let mut members: Vec<Conn> = (0..3)
             .map(|qos| {
                 let mut conn = Conn::connected(&broker, version, &format!("member{qos}"));
                 conn.subscribe(&format!("$share/g/{topic}"), qos);
@@ -207,17 +207,17 @@ fn each_member_gets_the_quality_that_it_was_granted() {
         for id in 1..=9 {
             publisher.deliver(&message(&topic, 2, id, b"x"));
         }
-        let mut came = 0;
+        let mut count = 0;
         until("each message", || {
-            for (qos, conn) in all.iter_mut().enumerate() {
-                while conn.is_coming() {
+            for (qos, conn) in members.iter_mut().enumerate() {
+                while conn.has_received() {
                     assert_eq!(usize::from(conn.packet().publish().qos.bits()), qos);
-                    came += 1;
+                    count += 1;
                 }
             }
-            came >= 9
+            count >= 9
         });
-        assert_eq!(came, 9);
-        assert!(all.iter_mut().all(Conn::is_served), "each message once");
+        assert_eq!(count, 9);
+        assert!(members.iter_mut().all(Conn::is_served), "each message once");
     }
 }
