@@ -1,5 +1,5 @@
-//! Tests the limits of connections, which open and close in any order. The server admits no more than its limits allow, serves the
-//! admitted connections, and all counters are back at their first values when all connections are closed.
+//! Tests the limits of connections, while connections open and close in random order. The server admits no more than the limits allow, and
+//! serves those that it has admitted. When all are closed, all counters have their first values again.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -47,8 +47,8 @@ fn sizes() -> impl Iterator<Item = usize> {
     (7..13).flat_map(|power| (0..16).map(move |step| (1 << power) + (step << (power - 4)) + 1))
 }
 
-/// Fills the log with messages of one size after another. After each message `beside` may publish another one. Returns the highest number
-/// of bytes of the log's tables.
+/// Fills the log with messages of one size, then of the next. After each message `beside` may publish another one. Returns the highest
+/// number of bytes in the tables of the log.
 fn fill_by_size(
     server: &mut TestServer,
     publisher: usize,

@@ -1,4 +1,4 @@
-//! Tests steps of the wall clock, ahead and back: no duration becomes shorter or longer, and only dates change.
+//! Tests a wall clock that is set ahead and back. Durations stay the same; only dates change.
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Input, Now, TurnLimits};
@@ -22,7 +22,7 @@ const STEPS: [&[i32]; 6] = [
     &[1_700_000_000],
 ];
 
-/// A shard whose wall clock takes these offsets in a cycle, and changes to the next one before each event.
+/// A shard whose wall clock changes before each event: it takes these offsets one after another, in a cycle.
 struct Stepped {
     server: TestServer,
     steps: std::iter::Cycle<std::slice::Iter<'static, i32>>,
@@ -201,7 +201,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// The observable results of a scenario that checks each duration right before and right after its end.
+/// Runs a scenario that checks each duration right before and right after its end. Returns what clients observe.
 fn seen(steps: &'static [i32]) -> Vec<String> {
     let mut it = Stepped::new(settings(), steps);
     let mut seen = Vec::new();

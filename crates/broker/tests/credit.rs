@@ -1,5 +1,5 @@
 //! Tests backpressure: a shard without credit at a home (the part of a shard that keeps topics) begins no publish. A client that publishes
-//! then, on any connection and in any protocol, waits and is answered when there is credit.
+//! meanwhile, over any protocol, waits until there is credit, and then gets its answer.
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits};
@@ -11,7 +11,7 @@ mod support;
 const HOME: usize = 0;
 const SHARD: usize = 1;
 
-/// Two shards: one with the home, which works only when the test calls it, and one whose publishes all go to that home.
+/// Two shards. One has the home, and runs only when the test calls it. All publishes of the other go to that home.
 struct Pair(TestServer);
 
 impl Pair {
@@ -38,7 +38,7 @@ impl Pair {
         conn
     }
 
-    /// Runs one turn (one run of the event loop) of a shard, and delivers its mail. Returns the number of publishes that the home
+    /// Runs one turn (one round of the event loop) of a shard, and delivers its mail. Returns the number of publishes that the home
     /// received.
     fn turn(&mut self, n: usize) -> usize {
         self.0.flush(n);

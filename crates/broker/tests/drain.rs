@@ -1,4 +1,4 @@
-//! Tests that a drain closes connections at the rate of the settings, however many shards share it.
+//! Tests that a drain closes connections at the rate in the settings. The shards share this rate.
 
 use std::sync::Arc;
 

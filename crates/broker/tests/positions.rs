@@ -1,4 +1,4 @@
-//! Tests which texts are positions, character by character.
+//! Tests the text form of positions: which texts the parser accepts, and which it refuses.
 
 use crore_broker::position::{
     Malformed, Position, Since, later_start, parse, parse_decimal, parse_partitions,

@@ -1,4 +1,5 @@
-//! Tests that presence stays within a turn (one run of the event loop): many members that leave at once, many watchers, and a change of the rules.
+//! Tests that presence stays within a turn (one run of the event loop): many members that leave at once, many watchers, and a change of the
+//! rules.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ fn open_world(presence: bool, shards: u16) -> Arc<World> {
     support::world(settings(presence), shards, 1)
 }
 
-/// A world whose clients need tokens.
+/// Settings and shared state of shards whose clients need tokens.
 fn closed_world() -> Arc<World> {
     let mut settings = settings(true);
     settings.access.closed = true;
@@ -159,7 +160,7 @@ fn turn_sends_a_bounded_number_of_pages_to_watchers() {
     assert!(told.iter().all(|pages| *pages <= 68), "{told:?}");
 }
 
-/// Runs ticks of the sweep of one second. Returns how many, and the most steps in one.
+/// Runs the ticks of the sweep of one second. Returns the number of ticks, and the highest number of steps in one tick.
 fn sweep(server: &mut TestServer) -> (usize, u64) {
     server.advance_s(1);
     let (mut ticks, mut most) = (0, 0);
@@ -259,7 +260,7 @@ fn idle_shard_sleeps_until_a_watcher_may_be_told() {
     assert_eq!(server.shards[0].next_wake_ns(), None);
 }
 
-/// A client that has sent so much of a message, and waits.
+/// A client that has sent the beginning of a message, and waits.
 fn incomplete_post(server: &mut TestServer, bytes: usize) -> usize {
     let conn = server.open_from(0, [127, 0, 1, 1].into());
     let head = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n";

@@ -1,4 +1,4 @@
-//! Tests which connections end when there is no room for received bytes, and what they are told.
+//! Tests connections that end because memory for received bytes is short: which ones end, and with which answer.
 
 use crore_broker::settings::Settings;
 use crore_broker::{TurnLimits, World};

@@ -1,5 +1,5 @@
-//! Tests a client that reconnects before a home (the part of a shard that keeps topics) of another shard has handled the messages about
-//! its former connection.
+//! Tests a client that reconnects quickly: its new connection begins before the home on another shard (the part of a shard that keeps
+//! topics) has handled the mail about the former connection.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
@@ -284,8 +284,8 @@ fn subscription_of_a_session_goes_on_after_its_topic_was_deleted_while_the_clien
     assert_eq!(pair.told(second), ["connack true", "Publish"]);
 }
 
-/// A subscription of QoS 0 has no position. If the CONNACK came before the topic's home knows the subscription, messages in between would
-/// be lost.
+/// A subscription of QoS 0 has no position. If the server sent the CONNACK before the home of the topic knows the subscription, it would
+/// lose the messages between them.
 #[test]
 fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
     for wildcard in [false, true] {
@@ -412,8 +412,8 @@ fn clients_that_fight_over_an_id_are_slowed_down_until_a_second_has_passed() {
     assert!(fight(&mut pair, 1) == 1, "a second has passed");
 }
 
-/// The topic's home sends messages for a filter before it knows a second subscription of the client, to the topic itself. These messages are still on
-/// their way when the second one begins behind them.
+/// The topic's home sends messages for a filter before it knows a second subscription of the client, to the topic itself. These messages
+/// are still on their way when the second one begins behind them.
 #[test]
 fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
     let mut settings = Settings::default();
@@ -447,7 +447,8 @@ fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
     assert_eq!(count(&pair), 2);
 }
 
-/// A new subscription to a filter first reads the retained messages, page by page. Meanwhile the client gets a message by its subscription to the topic.
+/// A new subscription to a filter first reads the retained messages, page by page. Meanwhile the client gets a message by its subscription
+/// to the topic.
 #[test]
 fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
     let turn_limits = TurnLimits {
@@ -486,8 +487,9 @@ fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
     }
 }
 
-/// Two new filters in one SUBSCRIBE read retained messages, page by page, while the client gets messages by a filter that is live. Each message comes once,
-/// in whatever order the shards work, and whatever places the subscriptions have in the client's list: a new one gets the place of one that has ended.
+/// Two new filters in one SUBSCRIBE read retained messages, page by page, while the client gets messages by a filter that is live. Each
+/// message comes once, in whatever order the shards work, and whatever places the subscriptions have in the client's list: a new one gets
+/// the place of one that has ended.
 #[test]
 fn messages_of_a_live_filter_do_not_come_again_by_two_new_filters() {
     for seed in 0..150_u64 {

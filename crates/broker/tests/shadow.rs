@@ -192,7 +192,7 @@ impl TestServer {
         self.checkpoint_with(&head);
     }
 
-    /// The same with the head of the last checkpoints, as if their documents were replaced in place.
+    /// Makes checkpoints that keep the head of the last ones, as if their documents were replaced in place.
     fn checkpoint_in_place(&mut self) {
         let head = Head::read(&self.base[0][0]).expect("a head");
         self.checkpoint_with(&head);
@@ -233,7 +233,7 @@ impl TestServer {
         self.base.iter().flatten().map(Vec::len).sum()
     }
 
-    /// The server was killed. The next one starts from the checkpoints and the log only.
+    /// Replaces the server by one that starts from the checkpoints and the log only, as after a kill.
     fn killed(&mut self) {
         let records_sessions = self.world.records_sessions();
         let world = Arc::into_inner(world(Some(2), records_sessions)).expect("nobody else has it");
@@ -266,7 +266,7 @@ impl TestServer {
         }
     }
 
-    /// A client of MQTT with a durable session connects. Returns its connection and what it got.
+    /// Connects an MQTT client with a durable session. Returns the connection and the bytes that the client received.
     fn connects(&mut self) -> (usize, Vec<u8>) {
         let conn = self.server.open(0);
         self.server.send(conn, connect("it", EXPIRY_S));

@@ -1,5 +1,5 @@
-//! Tests the sweep (the regular check of all connections for passed deadlines): it is spread over the second, in steps of a bounded number
-//! of connections.
+//! Tests the sweep: each second the shard checks all connections for deadlines that have passed. The check is spread over the ticks of the
+//! second, and each tick checks a bounded number of connections.
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Now, TurnLimits};

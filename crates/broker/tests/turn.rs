@@ -27,8 +27,7 @@ fn publish<N: std::fmt::Display>(server: &mut TestServer, conn: usize, topics: &
     server.send(conn, request);
 }
 
-/// While nothing is published, each turn removes a few expired messages. While others publish, at least as many are removed as are
-/// published. Then the topics are removed.
+/// Each turn removes a few expired messages, and at least as many as it publishes. When all are removed, the topics are removed too.
 #[test]
 fn expired_messages_go_in_as_many_turns_as_it_takes() {
     const COUNT: u32 = 100;

@@ -1,7 +1,6 @@
-//! Tests that memory which many full buffers needed goes back to the system when the buffers are empty, although all clients stay
-//! connected.
+//! Tests that the server returns memory to the system: many buffers are filled and emptied, and all clients stay connected.
 //!
-//! The test is alone in its process, so that no other test takes memory at the same time.
+//! The test has a process of its own, so that no other test uses memory at the same time.
 
 #[path = "support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Tests HTTP/2 over raw sockets, with frames that are written from RFC 9113, RFC 7541 and RFC 8441: requests, streams that wait, and attacks.
+//! Tests HTTP/2 over raw sockets: requests, streams that wait, and attacks. The frames are written from RFC 9113, RFC 7541 and RFC 8441.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -82,7 +82,7 @@ struct Http2 {
     host: String,
     received: Vec<u8>,
     next: u32,
-    /// Frames that nobody has asked for yet.
+    /// Received frames that no method has returned yet.
     kept: Vec<Frame>,
 }
 
@@ -226,7 +226,7 @@ impl Http2 {
         stream
     }
 
-    /// Checks that the stream has nothing to say: an answer to a ping comes first.
+    /// Checks that no frame of the stream is pending: the answer to a ping is received first.
     fn assert_silent(&mut self, stream: u32) {
         self.send(&frame(PING, 0, 0, b"12345678"));
         loop {
@@ -538,7 +538,8 @@ fn attacks_on_a_connection_end_it_with_their_code_and_are_counted() {
     }
 }
 
-/// The connection of a trusted proxy carries many clients: what some of them do must not end or stop the requests of the others.
+/// The connection of a trusted proxy carries the requests of many clients. No client can end the connection, or block the requests of the
+/// others.
 #[test]
 fn resets_and_paused_uploads_of_some_clients_of_a_proxy_harm_no_other() {
     let proxy = format!("{ON}trusted_proxies = [\"127.0.0.0/8\"]\n");

@@ -1,4 +1,4 @@
-//! Tests what a new user meets first: help that is readable in any terminal, host names in addresses, and settings with small mistakes.
+//! Tests the first steps of a new user: the help in any terminal, host names in addresses, and settings with small mistakes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -209,7 +209,7 @@ fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
     let _ = std::fs::remove_dir_all(&place);
 }
 
-/// Text that was written in lines keeps its lines, also in a narrow terminal.
+/// Help text with line breaks keeps them, also in a narrow terminal.
 #[test]
 fn examples_in_the_help_are_not_wrapped() {
     for (command, columns) in [

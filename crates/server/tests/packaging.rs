@@ -310,7 +310,7 @@ fn settings_of_the_production_server_are_taken() {
     run(program(), &["serve", "--check", "--config", &file]);
 }
 
-/// Files that the pages in this directory (and its examples) link to and that do not exist. Links to files about the source do not count.
+/// Missing files that pages in this directory, or its examples, link to. Links to pages about the source are ignored.
 fn missing_files(directory: &str) -> Vec<String> {
     let about_the_source = ["internals/", "benchmarks/", "CONTRIBUTING.md", "packaging/"];
     let of_the_root = ["../README.md", "../CHANGELOG.md"];

@@ -1,4 +1,5 @@
-//! Tests absent sessions (without a connection): the memory account matches the allocator, and no client can fill the memory with them.
+//! Tests absent sessions, which have no connection. The account of their memory matches the allocator, and no client can fill the memory
+//! with them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -147,7 +148,7 @@ fn filter(n: usize, part: usize) -> String {
     format!("{}/+", levels.collect::<Vec<_>>().join("/"))
 }
 
-/// Compares the bytes that many guests of one kind allocate with the account.
+/// Compares the account with the bytes that many guests of one kind allocate.
 fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(usize) -> Guest) {
     let mut hall = Hall::new(shards, 4 << 30);
     for n in 0..64 {
@@ -220,8 +221,8 @@ fn wills_filters_and_shares_of_absent_sessions_are_charged_until_they_end() {
     }
 }
 
-/// Guests from one address connect until they would hold several times the memory limit. A guest from another address connected before
-/// them, and others connect meanwhile. All of these must be served.
+/// Guests from one address connect until their sessions would need several times the memory limit. Guests from other addresses connect
+/// before them and meanwhile, and must be served.
 fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
     let limit = 16 * MIB;
     let mut hall = Hall::new(shards, limit);

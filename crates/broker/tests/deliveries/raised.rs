@@ -1,5 +1,6 @@
-//! Tests a SUBSCRIBE that raises a subscription from QoS 0. The SUBACK is sent only when the homes (the parts of shards that keep topics)
-//! keep messages for the subscription. Otherwise later messages could be lost while the client's Receive Maximum is used up.
+//! Tests a SUBSCRIBE that raises the QoS of a subscription from 0. The shard sends the SUBACK only when the homes (the part of a shard that
+//! keeps topics) keep messages for the subscription. Otherwise a message after the SUBACK could be lost while the client has reached its
+//! Receive Maximum.
 
 use crore_wire::mqtt::{
     self, PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version,

@@ -1,4 +1,4 @@
-//! Tests runs: messages for subscribers by filter are matched in advance, and the size of such a run is bounded.
+//! Tests runs of deliveries. A run matches several messages with the subscribers by filter in advance; its size is bounded.
 
 use super::*;
 
@@ -46,8 +46,8 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
     }
 }
 
-/// The position with a message covers all topics, so it differs for each subscription and is made for each message. Still the messages are
-/// sent together.
+/// The position of a subscription by filter covers all topics, so each message needs a position of its own for each subscriber. Still one
+/// write sends all messages of the run.
 #[test]
 fn a_stream_of_several_topics_gets_a_run_with_one_write() {
     const MESSAGES: usize = 100;

@@ -1,5 +1,6 @@
-//! Tests the circular walk: a fan-out of many turns (runs of the event loop) is one walk over a topic's members, which new messages join.
-//! So a busy topic needs fewer writes. Each member gets each message once and in order, whoever joins, leaves or falls behind.
+//! Tests the circular walk over the members of a topic. A fan-out that needs many turns (rounds of the event loop) is one walk, and new
+//! messages join it, so that a busy topic needs fewer writes. Each member receives each message once and in order, even if others join,
+//! leave or fall behind.
 
 use super::*;
 

@@ -1,5 +1,6 @@
-//! Tests topics that keep only the newest message of each key, by comparison with a list of all published messages. There are several
-//! shards in one thread, stalling sockets, mail (messages between shards) in flight, subscribers that resume, and messages that expire.
+//! Tests topics that keep only the newest message of each key. A random run is compared with a list of all published messages. It has
+//! several shards in one thread, sockets that stall, mail (messages between shards) in flight, subscribers that resume, and messages that
+//! expire.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Shards in one thread, over sockets in memory, for tests. Mail (messages between shards) stays with its sender until the test delivers
+//! Runs shards in one thread for tests, over sockets in memory. Mail (messages between shards) waits at its sender until the test delivers
 //! it.
 #![allow(dead_code, reason = "each test needs a part of it")]
 
@@ -148,7 +148,7 @@ impl Io for Sockets {
     }
 }
 
-/// A world (settings and shared state) in which the first `homes` shards are homes (keep topics), with one partition each.
+/// A world: the settings and the shared state of shards. The first `homes` shards are homes (they keep topics), with one partition each.
 pub fn world(settings: Settings, shards: ShardId, homes: ShardId) -> Arc<World> {
     partitioned(settings, shards, homes, homes)
 }
@@ -285,7 +285,8 @@ impl TestServer {
         self.report_writable(conn, usize::MAX);
     }
 
-    /// Reports the socket as writable, for at most `bytes_max` bytes, if it accepts bytes and the shard waits for it. Returns whether it did.
+    /// Reports the socket as writable, for at most `bytes_max` bytes, if it accepts bytes and the shard waits for it. Returns whether it
+    /// did.
     pub fn report_writable(&mut self, conn: usize, bytes_max: usize) -> bool {
         let socket = self.socket(conn);
         let is_reported = socket.wants_to_write && !socket.is_blocked;
@@ -392,7 +393,7 @@ pub fn connect(client: &str, expiry_s: u32) -> Vec<u8> {
     connect_as(client, expiry_s, false)
 }
 
-/// The same with Clean Start.
+/// A CONNECT of MQTT 5 with this session expiry and Clean Start.
 #[allow(dead_code, reason = "not each test file needs it")]
 pub fn connect_clean(client: &str, expiry_s: u32) -> Vec<u8> {
     connect_as(client, expiry_s, true)

@@ -1,5 +1,5 @@
-//! Tests a client that sends homes (the parts of shards that keep topics) more requests than they can answer at once. The client waits for
-//! the answers, and requests of other clients overtake.
+//! Tests a client that sends more requests than the homes (the part of a shard that keeps topics) can answer at once. The client waits for
+//! the answers, and the homes answer other clients before its remaining requests.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
@@ -57,8 +57,8 @@ fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_othe
     }
 }
 
-/// A shard that wakes often sends many mails (messages between shards) during one turn of a home. The home handles them together, not one
-/// in each turn.
+/// A shard that wakes often sends many mails (messages between shards) during one turn of a home. The home handles all of them in its next
+/// turn, not one in each turn.
 #[test]
 fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
     const MAILS: usize = 100;

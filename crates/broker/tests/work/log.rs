@@ -1,5 +1,5 @@
-//! Tests that work on many messages of a home's logs (a home is the part of a shard that keeps topics) is bounded: seeking, removing, and
-//! recording losses.
+//! Tests that the work of a home (the part of a shard that keeps topics) on long logs is bounded in each turn: to seek, to remove messages,
+//! and to record losses.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};

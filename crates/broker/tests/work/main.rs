@@ -1,6 +1,6 @@
-//! Tests that work is counted by its real cost, not by the bytes of a request: compressed data, empty frames and chunks, compared filters,
-//! and groups that get a message. So a turn (one run of the event loop) ends when its budget is spent, and large work continues in the
-//! next turns.
+//! Tests that work is counted by its real cost, and not by the bytes of the request: compressed data, empty frames and chunks, compared
+//! filters, and groups that get a message. A turn (one round of the event loop) ends when its budget is spent, and the rest of the work
+//! continues in the next turns.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ mod parties;
 mod support;
 mod valve;
 
-/// Steps by which one unit of work may exceed the budget of a turn. A unit is 64 KiB of a message, a publish to all groups that get it at
-/// once, or as much matching.
+/// Steps by which the last unit of work may exceed the budget of a turn. A unit is 64 KiB of a message, a publish to all groups that get it
+/// at once, or the matching of filters of the same cost.
 const UNIT: u64 = 1_200;
 const BUDGET: u32 = 1_024;
 
@@ -47,8 +47,8 @@ fn steps_of(server: &mut TestServer, conn: usize, bytes: impl AsRef<[u8]>) -> u6
     server.shards[0].steps() - before
 }
 
-/// Number of turns until `published` messages are published. Checks that no turn does more than its budget and a few units, one of them
-/// the publish of a message of `bytes` bytes.
+/// The number of turns until `published` messages are published. Checks that no turn exceeds its budget by more than a few units of work,
+/// one of which is the publish of a message of `bytes` bytes.
 fn turns_until(server: &mut TestServer, published: u64, bytes: usize) -> usize {
     let mut turns = 0;
     while server.shards[0].stats().published < published {

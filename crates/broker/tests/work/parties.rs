@@ -1,6 +1,5 @@
-//! Tests parties (the addresses or users that cause work): a client with very many groups or followers of interest has one share of the
-//! pages (past messages) that a home (the part of a shard that keeps topics) reads. Pages and messages of other clients do not wait for
-//! all of its pages.
+//! Tests that the reads of a home (the part of a shard that keeps topics) are shared fairly by parties: the addresses or users that cause
+//! work. A client with very many groups or followers has one share. Other clients do not wait until all of its pages are read.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,5 +1,5 @@
-//! Tests backpressure: when carriers (shards with subscribers) are far behind, the parties (addresses or users) that caused it wait, and
-//! others continue to publish.
+//! Tests backpressure for slow carriers (shards with subscribers). When a carrier is far behind, the parties (addresses or users) that
+//! caused it wait, and others continue to publish.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,4 +1,5 @@
-//! Attackers that leave MQTT sessions behind which outlive their connections: with large wills, with long filters and in many groups.
+//! Attackers that leave large MQTT sessions behind: with large wills, with long filters, and in many groups. The sessions outlive their
+//! connections.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ const SUBSCRIPTIONS: usize = 60;
 const LEVELS: usize = 16;
 /// Connections of a crowd (connections that all do the same): few, so that each connects in time, over TLS too.
 const CROWD: usize = 20;
-/// Crowds of one script. Each begins when the one before is over.
+/// Number of crowds of one script. Each begins when the one before has ended.
 const CROWDS: usize = 12;
 
 /// A CONNECT without a client id. The server makes up an id, so each connection of a crowd leaves its own session.

@@ -1,5 +1,5 @@
-//! Checks that what the server says to an attacker is well formed: one answer to each request, frames and packets that the decoders of
-//! `crore-wire` accept, and nothing after the last word (an answer that says the connection ends, or a Close frame).
+//! Checks the bytes that the server sends to an attacker: one response to each request, frames and packets that the decoders of
+//! `crore-wire` accept, and nothing after the last one (a response that announces the end of the connection, or a Close frame).
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use crore_wire::websocket::receive::{Config, Event, Partial, Role, next};
 
 use crate::script::{Ask, Protocol};
 
-/// The longest head, line or packet that is waited for. A longer one is a fault of the server.
+/// The maximum length of a head, a line or a packet. A longer one is a fault of the server.
 const PART_MAX: usize = 8 << 20;
 
-/// Reads and judges what arrives on one connection.
+/// Reads and checks the bytes that one connection receives.
 pub struct Answers {
     state: State,
     held: Vec<u8>,
@@ -25,10 +25,10 @@ pub struct Answers {
 
 enum State {
     Head,
-    /// In a body of which this many bytes are still to come.
+    /// In a body. This number of bytes is missing.
     Body(u64),
     Chunk,
-    /// In the data of a chunk and the line break after it: this many bytes are still to come.
+    /// In the data of a chunk or the line break after it. This number of bytes is missing.
     ChunkData(u64),
     Trailer,
     UntilEnd,
@@ -76,7 +76,7 @@ impl Answers {
         self.asked.extend(asks);
     }
 
-    /// Takes received bytes. The error says what is wrong with them.
+    /// Checks received bytes. The error says what is wrong with them.
     pub fn take(&mut self, bytes: &mut [u8]) -> Result<(), String> {
         match &mut self.state {
             State::Unjudged => {
@@ -341,7 +341,7 @@ impl Mqtt {
     }
 }
 
-/// The beginning of the received bytes, which fits into a line of the report.
+/// The first received bytes, shortened to a line of the report.
 fn shown(bytes: &[u8]) -> String {
     let beginning = &bytes[..bytes.len().min(120)];
     format!("{:?}", String::from_utf8_lossy(beginning))

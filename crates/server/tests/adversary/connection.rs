@@ -1,4 +1,4 @@
-//! One connection of an attacker. It goes through its script without ever blocking, and judges what the server answers.
+//! One connection of an attacker. It runs its script without blocking, and checks the answers of the server.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::script::{Script, Send, Step, TlsStart};
 
 /// A connection is closed after this time, at any point of its script.
 const LIFE: Duration = Duration::from_secs(30);
-/// A send is given up if the socket takes nothing for this time. Later sends are given up too.
+/// A send is given up if the socket accepts nothing for this time, and so are later sends.
 const SEND_PATIENCE: Duration = Duration::from_secs(6);
 /// The maximum of bytes read in a turn (one call for this connection), so that no connection holds up the others.
 const READ_BYTES: usize = 256 << 10;
@@ -99,7 +99,7 @@ impl Connection {
         })
     }
 
-    /// Reads, and goes on with the script. The error names something that the server must not say.
+    /// Reads, and continues the script. The error is a violation by the server.
     pub fn turn(&mut self, now: Instant, buffer: &mut [u8]) -> Result<Turn, String> {
         if now.duration_since(self.began) > LIFE {
             return Ok(Turn::Over);

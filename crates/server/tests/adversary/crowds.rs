@@ -1,4 +1,4 @@
-//! Attackers that come as crowds: many connections that each hold a little more memory than they should.
+//! Attackers with crowds: many connections, each of which makes the server hold a little more memory than it should.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Plays each kind of attacker alone against a new server, and reports how long honest clients waited, and how far the server's figure of
-//! its memory was from the kernel's. A round without attackers comes first, for comparison.
+//! Plays each kind of attacker alone against a new server. Reports how long honest clients waited, and how much the memory that the server
+//! reports differs from the kernel's figure. The first round has no attackers, for comparison.
 //!
 //! The server and the honest clients share the first core. The attackers have the second core to themselves.
 
@@ -18,10 +18,10 @@ const WAIT: Duration = Duration::from_millis(20);
 /// The longest wait may be `TIMES` times the longest one without attackers, or `STALL` if that is longer.
 const STALL: Duration = Duration::from_millis(100);
 
-/// Plays `round` for each kind of attacker, `rounds` times with small limits and `rounds` times with wide ones. Returns what was seen.
+/// Plays `round` for each kind of attacker, `rounds` times with small limits and `rounds` times with wide ones. Returns the report.
 ///
 /// # Panics
-/// If honest clients waited too long, or if memory was not explained. The message has what was seen of all kinds.
+/// If honest clients waited too long, or if the difference of the memory figures was too large. The message has the report of all kinds.
 pub fn play(round: &Round<'_>, rounds: u64) -> Value {
     bind(0, "-ap", std::process::id());
     let mut faults = Vec::new();

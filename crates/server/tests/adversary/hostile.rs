@@ -45,7 +45,7 @@ fn large_pages(random: &mut Random, of: impl Fn(usize) -> String) -> Script {
     }
 }
 
-/// Requests that read the whole log. They make the server look at much and send little.
+/// Requests that read the whole log. The server reads many messages for them and sends few.
 pub fn past(random: &mut Random) -> Script {
     let read = |random: &mut Random| {
         let filter = random.one(&["zz/%23", "%23", "%2B/%2B/x", "evil/%23"]);

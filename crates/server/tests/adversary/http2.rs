@@ -1,5 +1,5 @@
-//! Attackers over HTTP/2: streams that are opened and reset, field blocks that do not end, frames that cost an answer each, windows that are
-//! shut, and bodies in pieces of one byte.
+//! Attackers over HTTP/2: streams that are opened and reset, field blocks that do not end, frames that each need an answer, closed windows,
+//! and bodies in pieces of one byte.
 
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ pub fn small_frames(random: &mut Random) -> Script {
     script(random, steps)
 }
 
-/// As many streams as there may be, with windows that are shut or take a byte, and large messages for them. Perhaps all windows open later.
+/// The maximum number of streams, with windows of no byte or one byte, and large messages for them. All windows may open later.
 pub fn shut_windows(random: &mut Random) -> Script {
     let topic = topic(random);
     let path = format!("/sub/{topic}?since=oldest");

@@ -1,4 +1,5 @@
-//! Judges the server from outside: whether it lives, how much memory it takes, and whether it holds nothing after all clients have left.
+//! Judges the server from outside: whether it runs, how much memory it uses, and whether all memory of clients is free after they have
+//! left.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -20,8 +21,8 @@ const REST_BYTES: u64 = 96 << 20;
 const HELD: &str = "crore_table_memory_bytes";
 /// What the kernel holds beside the process.
 const HELD_BY_KERNEL: &str = "crore_table_memory_bytes{table=\"kernel_buffers\"}";
-/// By how much the server's figure and the kernel's may differ: this many percent of the server's figure, or this many bytes, whichever is
-/// more.
+/// The maximum difference between the server's figure and the kernel's: a percentage of the server's figure, or a number of bytes,
+/// whichever is larger.
 const BESIDE_PERCENT: u64 = 15;
 const BESIDE_BYTES: u64 = 32 << 20;
 
@@ -77,7 +78,7 @@ impl Metrics {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 
-    /// The metrics that should have fallen when their clients left, as text. If `honest`, readers may still be connected.
+    /// The metrics that are not zero although their clients have left, as text. If `honest`, honest readers may still be connected.
     pub fn left(&self, honest: bool) -> Vec<String> {
         let more = EMPTY.iter().filter_map(|(name, theirs)| {
             let (is, may) = (self.get(name), if honest { *theirs } else { 0.0 });
@@ -182,7 +183,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// The operator asks while attackers hold connections of the admin port, and must get an answer.
+    /// If the admin port does not answer. It must answer the operator even while attackers hold connections to it.
     pub fn look(&mut self, process: &Process, admin: SocketAddr) -> Result<(), Vec<String>> {
         let Some(metrics) = Metrics::read(admin) else {
             return Err(vec![
@@ -221,7 +222,7 @@ impl Memory {
     }
 }
 
-/// Messages and answers that were later than `bound`. The time for which the machine was held up does not count.
+/// Messages and answers that were later than `bound`. The time in which the machine itself was delayed is not counted.
 pub fn too_late(tally: &Tally, ping: &Ping, bound: Duration) -> Vec<String> {
     let late = tally.late();
     let found = late.iter().filter_map(|late| {

@@ -9,8 +9,8 @@ use crate::{absent, crowds, hostile, http, http2, mqtt, places, websocket, work}
 /// Makes a script of a random number generator.
 type Generator = fn(&mut Random) -> Script;
 
-/// Name, weight, generator. Walks through the allowed and forbidden moves of a protocol come often. Scripts that cost a faulty server
-/// hundreds of megabytes or a second come rarely, since they take long.
+/// The name, the weight and the generator of each kind. Random sequences of valid and invalid packets have a high weight. Scripts that let
+/// a faulty server use hundreds of megabytes, or a second, have a low one, since they take long.
 const ALL: &[(&str, usize, Generator)] = &[
     ("http-walk", 20, http::walk),
     ("upgrade-walk", 14, websocket::upgrades),
@@ -82,7 +82,7 @@ impl Kinds {
         self.0.iter().map(|(name, ..)| *name)
     }
 
-    /// Script `number` of a seed. Each kind comes once before any comes again, so that a short run plays all kinds.
+    /// The script with this number, of a seed. Each kind is played once before any is repeated, so that a short run plays all kinds.
     pub fn script(&self, seed: u64, number: u64) -> Script {
         let mut random = Random::of(seed, number);
         let (name, _, generator) = match usize::try_from(number) {

@@ -53,7 +53,7 @@ use world::Room;
 const SHORT: Duration = Duration::from_secs(15);
 /// Time of a round. A long run consists of rounds, each with its own seed and server, so that a failing seed is quick to repeat.
 const ROUND: Duration = Duration::from_secs(60);
-/// By how much a message or answer may be late by default. Debug builds are slow, and machines that run tests are busy.
+/// The maximum delay of a message or an answer by default. It is long, since debug builds are slow and machines that run tests are busy.
 const LATE_MS: u64 = 10_000;
 
 fn variable(name: &str) -> Option<u64> {

@@ -12,8 +12,8 @@ pub const PATH: &str = "/app/chat-key?protocol=7&client=test&version=1";
 
 /// The settings of two apps, `chat` and `shop`, whose secret is in `state`. Client events are on for the first.
 pub fn apps(state: &State) -> String {
-    std::fs::create_dir_all(&state.0).unwrap();
-    let file = state.0.join("pusher-secret");
+    std::fs::create_dir_all(&state.directory).unwrap();
+    let file = state.directory.join("pusher-secret");
     std::fs::write(&file, format!("{SECRET}\n")).unwrap();
     let app = |id: &str, more: &str| {
         let file = file.display();

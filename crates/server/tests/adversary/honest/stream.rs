@@ -72,7 +72,7 @@ impl Stream {
         self.send(second)
     }
 
-    /// Waits a moment for more bytes. True if some arrived.
+    /// Waits a moment for more bytes. Returns whether any arrived.
     pub fn more(&mut self) -> Result<bool, String> {
         let mut buffer = [0; 32 << 10];
         let read = match &mut self.wire {

@@ -1,4 +1,5 @@
-//! Tests durable sessions (`mqtt.durable_sessions`) over `kill -9` of the server: of a client that was away, and of one that reconnects by itself.
+//! Tests durable sessions (`mqtt.durable_sessions`) over `kill -9` of the server: of a client that was away, and of one that reconnects by
+//! itself.
 
 use super::peer::{Peer, Way};
 use super::side_by_side;
@@ -59,7 +60,7 @@ fn receive_all(peer: &Peer, client: &str, repeats: bool) {
     peer.expect_quiet(client);
 }
 
-/// A client is connected while the server is killed, and one is away. Both go on with their sessions at the server that `again` starts.
+/// Kills the server while one client is connected and another is away. Both resume their sessions at the server that `again` starts.
 fn go_on_after_a_kill(way: Way, again: impl Fn() -> Option<Broker>) {
     let Some(broker) = again() else { return };
     let mut peer = Peer::start(way, &Arc::new(broker));

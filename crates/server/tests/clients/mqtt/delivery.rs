@@ -9,8 +9,7 @@ use std::sync::Arc;
 /// Number of messages: enough for several reads, and for many packet ids.
 const MANY: usize = 200;
 
-/// The maximum of messages without an acknowledgement. The tests keep to it, since these libraries do not heed the server's Receive
-/// Maximum.
+/// The maximum number of unacknowledged messages. The tests obey it, since these libraries ignore the Receive Maximum of the server.
 const UNDER_WAY: usize = 50;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Tests that messages cross protocols. A message published over MQTT is delivered over HTTP, Server-Sent Events and WebSocket, and the
-//! other way round, with content type, time to live, key and event name.
+//! Tests messages between MQTT and the other protocols. A message published over MQTT is delivered over HTTP, Server-Sent Events and
+//! WebSocket, and the reverse, with its content type, time to live, key and event name.
 
 use super::peer::{Library, Peer, Way};
 use crate::client::{Client, curl};

@@ -1,4 +1,4 @@
-//! Tests that a message's MQTT 5 properties reach its subscribers.
+//! Tests that subscribers receive the MQTT 5 properties of a message.
 
 use super::each_five;
 use serde_json::json;
