@@ -96,5 +96,5 @@ fn stopping_server_tells_its_clients_to_come_back() {
     client.subscribe("news");
     server.signal("TERM");
     assert_eq!(client.closed(), 4200);
-    server.ended();
+    server.await_end();
 }
