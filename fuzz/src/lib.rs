@@ -16,6 +16,7 @@ mod mqtt;
 pub mod mutate;
 mod ndjson;
 mod node;
+mod pusher;
 mod requests;
 mod shards;
 mod snapshot;
@@ -31,6 +32,7 @@ pub use http::{body, fields, head};
 pub use http2::http2;
 pub use mqtt::mqtt;
 pub use ndjson::ndjson;
+pub use pusher::pusher;
 pub use requests::requests;
 pub use snapshot::snapshot;
 pub use tcp::tcp;
@@ -83,6 +85,11 @@ pub const TARGETS: &[Target] = &[
         name: "centrifugo",
         run: centrifugo,
         words: centrifugo::WORDS,
+    },
+    Target {
+        name: "pusher",
+        run: pusher,
+        words: pusher::WORDS,
     },
     Target {
         name: "deflate",

@@ -1,4 +1,4 @@
-//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's and nghttp2's clients, Node with five packages,
+//! Programs and libraries for the client tests: Chromium, nginx, Caddy, HAProxy, Mosquitto's and nghttp2's clients, Node with seven packages,
 //! Python with four; and the tools that check packages and man pages. Shells are not installed: their completions are tested only where they exist.
 //!
 //! Missing programs are installed from Debian's packages, and none is started as a service. Libraries are installed below `target/` in the

@@ -1,8 +1,8 @@
 //! Tests the codec of the Pusher Channels protocol: events of clients and of the server, names of channels, and codes.
 
 use crore_wire::pusher::{
-    CHANNEL_BYTES_MAX, ChannelKind, Data, Error, ErrorCode, EventData, Request, is_channel_name,
-    is_socket_id, write_event,
+    CHANNEL_BYTES_MAX, ChannelKind, Data, Error, ErrorCode, EventData, Request, User,
+    is_channel_name, is_socket_id, write_event,
 };
 use serde_json::{Value, json};
 
@@ -195,5 +195,41 @@ fn codes_are_in_the_order_of_their_numbers() {
     assert_eq!(
         ErrorCode::UNAUTHORIZED.to_string(),
         "4009: Connection is unauthorized"
+    );
+}
+
+#[test]
+fn users_are_read_with_ids_that_are_texts_or_numbers() {
+    let user = |id: &'static str, info: &'static str| {
+        Ok(User {
+            id: id.into(),
+            info: info.as_bytes(),
+        })
+    };
+    for (json, expected) in [
+        (r#"{"user_id":"ann"}"#, user("ann", "")),
+        (
+            r#"{"user_info": {"name":"Ann"} ,"user_id":10}"#,
+            user("10", r#"{"name":"Ann"}"#),
+        ),
+        (
+            r#"{"user_id":""}"#,
+            Err(Error::Missing("channel_data.user_id")),
+        ),
+        (
+            r#"{"user_id":null}"#,
+            Err(Error::WrongType("channel_data.user_id")),
+        ),
+        (
+            r#"{"id":"ann"}"#,
+            Err(Error::Missing("channel_data.user_id")),
+        ),
+        ("[]", Err(Error::WrongType("the user"))),
+    ] {
+        assert_eq!(User::read_member(json), expected, "{json}");
+    }
+    assert_eq!(
+        User::read_signed_in(r#"{"id":"ann","x":1}"#),
+        user("ann", "")
     );
 }

@@ -1,13 +1,17 @@
 //! The apps of Pusher's protocol (`[[pusher_app]]`): their keys, their topics, and the signatures of their backends.
 //!
-//! A channel of an app is a topic below `pusher/` and the app's id. Presence channels are below a level of their own, since a rule gives them presence.
-//! Invariant: the topics of different apps differ, since neither an id nor the name of a channel has a slash.
+//! A channel of an app is a topic below `pusher/` and the app's id. Presence channels are below a level of their own, since a rule gives them presence, and so are the
+//! channels of users.
+//! Invariant: the topics of different apps differ, since neither an id nor the name of a channel or the id of a user has a slash.
 
+use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crore_settings::Rule;
 use crore_wire::pusher::ChannelKind;
+use crore_wire::topic;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
@@ -16,7 +20,11 @@ pub const APPS_MAX: usize = 64;
 /// The first level of the topics of all apps.
 pub const TOPICS: &str = "pusher/";
 /// The level of presence channels, after that of the app.
-pub const PRESENCE_LEVEL: &str = "presence/";
+const PRESENCE_LEVEL: &str = "presence/";
+/// The level of the channels of users, after that of the app.
+const USER_LEVEL: &str = "user/";
+/// The names of the channels of users begin with this. The user's id follows. Only connections that have signed in as the user get their events.
+pub const USER_CHANNEL: &str = "#server-to-user-";
 
 /// An app.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,11 +52,17 @@ impl fmt::Debug for Secret {
 impl PusherApp {
     /// The topic of a channel, whose name is valid.
     pub fn topic_of(&self, channel: &str) -> Vec<u8> {
-        let level = match ChannelKind::of(channel).is_presence {
-            true => PRESENCE_LEVEL,
-            false => "",
+        let (level, name) = match channel.strip_prefix(USER_CHANNEL) {
+            Some(user) => (USER_LEVEL, user),
+            None if ChannelKind::of(channel).is_presence => (PRESENCE_LEVEL, channel),
+            None => ("", channel),
         };
-        [TOPICS, &self.id, "/", level, channel].concat().into()
+        [TOPICS, &self.id, "/", level, name].concat().into()
+    }
+
+    /// The filter of the topics of all channels of the app.
+    pub fn topic_filter(&self) -> Vec<u8> {
+        [TOPICS, &self.id, "/#"].concat().into()
     }
 
     /// Whether this is the signature of the text that consists of these parts: its HMAC-SHA256 with the secret, in hexadecimal digits. The time that the comparison
@@ -65,11 +79,36 @@ impl PusherApp {
     }
 }
 
-/// The channel of a topic of an app: its last level.
-pub fn channel_of(topic: &[u8]) -> &[u8] {
-    match memchr::memrchr(b'/', topic) {
-        Some(slash) => &topic[slash + 1..],
-        None => topic,
+/// The rule of the presence channels of the app with this id: that which the operator has for them, with presence.
+pub fn presence_rule(app_id: &str, rules: &[Rule]) -> Rule {
+    let level = [TOPICS, app_id, "/", PRESENCE_LEVEL].concat();
+    let topic = [&level, "presence-"].concat();
+    let governs = |rule: &&Rule| {
+        rule.filter == "#" || topic::matches(rule.filter.as_bytes(), topic.as_bytes())
+    };
+    Rule {
+        filter: [&level, "+"].concat(),
+        presence: true,
+        ..rules.iter().find(governs).cloned().unwrap_or_default()
+    }
+}
+
+/// The name of a user of the app with this id, for the operator. Users of two apps may have the same id.
+pub fn user_name(app_id: &str, user: &str) -> String {
+    [app_id, "/", user].concat()
+}
+
+/// The channel of a topic of an app.
+pub fn channel_of(topic: &[u8]) -> Cow<'_, str> {
+    let levels = topic.strip_prefix(TOPICS.as_bytes()).unwrap_or(topic);
+    let slash = memchr::memchr(b'/', levels).map_or(0, |slash| slash + 1);
+    let levels = String::from_utf8_lossy(&levels[slash..]);
+    match levels.split_once('/') {
+        Some((level, user)) if level.len() + 1 == USER_LEVEL.len() => {
+            [USER_CHANNEL, user].concat().into()
+        }
+        Some((_, channel)) => String::from(channel).into(),
+        None => levels,
     }
 }
 
@@ -132,9 +171,34 @@ mod tests {
             app().topic_of("presence-a"),
             b"pusher/chat/presence/presence-a"
         );
-        for channel in ["news", "presence-a", "private-encrypted-cache-a"] {
-            assert_eq!(channel_of(&app().topic_of(channel)), channel.as_bytes());
+        assert_eq!(
+            app().topic_of("#server-to-user-ann"),
+            b"pusher/chat/user/ann"
+        );
+        for channel in [
+            "news",
+            "presence-a",
+            "private-encrypted-cache-a",
+            "#server-to-user-ann",
+        ] {
+            assert_eq!(channel_of(&app().topic_of(channel)), channel);
         }
+    }
+
+    #[test]
+    fn presence_channels_have_the_operators_rule_with_presence() {
+        let rules = [Rule {
+            filter: "pusher/chat/#".into(),
+            log_messages: 7,
+            ..Rule::default()
+        }];
+        let rule = presence_rule("chat", &rules);
+        let expected = ("pusher/chat/presence/+", true, 7);
+        assert_eq!((&*rule.filter, rule.presence, rule.log_messages), expected);
+        assert_eq!(
+            presence_rule("chat", &[]).log_messages,
+            Rule::default().log_messages
+        );
     }
 
     #[test]

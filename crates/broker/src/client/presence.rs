@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::budget::account::MemoryLevel;
 use crate::client::parts::{Clients, Subscriptions};
 use crate::client::row::{MEMBER, SUBSCRIPTION_LIST};
-use crate::client::types::ProtocolTypes;
+use crate::client::types::{ProtocolTypes, SideState};
 use crate::mail::presence::{MEMBER_BYTES, PresenceAsk, write_member};
 use crate::mail::{Ask, Span};
 
@@ -23,7 +23,7 @@ pub(crate) fn join_presence<P: ProtocolTypes>(
     topic: u32,
 ) {
     let (conn, name) = (clients.conns.id_of(slot), subs.topics.name(topic));
-    let (user, info) = user_and_info(clients, slot);
+    let (user, info) = user_and_info(clients, slot, topic);
     let mut text = Vec::with_capacity(3 + name.len() + user.len() + info.len());
     write_member(&mut text, name, user, info);
     let (_, home) = clients.ctx.hash_and_home_of(name);
@@ -33,8 +33,12 @@ pub(crate) fn join_presence<P: ProtocolTypes>(
         .ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, &text)));
 }
 
-/// The user's name, and what its token tells others.
-fn user_and_info<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> (&[u8], &[u8]) {
+/// The user's name in this topic, and what others may know of the user: by its token, unless the protocol has users by topic.
+fn user_and_info<P: ProtocolTypes>(clients: &Clients<P>, slot: u32, topic: u32) -> (&[u8], &[u8]) {
+    let side_row = clients.conns.find_side_row(slot);
+    if let Some(member) = side_row.and_then(|it| it.protocol_state.member_of(topic)) {
+        return member;
+    }
     let grants = clients.conns.grants.get(slot);
     grants.map_or((&[], &[]), |(grants, _)| {
         (grants.user().as_bytes(), grants.info())
@@ -46,18 +50,22 @@ pub(crate) fn member_bytes<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) ->
     if !clients.ctx.world.rules.has_presence() {
         return 0;
     }
-    let is_member = |flags: u8| usize::from(flags & MEMBER != 0);
+    let bytes_in = |flags: u8, topic: u32| {
+        if flags & MEMBER == 0 {
+            return 0;
+        }
+        let (user, info) = user_and_info(clients, slot, topic);
+        MEMBER_BYTES + user.len() + info.len()
+    };
     let row = clients.conns.get(slot);
-    let members = match row.has_option(SUBSCRIPTION_LIST) {
+    match row.has_option(SUBSCRIPTION_LIST) {
         true => {
             let list = &clients.conns.side_row(slot).list;
             clients.meter.work.steps.add(list.len() / SUBS_PER_STEP);
-            list.iter().map(|sub| is_member(sub.flags)).sum()
+            list.iter().map(|sub| bytes_in(sub.flags, sub.topic)).sum()
         }
-        false => is_member(row.consumer.flags),
-    };
-    let (user, info) = user_and_info(clients, slot);
-    members * (MEMBER_BYTES + user.len() + info.len())
+        false => bytes_in(row.consumer.flags, row.consumer.topic),
+    }
 }
 
 /// A member's subscription ends. If the connection broke, the member may come back.

@@ -51,6 +51,8 @@ pub(crate) trait SideState: Default {
     fn is_idle(&self) -> bool;
     /// How many requests of the client wait for an answer of a home. Requests for pages are not counted.
     fn pending_answers(&self) -> usize;
+    /// The user and the info that the client has given for its membership of this topic. `None` if they are those of the connection.
+    fn member_of(&self, topic: u32) -> Option<(&[u8], &[u8])>;
 }
 
 /// The protocol's state of each subscription in a list.

@@ -23,6 +23,7 @@ use crate::protocol::mqtt::contract::Mqtt;
 use crate::protocol::mqtt::packets::drop_partial_packet;
 use crate::protocol::mqtt::state::MqttRow;
 use crate::protocol::pusher::contract::Pusher;
+use crate::protocol::pusher::presence::end_all_memberships;
 use crate::protocol::requests::Request;
 use crate::protocol::run::encode_once;
 use crate::protocol::shard_state::ShardState;
@@ -70,6 +71,7 @@ impl Protocols for AllProtocols {
             unfollow(&mut front.clients, &mut front.subs.lanes, slot);
         }
         end_all_pushes(&mut front.clients, &mut front.subs.lanes, slot);
+        end_all_memberships(&mut front.clients, &mut front.subs.lanes, slot);
         drop_partial_packet(&mut front.clients, slot);
         drop_held(&mut front.clients, slot);
     }

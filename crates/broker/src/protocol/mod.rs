@@ -33,3 +33,4 @@ pub use centrifugo::state::{client_id_text, client_named as centrifugo_client_na
 pub use http::headers;
 pub use http::parameters::PARAMETERS;
 pub use http::turned_away::shed;
+pub use pusher::state::origin_of_socket as pusher_origin_of;

@@ -24,6 +24,7 @@ use crate::protocol::mqtt::codec::MqttCodec;
 use crate::protocol::mqtt::connect::{end_holder, take_session_answer};
 use crate::protocol::mqtt::publish::handle_mqtt_release;
 use crate::protocol::mqtt::shared::{handle_group_join, handle_group_message};
+use crate::protocol::pusher::presence::handle_pusher_presence;
 use crate::protocol::stream::interest::handle_interest_changes;
 use crate::protocol::stream::presence::handle_presence_page;
 use crate::protocol::stream::stream_pages::is_stream;
@@ -97,6 +98,9 @@ impl Front {
             Tell::Presence(to, ref page) => match clients.conns.get(to.slot).consumer.state {
                 State::Centrifugo => {
                     handle_centrifugo_presence(clients, &mut subs.lanes, queues, to, page, io);
+                }
+                State::Pusher => {
+                    handle_pusher_presence(clients, &mut subs.lanes, to, page, io);
                 }
                 _ => handle_presence_page(clients, queues, to, page, io),
             },

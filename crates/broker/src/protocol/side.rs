@@ -217,6 +217,10 @@ impl types::SideState for Side {
         mqtt.map_or(0, |mqtt| mqtt.repeated_entries.len())
     }
 
+    fn member_of(&self, topic: u32) -> Option<(&[u8], &[u8])> {
+        self.pusher()?.member_of(topic)
+    }
+
     /// Whether no protocol needs its state. An MQTT client needs it, for example, while it waits for answers or has messages to acknowledge, a client of
     /// Centrifugo's protocol while its commands wait.
     fn is_idle(&self) -> bool {

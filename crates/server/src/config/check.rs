@@ -38,10 +38,11 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     backend::check(&file.backends, problems);
     pusher::check(&file.pusher_apps, problems);
     webhook::check(&file.webhooks, problems);
-    if file.rules.len() > RULES_MAX {
+    // The presence channels of each app have a rule.
+    let rules = file.rules.len() + file.pusher_apps.len();
+    if rules > RULES_MAX {
         let what = format!(
-            "{} rules, with the one that --keep adds where none is for all topics; write at most {RULES_MAX}",
-            file.rules.len()
+            "{rules} rules, with the one that --keep adds where none is for all topics, and one for each pusher_app; write at most {RULES_MAX}"
         );
         problems.fail("rule", what);
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crore_broker::node::Node;
+use crore_broker::pusher::presence_rule;
 use crore_broker::settings::{Http, Settings};
 
 use super::check::exposed_address;
@@ -46,6 +47,9 @@ impl EffectiveSettings {
     /// the other nodes of a cluster.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
+        let presence_rules = file.pusher_apps.iter();
+        let presence_rules = presence_rules.map(|app| presence_rule(&app.id, &file.rules));
+        let rules = presence_rules.chain(file.rules.iter().cloned()).collect();
         Settings {
             http: Http {
                 loopback_hosts_only: exposed_address(&file).is_none(),
@@ -66,7 +70,7 @@ impl EffectiveSettings {
             pusher_apps: Vec::new(),
             drain: file.drain,
             node,
-            rules: file.rules,
+            rules,
         }
     }
 

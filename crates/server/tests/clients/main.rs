@@ -30,6 +30,7 @@ mod languages;
 mod mqtt;
 mod proxies;
 mod proxy;
+mod pusher;
 mod quickstart;
 mod recipes;
 mod scripts;

@@ -4,6 +4,7 @@ use aws_lc_rs::hmac;
 use serde_json::{Value, json};
 
 use crate::support::Server;
+use crate::support::http::Conn;
 use crate::support::state::State;
 use crate::support::ws::{CLOSE, FIN, TEXT, Ws};
 
@@ -109,6 +110,31 @@ impl Client {
         assert_eq!(event["data"], "{}", "{event}");
     }
 
+    /// Asks for a subscription to a presence channel, with signed data.
+    pub fn ask_to_join(&mut self, channel: &str, channel_data: &Value) {
+        let channel_data = channel_data.to_string();
+        let signature = sign(&format!("{}:{channel}:{channel_data}", self.socket_id));
+        let auth = format!("chat-key:{signature}");
+        let data = json!({"channel": channel, "auth": auth, "channel_data": channel_data});
+        self.send(json!({"event": "pusher:subscribe", "data": data}));
+    }
+
+    /// Subscribes to a presence channel, and returns the members.
+    pub fn join(&mut self, channel: &str, channel_data: &Value) -> Value {
+        self.ask_to_join(channel, channel_data);
+        let (event, mut data) = self.channel_event(channel);
+        assert_eq!(event, "pusher_internal:subscription_succeeded");
+        data["presence"].take()
+    }
+
+    /// The name and the data of the next event, which must be of this channel.
+    pub fn channel_event(&mut self, channel: &str) -> (String, Value) {
+        let event = self.next();
+        assert_eq!(event["channel"], channel, "{event}");
+        let data = serde_json::from_str(event["data"].as_str().unwrap()).unwrap();
+        (event["event"].as_str().unwrap().to_string(), data)
+    }
+
     pub fn unsubscribe(&mut self, channel: &str) {
         let data = json!({"channel": channel});
         self.send(json!({"event": "pusher:unsubscribe", "data": data}));
@@ -138,8 +164,14 @@ impl Client {
 
 /// Publishes an event to a channel of the app `chat`, as a client of another protocol does.
 pub fn publish(server: &Server, channel: &str, event: &str, data: &str) {
-    let target = format!("/pub/pusher/chat/{channel}");
-    let mut conn = crate::support::http::Conn::open(server);
-    let answer = conn.request("POST", &target, &[("X-EventSource-Event", event)], data);
+    publish_to(server, &format!("pusher/chat/{channel}"), event, data);
+}
+
+/// Publishes an event to a topic.
+pub fn publish_to(server: &Server, topic: &str, event: &str, data: &str) {
+    let target = format!("/pub/{topic}");
+    let mut conn = Conn::open(server);
+    let headers = [("X-EventSource-Event", event)];
+    let answer = conn.request("POST", &target, &headers, data);
     assert!(answer.status < 300, "{answer:?}");
 }

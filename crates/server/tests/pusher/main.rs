@@ -3,7 +3,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod api;
 mod client;
 mod client_events;
 mod connect;
+mod presence;
+mod signin;
 mod subscriptions;

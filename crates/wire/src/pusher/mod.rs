@@ -11,5 +11,5 @@ mod write;
 
 pub use channel::{CHANNEL_BYTES_MAX, ChannelKind, is_channel_name, is_socket_id};
 pub use codes::ErrorCode;
-pub use read::{Data, Error, Request};
+pub use read::{Data, Error, Request, User};
 pub use write::{EventData, write_event};

@@ -143,6 +143,64 @@ impl<'a> Request<'a> {
     }
 }
 
+/// The user in the data of a presence channel or of a sign-in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User<'a> {
+    /// The id. A number is its text.
+    pub id: Cow<'a, str>,
+    /// What others may know of the user, as JSON; empty for nothing.
+    pub info: &'a [u8],
+}
+
+impl<'a> User<'a> {
+    /// Reads the data of a presence channel: an object with `user_id` and perhaps `user_info`.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub fn read_member(json: &'a str) -> Result<User<'a>, Error> {
+        Self::read(json, "user_id", "channel_data.user_id", "user_info")
+    }
+
+    /// Reads the data of a sign-in: an object with `id` and perhaps `user_info`.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub fn read_signed_in(json: &'a str) -> Result<User<'a>, Error> {
+        Self::read(json, "id", "user_data.id", "user_info")
+    }
+
+    fn read(
+        json: &'a str,
+        id_name: &str,
+        id_path: &'static str,
+        info_name: &str,
+    ) -> Result<User<'a>, Error> {
+        let (mut id, mut info) = (None, &b""[..]);
+        read_object(json.as_bytes(), "the user", |name, scan| {
+            if name == id_name {
+                id = match read_data(scan)? {
+                    Data::Text(text) => Some(text),
+                    Data::Value(number) if matches!(number[0], b'-' | b'0'..=b'9') => {
+                        Some(String::from_utf8_lossy(number))
+                    }
+                    Data::Value(_) => return Err(Error::WrongType(id_path)),
+                };
+            } else if name == info_name {
+                let start = scan.at();
+                scan.value()?;
+                info = scan.slice(start, scan.at()).trim_ascii();
+            } else {
+                scan.value()?;
+            }
+            Ok(())
+        })?;
+        match id {
+            Some(id) if !id.is_empty() => Ok(User { id, info }),
+            _ => Err(Error::Missing(id_path)),
+        }
+    }
+}
+
 /// Reads these text fields of the data of an event. The data are an object, or a string with the text of one.
 fn read_fields<'a, const N: usize>(
     data: &Data<'a>,

@@ -52,16 +52,19 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
             return;
         }
         let topic = name_of(&clients.conns, subs, slot, sub_index);
-        // The names of channels are ASCII.
-        let channel = core::str::from_utf8(channel_of(&topic)).unwrap_or_default();
-        write_event(
-            clients,
-            b"pusher_internal:subscription_succeeded",
-            Some(channel),
-            EventData::Text(b"{}"),
-        );
-        clients.send_reply(slot, io);
-        if !ChannelKind::of(channel).is_cache {
+        let channel = &*channel_of(&topic);
+        let kind = ChannelKind::of(channel);
+        // A client of a presence channel is told later, together with the members.
+        if !kind.is_presence {
+            write_event(
+                clients,
+                b"pusher_internal:subscription_succeeded",
+                Some(channel),
+                EventData::Text(b"{}"),
+            );
+            clients.send_reply(slot, io);
+        }
+        if !kind.is_cache {
             return;
         }
         let mut out = Packets::default();
@@ -89,10 +92,9 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         io: &mut I,
     ) {
         let topic = name_of(&clients.conns, subs, slot, sub_index);
-        let channel = core::str::from_utf8(channel_of(&topic)).unwrap_or_default();
         drop_subscription(clients, subs, slot, sub_index);
         let text = reason.text_with_limit(&clients.ctx.world.settings);
-        refuse_subscription(clients, slot, channel, reason, &text);
+        refuse_subscription(clients, slot, &channel_of(&topic), reason, &text);
         clients.send_reply(slot, io);
     }
 

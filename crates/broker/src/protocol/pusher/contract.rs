@@ -4,9 +4,9 @@ use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::stats::Transport;
 use crate::client::list::live::deliver_live_messages;
-use crate::client::list::page::request_next_pages;
+use crate::client::list::page::{handle_topic_page, request_next_pages};
 use crate::client::list::{move_to_row, subscription_at_mut};
-use crate::client::protocols::Protocol;
+use crate::client::protocols::{Protocol, TopicPage};
 use crate::client::row::{Row, SUBSCRIPTION_LIST, State};
 use crate::client::types::SubscriptionRef;
 use crate::home::Home;
@@ -17,6 +17,7 @@ use crate::protocol::front::{AllProtocols, Clients, Front};
 use crate::protocol::pusher::close::pusher_end;
 use crate::protocol::pusher::codec::{PusherCodec, is_excluded};
 use crate::protocol::pusher::ping::client_is_silent;
+use crate::protocol::pusher::presence::{ask_for_changes, watch_begun};
 use crate::protocol::pusher::publish::handle_outcome;
 use crate::protocol::pusher::reasons::close_code_of;
 use crate::protocol::pusher::requests::{awaits_answers, handle_event};
@@ -81,6 +82,7 @@ impl Protocol<AllProtocols> for Pusher {
         }
         if front.clients.conns.get(slot).consumer.state == State::Pusher {
             request_next_pages::<PusherCodec, _>(&mut front.clients, &mut front.subs, slot);
+            ask_for_changes(&mut front.clients, &mut front.subs.lanes, slot);
         }
     }
 
@@ -111,6 +113,11 @@ impl Protocol<AllProtocols> for Pusher {
 
     fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
         handle_outcome(&mut front.clients, to.slot, outcome, io);
+    }
+
+    fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
+        handle_topic_page::<PusherCodec, _, I>(front, (of.slot, of.part), page, io);
+        watch_begun(&mut front.clients, &mut front.subs.lanes, of.slot);
     }
 
     /// All subscribers get the same events, except a connection that published one of the run.

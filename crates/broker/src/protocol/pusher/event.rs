@@ -13,7 +13,7 @@ use crate::mail::{Frames, Record};
 /// The name of a message that has none, since it was published by another protocol.
 const NO_NAME: &[u8] = b"message";
 /// Client events begin with this. Those of presence channels name their user.
-pub(super) const CLIENT_PREFIX: &str = "client-";
+const CLIENT_PREFIX: &str = "client-";
 
 /// Appends a message. Its data is a string; bytes that are not UTF-8 are in base64.
 pub(crate) fn write_message(topic: &[u8], (record, frames): (&Record, &Frames), out: &mut Vec<u8>) {
@@ -25,7 +25,8 @@ pub(crate) fn write_message(topic: &[u8], (record, frames): (&Record, &Frames), 
         true => publisher(frames, record),
         false => b"",
     };
-    let channel = Some(channel_of(topic));
+    let channel = channel_of(topic);
+    let channel = Some(channel.as_bytes());
     let data = frames.data(record);
     match core::str::from_utf8(data) {
         Ok(_) => write_event(event, channel, EventData::Text(data), user, out),

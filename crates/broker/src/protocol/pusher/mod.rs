@@ -2,7 +2,7 @@
 //! `docs/PUSHER.md` says what is built.
 //!
 //! `begin` upgrades the connection and tells the client its socket id. `requests` takes the events of clients, and calls `subscribe` and `publish` (client
-//! events). `codec` tells that a subscription has begun, and sends messages, which `event` encodes. `ping` asks silent clients for a sign of life.
+//! events). `presence` tells who is in a presence channel, and `signin` knows the user of a connection. `codec` tells that a subscription has begun, and sends messages, which `event` encodes. `ping` asks silent clients for a sign of life.
 //! `reply` writes events and errors, and `close` ends connections with the protocol's codes.
 //!
 //! Invariants:
@@ -17,10 +17,13 @@ pub(crate) mod contract;
 pub(crate) mod event;
 mod options;
 mod ping;
+pub(crate) mod presence;
 mod publish;
 pub mod reasons;
 mod reply;
 mod requests;
+mod signature;
+mod signin;
 pub(crate) mod state;
 mod subscribe;
 #[cfg(test)]

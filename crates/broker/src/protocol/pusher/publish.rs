@@ -9,14 +9,16 @@ use crate::base::reason::Reason;
 use crate::client::asking::publish;
 use crate::client::list::index_of_topic;
 use crate::client::publishing::check_message;
+use crate::client::subscriptions::topic_of as topic_of_subscription;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::check_fields;
 use crate::mail::message::{self, Headers, is_binary};
+use crate::mail::properties::with_publisher;
 use crate::mail::{Outcome, WantedAnswer};
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::pusher::reply::refuse;
-use crate::protocol::pusher::state::{app_of, origin_of};
+use crate::protocol::pusher::state::{app_of, origin_of, state};
 use crate::protocol::pusher::subscribe::topic_of;
 
 /// A client event.
@@ -60,9 +62,9 @@ fn publish_client_event(
         ));
     }
     clients.move_to_list(slot);
-    if index_of_topic(clients, subs, slot, &name).is_none() {
+    let Some(sub_index) = index_of_topic(clients, subs, slot, &name) else {
         return Err(not_allowed("need a subscription to their channel"));
-    }
+    };
     let with_text = |clients: &Clients, reason: Reason| {
         let text = reason.text_with_limit(&clients.ctx.world.settings);
         (reason, text.into_owned())
@@ -77,6 +79,12 @@ fn publish_client_event(
         .map_err(|reason| with_text(clients, reason))?;
     let (hash, home_shard) = clients.ctx.hash_and_home_of(&name);
     let origin = origin_of(clients, slot).to_le_bytes();
+    let topic = topic_of_subscription(&clients.conns, slot, sub_index);
+    let member = state(&clients.conns, slot).and_then(|it| it.member_of(topic));
+    let attributes = match member.map(|(user, _)| core::str::from_utf8(user)) {
+        Some(Ok(user)) => with_publisher(&origin, user),
+        _ => origin.into(),
+    };
     let message = message::Publish {
         hash,
         name: &name,
@@ -84,7 +92,7 @@ fn publish_client_event(
         headers: Headers {
             qos: 1,
             event: event.name.as_bytes(),
-            attributes: &origin,
+            attributes: &attributes,
             binary: is_binary(b"", event.data),
             ..Headers::default()
         },

@@ -10,6 +10,7 @@ use crate::protocol::front::{Clients, Front};
 use crate::protocol::pusher::options::AWAITS_PONG;
 use crate::protocol::pusher::publish::{ClientEvent, handle_client_event};
 use crate::protocol::pusher::reply::{refuse, write_event};
+use crate::protocol::pusher::signin::handle_signin;
 use crate::protocol::pusher::subscribe::{
     SubscribeEvent, handle_subscribe_event, handle_unsubscribe_event,
 };
@@ -61,14 +62,7 @@ pub(super) fn handle_event<I: Io>(
         Request::Unsubscribe { channel } => {
             handle_unsubscribe_event(clients, subs, slot, &channel);
         }
-        Request::Signin { .. } => {
-            refuse(
-                clients,
-                slot,
-                Reason::BadEvent,
-                "pusher:signin is not built",
-            );
-        }
+        Request::Signin { auth, user_data } => handle_signin(clients, slot, &auth, &user_data),
         Request::ClientEvent {
             event,
             channel,

@@ -1,5 +1,7 @@
 //! The state of a connection of Pusher's protocol that few clients need, or that clients need only for a while.
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::pusher::PusherApp;
+use crate::budget::admission::Client;
 use crate::client::list::index_with_serial;
 use crate::protocol::front::{Clients, Connections};
 use crate::protocol::pusher::options::app_number;
@@ -17,17 +20,78 @@ use crate::protocol::pusher::options::app_number;
 pub struct PusherState {
     /// Subscriptions that no home has answered: the index with the serial number of each ([`index_with_serial`]).
     pub pending_subscribes: Vec<u32>,
+    /// The subscriptions to presence channels.
+    pub memberships: Vec<Membership>,
+    /// The user as whom the client has signed in.
+    pub user: Option<Box<str>>,
+}
+
+/// A subscription to a presence channel. Its client is told which users come and leave.
+pub struct Membership {
+    /// The subscription: its index and its serial number ([`index_with_serial`]).
+    pub sub_key: u32,
+    /// The topic, in the shard's table of topics.
+    pub topic: u32,
+    /// The topic's name.
+    pub name: Box<[u8]>,
+    /// The client that is counted as a watcher.
+    pub client: Client,
+    /// The client's own user.
+    pub user: Box<str>,
+    /// What others may know of that user, as JSON.
+    pub info: Box<[u8]>,
+    /// How far the client is told.
+    pub progress: MembershipProgress,
+    /// The next page must be requested when the socket has accepted the last one.
+    pub is_page_due: bool,
+    /// How many connections of each user are members. A user is named by a keyed hash, since many clients may keep the users of a large channel.
+    pub users: BTreeMap<u64, u32>,
+}
+
+/// How far the client of a presence channel is told.
+pub enum MembershipProgress {
+    /// The home has not answered the subscription.
+    Subscribing,
+    /// The home was asked for the members. The ids and infos of the users that have come so far, as the parts of two JSON values.
+    Collecting(Vec<u8>, Vec<u8>),
+    /// The client knows the members.
+    Told,
+}
+
+impl Membership {
+    fn bytes(&self) -> usize {
+        // A B-tree is about two thirds full.
+        let users_bytes = self.users.len() * size_of::<(u64, u32)>() * 3 / 2;
+        let collected_bytes = match &self.progress {
+            MembershipProgress::Collecting(ids, infos) => ids.capacity() + infos.capacity(),
+            MembershipProgress::Subscribing | MembershipProgress::Told => 0,
+        };
+        self.name.len() + self.user.len() + self.info.len() + users_bytes + collected_bytes
+    }
 }
 
 impl PusherState {
     /// Whether nothing waits, so that the state need not be kept.
     pub fn is_idle(&self) -> bool {
-        self.pending_subscribes.is_empty()
+        self.pending_subscribes.is_empty() && self.memberships.is_empty() && self.user.is_none()
+    }
+
+    /// The client's user and its info in a topic of a presence channel.
+    pub fn member_of(&self, topic: u32) -> Option<(&[u8], &[u8])> {
+        let membership = self.memberships.iter().find(|it| it.topic == topic)?;
+        Some((membership.user.as_bytes(), &membership.info))
     }
 
     /// The bytes of the heap.
     pub fn heap_bytes(&self) -> usize {
         self.pending_subscribes.capacity() * size_of::<u32>()
+            + self.memberships.capacity() * size_of::<Membership>()
+            + self
+                .memberships
+                .iter()
+                .map(Membership::bytes)
+                .sum::<usize>()
+            + self.user.as_ref().map_or(0, |user| user.len())
     }
 }
 
@@ -79,6 +143,12 @@ pub(super) fn origin_of(clients: &Clients, slot: u32) -> u64 {
     let (world, conn) = (&clients.ctx.world, clients.conns.id_of(slot));
     let number = connection_number(clients.ctx.own_shard, conn);
     origin_number(world.process_number().into(), number)
+}
+
+/// The publisher's number of a message that the connection with this socket id must not get; `None` if this is no socket id.
+pub fn origin_of_socket(socket_id: &str) -> Option<u64> {
+    let (process, number) = socket_id.split_once('.')?;
+    Some(origin_number(process.parse().ok()?, number.parse().ok()?))
 }
 
 /// Numbers of MQTT sessions are random, so that equal ones are as unlikely as equal random numbers.

@@ -3,23 +3,29 @@
 use alloc::format;
 use alloc::string::String;
 
-use crore_wire::pusher::{CHANNEL_BYTES_MAX, ChannelKind, is_channel_name};
+use crore_wire::pusher::{CHANNEL_BYTES_MAX, ChannelKind, User, is_channel_name};
 use crore_wire::topic;
 
 use crate::base::journal::EventKind;
 use crate::base::position::Since;
-use crate::base::pusher::PusherApp;
 use crate::base::reason::Reason;
 use crate::client::list::{check_room, index_of_topic, index_with_serial, remove_subscription};
 use crate::client::subscribing::{
     FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind, subscribe,
 };
 use crate::protocol::front::{Census, Clients, SubscriptionState, Subscriptions};
+use crate::protocol::pusher::presence::{
+    begin_membership, end_membership, enter_watcher, leave_watcher,
+};
 use crate::protocol::pusher::reply::{refuse, refuse_subscription};
+use crate::protocol::pusher::signature::is_signed;
+use crate::protocol::pusher::signin::is_own_channel;
 use crate::protocol::pusher::state::{app_of, socket_id, state_mut, take_pending_subscribe};
 
-/// The number of bytes that are hashed in the time in which one byte is copied.
-const HASH_WORK: usize = 8;
+/// The maximum bytes of a user's id. The table of members keeps its length in one byte.
+const USER_BYTES_MAX: usize = 128;
+/// The maximum bytes of what others may know of a user, as in a token.
+const INFO_BYTES_MAX: usize = 1 << 10;
 
 /// The data of `pusher:subscribe`.
 pub(super) struct SubscribeEvent<'a> {
@@ -51,12 +57,13 @@ fn begin_subscription(
     let channel = event.channel;
     let name = topic_of(clients, slot, channel)?;
     let kind = ChannelKind::of(channel);
-    if kind.is_presence {
-        return Err((Reason::BadEvent, "presence channels are not built".into()));
-    }
     if kind.is_private {
         check_signature(clients, slot, event)?;
     }
+    let user = match kind.is_presence {
+        true => Some(member_in(event.channel_data)?),
+        false => None,
+    };
     clients.move_to_list(slot);
     if index_of_topic(clients, subs, slot, &name).is_some() {
         let text = format!("there is a subscription to {channel} already");
@@ -73,6 +80,9 @@ fn begin_subscription(
     if !clients.has_memory_for(census, slot, 0) {
         return Err(with_text(clients, Reason::MemoryFull));
     }
+    if user.is_some() {
+        enter_watcher(clients, slot).map_err(|reached| with_text(clients, reached))?;
+    }
     let request = SubscribeRequest {
         target: SubscribeTarget::Topic(&name),
         since: &[Since::Live],
@@ -83,7 +93,18 @@ fn begin_subscription(
         kind: SubscriptionKind::New,
     };
     let subscribed = subscribe(clients, subs, slot, &request, SubscriptionState::default());
-    let sub_index = subscribed.map_err(|reason| with_text(clients, reason))?;
+    let sub_index = match subscribed {
+        Ok(sub_index) => sub_index,
+        Err(reason) => {
+            if user.is_some() {
+                leave_watcher(clients, slot);
+            }
+            return Err(with_text(clients, reason));
+        }
+    };
+    if let Some(user) = &user {
+        begin_membership(clients, slot, sub_index, (&name, user));
+    }
     let key = index_with_serial(&clients.conns, slot, sub_index);
     let pending = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
     pending.push(key);
@@ -116,6 +137,7 @@ pub(super) fn drop_subscription(
     sub_index: u32,
 ) {
     take_pending_subscribe(clients, slot, sub_index);
+    end_membership(clients, &mut subs.lanes, slot, sub_index);
     remove_subscription(clients, subs, slot, sub_index);
 }
 
@@ -125,7 +147,15 @@ pub(super) fn topic_of(
     slot: u32,
     channel: &str,
 ) -> Result<alloc::vec::Vec<u8>, (Reason, String)> {
-    if !is_channel_name(channel) {
+    let is_valid = match is_own_channel(clients, slot, channel) {
+        Some(true) => true,
+        Some(false) => {
+            let text = "the channel of a user is for connections that have signed in as the user";
+            return Err((Reason::PusherSignature, text.into()));
+        }
+        None => is_channel_name(channel),
+    };
+    if !is_valid {
         let text = format!(
             "the name of a channel has 1 to {CHANNEL_BYTES_MAX} letters, digits and _-=@,.; only"
         );
@@ -153,19 +183,13 @@ fn check_signature(
         auth,
         channel_data,
     } = *event;
-    let bytes = channel.len() + channel_data.len();
-    clients.meter.work.steps.add_bytes(bytes * HASH_WORK);
     let socket_id = socket_id(clients, slot);
-    let is_signed = |app: &PusherApp| {
-        let signature = signature_of(app, auth);
-        let parts = [socket_id.as_bytes(), b":", channel.as_bytes()];
-        let data: &[&[u8]] = match channel_data {
-            "" => &[],
-            data => &[b":", data.as_bytes()],
-        };
-        app.is_signed(&[&parts[..], data].concat(), signature)
+    let parts = [socket_id.as_bytes(), b":", channel.as_bytes()];
+    let data: &[&[u8]] = match channel_data {
+        "" => &[],
+        data => &[b":", data.as_bytes()],
     };
-    match app_of(clients, slot).is_some_and(is_signed) {
+    match is_signed(clients, slot, auth, &[&parts[..], data].concat()) {
         true => Ok(()),
         false => {
             let text = format!(
@@ -176,10 +200,21 @@ fn check_signature(
     }
 }
 
-/// The signature in `auth`, which begins with the key of the app; empty without it.
-fn signature_of<'a>(app: &PusherApp, auth: &'a str) -> &'a str {
-    let signature = auth.strip_prefix(&*app.key);
-    signature
-        .and_then(|rest| rest.strip_prefix(':'))
-        .unwrap_or_default()
+/// The user of a subscription to a presence channel.
+fn member_in(channel_data: &str) -> Result<User<'_>, (Reason, String)> {
+    let user = User::read_member(channel_data).map_err(|error| {
+        let text = format!("channel_data is not valid: {error}");
+        (Reason::BadEvent, text)
+    })?;
+    if user.id.len() > USER_BYTES_MAX || user.id.chars().any(char::is_control) {
+        let text = format!(
+            "channel_data.user_id has at most {USER_BYTES_MAX} bytes, without control characters"
+        );
+        return Err((Reason::BadEvent, text));
+    }
+    if user.info.len() > INFO_BYTES_MAX {
+        let text = format!("channel_data.user_info has more than {INFO_BYTES_MAX} bytes");
+        return Err((Reason::BadEvent, text));
+    }
+    Ok(user)
 }

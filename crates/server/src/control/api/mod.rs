@@ -10,6 +10,7 @@ pub(super) mod cluster;
 mod connections;
 mod description;
 mod lifecycle;
+mod pusher;
 mod revocations;
 mod server;
 mod sessions;
@@ -43,6 +44,7 @@ pub fn routes(state: &AdminState) -> Router<AdminState> {
     let bounded = middleware::from_fn_with_state(state.clone(), bound_body);
     Router::from(described())
         .merge(centrifugo::routes())
+        .merge(pusher::routes())
         .route("/api/{*rest}", any(nowhere))
         .method_not_allowed_fallback(wrong_method)
         .layer(bounded)

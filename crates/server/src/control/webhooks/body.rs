@@ -1,11 +1,13 @@
 //! The events of webhooks, and the bodies of requests.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crore_broker::EventKind;
 use crore_broker::mail::hooks::{HookNews, MemberChange};
+use crore_broker::pusher::{TOPICS, channel_of};
 use serde_json::{Value, json};
 
 use crate::settings::webhook::{Webhook, WebhookEvent, WebhookFormat};
@@ -195,14 +197,22 @@ impl Event {
             Event::Resync(subject) | Event::ResyncEnd(subject) => {
                 event["of"] = json!(subject.name());
             }
-            Event::Subscribers(_, topic) => event["channel"] = json!(topic),
+            Event::Subscribers(_, topic) => event["channel"] = json!(channel(topic.as_bytes())),
             Event::Member(change) => {
-                event["channel"] = json!(text(&change.topic));
+                event["channel"] = json!(channel(&change.topic));
                 event["user_id"] = json!(text(&change.user));
             }
             Event::Client(_, client) => event["client"] = client.clone(),
         }
         event
+    }
+}
+
+/// The channel of a topic: the name that clients of Pusher's protocol know, if it is a topic of an app.
+fn channel(topic: &[u8]) -> Cow<'_, str> {
+    match topic.starts_with(TOPICS.as_bytes()) {
+        true => channel_of(topic),
+        false => String::from_utf8_lossy(topic),
     }
 }
 
@@ -263,6 +273,19 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pusher_form_names_the_channels_of_apps() {
+        for (topic, channel) in [
+            ("pusher/chat/news", "news"),
+            ("pusher/chat/presence/presence-a", "presence-a"),
+            ("other/news", "other/news"),
+        ] {
+            let event = Event::Subscribers(true, topic.into());
+            assert_eq!(event.pusher()["channel"], channel);
+            assert_eq!(event.standard("1")["topic"], topic);
+        }
+    }
 
     #[test]
     fn requests_are_bounded_and_have_all_events_in_their_order() {

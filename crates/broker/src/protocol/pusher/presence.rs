@@ -1,0 +1,286 @@
+//! Presence channels: a subscriber is told which users are there when it begins, and then which come and leave.
+//!
+//! A subscription is a member of its topic (`client/presence.rs`), with the user that the backend has signed. After the home (the part of a shard that keeps the topic) has
+//! counted it, the connection watches the topic there, so that the first snapshot has the client itself. The home tells of connections. A user comes with its
+//! first connection and leaves with its last, so the connections of each user are counted here. The next page is requested when the socket has accepted
+//! the one before.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
+
+use crore_wire::json::write_string;
+use crore_wire::pusher::{ErrorCode, EventData, User};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::base::pusher::channel_of;
+use crate::base::reason::{Closed, Reason};
+use crate::client::list::index_with_serial;
+use crate::client::subscriptions::topic_of;
+use crate::io::Io;
+use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
+use crate::mail::{Ask, ReplyTo, Span};
+use crate::protocol::front::{Clients, Lanes};
+use crate::protocol::pusher::close::end_with_code;
+use crate::protocol::pusher::reply::write_event;
+use crate::protocol::pusher::state::{
+    Membership, MembershipProgress, PusherState, state, state_mut,
+};
+use crate::store::slab::NONE;
+
+/// Begins the membership of a subscription that no home has answered. The caller has counted the watcher.
+pub(super) fn begin_membership(
+    clients: &mut Clients,
+    slot: u32,
+    sub_index: u32,
+    (name, user): (&[u8], &User<'_>),
+) {
+    let membership = Membership {
+        sub_key: index_with_serial(&clients.conns, slot, sub_index),
+        topic: topic_of(&clients.conns, slot, sub_index),
+        name: name.into(),
+        client: clients.conns.get(slot).consumer.client,
+        user: Box::from(&*user.id),
+        info: user.info.into(),
+        progress: MembershipProgress::Subscribing,
+        is_page_due: false,
+        users: alloc::collections::BTreeMap::new(),
+    };
+    let memberships = &mut state_mut(&mut clients.conns, slot).memberships;
+    memberships.push(membership);
+}
+
+/// Counts a connection that will watch a presence channel.
+pub(super) fn enter_watcher(clients: &Clients, slot: u32) -> Result<(), Reason> {
+    let client = clients.conns.get(slot).consumer.client;
+    match clients.ctx.world.admission.enter_watcher(client) {
+        true => Ok(()),
+        false => Err(Reason::WatchersFull),
+    }
+}
+
+/// The connection does not watch after all.
+pub(super) fn leave_watcher(clients: &Clients, slot: u32) {
+    let client = clients.conns.get(slot).consumer.client;
+    clients.ctx.world.admission.leave_watcher(client);
+}
+
+/// Asks for the members of the channels whose home has just answered the subscription.
+pub(super) fn watch_begun(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    let is_begun = |state: &PusherState, membership: &Membership| {
+        matches!(membership.progress, MembershipProgress::Subscribing)
+            && !state.pending_subscribes.contains(&membership.sub_key)
+    };
+    let has_begun = |state: &PusherState| state.memberships.iter().any(|it| is_begun(state, it));
+    if !state(&clients.conns, slot).is_some_and(has_begun) {
+        return;
+    }
+    let mut memberships = take_memberships(clients, slot);
+    for membership in &mut memberships {
+        if is_begun(state_mut(&mut clients.conns, slot), membership) {
+            membership.progress = MembershipProgress::Collecting(Vec::new(), Vec::new());
+            ask(clients, lanes, slot, membership, |to| {
+                PresenceAsk::Watch(to, None)
+            });
+        }
+    }
+    put_memberships(clients, slot, memberships);
+}
+
+fn ask(
+    clients: &Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    membership: &Membership,
+    ask: impl Fn(ReplyTo) -> PresenceAsk,
+) {
+    let to = clients.conns.reply_to(slot, membership.sub_key);
+    let (_, home) = clients.ctx.hash_and_home_of(&membership.name);
+    lanes.ask(home, |bytes| {
+        Ask::Presence(ask(to), Span::append(bytes, &membership.name))
+    });
+}
+
+/// Handles a page of members or of changes.
+pub(crate) fn handle_pusher_presence<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    to: ReplyTo,
+    page: &PresencePage,
+    io: &mut I,
+) {
+    let slot = to.slot;
+    let mut memberships = take_memberships(clients, slot);
+    let mut membership = memberships.iter_mut().find(|it| it.sub_key == to.part);
+    if let Some(membership) = &mut membership {
+        if page.resets && matches!(membership.progress, MembershipProgress::Told) {
+            // Changes are lost. The client learns the members when it connects again.
+            put_memberships(clients, slot, memberships);
+            clients.refused(slot, Reason::EventsLost);
+            let code = ErrorCode::RECONNECT;
+            let text = Reason::EventsLost.text();
+            return end_with_code(clients, slot, Closed::Slow, (code, text), io);
+        }
+        clients.meter.work.steps.add_bytes(page.changes.len());
+        take_page(clients, membership, page);
+        clients.send_reply(slot, io);
+        membership.is_page_due = clients.conns.get(slot).link.outbox != NONE;
+        if !membership.is_page_due {
+            ask(clients, lanes, slot, membership, PresenceAsk::Ready);
+        }
+    }
+    put_memberships(clients, slot, memberships);
+}
+
+/// Writes what a page changes for the client. Joins come before leaves, so that a user who changes the connection neither leaves nor comes.
+fn take_page(clients: &mut Clients, membership: &mut Membership, page: &PresencePage) {
+    let channel = channel_of(&membership.name);
+    let seed = clients.ctx.world.seed;
+    let hash_of = |user: &[u8]| xxh3_64_with_seed(user, seed);
+    for change in page.changes.iter() {
+        let PresenceChange::Join(member) = change else {
+            continue;
+        };
+        let count = membership.users.entry(hash_of(member.user)).or_default();
+        *count += 1;
+        if *count > 1 {
+            continue;
+        }
+        match &mut membership.progress {
+            MembershipProgress::Collecting(ids, infos) => {
+                collect_user((member.user, member.info), ids, infos);
+            }
+            _ => write_change(clients, b"pusher_internal:member_added", &channel, |out| {
+                write_user(out, member.user);
+                if !member.info.is_empty() {
+                    out.extend_from_slice(b",\"user_info\":");
+                    out.extend_from_slice(member.info);
+                }
+            }),
+        }
+    }
+    for change in page.changes.iter() {
+        let PresenceChange::Leave(member) = change else {
+            continue;
+        };
+        let hash = hash_of(member.user);
+        let Some(count) = membership.users.get_mut(&hash) else {
+            continue;
+        };
+        *count -= 1;
+        if *count > 0 {
+            continue;
+        }
+        membership.users.remove(&hash);
+        write_change(
+            clients,
+            b"pusher_internal:member_removed",
+            &channel,
+            |out| {
+                write_user(out, member.user);
+            },
+        );
+    }
+    if page.completes
+        && let MembershipProgress::Collecting(ids, infos) = &membership.progress
+    {
+        let count = membership.users.len();
+        let mut data = Vec::from(format!("{{\"presence\":{{\"count\":{count},\"ids\":["));
+        data.extend_from_slice(ids);
+        data.extend_from_slice(b"],\"hash\":{");
+        data.extend_from_slice(infos);
+        data.extend_from_slice(b"}}}");
+        let event = b"pusher_internal:subscription_succeeded";
+        write_event(clients, event, Some(&channel), EventData::Text(&data));
+        membership.progress = MembershipProgress::Told;
+    }
+}
+
+fn collect_user((user, info): (&[u8], &[u8]), ids: &mut Vec<u8>, infos: &mut Vec<u8>) {
+    let info = match info {
+        b"" => b"null",
+        info => info,
+    };
+    for list in [&mut *ids, &mut *infos] {
+        if !list.is_empty() {
+            list.push(b',');
+        }
+        write_string(list, user);
+    }
+    infos.push(b':');
+    infos.extend_from_slice(info);
+}
+
+fn write_user(out: &mut Vec<u8>, user: &[u8]) {
+    out.extend_from_slice(b"\"user_id\":");
+    write_string(out, user);
+}
+
+fn write_change(
+    clients: &mut Clients,
+    event: &[u8],
+    channel: &str,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
+    let mut data = Vec::from(b"{");
+    write(&mut data);
+    data.push(b'}');
+    write_event(clients, event, Some(channel), EventData::Text(&data));
+}
+
+/// Asks for the pages that are due, if the socket has accepted everything.
+pub(super) fn ask_for_changes(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    if clients.conns.get(slot).link.outbox != NONE {
+        return;
+    }
+    let mut memberships = take_memberships(clients, slot);
+    for membership in memberships.iter_mut().filter(|it| it.is_page_due) {
+        membership.is_page_due = false;
+        ask(clients, lanes, slot, membership, PresenceAsk::Ready);
+    }
+    put_memberships(clients, slot, memberships);
+}
+
+/// Ends the membership of the subscription with this index, which still is in the list.
+pub(super) fn end_membership(clients: &mut Clients, lanes: &mut Lanes, slot: u32, sub_index: u32) {
+    let key = index_with_serial(&clients.conns, slot, sub_index);
+    end_memberships_where(clients, lanes, slot, |it| it.sub_key == key);
+}
+
+/// Ends all memberships of a connection.
+pub(crate) fn end_all_memberships(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    end_memberships_where(clients, lanes, slot, |_| true);
+}
+
+fn end_memberships_where(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    ends: impl Fn(&Membership) -> bool,
+) {
+    let mut memberships = take_memberships(clients, slot);
+    memberships.retain(|membership| {
+        let ends = ends(membership);
+        if ends {
+            clients.ctx.world.admission.leave_watcher(membership.client);
+            if !matches!(membership.progress, MembershipProgress::Subscribing) {
+                ask(clients, lanes, slot, membership, PresenceAsk::Unwatch);
+            }
+        }
+        !ends
+    });
+    put_memberships(clients, slot, memberships);
+}
+
+fn take_memberships(clients: &mut Clients, slot: u32) -> Vec<Membership> {
+    match state(&clients.conns, slot).is_some_and(|it| !it.memberships.is_empty()) {
+        true => core::mem::take(&mut state_mut(&mut clients.conns, slot).memberships),
+        false => Vec::new(),
+    }
+}
+
+fn put_memberships(clients: &mut Clients, slot: u32, memberships: Vec<Membership>) {
+    if !memberships.is_empty() {
+        state_mut(&mut clients.conns, slot).memberships = memberships;
+    }
+}
