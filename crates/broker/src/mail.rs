@@ -11,6 +11,7 @@ pub mod hooks;
 pub(crate) mod lanes;
 pub mod message;
 pub mod orders;
+pub mod peer_presence;
 pub mod presence;
 pub(crate) mod properties;
 pub(crate) mod session;

@@ -186,6 +186,8 @@ struct EngineState {
     log_full_s: AtomicU32,
     /// The second in which this node read its last heartbeat from the cluster's log.
     heartbeat_s: AtomicU32,
+    /// The second in which this node last knew the members of topics at every other node.
+    presence_s: AtomicU32,
 }
 
 /// Rate limits of publishes and of new topics.
@@ -625,6 +627,16 @@ impl Counts {
     /// Whether this node may be cut off from the log: it has not read a heartbeat of its own for `CUT_OFF_S`, or never.
     pub fn is_cut_off(&self, unix_s: u32) -> bool {
         unix_s.saturating_sub(self.engine.heartbeat_s.load(Relaxed)) >= CUT_OFF_S
+    }
+
+    /// Records that this node has known the members of topics at every other node in this second.
+    pub fn note_presence(&self, unix_s: u32) {
+        self.engine.presence_s.store(unix_s, Relaxed);
+    }
+
+    /// The age of this node's knowledge of the members of topics at other nodes, in seconds.
+    pub fn presence_age_s(&self, unix_s: u32) -> u32 {
+        unix_s.saturating_sub(self.engine.presence_s.load(Relaxed))
     }
 
     /// Whether more time has passed since the node's last heartbeat in the log than between two heartbeats.

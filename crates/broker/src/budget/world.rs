@@ -44,7 +44,11 @@ pub struct World {
 impl World {
     /// The number of this process in the ids of its clients. All nodes of a cluster have the same epoch, but each has another writer number.
     pub fn process_number(&self) -> u32 {
-        let writer = self.writer.unwrap_or_default();
+        self.process_number_of(self.writer.unwrap_or_default())
+    }
+
+    /// The same number of the process that began with this writer number.
+    pub fn process_number_of(&self, writer: u64) -> u32 {
         self.epoch ^ writer as u32 ^ (writer >> 32) as u32
     }
 

@@ -68,7 +68,7 @@ pub(crate) fn member_bytes<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) ->
     }
 }
 
-/// A member's subscription ends. If the connection broke, the member may come back.
+/// A member's subscription ends. If the connection broke, or the server moves it to another one, the member may come back.
 pub(crate) fn leave_presence<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &mut Subscriptions,
@@ -76,7 +76,8 @@ pub(crate) fn leave_presence<P: ProtocolTypes>(
     topic: u32,
 ) {
     // While memory is short, nothing is kept of those who have gone.
-    let lingers = clients.scratch.is_lost && clients.conns.level() < MemoryLevel::Near;
+    let may_return = clients.scratch.is_lost || clients.ctx.is_draining;
+    let lingers = may_return && clients.conns.level() < MemoryLevel::Near;
     let linger_s = match lingers {
         true => clients.ctx.world.settings.presence.leave_s,
         false => 0,

@@ -12,10 +12,15 @@
 //! Members that have left are remembered for topics that are watched, or were watched a short time ago, and only a limited number of them. A watcher
 //! that has missed a forgotten leave gets a new snapshot.
 //!
+//! In a cluster the table has the members of all nodes (`peers.rs`). A connection is known by its node, shard and number.
+//!
 //! Invariants: a member is in the list of its topic, which is ordered by the numbers of joins, and in the index of connections. A topic has a row
 //! while it has members, listed or only counted, and while it is watched or was watched a short time ago.
 
 mod pages;
+#[cfg(test)]
+mod peer_tests;
+mod peers;
 mod rows;
 mod streams;
 #[cfg(test)]
@@ -36,6 +41,7 @@ use crate::store::index::Index;
 use crate::store::slab::{NONE, Slab, SlabRow};
 
 use pages::PageSource;
+use peers::Peers;
 use rows::{Leave, MemberRow, PresenceTopic, hash_of_member};
 use streams::MemberStream;
 use watchers::{WATCHER_BYTES, WatchedTopic, Watcher, key_of};
@@ -48,13 +54,20 @@ const EXAMINED_PER_PAGE: usize = 8;
 /// Identifies a user in a topic: the topic, and a hash of the user's name.
 type UserKey = (u32, [u32; 2]);
 
+/// The members of a user in a topic: at all nodes, and at this node.
+#[derive(Clone, Copy, Default)]
+struct UserCount {
+    all: u32,
+    here: u32,
+}
+
 /// The members and watchers of a home's topics.
 pub(crate) struct Presence {
     topics: Slab<PresenceTopic>,
     topic_index: Index,
     members: Slab<MemberRow>,
     member_index: Index,
-    members_by_user: BTreeMap<UserKey, u32>,
+    members_by_user: BTreeMap<UserKey, UserCount>,
     /// Members whose connections have ended, by the second in which they leave.
     leaving: BTreeSet<(u32, u32)>,
     leaving_users: BTreeSet<(UserKey, u32)>,
@@ -66,6 +79,8 @@ pub(crate) struct Presence {
     watcher_count: usize,
     /// For the operator's webhooks.
     streams: Vec<MemberStream>,
+    /// The other nodes of the cluster.
+    peers: Peers,
     /// Topics without watchers, by the second in which the members that have left them are forgotten.
     unwatched_topics: BTreeSet<(u32, u32)>,
     /// The number of the last change.
@@ -95,6 +110,7 @@ impl Presence {
             due_topics: BTreeSet::new(),
             watcher_count: 0,
             streams: Vec::new(),
+            peers: Peers::default(),
             unwatched_topics: BTreeSet::new(),
             last_change: 0,
             table_number: xxh3_64_with_seed(&now.unix_s.to_le_bytes(), seed) as u32,
@@ -109,7 +125,7 @@ impl Presence {
     /// The bytes of all rows, indexes and texts.
     pub fn bytes(&self) -> usize {
         // A B-tree is about two thirds full.
-        const USER_BYTES: usize = size_of::<(UserKey, u32)>() * 3 / 2;
+        const USER_BYTES: usize = size_of::<(UserKey, UserCount)>() * 3 / 2;
         const LEAVING_BYTES: usize =
             (size_of::<(u32, u32)>() + size_of::<(UserKey, u32)>() + size_of::<(u32, u32, u32)>())
                 * 3
@@ -129,6 +145,7 @@ impl Presence {
             + self.watched_topics.len() * WATCHED_BYTES
             + self.watcher_count * WATCHER_BYTES
             + self.streams.iter().map(MemberStream::bytes).sum::<usize>()
+            + self.peers.bytes()
     }
 
     /// Whether there are no members, no watchers and no remembered leaves.
@@ -234,16 +251,54 @@ impl Presence {
         &mut self,
         name: &[u8],
         conn: MemberConn,
-        (user, info): (&[u8], &[u8]),
+        texts: (&[u8], &[u8]),
         members_max: u32,
         now: Now,
     ) {
+        self.add(name, conn, texts, (now.unix_s, members_max), now);
+    }
+
+    /// Adds a connection of any node, which has subscribed in the counted second `since_s`.
+    fn add(
+        &mut self,
+        name: &[u8],
+        conn: MemberConn,
+        (user, info): (&[u8], &[u8]),
+        (since_s, members_max): (u32, u32),
+        now: Now,
+    ) {
         let topic = self.find_or_create_topic(name);
-        if self.continue_member(topic, conn, (user, info))
-            || self.find_member(topic, conn).is_some()
+        if self.find_member(topic, conn).is_some()
+            || self.continue_member(topic, conn, (user, info), now)
         {
             return;
         }
+        let must_wait = self.must_wait(topic, user);
+        if !must_wait && !self.makes_room(topic, members_max) {
+            return self.add_unlisted(topic, conn);
+        }
+        let text = [&[user.len() as u8], user, info]
+            .concat()
+            .into_boxed_slice();
+        self.text_bytes += text.len();
+        let member = self.members.insert(MemberRow {
+            text,
+            topic,
+            since_s,
+            snapshot: self.peers.snapshot_of(conn.node),
+            ..MemberRow::vacant(NONE)
+        });
+        self.members.get_mut(member).move_to(conn);
+        self.member_index.insert(&mut self.members, member);
+        match must_wait {
+            true => self.begin_wait(member, members_max, now),
+            false => self.list_member(member),
+        }
+        self.tell_peers_of_join(member, now);
+    }
+
+    /// Makes room for a member, if that is possible. Returns whether there is room.
+    fn makes_room(&mut self, topic: u32, members_max: u32) -> bool {
         let listed_max = members_max as usize;
         if self.topics.get(topic).members_by_join.len() == listed_max {
             // A member whose connection has ended makes room. Above the limit, it would give way to nobody.
@@ -254,25 +309,14 @@ impl Presence {
                 self.unlist_member(first);
             }
         }
+        self.topics.get(topic).members_by_join.len() < listed_max
+    }
+
+    /// Lists the connection in this row as a member.
+    fn list_member(&mut self, member: u32) {
+        let topic = self.members.get(member).topic;
         let id = self.note_change(topic);
-        let row = self.topics.get_mut(topic);
-        if row.members_by_join.len() >= listed_max {
-            row.unlisted_count += 1;
-            return;
-        }
-        let text = [&[user.len() as u8], user, info]
-            .concat()
-            .into_boxed_slice();
-        self.text_bytes += text.len();
-        let member = self.members.insert(MemberRow {
-            text,
-            id,
-            topic,
-            since_s: now.unix_s,
-            ..MemberRow::vacant(NONE)
-        });
-        self.members.get_mut(member).move_to(conn);
-        self.member_index.insert(&mut self.members, member);
+        self.members.get_mut(member).id = id;
         let row = self.topics.get_mut(topic);
         let capacity_before = row.members_by_join.capacity();
         if capacity_before == 0 {
@@ -281,16 +325,49 @@ impl Presence {
         row.members_by_join.push_back(member);
         self.member_list_bytes +=
             (row.members_by_join.capacity() - capacity_before) * size_of::<u32>();
-        let key = self.user_key(topic, user);
+        let key = self.user_key(topic, self.members.get(member).user_and_info().0);
         let count = self.members_by_user.entry(key).or_default();
-        *count += 1;
-        let is_first = *count == 1;
-        self.topics.get_mut(topic).user_count += u32::from(is_first);
+        count.all += 1;
+        self.topics.get_mut(topic).user_count += u32::from(count.all == 1);
+        let is_first = self.count_here(member, true);
         self.push_to_streams((member, None), true, is_first);
     }
 
+    /// Counts a member that joins or leaves among those of its user at this node, if it is one. Returns whether it is the first or was the last.
+    fn count_here(&mut self, member: u32, joins: bool) -> bool {
+        let row = self.members.get(member);
+        if row.node > 0 {
+            return false;
+        }
+        let key = self.user_key(row.topic, row.user_and_info().0);
+        let Some(count) = self.members_by_user.get_mut(&key) else {
+            return false;
+        };
+        let before = count.here;
+        count.here = if joins { before + 1 } else { before - 1 };
+        before.max(count.here) == 1
+    }
+
+    /// Removes the row of a connection that is not listed.
+    fn remove_row(&mut self, member: u32) {
+        self.member_index.remove(&mut self.members, member);
+        let row = self.members.remove(member);
+        self.text_bytes -= row.text.len();
+    }
+
+    /// Whether a watcher of the topic is told of each connection.
+    fn tells_connections(&self, topic: u32) -> bool {
+        (self.watched_topics.get(&topic)).is_some_and(WatchedTopic::tells_connections)
+    }
+
     /// Lets a member of this user whose connection has ended continue with this connection. Returns whether there was such a member.
-    fn continue_member(&mut self, topic: u32, conn: MemberConn, texts: (&[u8], &[u8])) -> bool {
+    fn continue_member(
+        &mut self,
+        topic: u32,
+        conn: MemberConn,
+        texts: (&[u8], &[u8]),
+        now: Now,
+    ) -> bool {
         let (user, _) = texts;
         if user.is_empty() || self.leaving_users.is_empty() {
             return false;
@@ -303,19 +380,37 @@ impl Presence {
             return false;
         };
         let member = *member;
-        if (self.watched_topics.get(&topic)).is_some_and(WatchedTopic::tells_connections) {
+        if self.tells_connections(topic) {
             // For such a watcher the new connection must be another member, and so it is for all.
             self.unlist_member(member);
             return false;
         }
+        self.give_connection(member, conn);
+        self.tell_peers_of_join(member, now);
+        true
+    }
+
+    /// Lets a member continue with another connection.
+    fn give_connection(&mut self, member: u32, conn: MemberConn) {
         self.cancel_leave(member);
+        let former_node = self.members.get(member).node;
+        if former_node == 0 && conn.node > 0 {
+            let is_last = self.count_here(member, false);
+            self.push_to_streams((member, None), false, is_last);
+        }
         self.member_index.remove(&mut self.members, member);
-        self.members.get_mut(member).move_to(conn);
+        let row = self.members.get_mut(member);
+        row.move_to(conn);
+        row.snapshot = self.peers.snapshot_of(conn.node);
+        let topic = row.topic;
         self.member_index.insert(&mut self.members, member);
+        if former_node > 0 && conn.node == 0 {
+            let is_first = self.count_here(member, true);
+            self.push_to_streams((member, None), true, is_first);
+        }
         // Readers see the new connection. Watchers get no news.
         self.last_change += 1;
         self.topics.get_mut(topic).last_change = self.last_change;
-        true
     }
 
     /// Cancels the leave of a member.
@@ -338,30 +433,38 @@ impl Presence {
             return;
         };
         match self.find_member(topic, conn) {
-            Some(member)
-                if linger_s > 0 && !self.members.get(member).user_and_info().0.is_empty() =>
-            {
-                self.cancel_leave(member);
-                let row = self.members.get_mut(member);
-                // One second more, since the present second has begun already.
-                row.leaves_s = now.s.saturating_add(linger_s).saturating_add(1);
-                let leaves_s = row.leaves_s;
-                let key = {
-                    let row = self.members.get(member);
-                    self.user_key(topic, row.user_and_info().0)
-                };
-                self.leaving.insert((leaves_s, member));
-                self.leaving_users.insert((key, member));
-                self.leaving_topics.insert((topic, leaves_s, member));
+            Some(member) => {
+                self.tell_peers_of_leave(member, linger_s);
+                self.end_connection(member, linger_s, now);
             }
-            Some(member) => self.remove_member(member),
-            None if self.topics.get(topic).unlisted_count > 0 => {
-                self.topics.get_mut(topic).unlisted_count -= 1;
-                self.note_change(topic);
-                self.remove_topic_if_unused(topic);
-            }
-            None => {}
+            None => self.remove_unlisted(topic, conn),
         }
+    }
+
+    /// The connection in this row has ended: the member continues with one that waits, or leaves after `linger_s`.
+    fn end_connection(&mut self, member: u32, linger_s: u32, now: Now) {
+        if self.members.get(member).id == 0 {
+            return self.remove_waiting(member);
+        }
+        let topic = self.members.get(member).topic;
+        if let Some(waiting) = self.find_waiting(member)
+            && !self.tells_connections(topic)
+        {
+            let conn = self.members.get(waiting).conn();
+            self.remove_waiting(waiting);
+            return self.give_connection(member, conn);
+        }
+        if linger_s == 0 || self.members.get(member).user_and_info().0.is_empty() {
+            return self.remove_member(member);
+        }
+        self.cancel_leave(member);
+        // One second more, since the present second has begun already.
+        let leaves_s = now.s.saturating_add(linger_s).saturating_add(1);
+        self.members.get_mut(member).leaves_s = leaves_s;
+        let key = self.user_key(topic, self.members.get(member).user_and_info().0);
+        self.leaving.insert((leaves_s, member));
+        self.leaving_users.insert((key, member));
+        self.leaving_topics.insert((topic, leaves_s, member));
     }
 
     fn remove_member(&mut self, member: u32) {
@@ -373,13 +476,14 @@ impl Presence {
     fn unlist_member(&mut self, member: u32) -> u32 {
         self.cancel_leave(member);
         self.member_index.remove(&mut self.members, member);
+        let is_last_here = self.count_here(member, false);
         let row = self.members.remove(member);
         let topic = row.topic;
         let leave_number = self.note_change(topic);
         let key = self.user_key(topic, row.user_and_info().0);
         let count = self.members_by_user.get_mut(&key).map_or(0, |count| {
-            *count -= 1;
-            *count
+            count.all -= 1;
+            count.all
         });
         if count == 0 {
             self.members_by_user.remove(&key);
@@ -403,7 +507,7 @@ impl Presence {
             (capacity_before - presence_topic.members_by_join.capacity()) * size_of::<u32>();
         self.text_bytes -= row.text.len();
         let members = presence_topic.members_by_join.len();
-        self.push_to_streams((member, Some(&row)), false, count == 0);
+        self.push_to_streams((member, Some(&row)), false, is_last_here);
         if let Some(watched) = self.watched_topics.get_mut(&topic) {
             let (added_bytes, forgotten_bytes) = watched.remember_leave(
                 Leave {
@@ -414,6 +518,9 @@ impl Presence {
             );
             self.leave_bytes = self.leave_bytes + added_bytes - forgotten_bytes;
         }
+        if count == 0 {
+            self.list_waiting_of(key);
+        }
         topic
     }
 
@@ -423,6 +530,8 @@ impl Presence {
             Some((leaves_s, member)) if leaves_s <= now.s => Some(member),
             _ => None,
         };
+        self.end_silent_streams(now);
+        let more_wait = !self.peers.is_nobody_waiting() && self.list_those_who_have_waited(now);
         let moved_before = self.moved_bytes;
         while let Some(member) = is_due(self.leaving.first()) {
             if self.moved_bytes - moved_before >= steps_max * STEP_BYTES {
@@ -430,7 +539,7 @@ impl Presence {
             }
             self.remove_member(member);
         }
-        false
+        more_wait
     }
 
     /// Forgets the leaves of topics that nobody has watched for some time, in at most `topics_max` topics. Returns whether more are due.
@@ -470,6 +579,7 @@ impl Presence {
             let source = PageSource {
                 topic,
                 members: &self.members,
+                peers: &self.peers,
                 table: self.table_number,
                 last_change: self.last_change,
             };
@@ -575,6 +685,7 @@ impl Presence {
             let source = PageSource {
                 topic: self.topics.get(topic),
                 members: &self.members,
+                peers: &self.peers,
                 table: self.table_number,
                 last_change: self.last_change,
             };

@@ -11,6 +11,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::hooks::MemberChange;
 use crate::mail::lanes::Lanes;
+use crate::mail::peer_presence::{PeerPresence, PeerPresenceReply};
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
 /// The members that leave in one turn (a pass of the shard's loop) may take its steps divided by this number, since deliveries come after them.
@@ -40,7 +41,7 @@ impl Home {
         let seed = self.topics.seed();
         let new_presence = || Box::new(Presence::new(seed, now));
         let presence = self.presence.get_or_insert_with(new_presence);
-        let conn_of = |conn| MemberConn { shard: from, conn };
+        let conn_of = |conn| MemberConn::here(from, conn);
         let now_ns = lanes.stamp;
         match ask {
             PresenceAsk::Join(conn, is_listed) => {
@@ -67,6 +68,59 @@ impl Home {
             PresenceAsk::Unwatch(to) => presence.remove_watcher(text, from, to, now),
         }
         self.steps.add_bytes(presence.take_moved_bytes());
+    }
+
+    /// Carries out an order about the members of other nodes. Without room in memory, their members are only counted.
+    pub(crate) fn handle_peer_presence(
+        &mut self,
+        order: PeerPresence,
+        (rules, linger_s): (&Rules, u32),
+        has_room: bool,
+        now: Now,
+    ) -> PeerPresenceReply {
+        let rows_max = self.turn_limits.interest_page_topics;
+        let seed = self.topics.seed();
+        let new_presence = || Box::new(Presence::new(seed, now));
+        let presence = self.presence.get_or_insert_with(new_presence);
+        let reply = match order {
+            PeerPresence::Next(question) => {
+                let answer = presence.next_peer_changes(&question, rows_max, now);
+                if let Some((changes, more)) = &answer {
+                    self.steps.add_bytes(changes.bytes().len());
+                    self.steps
+                        .add(if *more { rows_max as usize / 4 } else { 0 });
+                }
+                return PeerPresenceReply::Changes(answer);
+            }
+            PeerPresence::BeginSnapshot(node, process) => {
+                presence.begin_peer_snapshot(node, process);
+                None
+            }
+            PeerPresence::Silent(node) => {
+                presence.note_silent_peer(node);
+                None
+            }
+            PeerPresence::Apply(node, changes) => {
+                self.steps.add_bytes(changes.bytes().len());
+                for change in changes.iter() {
+                    self.steps.add(1);
+                    let rule = rules.get(rules.number_for(change.topic()));
+                    let members_max = if has_room { rule.presence_max } else { 0 };
+                    if rule.presence {
+                        presence.apply_peer_change(node, &change, members_max, now);
+                    }
+                }
+                None
+            }
+            PeerPresence::EndSnapshot(node, from) => {
+                presence.remove_gone_members((node, false), from, linger_s, now)
+            }
+            PeerPresence::Drop(node, from) => {
+                presence.remove_gone_members((node, true), from, linger_s, now)
+            }
+        };
+        self.steps.add_bytes(presence.take_moved_bytes());
+        PeerPresenceReply::Next(reply)
     }
 
     /// Begins a stream of the changes of members, for the operator's webhooks.

@@ -24,6 +24,7 @@ use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
 use crate::mail::hooks::{HookNews, Hooks};
 use crate::mail::message::Headers;
+use crate::mail::peer_presence::{PeerPresence, PeerPresenceReply};
 use crate::mail::presence::PresencePage;
 use crate::mail::session::SessionId;
 use crate::mail::{InterestChanges, Outcome, TopicInfo};
@@ -97,6 +98,8 @@ pub enum Control {
     Cluster,
     /// Exchange interest with the other nodes of a cluster.
     Interest(Interest),
+    /// Exchange members of topics with the other nodes of a cluster.
+    PeerPresence(PeerPresence),
     /// Report the next events of a stream for the operator's webhooks.
     Hooks(Hooks),
     /// Drain: make clients reconnect elsewhere.
@@ -146,6 +149,8 @@ pub enum Report {
     Cluster(Option<Box<ClusterState>>),
     /// The answer to [`Control::Interest`].
     Interest(InterestReply),
+    /// The answer to [`Control::PeerPresence`].
+    PeerPresence(PeerPresenceReply),
     /// The events; `None` if the shard does not have the stream, or has lost events of it.
     Hooks(Option<Box<HookNews>>),
     /// The order is done.

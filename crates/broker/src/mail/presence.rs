@@ -10,10 +10,23 @@ use crate::mail::answer::ReplyTo;
 /// The connection of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberConn {
+    /// The number by which this node knows the node of the connection; 0 is this node itself.
+    pub node: u8,
     /// The shard of the connection.
     pub shard: ShardId,
     /// The connection.
     pub conn: ConnId,
+}
+
+impl MemberConn {
+    /// A connection of this node.
+    pub fn here(shard: ShardId, conn: ConnId) -> MemberConn {
+        MemberConn {
+            node: 0,
+            shard,
+            conn,
+        }
+    }
 }
 
 /// A member of a topic: one connection that subscribes to it.
@@ -24,6 +37,8 @@ pub struct Member<'a> {
     pub id: u64,
     /// The connection.
     pub at: MemberConn,
+    /// The writer number with which the process of the connection began; 0 if that is this process.
+    pub process: u64,
     /// The counted second in which the member joined.
     pub since_s: u32,
     /// The user's name; empty for an anonymous client.
@@ -41,12 +56,12 @@ pub enum PresenceChange<'a> {
     Leave(Member<'a>),
 }
 
-/// Encoded changes. Each is a byte (1: a member has joined, 0: it has left), the id (8 bytes), slot, generation and shard of the connection
-/// (8 bytes), the second (4 bytes), the lengths of user (1 byte) and info (2 bytes), and both texts.
+/// Encoded changes. Each is a byte (1: a member has joined, 0: it has left), the id (8 bytes), slot, generation, shard and node of the connection
+/// (9 bytes), its process (8 bytes), the second (4 bytes), the lengths of user (1 byte) and info (2 bytes), and both texts.
 #[derive(Clone, Debug, Default)]
 pub struct PresenceChanges(Vec<u8>);
 
-const HEAD_BYTES: usize = 24;
+const HEAD_BYTES: usize = 33;
 
 impl PresenceChanges {
     /// Adds a change.
@@ -61,6 +76,8 @@ impl PresenceChanges {
         out.extend_from_slice(&member.at.conn.slot.to_le_bytes());
         out.extend_from_slice(&member.at.conn.generation.to_le_bytes());
         out.extend_from_slice(&member.at.shard.to_le_bytes());
+        out.push(member.at.node);
+        out.extend_from_slice(&member.process.to_le_bytes());
         out.extend_from_slice(&member.since_s.to_le_bytes());
         out.push(member.user.len() as u8);
         out.extend_from_slice(&(member.info.len() as u16).to_le_bytes());
@@ -75,19 +92,22 @@ impl PresenceChanges {
             let (head, after) = rest.split_first_chunk::<HEAD_BYTES>()?;
             let u16_at = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
             let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
-            let (user, after) = after.split_at(head[21].into());
-            let (info, after) = after.split_at(u16_at(22).into());
+            let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+            let (user, after) = after.split_at(head[30].into());
+            let (info, after) = after.split_at(u16_at(31).into());
             rest = after;
             let member = Member {
-                id: u64::from(u32_at(1)) | u64::from(u32_at(5)) << 32,
+                id: u64_at(1),
                 at: MemberConn {
+                    node: head[17],
                     conn: ConnId {
                         slot: u32_at(9),
                         generation: u16_at(13),
                     },
                     shard: u16_at(15),
                 },
-                since_s: u32_at(17),
+                process: u64_at(18),
+                since_s: u32_at(26),
                 user,
                 info,
             };

@@ -9,7 +9,8 @@ use crate::shard::control::connections::{
 };
 use crate::shard::control::hooks::carry_out_hooks;
 use crate::shard::control::topics::{
-    carry_out_interest_order, find_topic, log_page, members_page, order_change, topics_page,
+    carry_out_interest_order, carry_out_peer_presence, find_topic, log_page, members_page,
+    order_change, topics_page,
 };
 use alloc::boxed::Box;
 
@@ -98,6 +99,10 @@ impl Shard {
             Control::Cluster => Report::Cluster(self.node_context().map(|mut node| node.state())),
             Control::Interest(order) => {
                 Report::Interest(carry_out_interest_order(self.home.as_mut(), order))
+            }
+            Control::PeerPresence(order) => {
+                let reply = carry_out_peer_presence(self.home.as_mut(), clients, order);
+                Report::PeerPresence(reply)
             }
             Control::Hooks(order) => {
                 let news = carry_out_hooks(self.home.as_mut(), clients, order);

@@ -21,6 +21,7 @@ mod interest;
 mod limits;
 mod metrics;
 mod peer_nodes;
+mod peer_presence;
 mod process;
 mod refusal_log;
 mod request_guard;
@@ -54,6 +55,7 @@ use crore_shard_loop::{ControlLetter, Letter};
 pub use data_port::DataPortClient;
 use interest::InterestSync;
 use peer_nodes::PeerNodes;
+use peer_presence::PresenceSync;
 pub use starting::Starting;
 use state::{AdminContext, AdminState};
 pub use webhooks::check as check_webhooks;
@@ -130,6 +132,7 @@ async fn serve(args: ControlArgs) -> anyhow::Result<()> {
         pending_counts,
     );
     InterestSync::spawn_tasks(lifecycle.clone(), shards.clone(), peer_nodes.clone());
+    PresenceSync::spawn_tasks(lifecycle.clone(), shards.clone(), peer_nodes.clone());
     if peer_nodes.peers().is_some() {
         let calls = api::answer_calls(lifecycle.clone(), shards.clone(), peer_nodes.clone());
         tokio::spawn(calls);

@@ -19,6 +19,7 @@ mod history;
 mod interest;
 mod join;
 mod late;
+mod presence;
 mod reach;
 mod readiness;
 mod revocations;

@@ -2,9 +2,10 @@
 
 use alloc::collections::VecDeque;
 
+use super::peers::Peers;
 use super::rows::{Leave, MemberRow, PresenceTopic};
 use super::watchers::Watcher;
-use crate::mail::presence::{PresenceChange, PresencePage, PresencePosition};
+use crate::mail::presence::{Member, PresenceChange, PresencePage, PresencePosition};
 use crate::store::slab::Slab;
 
 /// The maximum number of joins in a watcher's page.
@@ -18,12 +19,17 @@ const BYTES_PER_PAGE: usize = 64 << 10;
 pub(super) struct PageSource<'a> {
     pub(super) topic: &'a PresenceTopic,
     pub(super) members: &'a Slab<MemberRow>,
+    pub(super) peers: &'a Peers,
     pub(super) table: u32,
     /// The number of the table's last change.
     pub(super) last_change: u64,
 }
 
 impl PageSource<'_> {
+    fn member<'a>(&self, row: &'a MemberRow) -> Member<'a> {
+        row.member(self.peers.process_of(row.conn()))
+    }
+
     /// Adds members that joined after change `after` to a page. Returns the number of the last join.
     pub(super) fn push_members(
         &self,
@@ -39,7 +45,7 @@ impl PageSource<'_> {
                 page.more = true;
                 break;
             }
-            let member = self.members.get(*member).member();
+            let member = self.member(self.members.get(*member));
             page.changes.push(&PresenceChange::Join(member));
             last_join = member.id;
         }
@@ -69,7 +75,8 @@ impl PageSource<'_> {
             }
             watcher.leaves_until = gone.number;
             if gone.row.id <= watcher.joins_until {
-                page.changes.push(&PresenceChange::Leave(gone.row.member()));
+                page.changes
+                    .push(&PresenceChange::Leave(self.member(&gone.row)));
             }
         }
         if !page.more {
@@ -88,8 +95,8 @@ impl PageSource<'_> {
             || page.resets
             || page.completes
             || page.more
-            || watcher.unlisted != self.topic.unlisted_count;
-        watcher.unlisted = self.topic.unlisted_count;
+            || watcher.unlisted != self.topic.unlisted();
+        watcher.unlisted = self.topic.unlisted();
         (is_news || is_due).then_some(page)
     }
 }

@@ -11,19 +11,23 @@ use crate::store::slab::{NONE, SlabRow};
 /// A member. Its text consists of the length of the user's name, the name, and the info.
 pub(super) struct MemberRow {
     pub(super) text: Box<[u8]>,
-    /// The number of the member's join.
+    /// The number of the member's join; 0 while the connection waits (`peers.rs`).
     pub(super) id: u64,
     pub(super) slot: u32,
     pub(super) generation: u16,
     pub(super) shard: ShardId,
+    /// The number of the node of the connection; 0 is this node.
+    pub(super) node: u8,
+    /// For a member of another node: the number of that node's snapshot that last named it.
+    pub(super) snapshot: u16,
     pub(super) topic: u32,
     pub(super) next: u32,
     pub(super) since_s: u32,
-    /// The second in which the member leaves, if its connection has ended; otherwise 0.
+    /// The second in which the member leaves, if its connection has ended, or in which the wait of the connection ends; otherwise 0.
     pub(super) leaves_s: u32,
 }
 
-const _: () = assert!(size_of::<MemberRow>() == 48);
+const _: () = assert!(size_of::<MemberRow>() == 56);
 
 impl SlabRow for MemberRow {
     const FREES_CHUNKS: bool = true;
@@ -34,6 +38,8 @@ impl SlabRow for MemberRow {
             slot: 0,
             generation: 0,
             shard: 0,
+            node: 0,
+            snapshot: 0,
             topic: NONE,
             next,
             since_s: 0,
@@ -51,6 +57,7 @@ impl MemberRow {
     /// The connection of the member.
     pub(super) fn conn(&self) -> MemberConn {
         MemberConn {
+            node: self.node,
             shard: self.shard,
             conn: ConnId {
                 slot: self.slot,
@@ -61,8 +68,8 @@ impl MemberRow {
 
     /// Gives the member another connection.
     pub(super) fn move_to(&mut self, conn: MemberConn) {
-        (self.shard, self.slot, self.generation) =
-            (conn.shard, conn.conn.slot, conn.conn.generation);
+        (self.node, self.shard) = (conn.node, conn.shard);
+        (self.slot, self.generation) = (conn.conn.slot, conn.conn.generation);
     }
 
     /// The user's name and the info.
@@ -71,12 +78,13 @@ impl MemberRow {
         texts.split_at(usize::from(*len))
     }
 
-    /// The member as a page describes it.
-    pub(super) fn member(&self) -> Member<'_> {
+    /// The member as a page describes it. The process of its connection began with this writer number.
+    pub(super) fn member(&self, process: u64) -> Member<'_> {
         let (user, info) = self.user_and_info();
         Member {
             id: self.id,
             at: self.conn(),
+            process,
             since_s: self.since_s,
             user,
             info,
@@ -86,7 +94,8 @@ impl MemberRow {
 
 /// The hash needs no key, since clients do not choose the row numbers of a server.
 pub(super) fn hash_of_member(topic: u32, conn: MemberConn) -> u32 {
-    let conn = conn.conn.token() ^ u64::from(conn.shard) << 48;
+    let node = u64::from(conn.node) << 56;
+    let conn = conn.conn.token() ^ u64::from(conn.shard) << 48 ^ node;
     let mixed = (conn ^ u64::from(topic) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 32) as u32 ^ topic.wrapping_mul(0x85EB_CA6B)
 }
@@ -100,8 +109,9 @@ pub(super) struct PresenceTopic {
     pub(super) next: u32,
     /// The number of different users among the members.
     pub(super) user_count: u32,
-    /// The number of connections above the rule's limit, which are only counted.
+    /// The number of connections of this node that are only counted, and of those of other nodes.
     pub(super) unlisted_count: u32,
+    pub(super) unlisted_at_peers: u32,
     /// The last change of which watchers are told.
     pub(super) watched_change: u64,
     /// The last change that a reader can see. It can be a member that continues with another connection, of which watchers are not told.
@@ -118,6 +128,7 @@ impl SlabRow for PresenceTopic {
             next,
             user_count: 0,
             unlisted_count: 0,
+            unlisted_at_peers: 0,
             watched_change: 0,
             last_change: 0,
         }
@@ -130,10 +141,15 @@ impl SlabRow for PresenceTopic {
 chained!(PresenceTopic);
 
 impl PresenceTopic {
+    /// The connections that are only counted.
+    pub(super) fn unlisted(&self) -> u32 {
+        self.unlisted_count.saturating_add(self.unlisted_at_peers)
+    }
+
     pub(super) fn counts(&self) -> PresenceCounts {
         let listed = self.members_by_join.len() as u32;
         PresenceCounts {
-            clients: listed + self.unlisted_count,
+            clients: listed.saturating_add(self.unlisted()),
             users: self.user_count,
             listed,
         }

@@ -1,5 +1,6 @@
 //! Streams of the changes of members, for the operator's webhooks. A stream begins with a snapshot: a cursor over the table of members. Invariant: a
-//! stream knows exactly the members in rows before its cursor. A change of such a row is reported at once; the cursor finds the others.
+//! stream knows exactly the members in rows before its cursor. A change of such a row is reported at once; the cursor finds the others. In a cluster each
+//! node reports its own members only.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -90,9 +91,9 @@ impl Presence {
             if stream.next_row >= end || stream.bytes > PENDING_CHANGES_BYTES_MAX / 2 {
                 break;
             }
-            // A free row has no id.
+            // A free row has no id, and neither has a connection that waits.
             let row = self.members.try_get(stream.next_row);
-            if let Some(row) = row.filter(|row| row.id > 0) {
+            if let Some(row) = row.filter(|row| row.id > 0 && row.node == 0) {
                 let name = &self.topics.get(row.topic).name;
                 stream.push(name, row, true, true);
             }
@@ -118,6 +119,9 @@ impl Presence {
             return;
         }
         let row = row.unwrap_or_else(|| self.members.get(member));
+        if row.node > 0 {
+            return;
+        }
         let name = &self.topics.get(row.topic).name;
         for stream in &mut self.streams {
             if member < stream.next_row {

@@ -18,13 +18,11 @@ fn now(s: u32) -> Now {
 }
 
 fn at(slot: u32) -> MemberConn {
-    MemberConn {
-        shard: 0,
-        conn: ConnId {
-            slot,
-            generation: 0,
-        },
-    }
+    let conn = ConnId {
+        slot,
+        generation: 0,
+    };
+    MemberConn::here(0, conn)
 }
 
 fn to(slot: u32) -> ReplyTo {
@@ -422,6 +420,28 @@ fn watcher_that_lacks_more_than_a_page_is_told_the_rest_though_nothing_changes()
     watch(&mut presence, 9, Some(known[&9].position));
     tell_at(&mut presence, 1_102, &mut known);
     assert_eq!((known[&9].members.len(), known[&9].snapshots), (1_900, 1));
+}
+
+#[test]
+fn ten_watchers_of_ten_thousand_who_join_in_ten_seconds_get_a_page_each_tenth_of_a_second() {
+    let mut presence = begun();
+    let mut known = BTreeMap::new();
+    for slot in 0..10 {
+        watch(&mut presence, slot, None);
+    }
+    // The members come in every millisecond, and the watchers could take pages as often.
+    for ms in 0..10_000 {
+        join_all(&mut presence, 100 + ms..101 + ms);
+        if presence.has_due((1_000 + u64::from(ms)) * MS) {
+            tell_at(&mut presence, 1_000 + u64::from(ms), &mut known);
+        }
+    }
+    tell_at(&mut presence, 12_000, &mut known);
+    for known in known.values() {
+        assert_eq!((known.members.len(), known.changes), (10_000, 10_000));
+        assert!(known.pages <= 102, "{}", known.pages);
+    }
+    assert_eq!(known.len(), 10);
 }
 
 #[test]

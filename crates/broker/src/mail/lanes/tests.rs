@@ -41,13 +41,14 @@ fn pages_of_members_in_flight_are_counted_and_bounded() {
     let mut page = PresencePage::default();
     let member = Member {
         id: 1,
-        at: MemberConn {
-            shard: 0,
-            conn: ConnId {
+        at: MemberConn::here(
+            0,
+            ConnId {
                 slot: 0,
                 generation: 0,
             },
-        },
+        ),
+        process: 0,
         since_s: 0,
         user: b"",
         info: &[b'1'; 1_000],

@@ -159,7 +159,7 @@ fn put_watching(clients: &mut Clients, slot: u32, watching: Vec<WatchedChannel>)
 
 fn write_change(clients: &mut Clients, slot: u32, channel: &str, change: &PresenceChange<'_>) {
     let (PresenceChange::Join(member) | PresenceChange::Leave(member)) = change;
-    let client = client_id_text(&clients.ctx.world, member.at);
+    let client = client_id_text(&clients.ctx.world, member.at, member.process);
     let info = ClientInfo {
         user: core::str::from_utf8(member.user).unwrap_or_default(),
         client: &client,

@@ -95,7 +95,7 @@ pub(crate) fn handle_centrifugo_presence<I: Io>(
     for change in page.changes.iter() {
         if let PresenceChange::Join(member) = change {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let client = client_id_text(&clients.ctx.world, member.at);
+            let client = client_id_text(&clients.ctx.world, member.at, member.process);
             pending.push((client, text(member.user), member.info.into()));
             last_member = member.id;
         }

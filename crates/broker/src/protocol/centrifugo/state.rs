@@ -329,15 +329,16 @@ pub fn client_named(world: &World, id: &str) -> Option<(ShardId, ConnId)> {
 
 /// The id of the client, which no other connection has.
 pub(super) fn client_id(clients: &Clients, slot: u32) -> String {
-    let at = MemberConn {
-        shard: clients.ctx.own_shard,
-        conn: clients.conns.id_of(slot),
-    };
-    client_id_text(&clients.ctx.world, at)
+    let at = MemberConn::here(clients.ctx.own_shard, clients.conns.id_of(slot));
+    client_id_text(&clients.ctx.world, at, 0)
 }
 
-/// The id that a connection of this process has in this protocol, whatever protocol it speaks.
-pub fn client_id_text(world: &World, at: MemberConn) -> String {
-    let (process, ConnId { slot, generation }) = (world.process_number(), at.conn);
+/// The id that a connection has in this protocol, whatever protocol it speaks. Its process began with this writer number; 0 is this process.
+pub fn client_id_text(world: &World, at: MemberConn, writer: u64) -> String {
+    let ConnId { slot, generation } = at.conn;
+    let process = match writer {
+        0 => world.process_number(),
+        writer => world.process_number_of(writer),
+    };
     format!("{process:08x}-{:04x}-{generation:04x}-{slot:08x}", at.shard)
 }

@@ -1,10 +1,13 @@
 //! Answers `GET` on a presence path with JSON: who subscribes to a topic, or only how many. The request subscribes to nothing. Watchers are in
 //! `protocol/stream/presence.rs`.
 //!
+//! In a cluster an answer has the members at all nodes. If another node has not told of its members for some seconds, the answer says how old it is.
+//!
 //! Invariant: an answer is one page (a bounded part) of the members, so its work and bytes are bounded. The client requests the next page with the id of the
 //! last member.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::vec::Vec;
 
 use crore_wire::http::etag;
@@ -24,6 +27,9 @@ use crate::protocol::http::options::HEAD_REQUEST;
 use crate::protocol::http::parameters::parameter;
 use crate::protocol::http::state::{PendingAnswer, PresenceRequest};
 use crate::protocol::http::task::Flow;
+
+/// In a cluster an answer that is older than this says so.
+const FRESH_S: u32 = 5;
 
 /// Processes `GET` on a presence path of a client that does not ask for a stream.
 pub(crate) fn request_presence<I: Io>(
@@ -95,6 +101,10 @@ pub(crate) fn answer_presence<I: Io>(
     page.position.write(&mut tag);
     tag.push(b'-');
     position::write_decimal(&mut tag, request.after);
+    if let Some(age_s) = age_s(&clients.ctx) {
+        tag.extend_from_slice(b"-old-");
+        position::write_decimal(&mut tag, age_s.into());
+    }
     let is_known = etag::entity_tags(&request.tags).any(|known| matches_tag(known, &tag));
     let mut body = Vec::new();
     if !is_known {
@@ -126,7 +136,7 @@ fn write_answer(ctx: &Context, request: &PresenceRequest, page: &PresencePage, o
     out.extend_from_slice(b"{\"topic\":");
     json::write_string(out, &request.name);
     out.push(b',');
-    write_counts(out, &page.counts);
+    write_counts(ctx, out, &page.counts);
     if !request.counts_only {
         out.extend_from_slice(b",\"members\":");
         let mut separator = b'[';
@@ -146,8 +156,14 @@ fn write_answer(ctx: &Context, request: &PresenceRequest, page: &PresencePage, o
     out.extend_from_slice(b"}\n");
 }
 
-/// Appends counts, as members of a JSON object.
-pub(crate) fn write_counts(out: &mut Vec<u8>, counts: &PresenceCounts) {
+/// The age of what this node knows of the members at other nodes, if it is too old to pass for the present.
+fn age_s(ctx: &Context) -> Option<u32> {
+    let age_s = ctx.world.admission.presence_age_s(ctx.now.unix_s);
+    (ctx.world.is_replicated() && age_s > FRESH_S).then_some(age_s)
+}
+
+/// Appends counts and their age, as members of a JSON object.
+pub(crate) fn write_counts(ctx: &Context, out: &mut Vec<u8>, counts: &PresenceCounts) {
     for (name, count) in [
         (&b"\"clients\":"[..], counts.clients),
         (b",\"users\":", counts.users),
@@ -155,6 +171,10 @@ pub(crate) fn write_counts(out: &mut Vec<u8>, counts: &PresenceCounts) {
     ] {
         out.extend_from_slice(name);
         position::write_decimal(out, count.into());
+    }
+    if let Some(age_s) = age_s(ctx) {
+        out.extend_from_slice(b",\"stale\":true,\"age\":");
+        position::write_decimal(out, age_s.into());
     }
 }
 
@@ -168,7 +188,18 @@ pub(crate) fn write_member(ctx: &Context, member: &Member<'_>, out: &mut Vec<u8>
     position::write_decimal(out, conn.slot.into());
     out.push(b'-');
     position::write_decimal(out, conn.generation.into());
-    out.extend_from_slice(b"\",\"since\":");
+    out.push(b'"');
+    let has_died = member.at.node > 0 && member.process == 0;
+    if ctx.world.is_replicated() && !has_died {
+        let process = match member.at.node {
+            0 => ctx.world.writer.unwrap_or_default(),
+            _ => member.process,
+        };
+        out.extend_from_slice(b",\"node\":\"");
+        out.extend_from_slice(format!("{process:016x}").as_bytes());
+        out.push(b'"');
+    }
+    out.extend_from_slice(b",\"since\":");
     position::write_decimal(out, ctx.date_of(member.since_s));
     if !member.info.is_empty() {
         out.extend_from_slice(b",\"info\":");

@@ -177,7 +177,7 @@ pub(crate) fn unwatch(clients: &Clients, lanes: &mut Lanes, slot: u32, follow: &
 fn encode_page(clients: &Clients, slot: u32, page: &PresencePage) -> Vec<u8> {
     let mut events: Vec<(&str, Vec<u8>)> = Vec::new();
     let mut counts = Vec::new();
-    write_counts(&mut counts, &page.counts);
+    write_counts(&clients.ctx, &mut counts, &page.counts);
     if page.resets {
         events.push(("reset", counts.clone()));
     }

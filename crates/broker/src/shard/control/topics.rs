@@ -1,6 +1,7 @@
 //! Lists, reads and changes topics, for the operator. Only the home of a topic (the shard that stores the topic) does this.
 
 use crate::base::time::Now;
+use crate::budget::account::MemoryLevel;
 use crate::budget::admission::{Client, Party};
 use crate::client::asking;
 use crate::home::Home;
@@ -9,6 +10,7 @@ use crate::mail::orders::{
     AdminPublish, Control, Interest, InterestReply, LogPageRequest, Messages, Page, Ticket, Topic,
     TopicsPageRequest,
 };
+use crate::mail::peer_presence::{PeerPresence, PeerPresenceReply};
 use crate::mail::presence::{Member, PresenceChange, PresenceChanges, PresencePage};
 use crate::mail::{Ask, Change, Span, TopicRequest, WantedAnswer};
 use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
@@ -63,6 +65,21 @@ pub(super) fn carry_out_interest_order(home: Option<&mut Home>, order: Interest)
         return InterestReply::Done;
     };
     home.handle_interest_order(order)
+}
+
+/// Carries out an order about the members of topics at other nodes of the cluster.
+pub(super) fn carry_out_peer_presence(
+    home: Option<&mut Home>,
+    clients: &Clients,
+    order: PeerPresence,
+) -> PeerPresenceReply {
+    let Some(home) = home else {
+        return PeerPresenceReply::Next(None);
+    };
+    let (world, now) = (&clients.ctx.world, clients.ctx.now);
+    let has_room = clients.conns.level() < MemoryLevel::Full;
+    let settings = (&world.rules, world.settings.presence.leave_s);
+    home.handle_peer_presence(order, settings, has_room, now)
 }
 
 /// Sends an order that changes a topic to the topic's home, which answers the order.

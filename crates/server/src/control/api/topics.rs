@@ -23,6 +23,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{Answer, ApiError, ErrorBody, PageRequest, page_len, text};
 use super::cluster::Subscribers;
+use crate::control::peer_nodes::writer_text;
 use crate::control::state::AdminState;
 
 /// The maximum length of a filter, in bytes.
@@ -132,7 +133,7 @@ pub struct PresenceQuery {
     limit: Option<u32>,
 }
 
-/// Who is present in a topic at this node, if the topic's rule has `presence`.
+/// Who is present in a topic, in a cluster at all nodes, if the topic's rule has `presence`.
 #[derive(Serialize, ToSchema)]
 pub struct Presence {
     /// Number of connections that are present.
@@ -154,8 +155,11 @@ pub struct PresentMember {
     id: u64,
     /// The user's name; empty for an anonymous client.
     user: String,
-    /// The id of the connection.
+    /// The id of the connection at its node.
     connection: String,
+    /// The writer number with which the other node began whose connection this is; missing for a connection of this node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
     /// The Unix second in which the member joined.
     since_s: u32,
     /// The info about the member from its token (`presence_info`), as JSON.
@@ -365,6 +369,7 @@ pub async fn presence(
             id: member.id,
             user: text(member.user),
             connection: format!("{}-{}-{}", member.at.shard, conn.slot, conn.generation),
+            node: (member.process > 0).then(|| writer_text(member.process)),
             since_s: member.since_s,
             info: serde_json::from_slice(member.info).unwrap_or_default(),
         })

@@ -309,7 +309,7 @@ pub async fn history_remove(state: &AdminState, asked: Channel) -> Result<Empty,
     Ok(Empty {})
 }
 
-/// Who is present in a channel at this node.
+/// Who is present in a channel, in a cluster at all nodes.
 pub async fn presence(state: &AdminState, asked: Channel) -> Result<Present, Failure> {
     let (mut presence, mut after) = (BTreeMap::new(), Some(0));
     let world = state.lifecycle.world();
@@ -318,7 +318,7 @@ pub async fn presence(state: &AdminState, asked: Channel) -> Result<Present, Fai
         after = None;
         for change in page.changes.iter() {
             if let PresenceChange::Join(member) = change {
-                let client = client_id_text(&world, member.at);
+                let client = client_id_text(&world, member.at, member.process);
                 let info = ClientInfo {
                     client: client.clone(),
                     user: text(member.user),
@@ -337,7 +337,7 @@ pub async fn presence(state: &AdminState, asked: Channel) -> Result<Present, Fai
     Ok(Present { presence })
 }
 
-/// How many are present in a channel at this node.
+/// How many are present in a channel, in a cluster at all nodes.
 pub async fn presence_stats(state: &AdminState, asked: Channel) -> Result<PresentCounts, Failure> {
     // Nobody came after the last number, so the counts come alone.
     let counts = members(state, &asked.channel, u64::MAX).await?.counts;
