@@ -41,11 +41,8 @@ pub struct Mqtt {
     /// The longest time that a session outlives its connection. Clients of 3.1.1 without Clean Session get this time.
     #[default(86_400)]
     pub session_expiry_max_s: u32,
-    /// Write sessions to the log of `state.directory`, so that they survive `kill -9` and a power cut. CONNACK and SUBACK then wait until the session is on
-    /// disk. In a cluster: to its log, so that a client finds its session at every node. All nodes need the same value.
-    ///
-    /// This is being built ([what is missing](MQTT.md#durable-sessions)).
-    #[schemars(extend("x-changes" = "restart"))]
+    /// Whether the log has records of sessions. Not in the file: `state.durable_sessions` and `cluster.durable_sessions` say it.
+    #[serde(skip)]
     pub durable_sessions: bool,
     /// Sessions of all shards together, with and without a connection. At the limit, a new session gets 0x97 (3.1.1: 3). [Shared](#shares).
     #[default(1_000_000)]

@@ -33,7 +33,6 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     file.admin.check(problems, &file.listen);
     drain(problems, &file.drain);
     cluster(problems, file);
-    durable_sessions(problems, file);
     file.tls.check(problems);
     backend::check(&file.backends, problems);
     pusher::check(&file.pusher_apps, problems);
@@ -98,18 +97,6 @@ fn foreign(problems: &mut Problems, path: String, filter: &str) {
     // If the filter also has our wildcards, its author knows them.
     if let Some(what) = foreign_wildcards(filter).filter(|_| !has_wildcard(filter.as_bytes())) {
         problems.fail(path, what);
-    }
-}
-
-/// Checks that sessions which are to survive a crash have a log on disk.
-fn durable_sessions(problems: &mut Problems, file: &File) {
-    if !file.mqtt.durable_sessions {
-        return;
-    }
-    if !file.cluster.is_on() && !file.state.is_durable() {
-        let what =
-            "needs the log on disk; set state.directory, and do not set state.durable = false";
-        problems.fail("mqtt.durable_sessions", what);
     }
 }
 

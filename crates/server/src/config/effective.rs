@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crore_broker::node::Node;
 use crore_broker::pusher::presence_rule;
-use crore_broker::settings::{Http, Settings};
+use crore_broker::settings::{Http, Mqtt, Settings};
 
 use super::check::exposed_address;
 use super::locate::ConfigError;
@@ -47,6 +47,10 @@ impl EffectiveSettings {
     /// the other nodes of a cluster.
     pub fn settings(&self, node: Node) -> Settings {
         let file = self.file.clone();
+        let durable_sessions = match file.cluster.is_on() {
+            true => file.cluster.durable_sessions,
+            false => file.state.has_durable_sessions(),
+        };
         let presence_rules = file.pusher_apps.iter();
         let presence_rules = presence_rules.map(|app| presence_rule(&app.id, &file.rules));
         let rules = presence_rules.chain(file.rules.iter().cloned()).collect();
@@ -63,7 +67,10 @@ impl EffectiveSettings {
             interest: file.interest,
             presence: file.presence,
             access: for_shards(file.access.as_ref()),
-            mqtt: file.mqtt,
+            mqtt: Mqtt {
+                durable_sessions,
+                ..file.mqtt
+            },
             backend_calls: calls_of(&file.backends),
             centrifugo: file.centrifugo,
             pusher: file.pusher,

@@ -84,7 +84,7 @@ pub fn join(
         );
         connected.renew_epoch(identity.epoch)?;
     };
-    if file.mqtt.durable_sessions {
+    if file.cluster.durable_sessions {
         check_has_sessions(identity.format, &settings.name)?;
     }
     let world = new_world(StateIdentity {
@@ -191,7 +191,7 @@ fn check_has_sessions(format: u32, name: &str) -> anyhow::Result<()> {
     }
     let name = name.to_uppercase();
     bail!(
-        "mqtt.durable_sessions: the cluster writes format {format}, and sessions need format {SESSIONS_FORMAT}. When all nodes have this version, raise it: \
+        "cluster.durable_sessions: the cluster writes format {format}, and sessions need format {SESSIONS_FORMAT}. When all nodes have this version, raise it: \
          nats kv get CRORE_{name} numbers --raw | sed 's/\"format\":{format}/\"format\":{SESSIONS_FORMAT}/' | nats kv put CRORE_{name} numbers; \
          nodes of earlier versions then end"
     )

@@ -48,6 +48,12 @@ pub struct Cluster {
     pub credentials: PathBuf,
     /// The seed of an nkey.
     pub nkey: Secret,
+    /// Write [MQTT sessions](MQTT.md#durable-sessions-in-a-cluster) to the log, so that a client finds its session at every node. CONNACK and SUBACK wait until
+    /// the log has the session. All nodes need the same value. `false`: a session ends with its connection.
+    ///
+    /// This is being built ([what is missing](MQTT.md#durable-sessions-in-a-cluster)).
+    #[schemars(extend("x-changes" = "restart"))]
+    pub durable_sessions: bool,
     /// The number of NATS servers that keep each batch. With 1 or 2 the cluster stops if one server dies, and with 1 it may lose
     /// messages whose publishes were already answered.
     #[default(3)]

@@ -42,6 +42,11 @@ pub struct State {
     #[default(true)]
     #[schemars(extend("x-changes" = "restart"))]
     pub durable: bool,
+    /// With `state.durable`: [MQTT sessions](MQTT.md#durable-sessions) are on disk too, so that they survive `kill -9` and a power cut. CONNACK and SUBACK wait
+    /// until the session is on disk. `false`: sessions are only in memory; they survive a planned restart, but no crash.
+    #[default(true)]
+    #[schemars(extend("x-changes" = "restart"))]
+    pub durable_sessions: bool,
     /// The maximum size of all files together. At the limit, publishes are refused until there is space ([a full disk](DURABILITY.md#a-full-disk)).
     /// [Shared](#shares).
     ///
@@ -95,6 +100,11 @@ impl State {
     /// Whether publishes are answered only after they are on disk.
     pub fn is_durable(&self) -> bool {
         self.durable && self.directory().is_some()
+    }
+
+    /// Whether MQTT sessions are on disk.
+    pub fn has_durable_sessions(&self) -> bool {
+        self.is_durable() && self.durable_sessions
     }
 
     /// The size of a segment of the log.

@@ -1,4 +1,4 @@
-//! Tests MQTT sessions in a cluster. With `mqtt.durable_sessions` a client finds its session at any node, also after the death of the node
+//! Tests MQTT sessions in a cluster. With `cluster.durable_sessions` a client finds its session at any node, also after the death of the node
 //! that it was connected to. Without it sessions end with their connections.
 
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
@@ -14,7 +14,7 @@ fn durable_node(servers: &Servers) -> Server {
     let settings = settings(servers);
     let (cluster, rules) = settings.split_once("[[rule]]").expect("a rule");
     Server::with_admin(&format!(
-        "{cluster}[mqtt]\ndurable_sessions = true\n[[rule]]{rules}"
+        "{cluster}durable_sessions = true\n[[rule]]{rules}"
     ))
 }
 

@@ -408,10 +408,6 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             "[admin]\nbody_s = 0",
             &["admin.body_s: 0", "from 1 to 3600"],
         ),
-        (
-            "[mqtt]\ndurable_sessions = true",
-            &["mqtt.durable_sessions", "set state.directory"],
-        ),
     ];
     for (text, parts) in table {
         let output = check(Some(text), &[]);

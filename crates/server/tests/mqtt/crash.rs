@@ -1,4 +1,4 @@
-//! Tests durable sessions (`mqtt.durable_sessions`): the state of a session after `kill -9` of the server.
+//! Tests durable sessions (`state.durable_sessions`): the state of a session after `kill -9` of the server.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ pub fn start_with_limit(
     let settings = state.settings();
     // A checkpoint is written soon, although the log is short.
     Broker::crore(&format!(
-        "{settings}\nerase_within_s = 1\n[limits]\nmessage_bytes = {message_bytes}\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = {durable_sessions}\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
+        "{settings}\nerase_within_s = 1\ndurable_sessions = {durable_sessions}\n[limits]\nmessage_bytes = {message_bytes}\nbatch_bytes = 8192\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
     ))
 }
 

@@ -12,7 +12,7 @@ const IN_FLIGHT: u16 = 5_000;
 
 fn start(state: &State) -> Option<Broker> {
     Broker::crore(&format!(
-        "{}\n[limits]\nmessage_bytes = 8192\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = true\nreceive_max = {IN_FLIGHT}\n",
+        "{}\n[limits]\nmessage_bytes = 8192\nbatch_bytes = 8192\n[mqtt]\nreceive_max = {IN_FLIGHT}\n",
         state.settings()
     ))
 }

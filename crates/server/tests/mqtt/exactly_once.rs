@@ -1,4 +1,4 @@
-//! Tests QoS 2 over kills of the server (`mqtt.durable_sessions`). A message is published once, and each subscriber receives it once. A
+//! Tests QoS 2 over kills of the server (`state.durable_sessions`). A message is published once, and each subscriber receives it once. A
 //! kill may come between any two packets.
 //!
 //! The clients do what MQTT 5.0 section 4.3.3 says: a sender keeps each message until its PUBREC, and its packet id until the PUBCOMP. A

@@ -71,7 +71,7 @@ fn server_settings(args: &RunArgs, volume: &Volume, crashes: u32) -> String {
     };
     let state = volume.path();
     format!(
-        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[mqtt]\ndurable_sessions = {durable_sessions}\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"{mib} MiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT_LOG_MESSAGES}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"{mib} MiB\"\ndurable_sessions = {durable_sessions}\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT_LOG_MESSAGES}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
         args.accepts(),
         state.display()
     )

@@ -1,4 +1,4 @@
-//! An MQTT client of `crash` with a durable session, which outlives the client's connections and the server (`mqtt.durable_sessions`). The
+//! An MQTT client of `crash` with a durable session, which outlives the client's connections and the server (`state.durable_sessions`). The
 //! client records what it receives and how its connections end. In some rounds it stays away, in others it stays connected or reconnects
 //! again and again. Sometimes it ends its session.
 //!

@@ -304,7 +304,7 @@ fn build_restored_state(
     }
     if outdated_sessions > 0 {
         tracing::warn!(
-            "state.directory: {outdated_sessions} MQTT sessions have ended: the last server did not stop in order, and had mqtt.durable_sessions = false"
+            "state.directory: {outdated_sessions} MQTT sessions have ended: the last server did not stop in order, and had state.durable_sessions = false"
         );
     }
     let voids_positions = documents.as_ref().is_some_and(|it| it.voids_positions);

@@ -1,5 +1,5 @@
 //! The note that tells whether the log has all changes of MQTT sessions: a small file in `state.directory` with the epoch of the server that records
-//! them. (Each start of a server has its own epoch.) If another server has served clients since, one with `mqtt.durable_sessions = false` or an earlier
+//! them. (Each start of a server has its own epoch.) If another server has served clients since, one with `state.durable_sessions = false` or an earlier
 //! version, then the sessions in the base and in the log are out of date. After a crash of that server they are not restored.
 
 use std::io;

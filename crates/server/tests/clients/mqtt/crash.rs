@@ -1,4 +1,4 @@
-//! Tests durable sessions (`mqtt.durable_sessions`) over `kill -9` of the server: of a client that was away, and of one that reconnects by
+//! Tests durable sessions (`state.durable_sessions`) over `kill -9` of the server: of a client that was away, and of one that reconnects by
 //! itself.
 
 use super::peer::{Peer, Way};
@@ -20,14 +20,14 @@ const MESSAGES: usize = 10;
 
 /// A server at this address whose sessions survive a crash. `None` if the tests run against the reference.
 pub fn start(state: &State, address: SocketAddr) -> Option<Broker> {
-    let settings = format!("{}\n[mqtt]\ndurable_sessions = true\n", state.settings());
+    let settings = state.settings();
     Broker::crore_at(&settings, address)
 }
 
 /// A node of a cluster at this address, whose sessions survive it. `None` if the tests run against the reference.
 pub fn start_node(servers: &Servers, address: SocketAddr) -> Option<Broker> {
     let settings = format!(
-        "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\n[mqtt]\ndurable_sessions = true\n",
+        "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\ndurable_sessions = true\n",
         servers.urls()
     );
     Broker::crore_at(&settings, address)
