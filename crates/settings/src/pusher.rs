@@ -12,7 +12,7 @@ use crate::bounds::{MAX_MESSAGE_BYTES, MAX_WAIT_S};
 pub struct Pusher {
     /// A client from which nothing comes for this time is asked for a sign of life (`pusher:ping`). Clients are told the time when they connect, and ask the server after
     /// the same time.
-    #[default(120)]
+    #[default(60)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub activity_timeout_s: u32,
     /// How long the answer to this question may take. A client that is later gets 4201.

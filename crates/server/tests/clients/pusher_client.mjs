@@ -22,7 +22,6 @@ const client = new Pusher(key, {
   forceTLS: false,
   enabledTransports: ["ws"],
   cluster: "",
-  disableStats: true,
   channelAuthorization: {
     customHandler: ({ socketId, channelName }, done) => {
       const presence = channelName.startsWith("presence-") ? { user_id: user, user_info: { name: user } } : undefined;

@@ -12,7 +12,7 @@ use crate::client::outbox::Packets;
 use crate::client::row::Row;
 use crate::client::send;
 use crate::io::Io;
-use crate::mail::{Frames, Page, Record};
+use crate::mail::{Frames, LatestValues, Page, Record};
 use crate::protocol::encode::{Encoding, write_pusher_frame};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
 use crate::protocol::pusher::reply::{refuse_subscription, write_event};
@@ -44,7 +44,7 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         subs: &Subscriptions,
         _queues: &mut Queues,
         (slot, sub_index): (u32, u32),
-        _page: &Page,
+        page: &Page,
         (records, frames): (&[Record], &Frames),
         io: &mut I,
     ) {
@@ -73,6 +73,8 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
             out.ends.push(out.bytes.len());
         }
         match records {
+            // With `keep = "latest"` there may be values, which are not requested.
+            [] if page.values == LatestValues::MustRequest => {}
             [] => {
                 let data = EventData::Value(b"{}");
                 write_event(clients, b"pusher:cache_miss", Some(channel), data);

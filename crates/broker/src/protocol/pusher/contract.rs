@@ -16,6 +16,7 @@ use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Front};
 use crate::protocol::pusher::close::pusher_end;
 use crate::protocol::pusher::codec::{PusherCodec, is_excluded};
+use crate::protocol::pusher::options::AWAITS_PONG;
 use crate::protocol::pusher::ping::client_is_silent;
 use crate::protocol::pusher::presence::{ask_for_changes, watch_begun};
 use crate::protocol::pusher::publish::handle_outcome;
@@ -49,6 +50,10 @@ impl Protocol<AllProtocols> for Pusher {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
+        if !bytes.is_empty() {
+            // Every byte is a sign of life, also a part of a frame and a pong of WebSocket.
+            front.clients.conns.get_mut(slot).consumer.options &= !AWAITS_PONG;
+        }
         front.receive_frames(slot, bytes, home, io);
     }
 
@@ -131,7 +136,9 @@ impl Protocol<AllProtocols> for Pusher {
             }
             return deliver_live_messages::<PusherCodec, _, I>(front, (slot, part), frames, io);
         }
-        if let Some(last) = front.feed.run.records().last()
+        // A subscription in the row needs no side row for this.
+        if front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST)
+            && let Some(last) = front.feed.run.records().last()
             && let Some(sub) = subscription_at_mut(&mut front.clients.conns, slot, part)
         {
             sub.offset = last.offset;

@@ -1,4 +1,4 @@
-//! Asks silent clients for a sign of life, and ends connections that give none. Every frame of a client is one.
+//! Asks silent clients for a sign of life, and ends connections that give none. Every byte of a client is one.
 
 use crore_wire::pusher::{ErrorCode, EventData};
 

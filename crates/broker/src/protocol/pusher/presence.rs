@@ -24,7 +24,7 @@ use crate::protocol::front::{Clients, Lanes};
 use crate::protocol::pusher::close::end_with_code;
 use crate::protocol::pusher::reply::write_event;
 use crate::protocol::pusher::state::{
-    Membership, MembershipProgress, PusherState, state, state_mut,
+    Membership, MembershipProgress, PusherState, drop_idle_state, state, state_mut,
 };
 use crate::store::slab::NONE;
 
@@ -280,7 +280,8 @@ fn take_memberships(clients: &mut Clients, slot: u32) -> Vec<Membership> {
 }
 
 fn put_memberships(clients: &mut Clients, slot: u32, memberships: Vec<Membership>) {
-    if !memberships.is_empty() {
-        state_mut(&mut clients.conns, slot).memberships = memberships;
+    match memberships.is_empty() {
+        true => drop_idle_state(&mut clients.conns, slot),
+        false => state_mut(&mut clients.conns, slot).memberships = memberships,
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn close_code_of(reason: Reason) -> Option<ErrorCode> {
         Reason::Operator => ErrorCode::UNAUTHORIZED,
         reason => match reason.row().closed {
             Closed::Slow | Closed::Timeout => ErrorCode::RECONNECT,
+            Closed::Refused => ErrorCode::UNAUTHORIZED,
             _ => ErrorCode::OVER_CAPACITY,
         },
     })

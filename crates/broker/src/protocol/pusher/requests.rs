@@ -7,7 +7,6 @@ use crate::client::list::has_many_pages;
 use crate::home::Home;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Front};
-use crate::protocol::pusher::options::AWAITS_PONG;
 use crate::protocol::pusher::publish::{ClientEvent, handle_client_event};
 use crate::protocol::pusher::reply::{refuse, write_event};
 use crate::protocol::pusher::signin::handle_signin;
@@ -35,7 +34,6 @@ pub(super) fn handle_event<I: Io>(
         census,
         ..
     } = front;
-    clients.conns.get_mut(slot).consumer.options &= !AWAITS_PONG;
     let request = match Request::read(frame) {
         Ok(request) => request,
         Err(error) => {

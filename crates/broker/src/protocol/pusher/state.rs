@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::base::ids::{ConnId, ShardId};
 use crate::base::pusher::PusherApp;
 use crate::budget::admission::Client;
 use crate::client::list::index_with_serial;
@@ -113,11 +112,16 @@ pub(super) fn take_pending_subscribe(clients: &mut Clients, slot: u32, sub_index
     if is_pending {
         let pending = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
         pending.retain(|other| *other != key);
-        if pending.is_empty() {
-            pending.shrink_to_fit();
-        }
+        drop_idle_state(&mut clients.conns, slot);
     }
     is_pending
+}
+
+/// Frees the state of a connection if nothing needs it. A client with many channels may never need it again.
+pub(super) fn drop_idle_state(conns: &mut Connections, slot: u32) {
+    if state(conns, slot).is_some_and(PusherState::is_idle) {
+        conns.side_row_mut(slot).protocol_state.channels = None;
+    }
 }
 
 /// The app of a connection. `None` if the connection began without one.
@@ -126,23 +130,32 @@ pub(super) fn app_of(clients: &Clients, slot: u32) -> Option<&PusherApp> {
     clients.ctx.world.settings.pusher_apps.get(number)
 }
 
-/// The number after the dot of a socket id.
-fn connection_number(shard: ShardId, conn: ConnId) -> u64 {
-    u64::from(shard) << 48 | u64::from(conn.generation) << 32 | u64::from(conn.slot)
+/// The number after the dot of a socket id. Nobody can guess that of a connection: a user could have the ids of later connections signed. It differs
+/// from that of the former connections in the same row.
+fn connection_number(clients: &Clients, slot: u32) -> u64 {
+    let conn = clients.conns.id_of(slot);
+    let start = clients.conns.start_second(slot).unix_s(clients.ctx.now);
+    let mut bytes = [0; 12];
+    bytes[..2].copy_from_slice(&clients.ctx.own_shard.to_le_bytes());
+    bytes[2..4].copy_from_slice(&conn.generation.to_le_bytes());
+    bytes[4..8].copy_from_slice(&conn.slot.to_le_bytes());
+    bytes[8..].copy_from_slice(&start.to_le_bytes());
+    let hash = blake3::keyed_hash(&clients.ctx.world.settings.access.key, &bytes);
+    let mut number = [0; 8];
+    number.copy_from_slice(&hash.as_bytes()[..8]);
+    u64::from_le_bytes(number)
 }
 
 /// The socket id of a connection, which no other connection has.
 pub(super) fn socket_id(clients: &Clients, slot: u32) -> String {
-    let (world, conn) = (&clients.ctx.world, clients.conns.id_of(slot));
-    let number = connection_number(clients.ctx.own_shard, conn);
-    format!("{}.{number}", world.process_number())
+    let process = clients.ctx.world.process_number();
+    format!("{process}.{}", connection_number(clients, slot))
 }
 
 /// The number of a connection as the publisher of messages that it does not get.
 pub(super) fn origin_of(clients: &Clients, slot: u32) -> u64 {
-    let (world, conn) = (&clients.ctx.world, clients.conns.id_of(slot));
-    let number = connection_number(clients.ctx.own_shard, conn);
-    origin_number(world.process_number().into(), number)
+    let process = clients.ctx.world.process_number();
+    origin_number(process.into(), connection_number(clients, slot))
 }
 
 /// The publisher's number of a message that the connection with this socket id must not get; `None` if this is no socket id.

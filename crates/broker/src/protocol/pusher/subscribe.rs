@@ -42,8 +42,11 @@ pub(super) fn handle_subscribe_event(
     slot: u32,
     event: &SubscribeEvent<'_>,
 ) {
-    if let Err((reason, text)) = begin_subscription(clients, subs, census, slot, event) {
-        refuse_subscription(clients, slot, event.channel, reason, &text);
+    match begin_subscription(clients, subs, census, slot, event) {
+        Ok(()) => {}
+        // A name that is not valid may be long, and is not repeated.
+        Err((reason @ Reason::BadName, text)) => refuse(clients, slot, reason, &text),
+        Err((reason, text)) => refuse_subscription(clients, slot, event.channel, reason, &text),
     }
 }
 

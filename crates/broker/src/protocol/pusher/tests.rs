@@ -69,6 +69,19 @@ fn idle_subscriber_of_one_channel_needs_only_its_row() {
     let row = shard.front().clients.conns.get(0);
     assert_eq!(row.side_row(), NONE);
     assert!(row.consumer.topic != NONE);
+    shard.handle(
+        Input::Accepted(SocketId(6), [127, 0, 0, 1].into()),
+        NOW,
+        &mut io,
+    );
+    let publisher = shard.front().clients.conns.id_of(1);
+    let request =
+        "POST /pub/pusher/a/news HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello";
+    let mut request = request.as_bytes().to_vec();
+    shard.handle(Input::Received(publisher, &mut request), NOW, &mut io);
+    shard.flush(NOW, &mut io);
+    assert!(has_sent(&io, r#""data":"hello""#));
+    assert_eq!(shard.front().clients.conns.get(0).side_row(), NONE);
 }
 
 #[test]
