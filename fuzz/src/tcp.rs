@@ -144,7 +144,9 @@ pub fn tcp(data: &[u8]) {
                 }
             }
             3 if part(1) == 0 => table.shut_down(conn, now_us),
-            3 => table.receive(step, now_us, &mut link),
+            3 => {
+                table.receive(step, now_us, &mut link);
+            }
             _ => {
                 let sequence = received.wrapping_add(near).wrapping_sub(64);
                 let ack = link.next.wrapping_add(u32::from(part(3))).wrapping_sub(8);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Parser;
-use crore_bench::swarm::{Namespace, Outcome, SERVER, SwarmArgs, SwarmRun};
+use crore_bench::swarm::{Namespace, Outcome, SERVER, SwarmArgs, SwarmRun, Transport};
 use crore_wire::websocket::frame::{Opcode, write_frame};
 use crore_wire::websocket::handshake::accept_key;
 use serde_json::Value;
@@ -189,7 +189,11 @@ impl TestServer {
 fn run(fault: Fault, queue_packets: u32, flags: &str) -> Option<Outcome> {
     let line = format!("x --quiet --connections 20 --size 40 --rate 400 {flags}");
     let args = Swarm::parse_from(line.split_whitespace()).args;
-    let mut namespace = match Namespace::with_queue(1, args.connections, queue_packets) {
+    let made = match args.transport {
+        Transport::Tun => Namespace::with_queue(1, args.connections, queue_packets),
+        transport => Namespace::make(transport, 1, args.connections),
+    };
+    let mut namespace = match made {
         Ok(namespace) => namespace,
         Err(error) => {
             eprintln!("not run: {error:#}");
@@ -235,6 +239,8 @@ fn server_without_faults_has_none() {
         "--protocol sse --topics /sse/{1..20} --drop-rate 20",
         "--protocol tcp --topics /tcp/{1..20} --drop-rate 20",
         "--loss 0.05 --delay 10",
+        "--transport veth --drop-rate 20",
+        "--transport veth --loss 0.05 --delay 10",
     ] {
         if let Some(found) = run_and_find_faults(Fault::None, flags) {
             assert!(found.is_empty(), "{flags}: {found:?}");
