@@ -53,6 +53,8 @@ pub enum Scenario {
     Fill,
     /// Measures memory and processor time of connections with TLS, compared with other servers, and latencies during many handshakes
     Tls,
+    /// Compares Crore with Centrifugo over its client protocol: memory, processor time of a delivery, and the time to reconnect; needs centrifugo
+    Centrifugo,
     /// Measures memory and processor time of event streams and publishes over HTTP/2, compared with HTTP/1.1; needs h2load
     Http2,
     /// Kills, cuts off and restarts the two nodes and three NATS servers of a cluster, and checks that no message is lost
@@ -173,7 +175,7 @@ pub struct RunArgs {
     /// Connections that close and reopen a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// Number of rounds, for pair, durable, filters, tls, http2, reload, cluster-rates and cluster-instructions; for cluster the number of times
+    /// Number of rounds, for pair, durable, filters, tls, http2, centrifugo, reload, cluster-rates and cluster-instructions; for cluster the number of times
     /// that each fault happens
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
@@ -189,7 +191,8 @@ pub struct RunArgs {
     pub peer: Vec<ServerKind>,
     /// Measure only these rows: for pair unicast, unicast-log, post, fan-out, broadcast, rate, idle (over MQTT also acknowledged and
     /// quality-1); for tls idle, handshakes, storm; for
-    /// http2 connections, idle, fan-out, unicast, publish
+    /// http2 connections, idle, fan-out, unicast, publish; for centrifugo idle, fan-out, unicast,
+    /// reconnect
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
     /// The `nats-server` binary, for durable and the scenarios with a cluster [default: $CRORE_NATS_SERVER, or the one in PATH]

@@ -4,6 +4,7 @@ pub mod args;
 mod audience;
 pub mod bare;
 mod certificate;
+mod deliveries;
 mod directory;
 mod kind;
 mod nats;
@@ -16,6 +17,9 @@ mod tools;
 pub use args::RunArgs;
 pub use audience::Audience;
 pub use certificate::Certificate;
+pub use deliveries::{
+    DeliveryClients, Load, MESSAGE_BYTES, Receiver, Variant, Window, measure_deliveries, topic_name,
+};
 pub use directory::Directory;
 pub use kind::ServerKind;
 pub use nats::Nats;

@@ -3,6 +3,7 @@
 //! Every scenario starts new processes, measures, prints a few lines and returns one JSON value. [`run`] adds the machine and the settings,
 //! so that a result can be understood on its own. Memory is always the growth since the time when the same server had no connections.
 
+mod centrifugo;
 mod chaos;
 mod cluster;
 mod cluster_instructions;
@@ -59,6 +60,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Scenario::Filters => filters::run(args)?,
         Scenario::Fill => fill::run(args)?,
         Scenario::Tls => tls::run(args)?,
+        Scenario::Centrifugo => centrifugo::run(args)?,
         Scenario::Http2 => http2::run(args)?,
     };
     let of_this_run = json!({

@@ -1,7 +1,4 @@
 //! The clients of `http2`: a publisher over HTTP/1.1 for each window, and event streams over HTTP/1.1 or HTTP/2, all on the calling thread.
-//!
-//! A message begins with its number and its topic, so that every delivery can be checked: each stream must receive the messages of its topic
-//! once and in order.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::frames::{self, Frame};
+use crate::rig::{DeliveryClients, Load, Receiver, Window};
 use crate::sys::{Epoll, Interest};
 
 /// Timeout for an expected response or message.
@@ -31,11 +29,9 @@ pub struct Layout {
 
 /// An event stream.
 struct Stream {
-    topic: String,
+    receiver: Receiver,
     /// The part of the last line that has arrived.
     line: Vec<u8>,
-    /// The smallest number that the next message may have.
-    next_number: usize,
 }
 
 struct Connection {
@@ -56,37 +52,6 @@ pub struct Clients {
     epoll: Epoll,
     /// The number of the next message.
     next_number: usize,
-}
-
-/// Counts the deliveries of a window.
-struct Window {
-    first_number: usize,
-    /// Number of deliveries of each message.
-    deliveries: Vec<usize>,
-    receivers: usize,
-    /// Number of messages that all receivers have.
-    completed: usize,
-    /// Deliveries of the wrong topic, again or out of order.
-    faults: usize,
-}
-
-impl Window {
-    fn record(&mut self, stream: &mut Stream, message: &[u8]) {
-        let parsed = parse(message).filter(|(number, topic)| {
-            *topic == stream.topic
-                && *number >= stream.next_number
-                && *number >= self.first_number
-                && *number - self.first_number < self.deliveries.len()
-        });
-        let Some((number, _)) = parsed else {
-            self.faults += 1;
-            return;
-        };
-        stream.next_number = number + 1;
-        let count = &mut self.deliveries[number - self.first_number];
-        *count += 1;
-        self.completed += usize::from(*count == self.receivers);
-    }
 }
 
 impl Connection {
@@ -193,23 +158,31 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Publishes messages of `size` bytes to the topics that `topic_of` returns, of which at most `in_flight` have not arrived at all their
-    /// `receivers`. Waits until all have arrived. Returns the number of wrong deliveries.
-    pub fn publish(
-        &mut self,
-        messages: usize,
-        receivers: usize,
-        in_flight: usize,
-        size: usize,
-        topic_of: impl Fn(usize) -> String,
-    ) -> Result<usize> {
-        let mut window = Window {
-            first_number: self.next_number,
-            deliveries: vec![0; messages],
-            receivers,
-            completed: 0,
-            faults: 0,
-        };
+    fn handle_events(&mut self, publisher: &mut TcpStream, window: &mut Window) -> Result<()> {
+        for index in 0..self.epoll.wait(Duration::from_secs(1))? {
+            match self.epoll.ready(index).key {
+                PUBLISHER_KEY => {
+                    let mut bytes = [0; 64 << 10];
+                    let size = publisher.read(&mut bytes)?;
+                    ensure!(size > 0, "the server closed the publisher's connection");
+                    let answers = String::from_utf8_lossy(&bytes[..size]);
+                    let mut statuses = answers.split("HTTP/1.1 ").skip(1);
+                    let refusal = statuses.find(|answer| !answer.starts_with('2'));
+                    ensure!(refusal.is_none(), "a publish was refused: {refusal:?}");
+                }
+                key => self.connections[key as usize]
+                    .read(|stream, message| window.record(&mut stream.receiver, parse(message)))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DeliveryClients for Clients {
+    fn publish(&mut self, load: &Load) -> Result<usize> {
+        let messages = load.messages;
+        let mut window = Window::new(self.next_number, messages, load.receivers);
+        let first_number = self.next_number;
         self.next_number += messages;
         // The server closes connections that are idle while the servers of other variants have load. So each window has its own publisher.
         let mut publisher = connect(self.server)?;
@@ -219,10 +192,13 @@ impl Clients {
         let (mut published, mut progress) = (0, Instant::now());
         while window.completed < messages {
             let mut out = Vec::new();
-            while published < messages && published - window.completed < in_flight {
-                let topic = topic_of(published);
-                let mut body = format!("{} {topic} ", window.first_number + published);
-                body.extend(std::iter::repeat_n('.', size.saturating_sub(body.len())));
+            while published < messages && published - window.completed < load.in_flight {
+                let topic = load.topic_of(published);
+                let mut body = format!("{} {topic} ", first_number + published);
+                body.extend(std::iter::repeat_n(
+                    '.',
+                    load.size.saturating_sub(body.len()),
+                ));
                 write!(
                     out,
                     "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
@@ -240,25 +216,6 @@ impl Clients {
             ensure!(progress.elapsed() < TIMEOUT, "messages are missing");
         }
         Ok(window.faults)
-    }
-
-    fn handle_events(&mut self, publisher: &mut TcpStream, window: &mut Window) -> Result<()> {
-        for index in 0..self.epoll.wait(Duration::from_secs(1))? {
-            match self.epoll.ready(index).key {
-                PUBLISHER_KEY => {
-                    let mut bytes = [0; 64 << 10];
-                    let size = publisher.read(&mut bytes)?;
-                    ensure!(size > 0, "the server closed the publisher's connection");
-                    let answers = String::from_utf8_lossy(&bytes[..size]);
-                    let mut statuses = answers.split("HTTP/1.1 ").skip(1);
-                    let refusal = statuses.find(|answer| !answer.starts_with('2'));
-                    ensure!(refusal.is_none(), "a publish was refused: {refusal:?}");
-                }
-                key => self.connections[key as usize]
-                    .read(|stream, message| window.record(stream, message))?,
-            }
-        }
-        Ok(())
     }
 }
 
@@ -279,9 +236,8 @@ impl Connection {
             )?;
         }
         let streams = topics.into_iter().map(|topic| Stream {
-            topic,
+            receiver: Receiver::new(topic),
             line: Vec::new(),
-            next_number: 0,
         });
         let mut connection = Connection {
             socket: connect(server)?,
@@ -340,36 +296,4 @@ fn connect(server: SocketAddr) -> Result<TcpStream> {
 fn parse(message: &[u8]) -> Option<(usize, &str)> {
     let mut words = std::str::from_utf8(message).ok()?.split(' ');
     Some((words.next()?.parse().ok()?, words.next()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delivery_counts_once_in_order_and_for_its_topic() {
-        let mut window = Window {
-            first_number: 10,
-            deliveries: vec![0; 3],
-            receivers: 1,
-            completed: 0,
-            faults: 0,
-        };
-        let mut stream = Stream {
-            topic: "t/1".into(),
-            line: Vec::new(),
-            next_number: 0,
-        };
-        let mut push = |text: &str| {
-            stream.push(text.as_bytes(), &mut |stream, message| {
-                window.record(stream, message);
-            });
-            (window.completed, window.faults)
-        };
-        assert_eq!(push("id: 7\ndata: 10 t/1"), (0, 0));
-        assert_eq!(push(" ...\n\ndata: 11 t/1 ...\n"), (2, 0));
-        assert_eq!(push("data: 11 t/1 ...\n"), (2, 1));
-        assert_eq!(push("data: 12 t/2 ...\n"), (2, 2));
-        assert_eq!(push("data: 13 t/1 ...\n"), (2, 3));
-    }
 }

@@ -4,9 +4,8 @@
 //!
 //! * `connections`: memory of the server for connections of HTTP/2 without streams, compared with nginx and Caddy if they are installed.
 //! * `idle`: memory of the server and the kernel for event streams without messages. HTTP/1.1 needs a connection for each.
-//! * `fan-out` and `unicast`: the server's processor time of a delivery, with 1, 16 and 256 messages in flight. Each variant (HTTP/1.1, or
-//!   HTTP/2 with several streams on a connection) has its own server; in each round the variants follow one another, so that only one
-//!   server has load. A message is in flight until all its streams have received it.
+//! * `fan-out` and `unicast`: the server's processor time of a delivery, over HTTP/1.1, and over HTTP/2 with several streams on a
+//!   connection.
 //! * `publish`: the server's processor time of a publish by `h2load`, with several requests in flight on one connection.
 
 mod clients;
@@ -22,8 +21,8 @@ use serde_json::{Map, Value, json};
 use self::clients::{Clients, Layout};
 use crate::measure::stats::median;
 use crate::rig::{
-    Directory, RunArgs, Sample, Server, ServerKind, ServerOptions, pause, per_connection, program,
-    reserve_ports,
+    Directory, MESSAGE_BYTES, RunArgs, Sample, Server, ServerKind, ServerOptions, Variant,
+    measure_deliveries, pause, per_connection, program, reserve_ports, topic_name,
 };
 use crate::{report, sys};
 
@@ -35,14 +34,6 @@ const IDLE_CONNECTIONS: u32 = 5_000;
 const STREAMS: u32 = 1_000;
 /// Streams of a connection, for the variants over HTTP/2.
 const STREAMS_PER_CONNECTION: [u32; 2] = [10, 20];
-/// Messages in flight.
-const IN_FLIGHT: [usize; 3] = [1, 16, 256];
-/// Messages of a fan-out window. Each is delivered to all streams.
-const FAN_OUT_MESSAGES: usize = 2_000;
-/// Messages of a unicast window. Each is delivered to one stream.
-const UNICAST_MESSAGES: usize = 100_000;
-/// Default bytes of a message.
-const MESSAGE_BYTES: usize = 512;
 /// Publishes of a window, and the requests in flight on a connection of `h2load`.
 const PUBLISHES: u32 = 100_000;
 const PUBLISHES_IN_FLIGHT: [u32; 3] = [1, 10, 100];
@@ -63,7 +54,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }
     for (name, is_fan_out) in [("fan-out", true), ("unicast", false)] {
         if is_chosen(name) {
-            rows.insert(name.into(), measure_deliveries(args, name, is_fan_out)?);
+            rows.insert(name.into(), measure_row(args, name, is_fan_out)?);
         }
     }
     if is_chosen("publish") {
@@ -173,7 +164,9 @@ fn measure_idle(args: &RunArgs) -> Result<Value> {
     for (name, layout) in variants(streams) {
         let mut server = start_server(args)?;
         let before = Sample::of(&mut server)?;
-        let clients = Clients::open(server.addresses[0], layout, |stream| format!("t/{stream}"))?;
+        let clients = Clients::open(server.addresses[0], layout, |stream| {
+            topic_name(false, stream)
+        })?;
         pause(SETTLE_S);
         let after = Sample::of(&mut server)?;
         drop(clients);
@@ -191,123 +184,18 @@ fn measure_idle(args: &RunArgs) -> Result<Value> {
     Ok(row.into())
 }
 
-/// A server with its streams.
-struct Variant {
-    name: String,
-    server: Server,
-    clients: Clients,
-    /// The windows, by number of messages in flight.
-    windows: Vec<Vec<Value>>,
-}
-
 /// Measures the processor time of a delivery: of messages that all streams receive (`is_fan_out`), or of messages that one stream receives.
-fn measure_deliveries(args: &RunArgs, row: &str, is_fan_out: bool) -> Result<Value> {
+fn measure_row(args: &RunArgs, row: &str, is_fan_out: bool) -> Result<Value> {
     let streams = args.connections.unwrap_or(STREAMS);
-    let size = args.size.unwrap_or(MESSAGE_BYTES);
-    let topic_of = |stream: u32| format!("t/{}", if is_fan_out { 0 } else { stream });
     let mut all = Vec::new();
     for (name, layout) in variants(streams) {
         let server = start_server(args)?;
+        let topic_of = |stream| topic_name(is_fan_out, stream);
         let clients = Clients::open(server.addresses[0], layout, topic_of)?;
-        let windows = vec![Vec::new(); IN_FLIGHT.len()];
-        all.push(Variant {
-            name,
-            server,
-            clients,
-            windows,
-        });
+        all.push(Variant::new(name, server, clients));
     }
     pause(SETTLE_S);
-    for round in 1..=args.rounds {
-        for (index, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-            for variant in &mut all {
-                let window = variant.run_window(is_fan_out, streams, in_flight, size)?;
-                variant.windows[index].push(window);
-            }
-        }
-        report::note(&format!("{row}: round {round} of {} is done", args.rounds));
-    }
-    let mut result = Map::new();
-    let mut is_clean = true;
-    for (index, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-        let median_of = |variant: &Variant, key: &str| {
-            let windows = variant.windows[index].iter();
-            median(
-                &windows
-                    .filter_map(|window| window[key].as_f64())
-                    .collect::<Vec<_>>(),
-            )
-        };
-        let reference_us = median_of(&all[0], "server_cpu_us");
-        let mut of_variants = Map::new();
-        for variant in &all {
-            let (cpu_us, rate) = (
-                median_of(variant, "server_cpu_us"),
-                median_of(variant, "deliveries_per_s"),
-            );
-            report::say(&format!(
-                "{row}, {in_flight} in flight, {}: {cpu_us:.2} us a delivery (x{:.2}), {rate:.0} deliveries/s",
-                variant.name,
-                cpu_us / reference_us
-            ));
-            is_clean &= variant.windows[index]
-                .iter()
-                .all(|window| window["clean"] == true);
-            of_variants.insert(
-                variant.name.clone(),
-                json!({
-                    "server_cpu_us_median": cpu_us,
-                    "ratio": cpu_us / reference_us,
-                    "deliveries_per_s_median": rate,
-                    "windows": variant.windows[index],
-                }),
-            );
-        }
-        result.insert(format!("in_flight_{in_flight}"), of_variants.into());
-    }
-    result.insert("clean".into(), json!(is_clean));
-    result.insert("streams".into(), json!(streams));
-    result.insert("size".into(), json!(size));
-    Ok(result.into())
-}
-
-impl Variant {
-    /// Publishes the messages of a window and waits for their deliveries.
-    fn run_window(
-        &mut self,
-        is_fan_out: bool,
-        streams: u32,
-        in_flight: usize,
-        size: usize,
-    ) -> Result<Value> {
-        // With one message in flight each takes a round trip, so fewer messages take as long.
-        let fewer = if in_flight == 1 { 4 } else { 1 };
-        let (messages, receivers) = match is_fan_out {
-            true => (FAN_OUT_MESSAGES / fewer, streams as usize),
-            false => (UNICAST_MESSAGES / fewer, 1),
-        };
-        let (start, before) = (Instant::now(), self.server.cpu_s()?);
-        let faults = self
-            .clients
-            .publish(messages, receivers, in_flight, size, |number| {
-                let stream = if is_fan_out {
-                    0
-                } else {
-                    number as u32 % streams
-                };
-                format!("t/{stream}")
-            })?;
-        let (elapsed_s, cpu_s) = (start.elapsed().as_secs_f64(), self.server.cpu_s()? - before);
-        let deliveries = (messages * receivers) as f64;
-        Ok(json!({
-            "clean": faults == 0,
-            "faults": faults,
-            "messages": messages,
-            "took_s": elapsed_s,
-            "deliveries_per_s": deliveries / elapsed_s,
-            "server_cpu_us": cpu_s * 1e6 / deliveries,
-        }))
-    }
+    measure_deliveries(args, row, is_fan_out, streams, all)
 }
 
 /// Measures the processor time of a publish, over HTTP/1.1 with pipelining and over HTTP/2 with streams.

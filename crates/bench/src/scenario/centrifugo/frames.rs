@@ -1,0 +1,317 @@
+//! Writes and reads what a client of Centrifugo's protocol needs (`client.proto`), in JSON and in protobuf, in frames of WebSocket.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+/// The form of commands and replies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Lines of JSON in frames of text.
+    Json,
+    /// Messages with their length in frames of bytes.
+    Protobuf,
+}
+
+impl Format {
+    /// The name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Json => "json",
+            Format::Protobuf => "protobuf",
+        }
+    }
+}
+
+/// The position of a subscription.
+#[derive(Clone, Debug)]
+pub struct Position {
+    /// The channel.
+    pub channel: String,
+    /// Identifies the history of the channel.
+    pub epoch: String,
+    /// The offset of the last message.
+    pub offset: u64,
+}
+
+/// A command of the client.
+pub enum Command<'a> {
+    /// Begins the connection.
+    Connect,
+    /// Subscribes to a channel.
+    Subscribe(&'a str),
+    /// Subscribes, and asks for the messages after a position. Only in JSON.
+    Recover(&'a Position),
+    /// Publishes JSON to a channel.
+    Publish(&'a str, &'a str),
+    /// The answer to a ping.
+    Pong,
+}
+
+/// Writes a frame with one command.
+pub fn write(format: Format, id: u32, command: &Command<'_>, out: &mut Vec<u8>) {
+    let payload = match format {
+        Format::Json => json_command(id, command).into_bytes(),
+        Format::Protobuf => protobuf_command(id, command),
+    };
+    let opcode = if format == Format::Json { 1 } else { 2 };
+    out.push(0x80 | opcode);
+    match u8::try_from(payload.len()).ok().filter(|len| *len < 126) {
+        Some(len) => out.push(0x80 | len),
+        None => {
+            out.push(0x80 | 126);
+            let len = u16::try_from(payload.len()).expect("a small command");
+            out.extend_from_slice(&len.to_be_bytes());
+        }
+    }
+    // A mask of zeros leaves the payload as it is.
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&payload);
+}
+
+fn json_command(id: u32, command: &Command<'_>) -> String {
+    match command {
+        Command::Connect => format!(r#"{{"id":{id},"connect":{{}}}}"#),
+        Command::Subscribe(channel) => {
+            format!(r#"{{"id":{id},"subscribe":{{"channel":"{channel}"}}}}"#)
+        }
+        Command::Recover(position) => json!({
+            "id": id,
+            "subscribe": {
+                "channel": position.channel, "recover": true,
+                "epoch": position.epoch, "offset": position.offset,
+            },
+        })
+        .to_string(),
+        Command::Publish(channel, data) => {
+            format!(r#"{{"id":{id},"publish":{{"channel":"{channel}","data":{data}}}}}"#)
+        }
+        Command::Pong => "{}".into(),
+    }
+}
+
+fn protobuf_command(id: u32, command: &Command<'_>) -> Vec<u8> {
+    let mut request = Vec::new();
+    let number = match command {
+        Command::Connect => 4,
+        Command::Subscribe(channel) => {
+            write_bytes(1, channel.as_bytes(), &mut request);
+            5
+        }
+        Command::Publish(channel, data) => {
+            write_bytes(1, channel.as_bytes(), &mut request);
+            write_bytes(2, data.as_bytes(), &mut request);
+            7
+        }
+        Command::Recover(_) => unreachable!("recovers in JSON"),
+        Command::Pong => return vec![0],
+    };
+    let mut message = vec![1 << 3];
+    write_varint(id.into(), &mut message);
+    write_bytes(number, &request, &mut message);
+    let mut payload = Vec::new();
+    write_varint(message.len() as u64, &mut payload);
+    payload.extend_from_slice(&message);
+    payload
+}
+
+fn write_bytes(field: u8, bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(field << 3 | 2);
+    write_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+fn write_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// What the server sends.
+pub enum Reply<'a> {
+    /// The answer to a command.
+    Answer(Answer),
+    /// The data of a message.
+    Publication(&'a [u8]),
+    /// The client must answer.
+    Ping,
+    /// Another push.
+    Other,
+}
+
+/// The answer to a command.
+pub struct Answer {
+    /// The position of a new subscription. Only in JSON.
+    pub position: Option<(String, u64)>,
+    /// The number of recovered messages, if nothing is lost. Only in JSON.
+    pub recovered: Option<usize>,
+}
+
+/// Finds the frame at the start of `received`. Returns its payload and its bytes; `None` if it is incomplete.
+pub fn read_frame(received: &[u8]) -> Result<Option<(&[u8], usize)>> {
+    let &[first, second, ..] = received else {
+        return Ok(None);
+    };
+    let (len, head) = match second {
+        126 => (received.get(2..4).map(number), 4),
+        127 => (received.get(2..10).map(number), 10),
+        len => (Some(usize::from(len)), 2),
+    };
+    let Some(payload) = len.and_then(|len| received.get(head..head + len)) else {
+        return Ok(None);
+    };
+    ensure!(
+        matches!(first, 0x81 | 0x82),
+        "the server sent a frame {first:#x}: {}",
+        String::from_utf8_lossy(payload)
+    );
+    Ok(Some((payload, head + payload.len())))
+}
+
+/// A number in big-endian order.
+fn number(bytes: &[u8]) -> usize {
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | usize::from(*byte))
+}
+
+/// Passes each reply of a frame to `on_reply`.
+pub fn read_replies(
+    format: Format,
+    payload: &[u8],
+    mut on_reply: impl FnMut(Reply<'_>) -> Result<()>,
+) -> Result<()> {
+    if format == Format::Json {
+        for line in payload.split(|byte| *byte == b'\n') {
+            if !line.is_empty() {
+                on_reply(read_json(line)?)?;
+            }
+        }
+        return Ok(());
+    }
+    let mut rest = payload;
+    while !rest.is_empty() {
+        let (len, after) = read_varint(rest)?;
+        let (message, after) = after.split_at_checked(len as usize).context("a reply")?;
+        on_reply(read_protobuf(message)?)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+/// The start of a message's data, which this scenario publishes.
+const DATA: &[u8] = br#"{"n":"#;
+
+fn read_json(line: &[u8]) -> Result<Reply<'_>> {
+    if line == b"{}" {
+        return Ok(Reply::Ping);
+    }
+    if line.starts_with(br#"{"push":"#) {
+        let at = line.windows(DATA.len()).position(|part| part == DATA);
+        return Ok(at.map_or(Reply::Other, |at| Reply::Publication(&line[at..])));
+    }
+    let reply: Value = serde_json::from_slice(line)?;
+    ensure!(reply["error"].is_null(), "a command was refused: {reply}");
+    let subscribe = &reply["subscribe"];
+    let position = subscribe["epoch"].as_str().map(|epoch| {
+        let offset = subscribe["offset"].as_u64().unwrap_or(0);
+        (epoch.to_string(), offset)
+    });
+    let messages = subscribe["publications"].as_array().map_or(0, Vec::len);
+    let is_recovered = subscribe["recovered"] == true;
+    Ok(Reply::Answer(Answer {
+        position,
+        recovered: is_recovered.then_some(messages),
+    }))
+}
+
+fn read_protobuf(message: &[u8]) -> Result<Reply<'_>> {
+    if message.is_empty() {
+        return Ok(Reply::Ping);
+    }
+    if let Some(push) = field(message, 4)? {
+        let publication = field(push, 4)?;
+        let data = publication.map(|it| field(it, 4)).transpose()?.flatten();
+        return Ok(data.map_or(Reply::Other, Reply::Publication));
+    }
+    let error = field(message, 2)?;
+    ensure!(error.is_none(), "a command was refused: {error:?}");
+    Ok(Reply::Answer(Answer {
+        position: None,
+        recovered: None,
+    }))
+}
+
+/// The first field with this number, if it has bytes.
+fn field(mut message: &[u8], number: u64) -> Result<Option<&[u8]>> {
+    while !message.is_empty() {
+        let (key, after) = read_varint(message)?;
+        let (value, after) = read_varint(after)?;
+        message = after;
+        match key & 7 {
+            0 => {}
+            2 => {
+                let parts = message.split_at_checked(value as usize);
+                let (bytes, after) = parts.context("a field")?;
+                if key >> 3 == number {
+                    return Ok(Some(bytes));
+                }
+                message = after;
+            }
+            kind => bail!("a field of type {kind}"),
+        }
+    }
+    Ok(None)
+}
+
+fn read_varint(bytes: &[u8]) -> Result<(u64, &[u8])> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Ok((value, &bytes[index + 1..]));
+        }
+    }
+    bail!("an incomplete number")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_a_publication_have_its_data() {
+        let data = br#"{"n":7,"t":"t1"}"#;
+        let json = [
+            &br#"{"push":{"channel":"t1","pub":{"data":"#[..],
+            data,
+            b"}}}\n{}",
+        ]
+        .concat();
+        let (mut publication, mut push, mut reply) = (Vec::new(), Vec::new(), Vec::new());
+        write_bytes(4, data, &mut publication);
+        write_bytes(2, b"t1", &mut push);
+        write_bytes(4, &publication, &mut push);
+        write_bytes(4, &push, &mut reply);
+        let mut protobuf = vec![reply.len() as u8];
+        protobuf.extend_from_slice(&reply);
+        protobuf.push(0);
+        for (format, payload) in [(Format::Json, json), (Format::Protobuf, protobuf)] {
+            let (mut publications, mut pings) = (0, 0);
+            let read = read_replies(format, &payload, |reply| {
+                match reply {
+                    Reply::Publication(bytes) => {
+                        assert!(bytes.starts_with(data));
+                        publications += 1;
+                    }
+                    Reply::Ping => pings += 1,
+                    Reply::Answer(_) | Reply::Other => panic!("another reply"),
+                }
+                Ok(())
+            });
+            assert!(read.is_ok());
+            assert_eq!((publications, pings), (1, 1));
+        }
+    }
+}
