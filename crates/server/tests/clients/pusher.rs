@@ -11,8 +11,8 @@ const SECRET: &str = "7ad3773142a6692b25b8";
 /// A server with the app `chat`, on which a lost connection leaves at once.
 fn server() -> (Server, State) {
     let state = State::new();
-    std::fs::create_dir_all(&state.0).unwrap();
-    let file = state.0.join("pusher-secret");
+    std::fs::create_dir_all(&state.directory).unwrap();
+    let file = state.directory.join("pusher-secret");
     std::fs::write(&file, SECRET).unwrap();
     let file = file.display();
     let settings = format!(
