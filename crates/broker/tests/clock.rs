@@ -202,61 +202,61 @@ fn settings() -> Settings {
 }
 
 /// Runs a scenario that checks each duration right before and right after its end. Returns what clients observe.
-fn seen(steps: &'static [i32]) -> Vec<String> {
+fn results(steps: &'static [i32]) -> Vec<String> {
     let mut it = Stepped::new(settings(), steps);
-    let mut seen = Vec::new();
+    let mut results = Vec::new();
     it.retains();
-    seen.push(it.publish("own", "Crore-TTL: 10\r\n", "mortal"));
+    results.push(it.publish("own", "Crore-TTL: 10\r\n", "mortal"));
     for topic in ["ttl", "old", "own"] {
-        seen.push(it.publish(topic, "", "ordinary"));
-        seen.push(it.publish(topic, "Crore-TTL: 10\r\n", "mortal"));
+        results.push(it.publish(topic, "", "ordinary"));
+        results.push(it.publish(topic, "Crore-TTL: 10\r\n", "mortal"));
         // These publishes exceed the rate for one topic, but not the burst, which all topics share and which refills each second.
-        seen.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
+        results.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
     }
-    seen.push(it.publish("own", "", "one too many"));
-    seen.push(format!("{:?}", it.visits()));
+    results.push(it.publish("own", "", "one too many"));
+    results.push(format!("{:?}", it.visits()));
     for _ in 0..3 {
         it.pass(4);
-        seen.push(it.info("will"));
+        results.push(it.info("will"));
         it.pass(5);
-        seen.push(String::from_utf8_lossy(&it.looks()).into_owned());
-        seen.push(it.info("will"));
+        results.push(String::from_utf8_lossy(&it.looks()).into_owned());
+        results.push(it.info("will"));
         for topic in ["ttl", "old", "own"] {
-            seen.push(it.oldest(topic));
-            seen.push(it.info(topic));
+            results.push(it.oldest(topic));
+            results.push(it.info(topic));
         }
         it.pass(2);
-        seen.push(String::from_utf8_lossy(&it.looks()).into_owned());
+        results.push(String::from_utf8_lossy(&it.looks()).into_owned());
         for topic in ["ttl", "old", "own"] {
-            seen.push(it.oldest(topic));
-            seen.push(it.info(topic));
-            seen.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
+            results.push(it.oldest(topic));
+            results.push(it.info(topic));
+            results.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
         }
-        seen.push(format!("{:?}", it.visits()));
+        results.push(format!("{:?}", it.visits()));
     }
     it.pass(20);
-    seen.push(format!("{:?}", it.visits()));
-    seen
+    results.push(format!("{:?}", it.visits()));
+    results
 }
 
 #[test]
 fn nothing_but_dates_depends_on_the_wall_clock() {
-    let plain = seen(STEPS[0]);
+    let plain = results(STEPS[0]);
     // The results contain each kind of answer, so the scenario sees each duration both before and after its end.
     for expected in ["ordinary", "mortal", "Idempotency-Replayed", " 429 "] {
         assert!(
-            plain.iter().any(|seen| seen.contains(expected)),
+            plain.iter().any(|results| results.contains(expected)),
             "{expected}"
         );
     }
-    let retained = plain.iter().filter(|seen| seen.contains("retained"));
+    let retained = plain.iter().filter(|results| results.contains("retained"));
     assert_eq!(retained.count(), 1, "before its end alone");
     assert!(
         plain.contains(&String::new()),
         "a poll that finds nothing waits"
     );
     for steps in &STEPS[1..] {
-        for (n, (plain, stepped)) in plain.iter().zip(seen(steps)).enumerate() {
+        for (n, (plain, stepped)) in plain.iter().zip(results(steps)).enumerate() {
             assert_eq!(*plain, stepped, "{steps:?}, the {n}th");
         }
     }
@@ -290,10 +290,10 @@ fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
             it.publish("a", "", "between");
             let fields = format!("If-Modified-Since: {date}\r\n");
             let (answer, _) = it.ask("GET /sub/a", &fields, "");
-            let back = steps[n + 1] <= steps[n];
+            let is_set_back = steps[n + 1] <= steps[n];
             // If the clock has stepped ahead, the client's date is older than the messages: the client gets all messages since then, some
             // again, and misses none.
-            let first = if back { "between" } else { "message" };
+            let first = if is_set_back { "between" } else { "message" };
             assert!(answer.contains(first), "{steps:?} {n}: {answer}");
             it.pass(3);
         }

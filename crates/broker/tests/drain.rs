@@ -25,12 +25,12 @@ fn now(s: u32) -> Now {
 fn server(world: &Arc<World>) -> TestServer {
     let shards = (0..world.shards).map(|id| Shard::new(id, world.clone(), now(1)));
     let mut server = TestServer::of(shards.collect(), now(1));
-    for at in 0..server.shards.len() {
+    for shard in 0..server.shards.len() {
         for _ in 0..CLIENTS {
-            let conn = server.open(at);
+            let conn = server.open(shard);
             server.send(conn, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
         }
-        server.flush(at);
+        server.flush(shard);
     }
     assert_eq!(ended(&server), 0, "they are kept alive");
     server

@@ -39,8 +39,8 @@ fn closed_world() -> Arc<World> {
 }
 
 /// Opens an event stream of a path, with a token of this user and info if it has a name.
-fn stream(server: &mut TestServer, at: usize, path: &str, (user, info): (&str, &str)) -> usize {
-    let conn = server.open(at);
+fn stream(server: &mut TestServer, shard: usize, path: &str, (user, info): (&str, &str)) -> usize {
+    let conn = server.open(shard);
     let token = match user {
         "" => String::new(),
         user => format!("Authorization: Bearer {user}\r\n"),
@@ -50,7 +50,7 @@ fn stream(server: &mut TestServer, at: usize, path: &str, (user, info): (&str, &
     );
     server.send(conn, head);
     if !user.is_empty() {
-        let (asker, question) = server.io[at].questions.pop().expect("a question");
+        let (asker, question) = server.io[shard].questions.pop().expect("a question");
         let rights = [Right::Subscribe, Right::Presence].map(|right| (right, "#"));
         let grants = Grants::new(user, rights).expect("they are valid");
         let grants = match info {
@@ -66,7 +66,7 @@ fn stream(server: &mut TestServer, at: usize, path: &str, (user, info): (&str, &
             believed_until_s: NOW.unix_s + 3600,
             settings_generation: question.settings_generation,
         };
-        server.handle(at, Input::Verdict(asker, verdict));
+        server.handle(shard, Input::Verdict(asker, verdict));
     }
     conn
 }
@@ -112,13 +112,13 @@ fn members_that_leave_together_take_an_eighth_of_each_turn_until_all_have_left()
     let mut turns = 0;
     loop {
         let before = server.shards[0].steps();
-        let more = server.flush(0);
+        let has_more = server.flush(0);
         let steps = server.shards[0].steps() - before;
         let most = u64::from(limits.steps_per_turn) / 8 + 64;
         assert!(steps <= most, "{steps} steps in a turn");
         turns += 1;
         // No tick comes: the shard itself says that members are still due.
-        if !more {
+        if !has_more {
             break;
         }
     }
@@ -143,21 +143,21 @@ fn turn_sends_a_bounded_number_of_pages_to_watchers() {
         server.flush(1);
     }
     server.deliver_mail(0);
-    let mut told = Vec::new();
-    while told.iter().sum::<usize>() < WATCHERS {
-        let more = server.flush(0);
+    let mut received = Vec::new();
+    while received.iter().sum::<usize>() < WATCHERS {
+        let has_more = server.flush(0);
         let pages: usize = (server.io[0].mail.iter())
             .map(|(_, mail)| mail.tells.len())
             .sum();
-        let before: usize = told.iter().sum();
-        told.push(pages - before);
+        let before: usize = received.iter().sum();
+        received.push(pages - before);
         assert!(
-            more || pages == WATCHERS,
-            "{told:?}: the others wait for ever"
+            has_more || pages == WATCHERS,
+            "{received:?}: the others wait for ever"
         );
-        assert!(told.len() < 99, "{told:?}");
+        assert!(received.len() < 99, "{received:?}");
     }
-    assert!(told.iter().all(|pages| *pages <= 68), "{told:?}");
+    assert!(received.iter().all(|pages| *pages <= 68), "{received:?}");
 }
 
 /// Runs the ticks of the sweep of one second. Returns the number of ticks, and the highest number of steps in one tick.

@@ -58,18 +58,18 @@ impl Pair {
     /// The packets that a client has received so far.
     fn told(&self, link: usize) -> Vec<String> {
         let mut bytes = self.0.received(link);
-        let mut told = Vec::new();
+        let mut packets = Vec::new();
         while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
             let end = len + header.body_bytes();
             let packet = mqtt::decode(Version::V5, header, &bytes[len..end]).expect("a packet");
-            told.push(match packet {
+            packets.push(match packet {
                 Packet::ConnAck(ack) => format!("connack {}", ack.session_present),
                 Packet::PubRec(ack) => format!("pubrec {} {:?}", ack.packet_id.get(), ack.reason),
                 other => format!("{:?}", other.kind()),
             });
             bytes = &bytes[end..];
         }
-        told
+        packets
     }
 
     /// A topic's number of messages, from its information.
@@ -168,8 +168,9 @@ fn acknowledge(packet_id: PacketId) -> Vec<u8> {
 /// A topic whose home is at this shard.
 fn topic_at(home: u16, prefix: &str) -> String {
     let names = (0..).map(|n| format!("{prefix}{n}"));
-    let mut there = names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
-    there.next().expect("there are many")
+    let mut names_of_home =
+        names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
+    names_of_home.next().expect("there are many")
 }
 
 /// A client of the first shard whose session is kept there, and its connection.
@@ -227,8 +228,8 @@ fn publish_refused_while_its_client_was_away_is_accepted_when_sent_again() {
     pair.settle();
     pair.send(second, publish(&topic, true));
     pair.settle();
-    let told = &pair.told(second)[1..];
-    assert_eq!(told, ["pubrec 7 0x10 No matching subscribers"]);
+    let packets = &pair.told(second)[1..];
+    assert_eq!(packets, ["pubrec 7 0x10 No matching subscribers"]);
     assert_eq!(pair.messages(&topic), "queued messages: 1");
 }
 
@@ -344,8 +345,8 @@ fn suback_of_a_repeated_subscription_waits_until_it_is_in_force() {
             pair.near();
             assert_eq!(pair.told(link), ["connack false"], "{filter} {qos:?}");
             pair.settle();
-            let told = pair.told(link);
-            assert_eq!(told[1..], ["SubAck", "SubAck"], "{filter} {qos:?}");
+            let packets = pair.told(link);
+            assert_eq!(packets[1..], ["SubAck", "SubAck"], "{filter} {qos:?}");
         }
     }
 }
@@ -386,9 +387,9 @@ fn a_client_gets_what_it_publishes_behind_its_subscription() {
         pair.send(link, [subscribe(&topic), publish(&topic, false)].concat());
         pair.settle();
         pair.send(link, release());
-        let mut told = pair.told(link);
-        told.retain(|packet| packet == "Publish");
-        assert_eq!(told.len(), usize::from(home) + 1, "home {home}");
+        let mut packets = pair.told(link);
+        packets.retain(|packet| packet == "Publish");
+        assert_eq!(packets.len(), usize::from(home) + 1, "home {home}");
     }
 }
 
@@ -436,9 +437,9 @@ fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
     pair.0.deliver_mail(1);
     pair.settle();
     let count = |pair: &Pair| {
-        let mut told = pair.told(link);
-        told.retain(|packet| packet == "Publish");
-        told.len()
+        let mut packets = pair.told(link);
+        packets.retain(|packet| packet == "Publish");
+        packets.len()
     };
     assert_eq!(count(&pair), 1, "the client acknowledges one at a time");
     // The first message of a connection has the packet id 1.
@@ -477,10 +478,10 @@ fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
         pair.0.deliver_mail(0);
         pair.send(publisher, publish(&topic, false));
         pair.settle();
-        let mut told = pair.told(link);
-        told.retain(|packet| packet == "Publish");
+        let mut packets = pair.told(link);
+        packets.retain(|packet| packet == "Publish");
         assert_eq!(
-            told.len(),
+            packets.len(),
             3 + 1,
             "{qos:?}: three retained messages and one"
         );
@@ -562,8 +563,8 @@ fn messages_of_a_live_filter_do_not_come_again_by_two_new_filters() {
 
 /// How many PUBLISH packets a client has received.
 fn publishes(pair: &Pair, link: usize) -> usize {
-    let told = pair.told(link);
-    told.iter().filter(|packet| *packet == "Publish").count()
+    let packets = pair.told(link);
+    packets.iter().filter(|packet| *packet == "Publish").count()
 }
 
 fn subscribe_all(filters: &[&str]) -> Vec<u8> {

@@ -112,9 +112,9 @@ impl TestServer {
         let conn = self.server.open(0);
         self.server.send(conn, bytes);
         self.commit();
-        let said = String::from_utf8_lossy(self.server.received(conn)).into_owned();
+        let text_received = String::from_utf8_lossy(self.server.received(conn)).into_owned();
         self.server.cut(conn);
-        said
+        text_received
     }
 
     fn post(&mut self, topic: &str, fields: &str, data: &str) -> String {
@@ -271,9 +271,9 @@ impl TestServer {
         let conn = self.server.open(0);
         self.server.send(conn, connect("it", EXPIRY_S));
         self.commit();
-        let got = self.server.received(conn).to_vec();
-        assert_eq!(got[0], CONNACK);
-        (conn, got)
+        let received_bytes = self.server.received(conn).to_vec();
+        assert_eq!(received_bytes[0], CONNACK);
+        (conn, received_bytes)
     }
 }
 
@@ -596,7 +596,7 @@ fn subscriptions_that_overlap_bring_a_message_once_after_a_checkpoint_in_place()
     for text in ["one", "two"] {
         server.post("a/b", "", text);
     }
-    let (_, got) = server.connects();
-    let copies = got.windows(3).filter(|it| *it == b"one").count();
-    assert_eq!((got[2], copies), (1, 1), "{got:?}");
+    let (_, received_bytes) = server.connects();
+    let copies = received_bytes.windows(3).filter(|it| *it == b"one").count();
+    assert_eq!((received_bytes[2], copies), (1, 1), "{received_bytes:?}");
 }

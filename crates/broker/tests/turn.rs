@@ -139,9 +139,9 @@ proptest! {
                 break;
             }
             turns += 1;
-            let more = server.flush(0);
+            let has_more = server.flush(0);
             let shard = &server.shards[0];
-            prop_assert!(more || shard.stats().published == u64::from(lines));
+            prop_assert!(has_more || shard.stats().published == u64::from(lines));
             prop_assert!(!shard.is_spent());
         }
         prop_assert!(turns <= lines);

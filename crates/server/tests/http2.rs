@@ -161,11 +161,11 @@ impl Http2 {
     }
 
     /// Begins a stream without a body. Returns its number.
-    fn get(&mut self, path: &str, more: &[(&str, &str)]) -> u32 {
-        self.begin("GET", path, more, END_STREAM)
+    fn get(&mut self, path: &str, extra_fields: &[(&str, &str)]) -> u32 {
+        self.begin("GET", path, extra_fields, END_STREAM)
     }
 
-    fn begin(&mut self, method: &str, path: &str, more: &[(&str, &str)], flags: u8) -> u32 {
+    fn begin(&mut self, method: &str, path: &str, extra_fields: &[(&str, &str)], flags: u8) -> u32 {
         let stream = self.next;
         self.next += 2;
         let host = self.host.clone();
@@ -175,7 +175,7 @@ impl Http2 {
             (":path", path),
             (":authority", &host),
         ];
-        fields.extend(more);
+        fields.extend(extra_fields);
         let headers = frame(HEADERS, END_HEADERS | flags, stream, &block(&fields));
         self.send(&headers);
         stream
@@ -361,16 +361,16 @@ fn stream_without_a_window_falls_back_to_the_log_and_holds_up_no_other() {
     let (slow, quick) = (client.events("news"), client.events("news"));
     server.await_subscribers("news", 2);
     // Only the window of one stream is opened, and that of the connection.
-    let more = 1_u32 << 30;
-    client.send(&frame(WINDOW_UPDATE, 0, 0, &more.to_be_bytes()));
-    client.send(&frame(WINDOW_UPDATE, 0, quick, &more.to_be_bytes()));
+    let extra_fields = 1_u32 << 30;
+    client.send(&frame(WINDOW_UPDATE, 0, 0, &extra_fields.to_be_bytes()));
+    client.send(&frame(WINDOW_UPDATE, 0, quick, &extra_fields.to_be_bytes()));
     let mut quick_text = String::new();
     for n in 0..100 {
         publish(&server, "news", format!("{n}:{}", "x".repeat(1_000)));
         quick_text += &client.data_with(quick, &format!("data: {n}:"));
     }
     assert_eq!(quick_text.matches("data: ").count(), 100);
-    client.send(&frame(WINDOW_UPDATE, 0, slow, &more.to_be_bytes()));
+    client.send(&frame(WINDOW_UPDATE, 0, slow, &extra_fields.to_be_bytes()));
     let slow_text = client.data_with(slow, "data: 99:");
     let numbers: Vec<usize> = slow_text
         .split("data: ")
@@ -616,8 +616,8 @@ fn bytes_of_a_body_or_of_a_refused_tunnel_never_become_a_request() {
         client.host
     );
     let length = hidden.len().to_string();
-    for more in [&[][..], &[("content-length", length.as_str())]] {
-        let stream = client.begin("POST", "/pub/a", more, 0);
+    for extra_fields in [&[][..], &[("content-length", length.as_str())]] {
+        let stream = client.begin("POST", "/pub/a", extra_fields, 0);
         client.send(&frame(DATA, END_STREAM, stream, hidden.as_bytes()));
         assert_eq!(client.answer(stream).0, 202);
     }
@@ -788,8 +788,8 @@ fn streams_past_the_limit_of_an_address_are_refused_and_take_few_places() {
     client.events("b");
     // The first of them are told why. The answers of the others would take room.
     let refused: Vec<u32> = (0..6).map(|_| client.get("/sub/c", &[])).collect();
-    let (told, others) = refused.split_at(4);
-    for stream in told {
+    let (reported, others) = refused.split_at(4);
+    for stream in reported {
         assert_eq!(client.answer(*stream).0, 429);
     }
     for stream in others {
@@ -814,13 +814,13 @@ fn drain_asks_for_no_more_streams_and_ends_those_that_are_open() {
     let mut client = Http2::open(&server);
     let stream = client.events("news");
     server.signal("TERM");
-    let (mut told, mut ended) = (0, None);
+    let (mut reported, mut ended) = (0, None);
     while let Some(frame) = client.read() {
-        told += usize::from(frame.kind == GOAWAY);
+        reported += usize::from(frame.kind == GOAWAY);
         if frame.stream == stream && frame.kind == DATA && frame.flags & END_STREAM != 0 {
-            ended = Some(told);
+            ended = Some(reported);
         }
     }
     // The client is told before its stream ends, and again with the end of the connection.
-    assert_eq!((ended, told), (Some(1), 2));
+    assert_eq!((ended, reported), (Some(1), 2));
 }

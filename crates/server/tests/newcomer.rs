@@ -144,26 +144,30 @@ fn a_rule_that_none_of_its_topics_reaches_is_told_and_no_fault() {
     let rules = rules.map(|filter| format!("[[rule]]\nmatch = '{filter}'\n"));
     let output = check(&rules.concat(), &[]);
     assert!(output.status.success(), "{output:?}");
-    let said = text(&output.stderr);
-    assert_eq!(said.matches("is never reached").count(), 1, "{said}");
+    let error_text = text(&output.stderr);
+    assert_eq!(
+        error_text.matches("is never reached").count(),
+        1,
+        "{error_text}"
+    );
     let line = "crore.toml:6:9: rule[3].match: `chat/+/room` is never reached: rule[1] (`chat/#`)";
-    assert!(said.contains(line), "{said}");
+    assert!(error_text.contains(line), "{error_text}");
 }
 
 #[test]
 fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
-    let place =
+    let parent =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("check-{}", std::process::id()));
-    std::fs::create_dir_all(&place).expect("a directory");
-    let file = place.join("file");
+    std::fs::create_dir_all(&parent).expect("a directory");
+    let file = parent.join("file");
     std::fs::write(&file, "x").expect("a file");
     let directory = |path: &Path| format!("[state]\ndirectory = '{}'\n", path.display());
-    let fresh = place.join("some/where");
+    let fresh = parent.join("some/where");
     let good = check(&directory(&fresh), &[]);
     assert!(good.status.success(), "{}", text(&good.stderr));
-    assert!(!place.join("some").exists(), "it is not made");
-    assert!(check(&directory(&place), &[]).status.success());
-    let before = std::fs::read_dir(&place).expect("a directory").count();
+    assert!(!parent.join("some").exists(), "it is not made");
+    assert!(check(&directory(&parent), &[]).status.success());
+    let before = std::fs::read_dir(&parent).expect("a directory").count();
     assert_eq!(before, 1, "nothing is left there");
     for (settings, words) in [
         (
@@ -189,10 +193,10 @@ fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
         ),
     ] {
         let output = check(&settings, &[]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{settings}{said}");
+        let error_text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{settings}{error_text}");
         for words in words {
-            assert!(said.contains(words), "{settings}{said}");
+            assert!(error_text.contains(words), "{settings}{error_text}");
         }
     }
     // All errors are reported at once.
@@ -200,13 +204,13 @@ fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
         "{}[tls]\ncertificate = '/nowhere/c.pem'\nkey = '/nowhere/k.pem'\n",
         directory(&file)
     );
-    let said = check(&both, &[]);
-    let said = text(&said.stderr);
+    let error_text = check(&both, &[]);
+    let error_text = text(&error_text.stderr);
     assert!(
-        said.contains("state.directory: ") && said.contains("tls.certificate: "),
-        "{said}"
+        error_text.contains("state.directory: ") && error_text.contains("tls.certificate: "),
+        "{error_text}"
     );
-    let _ = std::fs::remove_dir_all(&place);
+    let _ = std::fs::remove_dir_all(&parent);
 }
 
 /// Help text with line breaks keeps them, also in a narrow terminal.
@@ -307,9 +311,9 @@ const TRIED: &[(&[&str], &str)] = &[
 fn flags_of_other_tools_are_answered_with_what_to_write_here() {
     for (args, words) in TRIED {
         let output = run(args);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains(words), "{args:?}: {said}");
+        let error_text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error_text}");
+        assert!(error_text.contains(words), "{args:?}: {error_text}");
     }
     // An argument after an unknown flag is not taken for the flag's value.
     let output = run(&["sub", "--nothing", "news"]);
@@ -338,8 +342,8 @@ fn topics_that_are_hardly_meant_are_doubted() {
         (&["pub", "news", "x"], "start a server (crore serve)"),
     ] {
         let output = run(&[args, &["--server", "127.0.0.1:1"]].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
-        assert!(said.contains(words), "{args:?}: {said}");
+        let error_text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error_text}");
+        assert!(error_text.contains(words), "{args:?}: {error_text}");
     }
 }

@@ -357,18 +357,19 @@ fn archive_has_the_program_its_pages_and_a_right_checksum() {
     let script = project("packaging/archive.sh");
     let script = script.to_str().expect("text");
     let (first, again) = (scratch.path("first"), scratch.path("again"));
-    for place in [&first, &again] {
-        run("sh", &[script, program(), place]);
+    for directory in [&first, &again] {
+        run("sh", &[script, program(), directory]);
     }
     let version = run(program(), &["--version"]);
     let name = format!("{}-linux", version.trim().replace(' ', "-"));
     let name = name.replace("-linux", &format!("-{}-linux", std::env::consts::ARCH));
-    let sum = |place: &str| std::fs::read_to_string(format!("{place}/{name}.tar.gz.sha256"));
+    let sum =
+        |directory: &str| std::fs::read_to_string(format!("{directory}/{name}.tar.gz.sha256"));
     let (of_first, of_again) = (sum(&first), sum(&again));
     assert_eq!(of_first.expect("a file"), of_again.expect("a file"));
     let check = format!("cd '{first}' && sha256sum -c *.sha256 && tar -xzf *.tar.gz");
     run("sh", &["-euc", &check]);
-    let file = |of: &str| format!("{first}/{name}/{of}");
+    let file = |file_name: &str| format!("{first}/{name}/{file_name}");
     for wanted in ARCHIVED {
         assert!(Path::new(&file(wanted)).is_file(), "{wanted}");
     }
@@ -426,14 +427,14 @@ fn systemd_has_nothing_to_say_against_the_unit() {
     let file = scratch.path("crore.service");
     std::fs::write(&file, here).expect("a file");
     let output = output("systemd-analyze", &["verify", "--man=no", &file]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let error_text = String::from_utf8_lossy(&output.stderr);
     // Other units of the host may have faults, so only lines about Crore's unit count.
-    let of_ours: Vec<&str> = said
+    let of_ours: Vec<&str> = error_text
         .lines()
         .filter(|line| line.contains("crore.service"))
         .collect();
     assert!(of_ours.is_empty(), "{of_ours:#?}");
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{error_text}");
 }
 
 #[test]

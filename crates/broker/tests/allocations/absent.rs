@@ -96,20 +96,20 @@ impl Hall {
 
     /// Bytes of these parts in the accounts of all shards.
     fn charged(&self, parts: &[MemoryPart]) -> usize {
-        let of = |shard: &crore_broker::Shard| {
+        let bytes_of = |shard: &crore_broker::Shard| {
             let held = shard.accounts().parts;
             parts.iter().map(|part| held[*part as usize]).sum::<usize>()
         };
-        self.server.shards.iter().map(of).sum()
+        self.server.shards.iter().map(bytes_of).sum()
     }
 
     /// Connects a client, sends its packets, and cuts the connection. Returns the reason code and the session flag of the CONNACK.
     fn visit(&mut self, guest: &Guest, from: IpAddr) -> (ReasonCode, bool) {
-        let at = guest.client.len() % self.server.shards.len();
-        let conn = self.server.open_from(at, from);
+        let shard = guest.client.len() % self.server.shards.len();
+        let conn = self.server.open_from(shard, from);
         self.server.send(conn, guest.connect());
         self.server.settle();
-        let said = self.connack(conn);
+        let connack = self.connack(conn);
         if self.server.is_open(conn) {
             if !guest.filters.is_empty() {
                 self.server.send(conn, guest.subscribe());
@@ -122,7 +122,7 @@ impl Hall {
         self.server.settle();
         let socket = self.server.socket(conn);
         socket.received = Vec::new();
-        said
+        connack
     }
 
     fn connack(&mut self, conn: usize) -> (ReasonCode, bool) {

@@ -33,7 +33,7 @@ const WORLDS: [(ShardId, u32); 3] = [(1, 0), (1, 2), (2, 2)];
 fn worlds() -> impl Iterator<Item = (ShardId, u32, Transport)> {
     WORLDS
         .into_iter()
-        .flat_map(|(shards, keep)| Transport::ALL.map(|by| (shards, keep, by)))
+        .flat_map(|(shards, keep)| Transport::ALL.map(|transport| (shards, keep, transport)))
 }
 
 /// Subscribers, with the requests that they have sent.
@@ -45,16 +45,20 @@ struct Crowd {
 
 impl Crowd {
     /// A subscriber for each of these topics, distributed over the shards.
-    fn new(server: &mut TestServer, by: Transport, topics: impl Iterator<Item = String>) -> Crowd {
-        let requests: Vec<String> = topics.map(|topic| subscribe(by, &topic)).collect();
+    fn new(
+        server: &mut TestServer,
+        transport: Transport,
+        topics: impl Iterator<Item = String>,
+    ) -> Crowd {
+        let requests: Vec<String> = topics.map(|topic| subscribe(transport, &topic)).collect();
         let open = |(n, request): (usize, &String)| {
-            let at = n % server.shards();
-            (at, server.open(at, request))
+            let shard = n % server.shards();
+            (shard, server.open(shard, request))
         };
         Crowd {
             members: requests.iter().enumerate().map(open).collect(),
             requests,
-            by,
+            by: transport,
         }
     }
 
@@ -63,17 +67,21 @@ impl Crowd {
         if self.by != Transport::LongPoll {
             return;
         }
-        for ((at, conn), request) in self.members.iter().zip(&self.requests) {
-            server.receive(*at, *conn, request.as_bytes());
+        for ((shard, conn), request) in self.members.iter().zip(&self.requests) {
+            server.receive(*shard, *conn, request.as_bytes());
         }
         server.settle();
     }
 }
 
 /// The maximum of allocations for one message to this number of subscribers of one topic.
-fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
+fn fan_out(shards: ShardId, keep: u32, transport: Transport, members: usize) -> u64 {
     let mut server = TestServer::new(shards, keeping(keep));
-    let crowd = Crowd::new(&mut server, by, (0..members).map(|_| "news".to_owned()));
+    let crowd = Crowd::new(
+        &mut server,
+        transport,
+        (0..members).map(|_| "news".to_owned()),
+    );
     let publisher = server.open(0, "");
     let request = post("news");
     let message = |server: &mut TestServer| {
@@ -100,11 +108,11 @@ fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
 }
 
 /// The allocations for one message to each of the topics, with a subscriber for each topic or with none.
-fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 {
+fn unicast(shards: ShardId, keep: u32, transport: Option<Transport>, one: bool) -> u64 {
     let mut server = TestServer::new(shards, keeping(keep));
-    let topics = by.map_or(0..0, |_| 0..TOPICS);
-    let by = by.unwrap_or(Transport::WebSocket);
-    let crowd = Crowd::new(&mut server, by, topics.map(own_topic));
+    let topics = transport.map_or(0..0, |_| 0..TOPICS);
+    let transport = transport.unwrap_or(Transport::WebSocket);
+    let crowd = Crowd::new(&mut server, transport, topics.map(own_topic));
     let publisher = server.open(0, "");
     let requests: Vec<Vec<u8>> = if one {
         (0..TOPICS).map(|n| post(&own_topic(n))).collect()
@@ -140,9 +148,9 @@ const PER_MESSAGE_MAX: u64 = 16;
 
 /// Further allocations for deliveries. There are none, unless deliveries end long-polls. Then the turn has a list of connections that may
 /// continue, and mail to the home (the part of a shard that keeps topics) that the subscribers leave. Both grow by doubling.
-fn lists_of_turns(by: Transport, deliveries: usize) -> u64 {
+fn lists_of_turns(transport: Transport, deliveries: usize) -> u64 {
     let turns = deliveries as u64 / u64::from(TurnLimits::default().visits_per_turn);
-    match by {
+    match transport {
         Transport::LongPoll => 4 * (turns + u64::from(deliveries.ilog2())),
         _ => 0,
     }
@@ -155,17 +163,17 @@ const FLOW_MAX: u64 = 12;
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
-    for (shards, keep, by) in worlds() {
-        let one = fan_out(shards, keep, by, shards as usize);
+    for (shards, keep, transport) in worlds() {
+        let one = fan_out(shards, keep, transport, shards as usize);
         assert!(
             one <= PER_MESSAGE_MAX,
-            "{shards} shards, {keep} kept, {by:?}: {one} a message"
+            "{shards} shards, {keep} kept, {transport:?}: {one} a message"
         );
         let members = 10_000;
-        let many = fan_out(shards, keep, by, members);
+        let many = fan_out(shards, keep, transport, members);
         assert!(
-            many <= one + lists_of_turns(by, members) + FLOW_MAX * u64::from(shards),
-            "{shards} shards, {keep} kept, {by:?}, {members} subscribers: {many} a message, not {one}"
+            many <= one + lists_of_turns(transport, members) + FLOW_MAX * u64::from(shards),
+            "{shards} shards, {keep} kept, {transport:?}, {members} subscribers: {many} a message, not {one}"
         );
     }
 }
@@ -179,10 +187,10 @@ const PER_TURN_MAX: u64 = 24;
 fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
     for (shards, keep) in WORLDS {
         let nobody = [true, false].map(|one| unicast(shards, keep, None, one));
-        for by in Transport::ALL {
-            let world = format!("{shards} shards, {keep} kept, {by:?}");
+        for transport in Transport::ALL {
+            let world = format!("{shards} shards, {keep} kept, {transport:?}");
             // With one message in a turn, the message bears the cost of the turn.
-            let everybody = unicast(shards, keep, Some(by), true);
+            let everybody = unicast(shards, keep, Some(transport), true);
             assert!(
                 everybody <= TOPICS as u64 * PER_MESSAGE_MAX,
                 "{world}: {everybody} for {TOPICS} messages"
@@ -190,17 +198,21 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
             let lists = everybody.saturating_sub(nobody[0]);
             // The list of the turn's tells. A long-poll that ends also adds mail to the home, or an entry in the list of connections that
             // continue.
-            let allowed = if by == Transport::LongPoll { 3 } else { 1 };
+            let allowed = if transport == Transport::LongPoll {
+                3
+            } else {
+                1
+            };
             // If mail between shards is split differently, it may need some more lists.
             assert!(
                 lists <= TOPICS as u64 * (allowed * 100 + 2) / 100,
                 "{world}: {lists} for {TOPICS} deliveries, one a turn"
             );
             // With many messages in a turn, each further message costs nothing.
-            let lists = unicast(shards, keep, Some(by), false).saturating_sub(nobody[1]);
+            let lists = unicast(shards, keep, Some(transport), false).saturating_sub(nobody[1]);
             let turns = (TOPICS / TOGETHER) as u64;
             assert!(
-                lists <= turns * (PER_TURN_MAX + lists_of_turns(by, TOGETHER)),
+                lists <= turns * (PER_TURN_MAX + lists_of_turns(transport, TOGETHER)),
                 "{world}: {lists} for {TOPICS} deliveries in {turns} turns"
             );
         }
@@ -211,9 +223,13 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
 #[test]
 fn every_transport_is_the_one_that_is_meant() {
     const MEMBERS: usize = 100;
-    let bytes = Transport::ALL.map(|by| {
+    let bytes = Transport::ALL.map(|transport| {
         let mut server = TestServer::new(1, keeping(0));
-        Crowd::new(&mut server, by, (0..MEMBERS).map(|_| "news".to_owned()));
+        Crowd::new(
+            &mut server,
+            transport,
+            (0..MEMBERS).map(|_| "news".to_owned()),
+        );
         let publisher = server.open(0, "");
         let before = server.bytes();
         server.receive(0, publisher, &post("news"));

@@ -64,9 +64,9 @@ struct Scene {
 fn numbered(bytes: &[u8], n: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let number = format!("{n:04}");
-    for at in 0..bytes.len().saturating_sub(NUMBER.len() - 1) {
-        if bytes[at..].starts_with(NUMBER) {
-            bytes[at..at + NUMBER.len()].copy_from_slice(number.as_bytes());
+    for offset in 0..bytes.len().saturating_sub(NUMBER.len() - 1) {
+        if bytes[offset..].starts_with(NUMBER) {
+            bytes[offset..offset + NUMBER.len()].copy_from_slice(number.as_bytes());
         }
     }
     bytes
@@ -92,7 +92,9 @@ impl Scene {
             io.all.reserve(8 * CLIENTS);
             io.mail.reserve(64);
         }
-        let publishers = (0..usize::from(shards)).map(|at| server.open(at)).collect();
+        let publishers = (0..usize::from(shards))
+            .map(|shard| server.open(shard))
+            .collect();
         Scene {
             server,
             opening: opening.to_vec(),
@@ -104,10 +106,11 @@ impl Scene {
     fn settle(&mut self) {
         loop {
             self.server.settle();
-            let asked = |at: usize| (at, std::mem::take(&mut self.server.io[at].questions));
+            let asked =
+                |shard: usize| (shard, std::mem::take(&mut self.server.io[shard].questions));
             let asked: Vec<_> = (0..self.server.shards.len()).map(asked).collect();
             let mut any = false;
-            for (at, questions) in asked {
+            for (shard, questions) in asked {
                 for (conn, question) in questions {
                     any = true;
                     let rights = [Right::Subscribe, Right::Publish];
@@ -122,7 +125,7 @@ impl Scene {
                         believed_until_s: u32::MAX,
                         settings_generation: question.settings_generation,
                     };
-                    self.server.handle(at, Input::Verdict(conn, verdict));
+                    self.server.handle(shard, Input::Verdict(conn, verdict));
                 }
             }
             if !any {
@@ -220,9 +223,9 @@ fn leaves_nothing(
     let received = String::from_utf8_lossy(scene.server.received(first)).into_owned();
     let mut rest = &received[..];
     for told in exchange.told {
-        let at = rest.find(told);
-        let at = at.ok_or_else(|| format!("{told:?} is missing in {received:?}"))?;
-        rest = &rest[at + told.len()..];
+        let offset = rest.find(told);
+        let offset = offset.ok_or_else(|| format!("{told:?} is missing in {received:?}"))?;
+        rest = &rest[offset + told.len()..];
     }
     if !scene.server.is_open(first) {
         return Err(format!("the connection ends: {received:?}"));

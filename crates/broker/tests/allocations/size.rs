@@ -15,9 +15,12 @@ fn own_topic(n: usize) -> String {
 }
 
 /// Creates the tables and their first chunks.
-fn warm(server: &mut TestServer, by: Transport) {
+fn warm(server: &mut TestServer, transport: Transport) {
     for n in 0..1_000 {
-        server.open(n % server.shards(), &subscribe(by, &format!("warm/{n}")));
+        server.open(
+            n % server.shards(),
+            &subscribe(transport, &format!("warm/{n}")),
+        );
     }
 }
 
@@ -31,22 +34,22 @@ const CHUNKS_BYTES: f64 = 2.5;
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
     let two_shards = [(2, Transport::WebSocket), (2, Transport::LongPoll)];
-    for (shards, by) in Transport::ALL
-        .map(|by| (1, by))
+    for (shards, transport) in Transport::ALL
+        .map(|transport| (1, transport))
         .into_iter()
         .chain(two_shards)
     {
         let mut server = TestServer::new(shards, keeping(0));
-        warm(&mut server, by);
+        warm(&mut server, transport);
         let grown = grown_bytes(|| {
             for n in 0..MANY {
-                server.open(n % server.shards(), &subscribe(by, &own_topic(n)));
+                server.open(n % server.shards(), &subscribe(transport, &own_topic(n)));
             }
         });
         let each = grown as f64 / MANY as f64;
         assert!(
             each <= IDLE_BYTES + CHUNKS_BYTES,
-            "{shards} shards, {by:?}: {each} bytes a connection"
+            "{shards} shards, {transport:?}: {each} bytes a connection"
         );
     }
 }
@@ -54,15 +57,15 @@ fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
 #[test]
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
-    for by in [Transport::WebSocket, Transport::Deflated, Transport::Events] {
+    for transport in [Transport::WebSocket, Transport::Deflated, Transport::Events] {
         let mut server = TestServer::new(1, keeping(0));
-        warm(&mut server, by);
+        warm(&mut server, transport);
         let publisher = server.open(0, "");
         server.receive(0, publisher, &post("warm/7"));
         server.settle();
         let grown = grown_bytes(|| {
             for n in 0..MANY {
-                server.open(0, &subscribe(by, &own_topic(n)));
+                server.open(0, &subscribe(transport, &own_topic(n)));
             }
             for n in 0..MANY {
                 let message = post(&own_topic(n));
@@ -73,7 +76,7 @@ fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
         let each = grown as f64 / MANY as f64;
         assert!(
             each <= IDLE_BYTES + CHUNKS_BYTES,
-            "{by:?}: {each} bytes a connection after a message to each"
+            "{transport:?}: {each} bytes a connection after a message to each"
         );
     }
 }

@@ -34,16 +34,16 @@ impl TestServer {
     }
 
     /// A connection that has sent `request`.
-    pub fn open(&mut self, at: usize, request: &str) -> ConnId {
-        let conn = self.0.open(at);
+    pub fn open(&mut self, shard: usize, request: &str) -> ConnId {
+        let conn = self.0.open(shard);
         self.0.send(conn, request);
         self.settle();
         self.0.conn_id(conn)
     }
 
     /// The shard receives bytes of a peer.
-    pub fn receive(&mut self, at: usize, conn: ConnId, bytes: &[u8]) {
-        self.0.receive(at, conn, bytes);
+    pub fn receive(&mut self, shard: usize, conn: ConnId, bytes: &[u8]) {
+        self.0.receive(shard, conn, bytes);
     }
 
     /// Runs turns until nothing is left to do.

@@ -96,8 +96,8 @@ impl Nodes {
     }
 
     /// Stores in the log the batches that these nodes have appended.
-    fn store(&mut self, of: &[usize]) {
-        for n in of {
+    fn store(&mut self, indexes: &[usize]) {
+        for n in indexes {
             self.all[*n].server.settle();
             for io in &mut self.all[*n].server.io {
                 for batch in io.batches.drain(..) {
@@ -208,13 +208,13 @@ impl Nodes {
     /// The positions and data of a client's events.
     fn got(&self, node: usize, conn: usize) -> Vec<(String, String)> {
         let text = self.text(node, conn);
-        let of = |event: &str, field: &str| {
+        let field_of = |event: &str, field: &str| {
             let line = event.lines().find_map(|line| line.strip_prefix(field));
             line.map(String::from)
         };
         let events = text.split("\n\n");
         events
-            .filter_map(|event| Some((of(event, "id: ")?, of(event, "data: ")?)))
+            .filter_map(|event| Some((field_of(event, "id: ")?, field_of(event, "data: ")?)))
             .collect()
     }
 
@@ -222,9 +222,9 @@ impl Nodes {
     fn states(&mut self, node: usize) -> Vec<ClusterState> {
         let server = &mut self.all[node].server;
         (0..2)
-            .map(|at| {
-                server.handle(at, Input::Control(Ticket(1), Control::Cluster));
-                match server.io[at].reports.pop() {
+            .map(|shard| {
+                server.handle(shard, Input::Control(Ticket(1), Control::Cluster));
+                match server.io[shard].reports.pop() {
                     Some((_, Report::Cluster(Some(state)))) => *state,
                     other => panic!("{other:?}"),
                 }
@@ -284,11 +284,15 @@ fn a_position_of_one_node_is_gone_on_from_at_another_also_at_one_that_is_behind(
             nodes.store(&[0]);
             nodes.tell(&[0]);
         }
-        let got = nodes.got(0, reader);
-        let data =
-            |got: &[(String, String)]| got.iter().map(|(_, data)| data.clone()).collect::<Vec<_>>();
-        assert_eq!(data(&got), ["0", "1", "2", "3", "4", "5"]);
-        let since = |n: usize| format!("Last-Event-ID: {}\r\n", got[n].0);
+        let events = nodes.got(0, reader);
+        let data = |events: &[(String, String)]| {
+            events
+                .iter()
+                .map(|(_, data)| data.clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(data(&events), ["0", "1", "2", "3", "4", "5"]);
+        let since = |n: usize| format!("Last-Event-ID: {}\r\n", events[n].0);
         let [known, ahead] = [1, 4].map(|n| nodes.events(1, target, &since(n)));
         assert_eq!(data(&nodes.got(1, known)), ["2", "3"]);
         assert_eq!(data(&nodes.got(1, ahead)), [""; 0]);
@@ -330,8 +334,8 @@ fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
     }
     let position = |body: Option<String>| {
         let body = body.expect("a body");
-        let at = body.find("last_message_id").expect("a position");
-        body[at..].lines().next().map(String::from)
+        let offset = body.find("last_message_id").expect("a position");
+        body[offset..].lines().next().map(String::from)
     };
     assert_eq!(position(body(&nodes, 0)), position(body(&nodes, 1)));
     // The retry counts within the window by the log's clock, and not after it.
@@ -366,9 +370,9 @@ fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
 fn topics_that_two_nodes_make_or_delete_at_once_are_the_same_at_both() {
     let mut nodes = Nodes::new(2);
     for line in ["PUT /pub/a", "DELETE /pub/a", "PUT /pub/a"] {
-        let both = [0, 1].map(|n| nodes.ask(n, line, "", ""));
+        let answers = [0, 1].map(|n| nodes.ask(n, line, "", ""));
         nodes.run(&[0, 1]);
-        for (n, conn) in both.into_iter().enumerate() {
+        for (n, conn) in answers.into_iter().enumerate() {
             let status = nodes.status(n, conn).expect("an answer");
             assert!(status < 300 || status == 404, "{line}: {status}");
         }
@@ -486,8 +490,8 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
         nodes.second();
     }
     let data = |nodes: &Nodes, n, reader| {
-        let got = nodes.got(n, reader).into_iter();
-        got.map(|(_, data)| data).collect::<Vec<_>>()
+        let events = nodes.got(n, reader).into_iter();
+        events.map(|(_, data)| data).collect::<Vec<_>>()
     };
     assert_eq!(data(&nodes, 1, reader), ["new"]);
     for n in [0, 1] {

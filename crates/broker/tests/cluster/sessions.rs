@@ -159,8 +159,8 @@ fn read_on(nodes: &mut Nodes, node: usize) {
 }
 
 fn data(nodes: &Nodes, node: usize, reader: usize) -> Vec<String> {
-    let got = nodes.got(node, reader).into_iter();
-    got.map(|(_, data)| data).collect()
+    let received = nodes.got(node, reader).into_iter();
+    received.map(|(_, data)| data).collect()
 }
 
 #[test]

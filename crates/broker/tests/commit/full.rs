@@ -219,8 +219,8 @@ fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() 
     }
     world.admission.set_disk_room(0, 256 * 2000);
     world.admission.set_disk_full(true);
-    let (here, told) = connects(&mut server, 1, "one");
-    assert_eq!(told, ["connack Success true"]);
+    let (here, packets) = connects(&mut server, 1, "one");
+    assert_eq!(packets, ["connack Success true"]);
     let mut subscribed = 0;
     while server.0.is_open(here) && subscribed < 1000 {
         server.0.send(here, subscribe("t"));
@@ -236,12 +236,12 @@ fn full_disk_gives_each_client_a_part_of_the_room_for_records_of_its_sessions() 
         } else {
             "Success true"
         };
-        let (_, told) = connects(&mut server, peer, client);
-        assert_eq!(told, [format!("connack {reason}")], "{client}");
+        let (_, packets) = connects(&mut server, peer, client);
+        assert_eq!(packets, [format!("connack {reason}")], "{client}");
     }
     // A checkpoint has freed space.
     world.admission.set_disk_room(1 << 20, 256 * 2000);
     world.admission.set_disk_full(false);
-    let (_, told) = connects(&mut server, 1, "one");
-    assert_eq!(told, ["connack Success true"]);
+    let (_, packets) = connects(&mut server, 1, "one");
+    assert_eq!(packets, ["connack Success true"]);
 }

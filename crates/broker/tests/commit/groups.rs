@@ -26,8 +26,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Appends the data of the messages that a member received to `given`.
 fn take(server: &mut TestServer, conn: usize, given: &mut Vec<String>) {
-    let told = server.told(conn).into_iter();
-    let messages = told.filter_map(|packet| Some(packet.split_once("t/")?.1.to_string()));
+    let packets = server.told(conn).into_iter();
+    let messages = packets.filter_map(|packet| Some(packet.split_once("t/")?.1.to_string()));
     given.extend(messages.filter_map(|rest| Some(rest.rsplit_once(' ')?.1.to_string())));
 }
 

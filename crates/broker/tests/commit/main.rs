@@ -138,20 +138,21 @@ impl TestServer {
     fn statuses(&self, conn: usize) -> Vec<u16> {
         let text = self.text(conn);
         let lines = text.lines().filter_map(|line| {
-            let at = line.find("HTTP/1.1 ")?;
-            line.get(at + 9..at + 12)?.parse().ok()
+            let offset = line.find("HTTP/1.1 ")?;
+            line.get(offset + 9..offset + 12)?.parse().ok()
         });
         lines.collect()
     }
 
-    fn order(&mut self, at: usize, ticket: u64, control: Control) {
-        self.0.handle(at, Input::Control(Ticket(ticket), control));
+    fn order(&mut self, shard: usize, ticket: u64, control: Control) {
+        self.0
+            .handle(shard, Input::Control(Ticket(ticket), control));
     }
 
     /// The reports about the operator's orders so far.
     fn reports(&mut self) -> Vec<String> {
         let reports = self.0.io.iter_mut().flat_map(|io| io.reports.drain(..));
-        let told = reports.map(|(Ticket(ticket), report)| match report {
+        let answers = reports.map(|(Ticket(ticket), report)| match report {
             Report::Outcome(outcome) => {
                 let outcome = format!("{outcome:?}");
                 let end = outcome.find('(').unwrap_or(outcome.len());
@@ -159,18 +160,18 @@ impl TestServer {
             }
             other => format!("{ticket} {other:?}"),
         });
-        told.collect()
+        answers.collect()
     }
 
     /// The MQTT packets of a client since the last call.
     fn told(&mut self, conn: usize) -> Vec<String> {
         let received = std::mem::take(&mut self.0.socket(conn).received);
         let mut bytes = &received[..];
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
             let end = len + header.body_bytes();
             let packet = mqtt::decode(Version::V5, header, &bytes[len..end]).expect("a packet");
-            told.push(match packet {
+            answers.push(match packet {
                 Packet::ConnAck(ack) => format!("connack {} {}", ack.reason, ack.session_present),
                 Packet::PubAck(ack) => format!("puback {}", ack.reason),
                 Packet::Publish(message) => format!(
@@ -184,7 +185,7 @@ impl TestServer {
             });
             bytes = &bytes[end..];
         }
-        told
+        answers
     }
 
     fn mqtt(&mut self, client: &str, expiry_s: u32) -> usize {
@@ -228,8 +229,9 @@ fn message(topic: &str, data: &str, id: u16, retain: bool) -> Vec<u8> {
 /// The `n`th topic whose home is at this one of two shards.
 fn topic_at(home: u16, n: usize) -> String {
     let names = (0..).map(|n| format!("t{n}"));
-    let mut there = names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
-    there.nth(n).expect("there are many")
+    let mut names_of_home =
+        names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
+    names_of_home.nth(n).expect("there are many")
 }
 
 /// A topic of a home on the clients' own shard, and one of a home on the other shard.

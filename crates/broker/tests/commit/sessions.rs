@@ -49,8 +49,8 @@ fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
         for _ in 0..MANY {
             server.commit();
         }
-        let told = server.told(client);
-        assert_eq!(told, vec!["puback No matching subscribers"; MANY.into()]);
+        let packets = server.told(client);
+        assert_eq!(packets, vec!["puback No matching subscribers"; MANY.into()]);
         assert!(server.0.socket(client).is_read);
     }
 }
@@ -65,11 +65,11 @@ fn a_subscription_behind_a_retained_message_gets_it_as_retained() {
         server.settle();
         assert_eq!(server.told(client), [""; 0]);
         server.commit();
-        let told = server.told(client);
-        assert_eq!(told.len(), 2, "{told:?}");
+        let packets = server.told(client);
+        assert_eq!(packets.len(), 2, "{packets:?}");
         assert!(
-            told.contains(&format!("{topic} retained 0 kept")),
-            "{told:?}"
+            packets.contains(&format!("{topic} retained 0 kept")),
+            "{packets:?}"
         );
     }
 }

@@ -78,9 +78,15 @@ fn a_filter_begins_before_what_was_published_behind_it() {
     server.0.handle(0, Input::Committed(committed(&held)));
     server.commit();
     assert_eq!(server.statuses(publisher).len(), 1);
-    let told = server.told(client);
-    assert!(told.iter().any(|it| it.ends_with("behind")), "{told:?}");
-    assert!(!told.iter().any(|it| it.starts_with(&slow)), "{told:?}");
+    let answers = server.told(client);
+    assert!(
+        answers.iter().any(|it| it.ends_with("behind")),
+        "{answers:?}"
+    );
+    assert!(
+        !answers.iter().any(|it| it.starts_with(&slow)),
+        "{answers:?}"
+    );
     // The answer counts the subscriber by filter as one subscriber.
     let publisher = server.post(&slow, "y");
     server.commit();
@@ -156,11 +162,11 @@ fn requests_end_though_the_engine_is_silent() {
     server.settle();
     assert_eq!((server.text(batch), server.text(info)), Default::default());
     server.be_silent();
-    let told = server.text(batch);
-    assert!(told.contains("\"published\": 0"), "{told}");
+    let answers = server.text(batch);
+    assert!(answers.contains("\"published\": 0"), "{answers}");
     for line in 1..=2 {
         let reason = format!("{{\"line\": {line}, \"reason\": \"the outcome is not known");
-        assert!(told.contains(&reason), "{told}");
+        assert!(answers.contains(&reason), "{answers}");
     }
     assert_eq!(server.statuses(info), [503]);
     // Nothing is answered twice.
@@ -194,9 +200,12 @@ fn a_batch_of_more_than_the_credit_ends_though_the_engine_is_silent() {
     assert_eq!(server.text(batch), "");
     server.be_silent();
     server.be_silent();
-    let told = server.text(batch);
-    assert!(told.contains("and the rest were not published"), "{told}");
-    let done = told.matches("the outcome is not known").count();
+    let answers = server.text(batch);
+    assert!(
+        answers.contains("and the rest were not published"),
+        "{answers}"
+    );
+    let done = answers.matches("the outcome is not known").count();
     assert!(done > 0 && done < 500, "{done}");
     server.commit();
     let info = server.ask(&format!("GET /pub/{topic}"), "", "");
@@ -259,13 +268,13 @@ fn no_key_goes_before_its_time() {
     assert!(some.iter().all(|asker| server.statuses(*asker) == [202]));
     let more: Vec<_> = (10..30).map(|key| publish(&mut server, key)).collect();
     server.commit();
-    let told: Vec<_> = more
+    let answers: Vec<_> = more
         .iter()
         .flat_map(|asker| server.statuses(*asker))
         .collect();
     // One publisher may use at most four fifths of all keys.
     let expected = [[202; 6].as_slice(), &[503; 14]].concat();
-    assert_eq!(told, expected);
+    assert_eq!(answers, expected);
     assert!(server.text(more[19]).contains("publish.idempotency_keys"));
     let again = publish(&mut server, 0);
     let plain = server.post(&topic, "x");

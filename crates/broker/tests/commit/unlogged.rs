@@ -66,10 +66,10 @@ fn messages_of_a_partition_keep_their_order_whether_they_are_logged_or_not() {
         );
     }
     let text = server.text(passing);
-    let said = logged
+    let received = logged
         .iter()
         .flat_map(|topic| (0..3).map(move |n| format!("behind {topic} {n}")));
-    for message in said {
+    for message in received {
         assert_eq!(text.matches(&message).count(), 1, "{message}: {text}");
     }
 }

@@ -160,9 +160,9 @@ fn topics_of_several_rules_wait_side_by_side() {
     server.set_window(link, None);
     server.settle();
     let text = server.take(link);
-    let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
+    let position_of = |n: usize| text.find(&format!("message{n}")).expect("it came");
     for first in [0, 1] {
-        let places: Vec<usize> = (first..12).step_by(2).map(place).collect();
+        let places: Vec<usize> = (first..12).step_by(2).map(position_of).collect();
         assert!(places.is_sorted(), "{text}");
     }
     assert_eq!(text.matches("message").count(), 12);
@@ -194,8 +194,8 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
             server.settle();
             server.far_turn();
             let text = server.take(link);
-            let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
-            assert!((0..begun).map(place).is_sorted(), "{query} {most}");
+            let position_of = |n: usize| text.find(&format!("message{n}")).expect("it came");
+            assert!((0..begun).map(position_of).is_sorted(), "{query} {most}");
             assert_eq!(text.matches("message").count(), begun, "{query} {most}");
             assert_eq!(
                 server.stats().fallbacks > 0,
@@ -234,13 +234,16 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     }
     assert_eq!(server.stats().fallbacks, 1, "they are too many to wait");
     server.far_turn();
-    let told = server.take(link);
-    let gap = told
+    let received = server.take(link);
+    let gap = received
         .find(&format!("event: {GAP_EVENT}"))
         .expect("one is told");
-    let event = told[..gap].rfind("\n\n").map_or(0, |end| end + 2);
-    let end = event + told[event..].find("\n\n").expect("it ends");
-    let id = told[event..end].split_once("id: ").expect("it has an id").1;
+    let event = received[..gap].rfind("\n\n").map_or(0, |end| end + 2);
+    let end = event + received[event..].find("\n\n").expect("it ends");
+    let id = received[event..end]
+        .split_once("id: ")
+        .expect("it has an id")
+        .1;
     let id = id.lines().next().expect("a line");
     let link = server.connect_and_send(format!(
         "GET {target} HTTP/1.1\r\n{EVENTS}Last-Event-ID: {id}\r\n\r\n"
@@ -274,8 +277,8 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
                 server.settle();
                 let bytes = server.received(link)[granted..].to_vec();
                 let text = String::from_utf8_lossy(&bytes);
-                let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
-                assert!((0..6).map(place).is_sorted(), "{case}");
+                let position_of = |n: usize| text.find(&format!("message{n}")).expect("it came");
+                assert!((0..6).map(position_of).is_sorted(), "{case}");
                 assert_eq!(text.matches("message").count(), 6, "{case}");
             }
         }

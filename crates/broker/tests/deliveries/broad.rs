@@ -74,9 +74,9 @@ proptest! {
             }
         }
         server.settle();
-        let both = [frame("one"), frame("two")].concat();
+        let two_frames = [frame("one"), frame("two")].concat();
         for link in &links {
-            prop_assert_eq!(server.received(*link), &both[..]);
+            prop_assert_eq!(server.received(*link), &two_frames[..]);
         }
         for link in &newcomers {
             server.take(*link);

@@ -59,9 +59,9 @@ const MQTT: &str = "Sec-WebSocket-Protocol: mqtt\r\n";
 
 /// Sends these frames, the last one a Close, while the socket accepts nothing, and handles everything in flight. Then the socket accepts
 /// all bytes. Returns them.
-fn closes(server: &mut TestServer, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
+fn closes(server: &mut TestServer, link: usize, sent: &[(Opcode, &[u8])]) -> Vec<u8> {
     server.set_window(link, Some(0));
-    server.send(link, frames(said));
+    server.send(link, frames(sent));
     for _ in 0..3 {
         server.settle();
         server.far_turn();
@@ -88,16 +88,16 @@ pub(super) fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits
 fn an_acknowledgement_that_comes_late_is_not_sent_behind_a_close() {
     let mut server = two_shards(|_| {});
     let link = upgraded(&mut server, &format!("/pub/{}", far()), META);
-    let said = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
-    assert_eq!(closes(&mut server, link, &said), [10, 8]);
+    let sent = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
+    assert_eq!(closes(&mut server, link, &sent), [10, 8]);
 }
 
 #[test]
 fn a_refusal_that_comes_late_is_no_second_close() {
     let mut server = two_shards(|limits| limits.topics_per_shard = 0);
     let link = upgraded(&mut server, &format!("/pub/{}", far()), "");
-    let said = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
-    assert_eq!(closes(&mut server, link, &said), [10, 8]);
+    let sent = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
+    assert_eq!(closes(&mut server, link, &sent), [10, 8]);
 }
 
 #[test]
@@ -187,6 +187,6 @@ fn packets_that_come_late_are_not_sent_behind_a_close() {
     let connected = opcodes(server.received(link));
     assert_eq!(connected, [2], "CONNACK");
     let packets = [&subscribe[..], &publish[..]].concat();
-    let said = [(Opcode::Binary, &packets[..]), PINGED, CLOSED];
-    assert_eq!(closes(&mut server, link, &said), [2, 10, 8]);
+    let sent = [(Opcode::Binary, &packets[..]), PINGED, CLOSED];
+    assert_eq!(closes(&mut server, link, &sent), [2, 10, 8]);
 }

@@ -42,14 +42,17 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
                 server.take(former).contains("deleted"),
                 "who was there is told"
             );
-            let told = server.take(link);
-            assert!(!told.contains("410"), "{target}: {told}");
+            let received = server.take(link);
+            assert!(!received.contains("410"), "{target}: {received}");
             assert!(server.is_open(link), "{target}");
             server.publish([(&far[..], "first of a new life".into())]);
             server.settle();
             server.far_turn();
-            let told = server.take(link);
-            assert!(told.contains("first of a new life"), "{target}: {told}");
+            let received = server.take(link);
+            assert!(
+                received.contains("first of a new life"),
+                "{target}: {received}"
+            );
         }
     }
 }
@@ -68,10 +71,10 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
         server.settle();
         assert_eq!(server.take(link), "");
         server.far_turn();
-        let told = server.take(link);
+        let received = server.take(link);
         match fields {
-            "" => assert!(told.starts_with("HTTP/1.1 410 "), "{told}"),
-            _ => assert!(told.ends_with("\r\n0\r\n\r\n"), "{told}"),
+            "" => assert!(received.starts_with("HTTP/1.1 410 "), "{received}"),
+            _ => assert!(received.ends_with("\r\n0\r\n\r\n"), "{received}"),
         }
         assert_eq!(server.is_open(link), fields.is_empty());
     }

@@ -269,8 +269,13 @@ fn all_outboxes_share_the_account() {
         for link in links {
             server.set_window(link, None);
             server.settle();
-            let got = server.received(link);
-            assert!(got == all, "{topics}: {} of {} bytes", got.len(), all.len());
+            let received = server.received(link);
+            assert!(
+                received == all,
+                "{topics}: {} of {} bytes",
+                received.len(),
+                all.len()
+            );
         }
         assert_eq!(server.accounts().outbox_bytes, 0);
     }
@@ -373,9 +378,9 @@ fn second_subscription_gets_nothing_before_its_page() {
             server.send(poll, ask(&position));
             server.settle();
             server.far_turn();
-            let told = server.take(poll);
-            assert!(told.ends_with(&format!("early{n}")), "{told}");
-            position = etag(&told);
+            let received = server.take(poll);
+            assert!(received.ends_with(&format!("early{n}")), "{received}");
+            position = etag(&received);
             server.send(poll, ask(&position));
             server.settle();
             server.far_turn();
@@ -383,17 +388,17 @@ fn second_subscription_gets_nothing_before_its_page() {
         server.publish([(&far[..], format!("late{n}"))]);
         server.settle();
         server.far_turn();
-        let told = server.take(poll);
-        assert!(told.ends_with(&format!("late{n}")), "{told}");
-        position = etag(&told);
+        let received = server.take(poll);
+        assert!(received.ends_with(&format!("late{n}")), "{received}");
+        position = etag(&received);
     }
     let all = ["late0", "early1", "late1", "early2", "late2"].map(frame);
     assert_eq!(server.received(stream), all.concat());
 }
 
 /// The ETag of an answer, which is its position.
-fn etag(told: &str) -> String {
-    let (_, rest) = told.split_once("ETag: \"").expect("a position");
+fn etag(received: &str) -> String {
+    let (_, rest) = received.split_once("ETag: \"").expect("a position");
     rest.split('"').next().expect("its end").to_owned()
 }
 

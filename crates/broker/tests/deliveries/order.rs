@@ -12,11 +12,11 @@ fn subscribers_by_filter_and_by_name_get_messages_in_order() {
         let mut server = wide();
         let by_name = server.subscribe(Kind::Plain, exact);
         let by_filter = server.subscribe_to(Kind::Plain, "filter=a/%23");
-        let of = |n: usize| ["a/1", "a/2", "b"][n % 3];
-        server.publish((0..9).map(|n| (of(n), n.to_string())));
+        let topic_of = |n: usize| ["a/1", "a/2", "b"][n % 3];
+        server.publish((0..9).map(|n| (topic_of(n), n.to_string())));
         server.settle();
         let bytes = |wanted: &dyn Fn(&str) -> bool| -> Vec<u8> {
-            let all = (0..9).filter(|n| wanted(of(*n)));
+            let all = (0..9).filter(|n| wanted(topic_of(*n)));
             all.flat_map(|n| frame(&n.to_string())).collect()
         };
         assert_eq!(server.received(by_name), bytes(&|topic| topic == exact));

@@ -197,8 +197,8 @@ proptest! {
         for link in newcomers {
             let text = server.received(link);
             let head = text.windows(4).position(|four| four == b"\r\n\r\n");
-            let got = numbers(&text[head.expect("it was upgraded") + 4..]);
-            prop_assert_eq!(&all[all.len() - got.len()..], &got[..], "all from where it came");
+            let received_numbers = numbers(&text[head.expect("it was upgraded") + 4..]);
+            prop_assert_eq!(&all[all.len() - received_numbers.len()..], &received_numbers[..], "all from where it came");
         }
         prop_assert_eq!(server.accounts().deliveries, 0);
         prop_assert_eq!(server.accounts().outboxes, 0);

@@ -170,13 +170,13 @@ impl World {
                 if ![Want::First, Want::Second, Want::Both][n % 3].has(topic) {
                     continue;
                 }
-                let mut got = &read[topic][..];
-                let mut seen = before[topic];
-                if torn && topic == of_torn && !got.is_empty() {
-                    seen = Some(got[0]);
-                    got = &got[1..];
+                let mut unread = &read[topic][..];
+                let mut newest_seen = before[topic];
+                if torn && topic == of_torn && !unread.is_empty() {
+                    newest_seen = Some(unread[0]);
+                    unread = &unread[1..];
                 }
-                all &= got == self.newest(topic, seen);
+                all &= unread == self.newest(topic, newest_seen);
             }
             fits |= all;
         }

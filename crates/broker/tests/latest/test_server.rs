@@ -120,10 +120,10 @@ impl TestServer {
     }
 
     /// Runs a turn (one run of the event loop) of a shard, with all mail that waits for it.
-    pub fn turn(&mut self, at: usize) {
-        let at = at % self.of.shards.len();
-        self.of.deliver_mail(at);
-        self.of.flush(at);
+    pub fn turn(&mut self, shard: usize) {
+        let shard = shard % self.of.shards.len();
+        self.of.deliver_mail(shard);
+        self.of.flush(shard);
     }
 
     /// Runs turns until nothing is left to do.

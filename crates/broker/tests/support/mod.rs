@@ -325,7 +325,7 @@ impl TestServer {
         for from in 0..self.shards.len() {
             for _ in 0..self.io[from].mail.len() {
                 match self.io[from].mail.pop_front() {
-                    Some((at, mail)) if usize::from(at) == to => {
+                    Some((sender, mail)) if usize::from(sender) == to => {
                         self.handle(to, Input::Mail(mail));
                         has_any = true;
                     }

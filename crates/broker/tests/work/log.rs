@@ -179,7 +179,7 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
         let mut turns = 0;
         while {
             let steps = server.shards[0].steps();
-            let more = server.flush(0);
+            let has_more = server.flush(0);
             let steps = server.shards[0].steps() - steps;
             let most = u64::from(BUDGET) + 4 * UNIT + of_bytes;
             assert!(steps <= most, "{topics} {full:?}: {steps} steps of a turn");
@@ -188,7 +188,7 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
                 held <= LOG_BYTES + BYTES + 100,
                 "{topics} {full:?}: {held} bytes"
             );
-            more
+            has_more
         } {
             turns += 1;
         }

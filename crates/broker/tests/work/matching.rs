@@ -9,7 +9,7 @@ use crate::{BUDGET, UNIT, batch, client, server, steps_of, turns_until};
 
 /// All accepted filters of sixteen levels, each `a` or `+`, with at most three `+`.
 fn deep_filters() -> Vec<String> {
-    let few = |n: &u32| n.count_ones() <= 3;
+    let has_few_wildcards = |n: &u32| n.count_ones() <= 3;
     let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
     let filter = |shape| {
         (0..16)
@@ -17,7 +17,7 @@ fn deep_filters() -> Vec<String> {
             .collect::<Vec<_>>()
             .join("/")
     };
-    let mut shapes: Vec<u32> = (0..1_u32 << 16).filter(few).collect();
+    let mut shapes: Vec<u32> = (0..1_u32 << 16).filter(has_few_wildcards).collect();
     shapes.sort_by_key(|shape| shape.count_ones());
     shapes.into_iter().take(392).map(filter).collect()
 }

@@ -17,16 +17,16 @@ use crate::support::{Server, eventually, until};
 const TAILS: usize = 64;
 
 /// Checks a value against a schema. Panics with the place of the first difference.
-fn hold(api: &Value, schema: &Value, value: &Value, place: &str) {
+fn hold(api: &Value, schema: &Value, value: &Value, path: &str) {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.rsplit('/').next().expect("a name");
-        return hold(api, &api["components"]["schemas"][name], value, place);
+        return hold(api, &api["components"]["schemas"][name], value, path);
     }
     if let Some(all) = schema["oneOf"].as_array() {
-        assert!(all.iter().any(|one| one["type"] != "null"), "{place}");
+        assert!(all.iter().any(|one| one["type"] != "null"), "{path}");
         if !value.is_null() {
             let one = all.iter().find(|one| one["type"] != "null");
-            hold(api, one.expect("a schema"), value, place);
+            hold(api, one.expect("a schema"), value, path);
         }
         return;
     }
@@ -44,22 +44,19 @@ fn hold(api: &Value, schema: &Value, value: &Value, place: &str) {
         Value::Object(_) => "object",
     };
     let fits = kinds.contains(&kind) || kind == "integer" && kinds.contains(&"number");
-    assert!(
-        fits || kinds.is_empty(),
-        "{place} is {value}, not {kinds:?}"
-    );
+    assert!(fits || kinds.is_empty(), "{path} is {value}, not {kinds:?}");
     if let Some(list) = value.as_array() {
         list.iter()
-            .for_each(|one| hold(api, &schema["items"], one, place));
+            .for_each(|one| hold(api, &schema["items"], one, path));
     }
     let (Some(fields), Some(described)) = (value.as_object(), schema["properties"].as_object())
     else {
         return;
     };
     let names = |map: &serde_json::Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
-    assert_eq!(names(fields), names(described), "{place}");
+    assert_eq!(names(fields), names(described), "{path}");
     for (name, value) in fields {
-        hold(api, &described[name], value, &format!("{place}.{name}"));
+        hold(api, &described[name], value, &format!("{path}.{name}"));
     }
 }
 

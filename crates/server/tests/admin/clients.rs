@@ -136,10 +136,10 @@ fn session_that_is_away_is_told_and_ended_by_the_operator() {
     assert_eq!(connected.status.code(), Some(1), "{connected:?}");
     drop(client);
     until("it is away", || tool(&[]).status.success());
-    let told = tool(&[]).stdout;
-    let told: Value = serde_json::from_slice(&told).expect("JSON");
-    assert_eq!(told["client_id"], "hall/sensor 7");
-    let subscriptions = told["subscriptions"].as_array().expect("a list").iter();
+    let rows = tool(&[]).stdout;
+    let rows: Value = serde_json::from_slice(&rows).expect("JSON");
+    assert_eq!(rows["client_id"], "hall/sensor 7");
+    let subscriptions = rows["subscriptions"].as_array().expect("a list").iter();
     let mut subscriptions: Vec<_> = subscriptions
         .map(|one| (one["filter"].as_str(), one["qos"].as_u64()))
         .collect();
@@ -175,19 +175,19 @@ fn connection_of_mqtt_is_told_with_its_state() {
     for _ in 0..2 {
         client.packet().publish();
     }
-    let of = |id: &str| {
+    let client_of = |id: &str| {
         let page = get(server.admin(), "connections?transport=mqtt");
         let list = page["connections"].as_array().expect("a list");
         let one = list.iter().find(|one| one["client_id"] == id);
         let id = one.expect("a connection")["id"].as_str().expect("an id");
         get(server.admin(), &format!("connections/{id}"))
     };
-    let told = of("sensor-7");
+    let rows = client_of("sensor-7");
     assert_eq!(
-        (&told["tls"], &told["topics"][0]),
+        (&rows["tls"], &rows["topics"][0]),
         (&false.into(), &"news".into())
     );
-    let mqtt = &told["mqtt"];
+    let mqtt = &rows["mqtt"];
     assert_eq!(mqtt["version"], "5.0");
     for (field, value) in [
         ("keep_alive_s", 60),
@@ -195,10 +195,10 @@ fn connection_of_mqtt_is_told_with_its_state() {
         ("in_flight_max", 2),
         ("session_expiry_s", 600),
     ] {
-        assert_eq!(mqtt[field], value, "{field} in {told}");
+        assert_eq!(mqtt[field], value, "{field} in {rows}");
     }
     let _old = Conn::connected(&broker, Version::V311, "old");
-    assert_eq!(of("old")["mqtt"]["version"], "3.1.1");
+    assert_eq!(client_of("old")["mqtt"]["version"], "3.1.1");
     let _reader = stream(server.address(), "/sub/x");
     let page = get(server.admin(), "connections?transport=sse");
     assert_eq!(page["connections"][0]["mqtt"], Value::Null);
@@ -221,14 +221,14 @@ fn only(server: &Server) -> [Value; 2] {
 fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
-    let told = || only(server).map(|one| one["mqtt"]["subscriptions"].clone());
+    let rows = || only(server).map(|one| one["mqtt"]["subscriptions"].clone());
     let (mut client, _) = Conn::with_properties(&broker, "sensor-7", true, |it| {
         it.session_expiry_interval_s(600);
     });
-    assert_eq!(told(), [json!([]), json!([])]);
+    assert_eq!(rows(), [json!([]), json!([])]);
     let filter_row = |filter: &str, qos| json!({"filter": filter, "qos": qos, "share": null});
     client.subscribe("news", 2);
-    assert_eq!(told(), [(); 2].map(|()| json!([filter_row("news", 2)])));
+    assert_eq!(rows(), [(); 2].map(|()| json!([filter_row("news", 2)])));
     client.subscribe("doors/+", 1);
     client.subscribe("$share/workers/jobs/#", 1);
     client.subscribe("clock", 0);
@@ -238,7 +238,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
         json!({"filter": "$share/workers/jobs/#", "qos": 1, "share": "workers"}),
         filter_row("clock", 0),
     ];
-    assert_eq!(told(), [json!(all), json!(all)]);
+    assert_eq!(rows(), [json!(all), json!(all)]);
     // A filter that is subscribed again has the QoS of the last SUBSCRIBE.
     client.subscribe("news", 0);
     all[0] = filter_row("news", 0);
@@ -247,7 +247,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
         client.subscribe(&topic, 1);
         all.push(filter_row(&topic, 1));
     }
-    assert_eq!(told(), [json!(all[..16]), json!(all)]);
+    assert_eq!(rows(), [json!(all[..16]), json!(all)]);
     // The API shows the same subscriptions for the session.
     client.leave();
     let session = || {
@@ -262,7 +262,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
     // A client without a lasting session stores its only topic in its table row and not in a list, so this case is tested apart.
     let mut client = Conn::connected(&broker, Version::V311, "plain");
     client.subscribe("news", 2);
-    assert_eq!(told(), [(); 2].map(|()| json!([filter_row("news", 2)])));
+    assert_eq!(rows(), [(); 2].map(|()| json!([filter_row("news", 2)])));
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn an_ipv4_address_that_is_mapped_into_ipv6_has_one_form() {
 fn the_address_is_that_of_the_last_request() {
     let server = Server::with_admin("[http]\ntrusted_proxies = ['127.0.0.0/8']\n");
     let mut stream = connect(server.address());
-    let told = || {
+    let rows = || {
         let page = get(server.admin(), "connections?transport=http");
         page["connections"][0]["address"].clone()
     };
@@ -453,6 +453,6 @@ fn the_address_is_that_of_the_last_request() {
         stream.write_all(request.as_bytes()).expect("sent");
         let mut answer = [0; 1024];
         assert!(stream.read(&mut answer).expect("an answer") > 0);
-        assert_eq!(told(), expected);
+        assert_eq!(rows(), expected);
     }
 }

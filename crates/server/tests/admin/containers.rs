@@ -85,8 +85,8 @@ impl Settings {
 
     /// Starts a server with these settings, on other ports and with its state in a directory of this test.
     fn serve(&self) -> Server {
-        let place = self.directory.to_str().expect("text");
-        let server = Server::with_admin(&self.text.replace("/var/lib/crore/state", place));
+        let volume_path = self.directory.to_str().expect("text");
+        let server = Server::with_admin(&self.text.replace("/var/lib/crore/state", volume_path));
         let answer = publish(&server, "news", "by any client");
         assert_eq!(answer.status, 202, "{}", answer.text());
         server
@@ -99,8 +99,11 @@ impl Settings {
             .expect("settings");
         let own: Table = self.text.parse().expect("settings");
         let deadline = |table: &str| {
-            let of = |settings: &Table| settings.get(table)?.get("deadline_s")?.as_integer();
-            of(&own).or_else(|| of(&defaults)).expect("a deadline")
+            let deadline_of =
+                |settings: &Table| settings.get(table)?.get("deadline_s")?.as_integer();
+            deadline_of(&own)
+                .or_else(|| deadline_of(&defaults))
+                .expect("a deadline")
         };
         u64::try_from(deadline("drain") + deadline("state")).expect("seconds")
     }
@@ -132,11 +135,11 @@ fn compose_file_fits_the_image_and_its_settings() {
         text(service, "/volumes/0"),
         "./crore.toml:/etc/crore/crore.toml:ro"
     );
-    let (volume, place) = text(service, "/volumes/1")
+    let (volume, volume_path) = text(service, "/volumes/1")
         .split_once(':')
         .expect("a place");
     assert!(file["volumes"].get(volume).is_some());
-    assert_eq!(place, image("VOLUME"));
+    assert_eq!(volume_path, image("VOLUME"));
     let stop_s: u64 = text(service, "/stop_grace_period")
         .trim_end_matches('s')
         .parse()

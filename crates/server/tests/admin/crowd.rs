@@ -9,9 +9,9 @@ use crate::support::{Server, connect, connect_from, eventually, until};
 
 /// Waits until the port closes the connection without an answer.
 fn ended(mut stream: TcpStream) {
-    let mut said = Vec::new();
-    let end = stream.read_to_end(&mut said);
-    assert!(end.is_ok() && said.is_empty(), "{end:?} {said:?}");
+    let mut response = Vec::new();
+    let end = stream.read_to_end(&mut response);
+    assert!(end.is_ok() && response.is_empty(), "{end:?} {response:?}");
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn strangers_keep_no_operator_out() {
         let operator = format!("Host: {admin}\r\n{operator}");
         let mut events = stream_with(admin, "/api/v1/stats", &operator);
         // No bytes, a part of a head, a probe of a load balancer, and requests that are refused.
-        let get = |path: &str, host: &str, more: &str| {
-            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n")
+        let get = |path: &str, host: &str, extra_headers: &str| {
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{extra_headers}\r\n")
         };
         let own = admin.to_string();
         let mut requests = vec![
@@ -150,10 +150,10 @@ fn admin_client_without_a_request_in_time_is_ended() {
     let mut idle = connect(admin);
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\n\r\n");
     idle.write_all(request.as_bytes()).expect("it is read");
-    let mut said = String::new();
-    idle.read_to_string(&mut said)
+    let mut response = String::new();
+    idle.read_to_string(&mut response)
         .expect("an answer, then the end");
-    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     assert_eq!(slow(), Some(3.0));
     assert!(
         server.log().contains("raise admin.head_s"),
@@ -176,14 +176,14 @@ fn said_to_drips(mut stream: TcpStream, head: &str, drip: &'static str) -> Strin
             std::thread::sleep(Duration::from_millis(100)); // the pace of the load
         }
     });
-    let mut said = Vec::new();
+    let mut response = Vec::new();
     let mut piece = [0; 4096];
     // A client that still sends at the end may find the connection reset after the answer.
     while let Ok(count @ 1..) = answer.read(&mut piece) {
-        said.extend_from_slice(&piece[..count]);
+        response.extend_from_slice(&piece[..count]);
     }
     dripping.join().expect("it ends");
-    String::from_utf8(said).expect("text")
+    String::from_utf8(response).expect("text")
 }
 
 #[test]
@@ -192,9 +192,9 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
     let admin = server.admin();
     let slow = || metric(admin, "crore_admin_slow_connections_total");
     let body = r#"{"topic":"a","data":"x"}"#;
-    let head = |more: &str| {
+    let head = |extra_headers: &str| {
         format!(
-            "POST /api/v1/publish HTTP/1.1\r\nHost: {admin}\r\nContent-Type: application/json\r\n{more}\r\n\r\n"
+            "POST /api/v1/publish HTTP/1.1\r\nHost: {admin}\r\nContent-Type: application/json\r\n{extra_headers}\r\n\r\n"
         )
     };
     let sized = head(&format!("Content-Length: {}", body.len()));
@@ -206,9 +206,12 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
         (&chunked, "1\r\n \r\n"),
     ] {
         let before = slow();
-        let said = said_to_drips(connect(admin), head, drip);
-        assert!(said.starts_with("HTTP/1.1 408"), "{head}{drip}: {said}");
-        assert!(said.contains("admin.body_s"), "{said}");
+        let response = said_to_drips(connect(admin), head, drip);
+        assert!(
+            response.starts_with("HTTP/1.1 408"),
+            "{head}{drip}: {response}"
+        );
+        assert!(response.contains("admin.body_s"), "{response}");
         assert_eq!(slow(), before.map(|count| count + 1.0));
     }
     assert!(
@@ -233,9 +236,9 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
     // The deadline of another request, which began later, has passed.
     let mut other = connect(admin);
     other.write_all(sized.as_bytes()).expect("it is read");
-    let mut said = String::new();
-    other.read_to_string(&mut said).expect("an answer");
-    assert!(said.starts_with("HTTP/1.1 408"), "{said}");
+    let mut response = String::new();
+    other.read_to_string(&mut response).expect("an answer");
+    assert!(response.starts_with("HTTP/1.1 408"), "{response}");
     stream
         .write_all(format!("{sized}{body}").as_bytes())
         .expect("it is open");

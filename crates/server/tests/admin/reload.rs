@@ -145,10 +145,10 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
         }
         assert_eq!(config(&server), before, "{text}");
         assert_eq!(kept(&server), 3, "{text}");
-        let told = eventually("the log", || {
-            Some(count(&server, REFUSED)).filter(|told| *told > n)
+        let logged = eventually("the log", || {
+            Some(count(&server, REFUSED)).filter(|logged| *logged > n)
         });
-        assert_eq!(told, n + 1, "each is logged once:\n{}", server.log());
+        assert_eq!(logged, n + 1, "each is logged once:\n{}", server.log());
         assert!(server.log().contains(why.lines().next().expect("a line")));
     }
     write(&server, [b'#', 0xff, b'\n']);
@@ -278,7 +278,7 @@ fn a_key_file_that_does_not_parse_is_refused_by_its_place() {
     std::fs::write(&path, &good).expect("a file");
     assert_eq!(reload(&server).status, 200);
     let refused = eventually("the log", || {
-        Some(count(&server, REFUSED)).filter(|told| *told >= 4)
+        Some(count(&server, REFUSED)).filter(|logged| *logged >= 4)
     });
     assert_eq!(refused, 4, "each is logged once");
     let _ = std::fs::remove_file(path);
@@ -322,9 +322,10 @@ fn secrets_of_a_cluster_that_changed_are_named_and_wait_for_a_restart() {
 fn each_reading_is_counted_by_what_came_of_it_and_the_last_good_one_has_its_time() {
     let server = server();
     let counted = || {
-        let of = |name: &str| metric(server.admin(), name).expect("a metric");
-        let reloads = |result: &str| of(&format!("crore_reloads_total{{result=\"{result}\"}}"));
-        let time_s = of("crore_reload_success_timestamp_seconds");
+        let metric_value = |name: &str| metric(server.admin(), name).expect("a metric");
+        let reloads =
+            |result: &str| metric_value(&format!("crore_reloads_total{{result=\"{result}\"}}"));
+        let time_s = metric_value("crore_reload_success_timestamp_seconds");
         (reloads("applied"), reloads("refused"), time_s)
     };
     let (applied, refused, began_s) = counted();
@@ -405,13 +406,13 @@ fn the_command_prints_what_changed_or_fails_with_the_reason() {
     write(&server, keeps(8));
     let output = admin();
     assert!(output.status.success(), "{output:?}");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(said, json!({"changed": ["rule"], "kept": []}));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(answer, json!({"changed": ["rule"], "kept": []}));
     write(&server, "shards = 2\n[[rule]]\nmatch = 7\n");
     let output = admin();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("crore.toml:3:9"), "{said}");
+    let answer = String::from_utf8_lossy(&output.stderr);
+    assert!(answer.contains("crore.toml:3:9"), "{answer}");
 }
 
 #[test]

@@ -65,8 +65,8 @@ impl Supervisor {
 
     /// The values of the next message, which must have these names.
     fn expect(&self, names: &[&str]) -> Vec<String> {
-        let (said, values): (Vec<_>, Vec<_>) = self.message().into_iter().unzip();
-        assert_eq!(said, names, "{values:?}");
+        let (received_names, values): (Vec<_>, Vec<_>) = self.message().into_iter().unzip();
+        assert_eq!(received_names, names, "{values:?}");
         values
     }
 
@@ -142,7 +142,7 @@ fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time()
         (503, "the server stops\n")
     );
     assert_eq!(ask(server.admin(), "GET /healthz", None).status, 200);
-    let (mut last, mut told) = (u64::MAX, 0);
+    let (mut last, mut reports) = (u64::MAX, 0);
     let budget_us = loop {
         let values = supervisor.expect(&["STATUS", "EXTEND_TIMEOUT_USEC"]);
         let more_us: u64 = values[1].parse().expect("microseconds");
@@ -153,14 +153,14 @@ fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time()
         let (left, rest) = left.and_then(|it| it.split_once(' ')).expect("a count");
         let left: u64 = left.parse().expect("a number");
         assert!(rest.ends_with(" are still here"), "{rest}");
-        match told {
+        match reports {
             0 => assert_eq!(left, 6, "it is told as soon as it begins"),
             _ => assert!(left <= last && left > 0, "{left} after {last}"),
         }
         assert!(more_us > 2_000_000, "more than between two messages");
-        (last, told) = (left, told + 1);
+        (last, reports) = (left, reports + 1);
     };
-    assert!(told > 1, "nothing was told of the drain");
+    assert!(reports > 1, "nothing was told of the drain");
     assert!(
         budget_us > 70_000_000,
         "{budget_us}: the writing may take 70 s"

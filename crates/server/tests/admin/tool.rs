@@ -217,31 +217,34 @@ fn connections_are_listed_and_ended() {
 fn memory_is_told_by_its_parts_and_limits() {
     let server = Server::with_admin("[limits]\nmemory_bytes = \"64 MiB\"\n");
     // A server that has just started has no figures for up to a second.
-    let told = eventually("figures", || {
-        let told = said(&server, &["memory"]);
-        told.contains("MQTT sessions").then_some(told)
+    let report = eventually("figures", || {
+        let report = said(&server, &["memory"]);
+        report.contains("MQTT sessions").then_some(report)
     });
     // The parts with a limit, and the parts of the process that are not empty, the largest first.
     assert!(
-        told.starts_with("memory                     used"),
-        "{told}"
+        report.starts_with("memory                     used"),
+        "{report}"
     );
-    let row = |words: &str| told.lines().find(|line| line.starts_with(words));
+    let row = |words: &str| report.lines().find(|line| line.starts_with(words));
     let limited = row("what clients make it hold").expect("a row");
-    assert!(limited.ends_with("64.0 MiB  limits.memory_bytes"), "{told}");
+    assert!(
+        limited.ends_with("64.0 MiB  limits.memory_bytes"),
+        "{report}"
+    );
     assert!(
         row("the whole process").expect("a row").contains(" MiB"),
-        "{told}"
+        "{report}"
     );
     assert!(
         row("MQTT sessions")
             .expect("a row")
             .ends_with(" KiB  sessions"),
-        "{told}"
+        "{report}"
     );
     assert!(
-        row("messages that wait for slow clients").is_none() && told.contains("that are empty"),
-        "{told}"
+        row("messages that wait for slow clients").is_none() && report.contains("that are empty"),
+        "{report}"
     );
     // A partly received request is one of the parts, and is in the sum.
     let mut half = TcpStream::connect(server.address()).unwrap();

@@ -22,7 +22,7 @@ pub fn filter_pages(random: &mut Random) -> Script {
     large_pages(random, |_| "filter=evil/%23&".to_string())
 }
 
-fn large_pages(random: &mut Random, of: impl Fn(usize) -> String) -> Script {
+fn large_pages(random: &mut Random, message_of: impl Fn(usize) -> String) -> Script {
     let count = random.between(24, TOPICS);
     let byte = random.one(b"\x01\x01\xff");
     let mut steps = Vec::new();
@@ -31,7 +31,7 @@ fn large_pages(random: &mut Random, of: impl Fn(usize) -> String) -> Script {
         steps.push(Step::Send(ask("POST", &target, &[], &vec![byte; LARGE])));
     }
     steps.push(Step::Await(count, 6_000));
-    let target = format!("/sub?{}since=oldest&envelope=json", of(count));
+    let target = format!("/sub?{}since=oldest&envelope=json", message_of(count));
     steps.push(Step::Deaf(true));
     steps.push(Step::Send(match random.below(3) {
         0 => ask("GET", &target, &[], b""),

@@ -38,14 +38,14 @@ fn field(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
-fn block(method: &str, path: &str, more: &[(&str, &str)]) -> Vec<u8> {
+fn block(method: &str, path: &str, extra: &[(&str, &str)]) -> Vec<u8> {
     let fields = [
         (":method", method),
         (":scheme", "http"),
         (":path", path),
         (":authority", "localhost"),
     ];
-    let fields = fields.iter().chain(more);
+    let fields = fields.iter().chain(extra);
     fields
         .flat_map(|(name, value)| field(name, value))
         .collect()
@@ -105,8 +105,8 @@ pub fn continuations(random: &mut Random) -> Script {
     let first = block("GET", "/history/evil/1", &[]);
     let (label, bytes) = match random.below(3) {
         0 => {
-            let more = frame(Kind::Continuation, 0, 1, &field("a", "b"));
-            let bytes = [frame(Kind::Headers, 0, 1, &first), more.repeat(1_000)].concat();
+            let extra = frame(Kind::Continuation, 0, 1, &field("a", "b"));
+            let bytes = [frame(Kind::Headers, 0, 1, &first), extra.repeat(1_000)].concat();
             ("a block without end", bytes)
         }
         1 => {
@@ -173,8 +173,8 @@ pub fn shut_windows(random: &mut Random) -> Script {
     if random.rarely(2) {
         let payload = [0, 4, 0, 16, 0, 0];
         let settings = frame(Kind::Settings, 0, 0, &payload);
-        let more = (1_u32 << 30).to_be_bytes();
-        let bytes = [settings, frame(Kind::WindowUpdate, 0, 0, &more)].concat();
+        let extra = (1_u32 << 30).to_be_bytes();
+        let bytes = [settings, frame(Kind::WindowUpdate, 0, 0, &extra)].concat();
         steps.push(Step::Send(Send::new("open windows", bytes)));
         steps.push(Step::Wait(500));
     }

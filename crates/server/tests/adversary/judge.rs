@@ -80,11 +80,11 @@ impl Metrics {
 
     /// The metrics that are not zero although their clients have left, as text. If `honest`, honest readers may still be connected.
     pub fn left(&self, honest: bool) -> Vec<String> {
-        let more = EMPTY.iter().filter_map(|(name, theirs)| {
+        let nonzero = EMPTY.iter().filter_map(|(name, theirs)| {
             let (is, may) = (self.get(name), if honest { *theirs } else { 0.0 });
             (is > may).then(|| format!("{name} is {is}, not {may}"))
         });
-        more.collect()
+        nonzero.collect()
     }
 }
 

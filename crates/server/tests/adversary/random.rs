@@ -27,8 +27,8 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    pub fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
+    pub fn one<T: Copy>(&mut self, options: &[T]) -> T {
+        options[self.below(options.len())]
     }
 
     /// True once in `times` calls, on average.

@@ -188,12 +188,12 @@ impl Round<'_> {
         memory: &mut Memory,
     ) -> Result<(), Vec<String>> {
         let began = Instant::now();
-        let mut told = began;
+        let mut last_report = began;
         while began.elapsed() < self.time {
             self.look(world, tally)?;
             memory.look(&world.process, world.server.admin())?;
-            if told.elapsed() > PROGRESS {
-                told = Instant::now();
+            if last_report.elapsed() > PROGRESS {
+                last_report = Instant::now();
                 self.progress(world, tally, stage, began);
             }
             std::thread::sleep(LOOK);
@@ -229,9 +229,9 @@ impl Round<'_> {
         let bound = bound_bytes(self.room);
         if grown > bound {
             let (is, may) = (mib(grown), mib(bound));
-            let what =
+            let description =
                 format!("the server took {is} MiB more than an empty one, not at most {may}");
-            return Err(vec![what]);
+            return Err(vec![description]);
         }
         match tally.faults() {
             faults if faults.is_empty() => Ok(()),

@@ -53,11 +53,11 @@ impl Tally {
         }
     }
 
-    pub fn fault(&self, what: String) {
+    pub fn fault(&self, description: String) {
         let mut faults = self.faults.lock().expect("the faults");
         if faults.len() < FAULTS_MAX {
             faults.push(format!(
-                "at {:.1} s: {what}",
+                "at {:.1} s: {description}",
                 self.began.elapsed().as_secs_f64()
             ));
         }
@@ -77,14 +77,18 @@ impl Tally {
     }
 
     /// Records a wait from `from` to now.
-    pub fn took(&self, what: impl FnOnce() -> String, from: Instant) {
+    pub fn took(&self, description: impl FnOnce() -> String, from: Instant) {
         let took = from.elapsed();
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         self.worst_ms.fetch_max(ms, Ordering::Relaxed);
         self.waits.lock().expect("the waits").push((from, took));
         if took > NOTED {
-            let what = what();
-            let late = Late { what, from, took };
+            let description = description();
+            let late = Late {
+                what: description,
+                from,
+                took,
+            };
             self.late.lock().expect("what was late").push(late);
         }
     }

@@ -19,8 +19,8 @@ const RIGHT: [(&str, &str); 4] = [
 ];
 
 /// A valid upgrade request with more header fields.
-pub fn upgrade(target: &str, more: &[(&'static str, &'static str)]) -> Send {
-    ask("GET", target, &[&RIGHT, more].concat(), b"")
+pub fn upgrade(target: &str, extra_headers: &[(&'static str, &'static str)]) -> Send {
+    ask("GET", target, &[&RIGHT, extra_headers].concat(), b"")
 }
 
 /// A client's frame.

@@ -34,17 +34,20 @@ fn argument_that_is_not_utf8_is_refused_in_words_where_text_is_due() {
         &[b"serve", b"--listen", BYTES],
     ] {
         let refused = with_bytes(args);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.starts_with("error: "), "{args:?}: {said}");
+        let error_text = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {error_text}");
+        assert!(error_text.starts_with("error: "), "{args:?}: {error_text}");
         assert!(
-            said.contains("UTF-8") || said.contains("unrecognized"),
-            "{args:?}: {said}"
+            error_text.contains("UTF-8") || error_text.contains("unrecognized"),
+            "{args:?}: {error_text}"
         );
     }
     let named = with_bytes(&[b"pub", b"caf\xe9", b"x"]);
-    let said = text(&named.stderr);
-    assert!(said.contains(r#""caf\xE9" is not UTF-8"#), "{said}");
+    let error_text = text(&named.stderr);
+    assert!(
+        error_text.contains(r#""caf\xE9" is not UTF-8"#),
+        "{error_text}"
+    );
 }
 
 #[test]
@@ -64,8 +67,8 @@ fn bytes_of_an_argument_are_published_as_they_are() {
         ]),
     ];
     for published in published {
-        let said = String::from_utf8_lossy(&published.stderr);
-        assert!(published.status.success(), "{said}");
+        let error_text = String::from_utf8_lossy(&published.stderr);
+        assert!(published.status.success(), "{error_text}");
     }
     let kept = output(&mut crore(&["history", "a", "--server", &url]));
     assert_eq!(kept.stdout, b"\xff\xfe\n\xff\xfe\n");
@@ -98,11 +101,11 @@ fn message_may_stand_in_a_file_or_on_stdin() {
     std::fs::remove_file(file).expect("it is there");
     // `@ann hello` names a file. If the file does not exist, the error says how to send the text itself.
     let missing = output(&mut crore(&["pub", "a", "@ann hello", "--server", &url]));
-    let said = text(&missing.stderr);
+    let error_text = text(&missing.stderr);
     assert_eq!(missing.status.code(), Some(1));
     assert!(
-        said.contains("names a file") && said.contains("ann hello: No such file"),
-        "{said}"
+        error_text.contains("names a file") && error_text.contains("ann hello: No such file"),
+        "{error_text}"
     );
 }
 
@@ -120,9 +123,12 @@ fn input_without_an_end_is_refused_when_it_is_more_than_a_message() {
         let mut command = crore(args);
         command.args(["--server", NOWHERE]).stdin(endless);
         let refused = output(&mut command);
-        let said = text(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(1), "{args:?}: {said}");
-        assert!(said.contains("more than 8 MiB"), "{args:?}: {said}");
+        let error_text = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{args:?}: {error_text}");
+        assert!(
+            error_text.contains("more than 8 MiB"),
+            "{args:?}: {error_text}"
+        );
     }
 }
 
@@ -163,17 +169,17 @@ fn password_in_a_url_is_never_shown() {
         &["doctor", "http://ann:secret@127.0.0.1:1"],
     ] {
         let output = output(&mut crore(args));
-        let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        let error_text = format!("{}{}", text(&output.stdout), text(&output.stderr));
         assert!(!output.status.success(), "{args:?}");
         assert!(
-            !said.contains("secret") && !said.contains("ret@"),
-            "{args:?}: {said}"
+            !error_text.contains("secret") && !error_text.contains("ret@"),
+            "{args:?}: {error_text}"
         );
     }
     let mut command = crore(&["pub", "a", "x"]);
     command.env("CRORE_SERVER", "http://ann:secret@127.0.0.1:1");
-    let said = output(&mut command).stderr;
-    assert!(text(&said).contains("CRORE_SERVER") && !text(&said).contains("secret"));
+    let error_text = output(&mut command).stderr;
+    assert!(text(&error_text).contains("CRORE_SERVER") && !text(&error_text).contains("secret"));
 }
 
 #[test]
@@ -189,11 +195,11 @@ fn empty_log_variable_is_as_none() {
     // A tool works too if `RUST_LOG` is not valid.
     for value in [OsStr::new("loud"), OsStr::from_bytes(BYTES)] {
         let mut command = crore(&["pub", "a", "x", "--server", NOWHERE]);
-        let told = output(command.env("RUST_LOG", value));
-        let said = text(&told.stderr);
+        let finished_run = output(command.env("RUST_LOG", value));
+        let error_text = text(&finished_run.stderr);
         assert!(
-            said.contains("RUST_LOG is") && said.contains("cannot publish"),
-            "{said}"
+            error_text.contains("RUST_LOG is") && error_text.contains("cannot publish"),
+            "{error_text}"
         );
     }
 }

@@ -31,9 +31,9 @@ fn left() -> State {
     state
 }
 
-fn log(order: &str, directory: &Path, more: &[&str]) -> Output {
+fn log(order: &str, directory: &Path, extra_arguments: &[&str]) -> Output {
     let mut args = vec!["log", order, directory.to_str().expect("text")];
-    args.extend(more);
+    args.extend(extra_arguments);
     run(&args)
 }
 
@@ -134,18 +134,19 @@ fn every_record_is_dumped_with_its_message() {
     );
     let partition = rows[0]["partition"].to_string();
     let of_one = log("dump", &state.directory, &["--partition", &partition]);
-    let told = text(&of_one.stdout);
+    let report = text(&of_one.stdout);
     let expected = lines(&all)
         .iter()
         .filter(|row| row["partition"] == rows[0]["partition"])
         .count();
-    assert_eq!(told.lines().count(), expected);
+    assert_eq!(report.lines().count(), expected);
     assert!(
-        told.lines()
+        report
+            .lines()
             .all(|line| line.starts_with("segment=1 group=")),
-        "{told}"
+        "{report}"
     );
-    assert!(told.contains(" kind=publish topic=\"chat/"), "{told}");
+    assert!(report.contains(" kind=publish topic=\"chat/"), "{report}");
     assert_eq!(listing(&state.directory), before, "nothing is changed");
 }
 
@@ -177,7 +178,7 @@ fn segments_base_partitions_and_totals_are_told() {
         assert_eq!(partition["writers"].as_array().map(Vec::len), Some(1));
     }
     let output = log("inspect", &state.directory, &[]);
-    let told = text(&output.stdout);
+    let report = text(&output.stdout);
     let identity = found["identity"].as_str().expect("text");
     for words in [
         identity,
@@ -186,7 +187,7 @@ fn segments_base_partitions_and_totals_are_told() {
         "first_offset",
         "good: 1 segments",
     ] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(report.contains(words), "{words}: {report}");
     }
     // The log after a planned stop.
     Server::with(&state.settings()).stop();
@@ -200,14 +201,14 @@ fn segments_base_partitions_and_totals_are_told() {
 fn one_changed_byte_is_found_with_its_segment_and_byte() {
     let state = left();
     assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(0));
-    let at = find(&state, b"needle");
-    change(&segment(&state), |bytes| bytes[at] ^= 1);
+    let offset = find(&state, b"needle");
+    change(&segment(&state), |bytes| bytes[offset] ^= 1);
     let output = log("verify", &state.directory, &[]);
     assert_eq!(output.status.code(), Some(1));
-    let told = text(&output.stdout);
+    let report = text(&output.stdout);
     assert!(
-        told.contains("damage: segment 1 of the log is damaged, at byte "),
-        "{told}"
+        report.contains("damage: segment 1 of the log is damaged, at byte "),
+        "{report}"
     );
     let found = json(&log("verify", &state.directory, &["--json"]));
     assert_eq!(found["good"], false);
@@ -215,7 +216,10 @@ fn one_changed_byte_is_found_with_its_segment_and_byte() {
     assert_eq!(damage["segment"], 1);
     let byte = damage["byte"].as_u64().expect("a byte");
     // The reported byte is the start of the group (the records of one commit) that contains the damage.
-    assert!(byte < at as u64 && at as u64 - byte < 512, "{byte}, {at}");
+    assert!(
+        byte < offset as u64 && offset as u64 - byte < 512,
+        "{byte}, {offset}"
+    );
     // The other messages are dumped nevertheless, and the damage is reported.
     let output = log("dump", &state.directory, &["--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -232,12 +236,12 @@ fn a_torn_end_is_told_and_is_no_damage() {
     publish(&server, "a", "kept");
     publish(&server, "a", "torn: needle");
     server.kill();
-    let at = find(&state, b"needle");
-    change(&segment(&state), |bytes| bytes[at..].fill(0));
+    let offset = find(&state, b"needle");
+    change(&segment(&state), |bytes| bytes[offset..].fill(0));
     let output = log("verify", &state.directory, &[]);
-    let told = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{told}");
-    assert!(told.contains("torn: segment 1 at byte "), "{told}");
+    let report = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert!(report.contains("torn: segment 1 at byte "), "{report}");
     assert_eq!(
         json(&log("verify", &state.directory, &["--json"]))["torn"]["segment"],
         1
@@ -252,9 +256,9 @@ fn a_log_that_was_longer_is_damaged() {
     publish(&server, "a", "cut: needle");
     server.kill();
     assert_eq!(log("verify", &state.directory, &[]).status.code(), Some(0));
-    let at = find(&state, b"needle");
+    let offset = find(&state, b"needle");
     let whole = std::fs::read(segment(&state)).expect("the segment");
-    std::fs::write(segment(&state), &whole[..at]).expect("the segment");
+    std::fs::write(segment(&state), &whole[..offset]).expect("the segment");
     let cut = log("verify", &state.directory, &[]);
     std::fs::remove_file(segment(&state)).expect("the segment");
     let deleted = log("verify", &state.directory, &[]);
@@ -262,13 +266,13 @@ fn a_log_that_was_longer_is_damaged() {
         "segment 1 of the log is where the log ends now",
         "the log has none of the segments",
     );
-    for (output, what) in [(cut, where_it_ends), (deleted, nothing)] {
+    for (output, finding) in [(cut, where_it_ends), (deleted, nothing)] {
         assert_eq!(output.status.code(), Some(1));
-        let told = text(&output.stdout);
-        let damage = format!("damage: {what}");
+        let report = text(&output.stdout);
+        let damage = format!("damage: {finding}");
         assert!(
-            told.contains(&damage) && told.contains("damaged: "),
-            "{told}"
+            report.contains(&damage) && report.contains("damaged: "),
+            "{report}"
         );
     }
 }
@@ -279,11 +283,14 @@ fn damage_in_the_base_and_a_log_that_ends_before_it_are_found() {
     Server::with(&state.settings()).stop();
     let document = state.base().join("home-1.state");
     let original = std::fs::read(&document).expect("a document");
-    for at in [0, original.len() / 2, original.len() - 1] {
-        change(&document, |bytes| bytes[at] ^= 1);
+    for offset in [0, original.len() / 2, original.len() - 1] {
+        change(&document, |bytes| bytes[offset] ^= 1);
         let output = log("verify", &state.directory, &[]);
-        assert_eq!(output.status.code(), Some(1), "byte {at}");
-        assert!(text(&output.stdout).contains("home-1.state"), "byte {at}");
+        assert_eq!(output.status.code(), Some(1), "byte {offset}");
+        assert!(
+            text(&output.stdout).contains("home-1.state"),
+            "byte {offset}"
+        );
         std::fs::write(&document, &original).expect("a document");
     }
     std::fs::remove_file(&document).expect("a document");
@@ -302,10 +309,10 @@ fn missing_and_newer_and_linked_segments_are_told() {
     std::fs::copy(segment(&state), &other).expect("a copy");
     let output = log("verify", &state.directory, &[]);
     assert_eq!(output.status.code(), Some(1));
-    let told = text(&output.stdout);
+    let report = text(&output.stdout);
     assert!(
-        told.contains("segment 3 of the log comes after segments that are missing"),
-        "{told}"
+        report.contains("segment 3 of the log comes after segments that are missing"),
+        "{report}"
     );
     std::fs::remove_file(&other).expect("the copy");
     let link = state.directory.join("log/segment-0000000002.log");

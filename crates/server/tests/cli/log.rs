@@ -58,8 +58,8 @@ fn a_server_serves_and_stops_while_its_stderr_takes_nothing() {
     let mut answer = String::new();
     link.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
-    let told = Command::new("kill").arg(server.0.id().to_string()).status();
-    assert!(told.expect("kill").success());
+    let kill_status = Command::new("kill").arg(server.0.id().to_string()).status();
+    assert!(kill_status.expect("kill").success());
     let ended = loop {
         if let Some(ended) = server.0.try_wait().expect("it is ours") {
             break ended;
@@ -93,8 +93,8 @@ fn each_line_is_an_object_where_the_log_is_json() {
 fn the_first_lines_say_where_the_server_is_and_what_it_keeps() {
     let state = State::new();
     let in_memory = ["in memory, until a restart (state.directory keeps them on disk)"];
-    let place = format!("on disk in {}", state.directory.display());
-    let on_disk = [&place[..], "; 2 [[rule]] tables"];
+    let log_location = format!("on disk in {}", state.directory.display());
+    let on_disk = [&log_location[..], "; 2 [[rule]] tables"];
     let rules = "[[rule]]\nmatch = 'a'\n[[rule]]\nmatch = 'b'\n";
     for (settings, kept) in [
         (String::new(), &in_memory[..]),

@@ -108,11 +108,11 @@ fn each_form_of_the_log_filter_is_taken_or_told() {
     }
     for filter in ["verbose", "rustls", "6", "[turn]", "crore=loud"] {
         let output = run(&["completions", "bash", "--log", filter]);
-        let said = text(&output.stderr);
+        let error_text = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{filter}");
         assert!(
-            said.contains("or 0 to 5") && said.contains("TARGET=LEVEL"),
-            "{filter}: {said}"
+            error_text.contains("or 0 to 5") && error_text.contains("TARGET=LEVEL"),
+            "{filter}: {error_text}"
         );
     }
 }

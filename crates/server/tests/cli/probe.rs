@@ -69,10 +69,10 @@ fn a_password_in_the_address_is_not_shown() {
         "http://ann:secret@127.0.0.1:1/a",
     ] {
         let output = run(&[url]);
-        let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        let probe_output = format!("{}{}", text(&output.stdout), text(&output.stderr));
         assert!(
-            !output.status.success() && !said.contains("secret"),
-            "{said}"
+            !output.status.success() && !probe_output.contains("secret"),
+            "{probe_output}"
         );
     }
 }

@@ -14,13 +14,13 @@ struct Configuration(PathBuf);
 
 impl Configuration {
     fn with(name: &str, profiles: &str) -> Configuration {
-        let place = format!("crore-profiles-{}-{name}", std::process::id());
-        let place = std::env::temp_dir().join(place);
-        fs::create_dir_all(place.join("crore")).expect("a directory");
-        let file = place.join("crore/profiles.toml");
+        let path = format!("crore-profiles-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(path);
+        fs::create_dir_all(path.join("crore")).expect("a directory");
+        let file = path.join("crore/profiles.toml");
         fs::write(&file, profiles).expect("a file");
         fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its owner's");
-        Configuration(place)
+        Configuration(path)
     }
 
     fn run(&self, args: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -78,9 +78,12 @@ fn profile_that_cannot_be_used_is_refused_with_the_remedy() {
     );
     let refused = |args: &[&str], variables: &[(&str, &str)], why: &str| {
         let output = configuration.run(args, variables);
-        let said = text(&output.stderr).to_string();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(why) && !said.contains("secret"), "{said}");
+        let error_text = text(&output.stderr).to_string();
+        assert_eq!(output.status.code(), Some(2), "{error_text}");
+        assert!(
+            error_text.contains(why) && !error_text.contains("secret"),
+            "{error_text}"
+        );
     };
     let other = ["pub", "a", "x", "--profile", "other"];
     refused(&other, &[], "there is no profile other in ");
@@ -96,12 +99,12 @@ fn profile_that_cannot_be_used_is_refused_with_the_remedy() {
     ] {
         let unreadable = Configuration::with("unreadable", profiles);
         let output = unreadable.run(&["pub", "a", "x", "--profile", "live"], &[]);
-        let said = text(&output.stderr);
+        let error_text = text(&output.stderr);
         assert!(
-            said.contains(&format!("line {line} cannot be used")),
-            "{said}"
+            error_text.contains(&format!("line {line} cannot be used")),
+            "{error_text}"
         );
-        assert!(!said.contains("secret"), "{said}");
+        assert!(!error_text.contains("secret"), "{error_text}");
     }
 }
 

@@ -68,11 +68,12 @@ fn a_client_without_a_token_is_told_where_it_goes() {
             peer.respond("401 Unauthorized", "this needs credentials\n");
         }]);
         let output = server.run(args);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        let error_text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error_text}");
         assert!(
-            said.contains("this needs credentials; give a token with --token or in CRORE_TOKEN"),
-            "{args:?}: {said}"
+            error_text
+                .contains("this needs credentials; give a token with --token or in CRORE_TOKEN"),
+            "{args:?}: {error_text}"
         );
     }
 }
@@ -137,11 +138,11 @@ fn a_user_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
     );
     let url = format!("http://{}", server.address());
     for protocol in ["sse", "ws"] {
-        let told = at_terminal(&format!(
+        let terminal_output = at_terminal(&format!(
             "sub news --since oldest --count 1 --protocol {protocol}"
         ));
         assert_eq!(
-            told,
+            terminal_output,
             format!("crore: subscribed to `news` at {url}; Ctrl-C ends it\none\n")
         );
     }
@@ -165,13 +166,13 @@ fn an_input_that_is_empty_is_no_message_and_an_empty_message_is_written_as_one()
         (&["admin", "publish", "a"], "stdin"),
     ] {
         let output = output(crore(args).args(["--server", "http://127.0.0.1:1"]));
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        let error_text = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error_text}");
         assert!(
-            said.contains(&format!(
+            error_text.contains(&format!(
                 "{source} is empty, so nothing is published; write ''"
             )),
-            "{args:?}: {said}"
+            "{args:?}: {error_text}"
         );
     }
     let _ = std::fs::remove_file(empty);
@@ -198,8 +199,8 @@ fn a_line_that_fails_is_named_with_how_many_were_published() {
     }]);
     let output = pipe(server, &["pub", "a", "--lines"], "one\ntwo\nthree\nfour\n");
     assert_eq!(output.status.code(), Some(1));
-    let said = "crore: stdin, line 3, after 2 that were published: the server refused the message: 413 Content Too Large: too long\n";
-    assert_eq!(text(&output.stderr), said);
+    let error_text = "crore: stdin, line 3, after 2 that were published: the server refused the message: 413 Content Too Large: too long\n";
+    assert_eq!(text(&output.stderr), error_text);
 }
 
 #[test]
@@ -283,8 +284,8 @@ fn the_words_of_a_problem_are_told_as_words() {
     let server = Server::start();
     let url = format!("http://{}", server.address());
     let output = output_of(&["pub", "$SYS/a", "x", "--server", &url]);
-    let said = "crore: the server refused the message: 403 Forbidden: topics that begin with $ are the server's own\n";
-    assert_eq!(text(&output.stderr), said);
+    let error_text = "crore: the server refused the message: 403 Forbidden: topics that begin with $ are the server's own\n";
+    assert_eq!(text(&output.stderr), error_text);
 }
 
 #[test]
@@ -302,8 +303,9 @@ fn the_words_of_an_admin_port_are_told_as_words() {
         peer.respond("404 Not Found", r#"{"error":"this is the admin port"}"#);
     }]);
     let output = server.run(&["pub", "a", "hello"]);
-    let said = "crore: the server refused the message: 404 Not Found: this is the admin port\n";
-    assert_eq!(text(&output.stderr), said);
+    let error_text =
+        "crore: the server refused the message: 404 Not Found: this is the admin port\n";
+    assert_eq!(text(&output.stderr), error_text);
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn a_timeout_ends_every_protocol_and_fails_where_messages_were_asked_for() {
         }),
     ];
     for (protocol, step) in silent {
-        for (count, code, said) in [
+        for (count, code, expected_error) in [
             (&[][..], 0, ""),
             (
                 &["--count", "2"],
@@ -158,7 +158,7 @@ fn a_timeout_ends_every_protocol_and_fails_where_messages_were_asked_for() {
             let output = Scripted::start(steps).run(&args);
             assert_eq!(text(&output.stdout), "message 1\n", "{protocol}");
             assert_eq!(output.status.code(), Some(code), "{protocol}");
-            assert_eq!(text(&output.stderr), said, "{protocol}");
+            assert_eq!(text(&output.stderr), expected_error, "{protocol}");
         }
     }
 }
@@ -204,8 +204,11 @@ fn a_gap_is_told_with_its_cause() {
     ] {
         let output = Scripted::start(steps).run(&["sub", "a", "--since", "1aaa-4", "--count", "1"]);
         assert_eq!(text(&output.stdout), "message 7\n");
-        let said = text(&output.stderr);
-        assert!(said.contains(GAP_EVENT) && said.contains(cause), "{said}");
+        let expected_error = text(&output.stderr);
+        assert!(
+            expected_error.contains(GAP_EVENT) && expected_error.contains(cause),
+            "{expected_error}"
+        );
     }
 }
 
@@ -354,11 +357,11 @@ fn garbage_is_an_error_and_no_panic() {
                 let lines = errors.lines().map_while(Result::ok);
                 lines.for_each(|line| drop(tell.send(line)));
             });
-            let mut said = told.recv_timeout(PATIENCE).expect("an error");
+            let mut expected_error = told.recv_timeout(PATIENCE).expect("an error");
             let _ = child.kill();
-            said.extend(told);
+            expected_error.extend(told);
             assert!(await_output(child).stdout.is_empty());
-            assert!(!said.contains("panicked"), "{said}");
+            assert!(!expected_error.contains("panicked"), "{expected_error}");
         }
     }
 }

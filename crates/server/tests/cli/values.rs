@@ -46,13 +46,13 @@ impl Quiet {
             stdout,
             stderr,
         } = output(&mut command);
-        let said = String::from_utf8_lossy(&stderr);
-        let of = format!("{args:?} {variable:?}: {said}");
-        assert_eq!(status.code(), Some(2), "{of}");
-        assert!(stdout.is_empty(), "{of}");
-        assert!(self.0.accept().is_err(), "it has connected: {of}");
+        let error_text = String::from_utf8_lossy(&stderr);
+        let case = format!("{args:?} {variable:?}: {error_text}");
+        assert_eq!(status.code(), Some(2), "{case}");
+        assert!(stdout.is_empty(), "{case}");
+        assert!(self.0.accept().is_err(), "it has connected: {case}");
         for word in words {
-            assert!(said.contains(word), "{word}: {of}");
+            assert!(error_text.contains(word), "{word}: {case}");
         }
     }
 }
@@ -114,8 +114,12 @@ fn a_token_that_no_header_may_carry_is_refused_by_name_and_never_shown() {
         "--server",
         &quiet.url(),
     ];
-    let said = output(command.args(args)).stderr;
-    assert!(!text(&said).contains("hidden"), "{}", text(&said));
+    let error_text = output(command.args(args)).stderr;
+    assert!(
+        !text(&error_text).contains("hidden"),
+        "{}",
+        text(&error_text)
+    );
 }
 
 #[test]
@@ -236,15 +240,19 @@ fn a_url_that_no_request_can_carry_is_refused_by_name() {
         ] {
             let mut command = Command::new(program());
             let done = output(command.args(args).arg(&url));
-            let said = text(&done.stderr);
-            assert_eq!(done.status.code(), Some(2), "{args:?} {url:?}: {said}");
+            let error_text = text(&done.stderr);
+            assert_eq!(
+                done.status.code(),
+                Some(2),
+                "{args:?} {url:?}: {error_text}"
+            );
             assert!(
                 quiet.0.accept().is_err(),
                 "it has connected: {args:?} {url:?}"
             );
             assert!(
-                said.contains(args[args.len() - 1]),
-                "{args:?} {url:?}: {said}"
+                error_text.contains(args[args.len() - 1]),
+                "{args:?} {url:?}: {error_text}"
             );
         }
     }

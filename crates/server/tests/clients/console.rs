@@ -14,8 +14,8 @@ pub struct Browser(Client);
 
 impl Browser {
     /// Opens the console of `server` at `place` (the part after `#`).
-    pub fn on(server: &Server, place: &str) -> Browser {
-        Browser::at(&url(server, place), "")
+    pub fn on(server: &Server, page: &str) -> Browser {
+        Browser::at(&url(server, page), "")
     }
 
     /// Opens the page at `url`. `names` maps host names to other addresses.
@@ -27,28 +27,28 @@ impl Browser {
         browser
     }
 
-    pub fn tell(&mut self, what: Value) -> Value {
-        self.0.tell(&what);
+    pub fn tell(&mut self, command: Value) -> Value {
+        self.0.tell(&command);
         self.0.at_once("done")["value"].take()
     }
 
     /// Waits until the text of the element `at` matches the regular expression `like`. Returns the text.
-    pub fn expect(&mut self, at: &str, like: &str) -> String {
-        let text = self.tell(json!({ "do": "expect", "at": at, "like": like }));
+    pub fn expect(&mut self, selector: &str, pattern: &str) -> String {
+        let text = self.tell(json!({ "do": "expect", "at": selector, "like": pattern }));
         text.as_str().expect("a text").to_string()
     }
 
-    pub fn texts(&mut self, at: &str) -> Vec<String> {
-        let texts = self.tell(json!({ "do": "texts", "at": at }));
+    pub fn texts(&mut self, selector: &str) -> Vec<String> {
+        let texts = self.tell(json!({ "do": "texts", "at": selector }));
         serde_json::from_value(texts).expect("texts")
     }
 
-    pub fn fill(&mut self, at: &str, text: &str) {
-        self.tell(json!({ "do": "fill", "at": at, "text": text }));
+    pub fn fill(&mut self, selector: &str, text: &str) {
+        self.tell(json!({ "do": "fill", "at": selector, "text": text }));
     }
 
-    pub fn click(&mut self, at: &str) {
-        self.tell(json!({ "do": "click", "at": at }));
+    pub fn click(&mut self, selector: &str) {
+        self.tell(json!({ "do": "click", "at": selector }));
     }
 
     pub fn manners(&mut self) -> Value {
@@ -60,8 +60,8 @@ impl Browser {
     }
 }
 
-pub fn url(server: &Server, place: &str) -> String {
-    format!("http://{}/#{place}", server.admin())
+pub fn url(server: &Server, page: &str) -> String {
+    format!("http://{}/#{page}", server.admin())
 }
 
 /// Subscribers that hold their connections and do nothing else.
@@ -267,8 +267,8 @@ fn without_the_token_it_asks_for_it_and_keeps_it_out_of_addresses() {
     browser.tell(json!({ "do": "reload" }));
     browser.expect(".link", "live");
     let seen = browser.manners();
-    for place in ["address", "kept"] {
-        assert!(!seen[place].to_string().contains(token), "{seen}");
+    for page in ["address", "kept"] {
+        assert!(!seen[page].to_string().contains(token), "{seen}");
     }
     assert!(!server.log().contains(token));
     // Without the token the API answers nothing.
@@ -444,7 +444,7 @@ fn it_is_readable_in_light_and_dark_and_on_a_phone() {
         ("dark", [1280, 900], "dark"),
         ("phone", [390, 844], "dark"),
     ] {
-        for (view, place, ready) in [
+        for (view, page, ready) in [
             ("overview", "/", "[data-tile=connections]"),
             ("topics", "/topics", "tbody tr"),
             ("topic", "/topic/crowd", ".kept li"),
@@ -454,7 +454,7 @@ fn it_is_readable_in_light_and_dark_and_on_a_phone() {
             ("settings", "/settings", ".settings tbody tr"),
         ] {
             browser.tell(
-                json!({ "do": "open", "url": url(&server, place), "size": size, "colors": colors }),
+                json!({ "do": "open", "url": url(&server, page), "size": size, "colors": colors }),
             );
             browser.expect(ready, ".");
             let path = shots.join(format!("{name}-{view}.png"));

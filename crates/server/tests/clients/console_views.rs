@@ -94,7 +94,7 @@ fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
     client.subscribe("$share/workers/jobs", 2);
     let mut browser = Browser::on(&server, "/connections");
     browser.click(".connections tbody a");
-    for (at, like) in [
+    for (selector, pattern) in [
         (".facts", "ProtocolMQTT 5.0.*TLSnot at this server"),
         (
             ".facts",
@@ -110,7 +110,7 @@ fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
             "QoSdoors/\\+filter1newstopic0\\$share/workers/jobsshared in the group workers2$",
         ),
     ] {
-        browser.expect(at, like);
+        browser.expect(selector, pattern);
     }
     browser.click(".connection button:text-is('Disconnect')");
     browser.click(".connection [role=alertdialog] button.danger");
@@ -150,8 +150,8 @@ fn latency_of_a_single_delivery_is_seen_between_seconds_without_one() {
     let p99 = "[data-tile=p99]";
     browser.expect(p99, "no delivery yet");
     let lines = |browser: &mut Browser| {
-        let at = ".chart:nth-child(2) canvas";
-        let colors = browser.tell(json!({ "do": "colors", "at": at }));
+        let selector = ".chart:nth-child(2) canvas";
+        let colors = browser.tell(json!({ "do": "colors", "at": selector }));
         colors.as_array().expect("colours").len()
     };
     let before = lines(&mut browser);
@@ -169,8 +169,8 @@ fn each_connection_is_a_card_on_a_phone() {
     let head = "GET /sub/news HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
     stream.write_all(head.as_bytes()).expect("a request");
     let mut browser = Browser::on(&server, "/");
-    let place = url(&server, "/connections");
-    browser.tell(json!({ "do": "open", "url": place, "size": [390, 844] }));
+    let address = url(&server, "/connections");
+    browser.tell(json!({ "do": "open", "url": address, "size": [390, 844] }));
     browser.expect(".connections tbody tr", "SSE.*news");
     let hidden = browser.tell(json!({ "do": "hidden", "at": ".connections .scroll" }));
     assert_eq!(hidden, 0, "so many pixels need a scroll bar");
@@ -214,9 +214,9 @@ fn wrong_filter_and_wrong_name_are_told_once_and_not_asked_for_again() {
     browser.tell(json!({ "do": "open", "url": wrong, "clock": true }));
     browser.expect("[role=alert]", "is not a topic");
     assert_eq!(browser.texts("[role=alert], .tail, form").len(), 1);
-    let told = browser.tell(json!({ "do": "complaints" }));
+    let complaints = browser.tell(json!({ "do": "complaints" }));
     browser.tell(json!({ "do": "later", "ms": 60_000 }));
-    assert_eq!(browser.tell(json!({ "do": "complaints" })), told);
+    assert_eq!(browser.tell(json!({ "do": "complaints" })), complaints);
 }
 
 #[test]

@@ -259,8 +259,8 @@ impl Drop for Front {
 /// The sample for nginx 1.25.1 and later, changed for an older nginx as the sample's comment says.
 fn for_its_version(sample: String) -> String {
     let output = Command::new("/usr/sbin/nginx").arg("-v").output();
-    let told = String::from_utf8(output.expect("nginx starts").stderr).expect("text");
-    let version = told.trim().rsplit('/').next().expect("a version");
+    let nginx_output = String::from_utf8(output.expect("nginx starts").stderr).expect("text");
+    let version = nginx_output.trim().rsplit('/').next().expect("a version");
     let mut numbers = version
         .split(['.', ' '])
         .map(|part| part.parse().unwrap_or(0));

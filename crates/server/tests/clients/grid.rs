@@ -58,8 +58,8 @@ fn visitor(url: &str) -> Client {
     browser
 }
 
-fn expect(browser: &mut Client, at: &str, like: &str) {
-    browser.tell(&json!({ "do": "expect", "at": at, "like": like }));
+fn expect(browser: &mut Client, selector: &str, pattern: &str) {
+    browser.tell(&json!({ "do": "expect", "at": selector, "like": pattern }));
     browser.at_once("done");
 }
 

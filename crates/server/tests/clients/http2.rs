@@ -86,9 +86,9 @@ impl Place {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn node_speaks_http2() {
     for (is_secure, version) in [(true, "h2"), (false, "h2c")] {
-        let place = Place::new(is_secure);
-        let client = Client::node("http2_client.mjs", &[&place.url(""), &place.root()]);
-        place.talks(client, version);
+        let site = Place::new(is_secure);
+        let client = Client::node("http2_client.mjs", &[&site.url(""), &site.root()]);
+        site.talks(client, version);
     }
 }
 
@@ -96,22 +96,22 @@ fn node_speaks_http2() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn python_speaks_http2() {
     for is_secure in [true, false] {
-        let place = Place::new(is_secure);
-        let client = Client::python("httpx_http2.py", &[&place.url(""), &place.root()]);
-        place.talks(client, "HTTP/2");
+        let site = Place::new(is_secure);
+        let client = Client::python("httpx_http2.py", &[&site.url(""), &site.root()]);
+        site.talks(client, "HTTP/2");
     }
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn go_speaks_http2() {
-    let place = Place::new(true);
-    let program = place.all.path("http2_client");
+    let site = Place::new(true);
+    let program = site.all.path("http2_client");
     let mut build = Command::new("go");
     build.args(["build", "-o", &program, &path_of("http2_client.go")]);
     assert!(build.status().expect("go starts").success());
-    let client = Client::start(program.into(), &[&place.url(""), &place.root()]);
-    place.talks(client, "HTTP/2.0");
+    let client = Client::start(program.into(), &[&site.url(""), &site.root()]);
+    site.talks(client, "HTTP/2.0");
 }
 
 fn with<'a>(how: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
@@ -122,8 +122,8 @@ fn with<'a>(how: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn curl_speaks_http2() {
     for is_secure in [true, false] {
-        let place = Place::new(is_secure);
-        let root = place.all.path("ca.pem");
+        let site = Place::new(is_secure);
+        let root = site.all.path("ca.pem");
         let how = match is_secure {
             true => vec!["--http2", "--cacert", &root],
             false => vec!["--http2-prior-knowledge"],
@@ -132,18 +132,18 @@ fn curl_speaks_http2() {
             let line = || client.within(PATIENCE).expect("a line");
             while line() != wanted {}
         };
-        let told = ["-o", "/dev/null", "-w", "%{http_version} %{http_code}"];
-        let url = place.url("/pub/news");
-        let publishes = [&told[..], &["-d", "one", &url]].concat();
-        let said = curl(&with(&how, &publishes));
-        assert_eq!(said, "2 202");
-        let kept = curl(&with(&how, &[&place.url("/history/news")]));
+        let curl_arguments = ["-o", "/dev/null", "-w", "%{http_version} %{http_code}"];
+        let url = site.url("/pub/news");
+        let publishes = [&curl_arguments[..], &["-d", "one", &url]].concat();
+        let client_output = curl(&with(&how, &publishes));
+        assert_eq!(client_output, "2 202");
+        let kept = curl(&with(&how, &[&site.url("/history/news")]));
         assert!(kept.contains("\"one\""), "{kept}");
         let events = ["-sS", "-N", "-H", "Accept: text/event-stream"];
-        let all = place.url("/sub/news?since=oldest");
+        let all = site.url("/sub/news?since=oldest");
         let client = Client::start("curl".into(), &with(&how, &[&events[..], &[&all]].concat()));
-        place.server.await_subscribers("news", 1);
-        publish(&place.server, "news", "two");
+        site.server.await_subscribers("news", 1);
+        publish(&site.server, "news", "two");
         let (mut position, mut is_two) = (String::new(), false);
         loop {
             let line = client.within(PATIENCE).expect("a line");
@@ -156,19 +156,19 @@ fn curl_speaks_http2() {
                 break;
             }
         }
-        place.proxy.cut();
-        place.server.await_subscribers("news", 0);
-        publish(&place.server, "news", "three");
-        place.proxy.mend();
+        site.proxy.cut();
+        site.server.await_subscribers("news", 0);
+        publish(&site.server, "news", "three");
+        site.proxy.mend();
         let resumed = format!("Last-Event-ID: {position}");
-        let url = place.url("/sub/news");
+        let url = site.url("/sub/news");
         let args = [&events[..], &["-H", &resumed, &url]].concat();
         let client = Client::start("curl".into(), &with(&how, &args));
         let first = || client.within(PATIENCE).expect("a line");
         let data = std::iter::repeat_with(first)
             .find(|line| line.as_str().is_some_and(|it| it.starts_with("data: ")));
         assert_eq!(data, Some("data: three".into()));
-        publish(&place.server, "news", "four");
+        publish(&site.server, "news", "four");
         next(&client, "data: four");
     }
 }
@@ -176,49 +176,56 @@ fn curl_speaks_http2() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn curl_that_asks_for_an_upgrade_is_served_over_http_1() {
-    let place = Place::new(false);
-    let told = [
+    let site = Place::new(false);
+    let curl_arguments = [
         "--http2",
         "-o",
         "/dev/null",
         "-w",
         "%{http_version} %{http_code}",
     ];
-    let said = curl(&[&told[..], &["-d", "one", &place.url("/pub/news")]].concat());
-    assert_eq!(said, "1.1 202");
+    let client_output =
+        curl(&[&curl_arguments[..], &["-d", "one", &site.url("/pub/news")]].concat());
+    assert_eq!(client_output, "1.1 202");
 }
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn nghttp_and_h2load_speak_http2() {
     for is_secure in [true, false] {
-        let place = Place::new(is_secure);
-        place.all.write("body", "loaded");
-        let body = place.all.path("body");
+        let site = Place::new(is_secure);
+        site.all.write("body", "loaded");
+        let body = site.all.path("body");
         let run = |program: &str, args: &[&str]| {
             let output = Command::new(program).args(args).output().expect(program);
             assert!(output.status.success(), "{program} {args:?}: {output:?}");
             String::from_utf8(output.stdout).expect("text")
         };
-        let said = run("nghttp", &["-nv", "-d", &body, &place.url("/pub/news")]);
-        assert!(said.contains(":status: 202"), "{said}");
-        assert_eq!(place.history("news"), ["loaded"]);
-        let url = place.url("/pub/load");
+        let client_output = run("nghttp", &["-nv", "-d", &body, &site.url("/pub/news")]);
+        assert!(client_output.contains(":status: 202"), "{client_output}");
+        assert_eq!(site.history("news"), ["loaded"]);
+        let url = site.url("/pub/load");
         let load = ["-n", "200", "-c", "2", "-m", "10", "-d", &body, &url];
-        let said = run("h2load", &load);
-        assert!(said.contains("200 succeeded, 0 failed"), "{said}");
-        assert!(said.contains("status codes: 200 2xx"), "{said}");
-        place.server.await_kept("load", 200);
+        let client_output = run("h2load", &load);
+        assert!(
+            client_output.contains("200 succeeded, 0 failed"),
+            "{client_output}"
+        );
+        assert!(
+            client_output.contains("status codes: 200 2xx"),
+            "{client_output}"
+        );
+        site.server.await_kept("load", 200);
         let mut reader = Command::new("nghttp");
         reader.args(["-H", "accept: text/event-stream"]);
-        reader.arg(place.url("/sub/news?since=oldest"));
+        reader.arg(site.url("/sub/news?since=oldest"));
         let reader = reader.stdout(Stdio::piped()).spawn().expect("nghttp");
-        place.server.await_subscribers("news", 1);
+        site.server.await_subscribers("news", 1);
         // The stream ends with its topic.
-        curl(&["-X", "DELETE", &place.server.url("/pub/news")]);
+        curl(&["-X", "DELETE", &site.server.url("/pub/news")]);
         let output = reader.wait_with_output().expect("its output");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains("data: loaded"), "{said}");
+        let client_output = String::from_utf8_lossy(&output.stdout);
+        assert!(client_output.contains("data: loaded"), "{client_output}");
     }
 }
 
@@ -236,10 +243,10 @@ const EXCEPTIONS: [(&str, &str); 3] = [
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn h2spec_passes_with_the_known_exceptions() {
     for is_secure in [true, false] {
-        let place = Place::new(is_secure);
-        publish(&place.server, "news", "one");
-        let report = place.all.path("report.xml");
-        let port = place.server.address().port().to_string();
+        let site = Place::new(is_secure);
+        publish(&site.server, "news", "one");
+        let report = site.all.path("report.xml");
+        let port = site.server.address().port().to_string();
         let mut command = Command::new(tools().join("go/h2spec"));
         // h2spec sends GET and POST to this path. A POST must be a request that the server answers after its body, since h2spec does not
         // accept an early response to a request whose rest is malformed.
@@ -286,8 +293,8 @@ struct Page {
 }
 
 impl Page {
-    fn act(&mut self, what: &Value) -> Value {
-        self.browser.tell(what);
+    fn act(&mut self, command: &Value) -> Value {
+        self.browser.tell(command);
         self.browser.at_once("done")["value"].take()
     }
 
@@ -333,10 +340,12 @@ fn a_page_with_a_hundred_streams_and_twenty_sockets_on_one_connection_gets_each_
     let origin = format!("https://{address}");
     let browser = Client::node("http2_page.mjs", &[&origin, &all.path("server.pem")]);
     browser.next("ready");
-    let of = |kind: &'static str, count| (0..count).map(move |n| format!("{kind}-{n}"));
+    let names_of = |kind: &'static str, count| (0..count).map(move |n| format!("{kind}-{n}"));
     let mut page = Page {
         browser,
-        topics: of("stream", STREAMS).chain(of("socket", SOCKETS)).collect(),
+        topics: names_of("stream", STREAMS)
+            .chain(names_of("socket", SOCKETS))
+            .collect(),
         said: Vec::new(),
     };
     page.open();

@@ -20,9 +20,9 @@ fn address(server: &Server, transport: &str) -> String {
         .args(["connections", "--transport", transport])
         .output()
         .expect("crore starts");
-    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let list = told["connections"].as_array().expect("a list");
-    assert_eq!(list.len(), 1, "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let list = report["connections"].as_array().expect("a list");
+    assert_eq!(list.len(), 1, "{report}");
     list[0]["address"].as_str().expect("an address").to_string()
 }
 
@@ -98,18 +98,18 @@ fn a_page_of_the_site_works(front: &Front, server: &Server) {
     let map = format!("MAP {NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
     browser.next("ready");
-    let mut act = |what: Value| {
-        browser.tell(&what);
+    let mut act = |command: Value| {
+        browser.tell(&command);
         browser.at_once("done")["value"].clone()
     };
     act(json!({ "do": "open", "url": url(&format!("/?topic=page&server={}", url(""))) }));
-    for (by, name, place) in [("sse", "EventSource", 1), ("ws", "WebSocket", 2)] {
-        act(json!({ "do": "select", "at": "#by", "value": by }));
+    for (transport, name, position) in [("sse", "EventSource", 1), ("ws", "WebSocket", 2)] {
+        act(json!({ "do": "select", "at": "#by", "value": transport }));
         act(json!({ "do": "expect", "at": "#state", "like": format!("^connected by {name}$") }));
         server.await_subscribers("page", 1);
         act(json!({ "do": "fill", "at": "#words", "text": name }));
         act(json!({ "do": "click", "at": "#say button" }));
-        let item = format!("#heard li:nth-child({place})");
+        let item = format!("#heard li:nth-child({position})");
         act(json!({ "do": "expect", "at": item, "like": format!("^{name}$") }));
     }
     assert_eq!(act(json!({ "do": "complaints" })), json!([]));
@@ -132,8 +132,8 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
     let map = format!("MAP {NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
     browser.next("ready");
-    let mut act = |what: Value| {
-        browser.tell(&what);
+    let mut act = |command: Value| {
+        browser.tell(&command);
         browser.at_once("done")["value"].clone()
     };
     act(json!({ "do": "open", "url": url("/stream.html") }));

@@ -47,13 +47,13 @@ impl Visitor {
         visitor
     }
 
-    fn act(&mut self, what: &serde_json::Value) -> serde_json::Value {
-        self.0.tell(what);
+    fn act(&mut self, command: &serde_json::Value) -> serde_json::Value {
+        self.0.tell(command);
         self.0.at_once("done")["value"].clone()
     }
 
-    fn expect(&mut self, at: &str, like: &str) {
-        self.act(&json!({ "do": "expect", "at": at, "like": like }));
+    fn expect(&mut self, selector: &str, pattern: &str) {
+        self.act(&json!({ "do": "expect", "at": selector, "like": pattern }));
     }
 
     fn heard(&mut self) -> serde_json::Value {
@@ -77,11 +77,11 @@ fn publishes_and_hears(url: &str, origin: &str, name: &str) {
     page.expect("#state", "^connected by EventSource$");
     page.expect("#heard li:nth-child(1)", "^kept$");
     server.await_subscribers("hello", 1);
-    for (words, place) in [("by the page", 2), ("again", 3)] {
+    for (words, position) in [("by the page", 2), ("again", 3)] {
         page.act(&json!({ "do": "fill", "at": "#words", "text": words }));
         page.act(&json!({ "do": "click", "at": "#say button" }));
         page.expect(
-            &format!("#heard li:nth-child({place})"),
+            &format!("#heard li:nth-child({position})"),
             &format!("^{words}$"),
         );
     }

@@ -134,17 +134,17 @@ impl Visitor {
         visitor
     }
 
-    fn act(&mut self, what: &Value) -> Value {
-        self.0.tell(what);
+    fn act(&mut self, command: &Value) -> Value {
+        self.0.tell(command);
         self.0.at_once("done")["value"].clone()
     }
 
-    fn expect(&mut self, at: &str, like: &str) {
-        self.act(&json!({ "do": "expect", "at": at, "like": like }));
+    fn expect(&mut self, selector: &str, pattern: &str) {
+        self.act(&json!({ "do": "expect", "at": selector, "like": pattern }));
     }
 
-    fn texts(&mut self, at: &str) -> Value {
-        self.act(&json!({ "do": "texts", "at": at }))
+    fn texts(&mut self, selector: &str) -> Value {
+        self.act(&json!({ "do": "texts", "at": selector }))
     }
 
     fn expect_no_complaints(&mut self) {
@@ -272,9 +272,9 @@ fn answer_is_whole(language: &str, command: &str) {
     let network = Proxy::to(server.address());
     let script = recipe.block(language);
     // The publisher meets two faults: a 502, and a lost answer to a message that was published.
-    let at = faulty_way_to(server.address());
-    let named = script.replace("port=8800", &format!("port={}", at.port()));
-    let named = named.replace(NAMED, &at.to_string());
+    let selector = faulty_way_to(server.address());
+    let named = script.replace("port=8800", &format!("port={}", selector.port()));
+    let named = named.replace(NAMED, &selector.to_string());
     assert_ne!(named, script, "the script names its server");
     let name = command.split(' ').next_back().expect("a file");
     recipe.write(name, &named);
@@ -383,7 +383,7 @@ fn webhook_with_a_right_signature_is_published_once() {
     let recipe = Recipe::named("A webhook that publishes");
     let server = recipe.server();
     let held = hold_port();
-    let at = held.addr().to_string();
+    let selector = held.addr().to_string();
     let script = recipe.block("python");
     let data_port = format!("\"127.0.0.1\", {}", server.address().port());
     let own_port = format!("\"127.0.0.1\", {}", held.addr().port());
@@ -395,8 +395,8 @@ fn webhook_with_a_right_signature_is_published_once() {
         .env("WEBHOOK_SECRET", "s3cret")
         .spawn();
     let _receiver = Running(receiver.expect("it starts"));
-    until("the receiver", || TcpStream::connect(&at).is_ok());
-    let commands = recipe.block("console").replace("127.0.0.1:8900", &at);
+    until("the receiver", || TcpStream::connect(&selector).is_ok());
+    let commands = recipe.block("console").replace("127.0.0.1:8900", &selector);
     let commands = commands.replace("$ ", "");
     for _ in 0..2 {
         recipe.run(Command::new("bash").args(["-euc", &commands]));
@@ -429,9 +429,9 @@ fn job_runs_from_the_first_subscriber_to_the_last() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("it starts");
-    let mut told = BufReader::new(job.stdout.take().expect("its output")).lines();
+    let mut output_lines = BufReader::new(job.stdout.take().expect("its output")).lines();
     let _job = Running(job);
-    let mut next = || told.next().expect("a line").expect("text");
+    let mut next = || output_lines.next().expect("a line").expect("text");
     let mut subscriber = Ws::open(&server, "/sub/clock/berlin", &[]);
     assert_eq!(next(), "start clock/berlin");
     let time = subscriber.message().text();
@@ -456,11 +456,11 @@ fn backend_is_called_for_each_message() {
     let recipe = Recipe::named("Calling a backend for each message");
     let server = recipe.server();
     let backend = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = backend.local_addr().expect("an address").to_string();
+    let selector = backend.local_addr().expect("an address").to_string();
     let script = recipe
         .block("bash")
         .replace(NAMED, &server.address().to_string());
-    recipe.write("call.sh", &script.replace("127.0.0.1:9000", &at));
+    recipe.write("call.sh", &script.replace("127.0.0.1:9000", &selector));
     let path = format!(
         "{}:{}",
         recipe.path(""),

@@ -20,10 +20,13 @@ fn accepts(command: &mut Command, text: &str) {
         .join()
         .expect("it does not panic")
         .expect("it is read");
-    let told = [&output.stdout[..], &output.stderr].concat();
-    let told = String::from_utf8_lossy(&told);
-    assert!(output.status.success(), "{told}");
-    assert!(told.is_empty() || told.contains("OK"), "{told}");
+    let validator_output = [&output.stdout[..], &output.stderr].concat();
+    let validator_output = String::from_utf8_lossy(&validator_output);
+    assert!(output.status.success(), "{validator_output}");
+    assert!(
+        validator_output.is_empty() || validator_output.contains("OK"),
+        "{validator_output}"
+    );
 }
 
 #[test]

@@ -60,8 +60,8 @@ fn limited_memory_is_added_up_and_must_fit() {
     let host = Tree::large().with("sys/fs/cgroup/memory.max", "34359738368\n");
     let findings = host.findings(TEN);
     assert_eq!(findings.0["memory"]["available"], 32 * GIB);
-    let over = findings.0["memory"]["bytes"].as_u64().unwrap() - 32 * GIB;
-    let holds = 10_000_000 - over.div_ceil(4_238);
+    let beyond_base = findings.0["memory"]["bytes"].as_u64().unwrap() - 32 * GIB;
+    let holds = 10_000_000 - beyond_base.div_ceil(4_238);
     let change = findings.change("limits.memory_bytes");
     let expected = format!("limits.connections_max = {holds} ");
     assert!(change.contains(&expected), "{expected}: {change}");

@@ -69,8 +69,8 @@ fn one_queue_is_not_enough_for_many_cores() {
     );
     assert!(change.contains("ethtool -L eth0 combined 4"), "{change}");
     let text = String::from_utf8(host.doctor(MILLION).stdout).expect("text");
-    let told = "interrupts of eth0: 1 receive queue, its interrupts go to 1 core, RPS to 0 cores; should be";
-    assert!(text.contains(told), "{text}");
+    let expected = "interrupts of eth0: 1 receive queue, its interrupts go to 1 core, RPS to 0 cores; should be";
+    assert!(text.contains(expected), "{text}");
     let steered = host.with(&format!("{card}/queues/rx-0/rps_cpus"), "f\n");
     assert_eq!(
         steered.findings(MILLION).state("interrupts of eth0"),

@@ -41,8 +41,11 @@ fn a_client_without_a_good_certificate_is_refused_where_one_is_required() {
         let none = try_curl(&server, &all, "/pub/a", &["--tls-max", version, "-d", "x"]);
         assert!(!none.status.success(), "no certificate with TLS {version}");
     }
-    let said = s_client(&server, &all, &["-tls1_3", "-ign_eof"], b"");
-    assert!(said.contains("certificate required"), "{said}");
+    let expected_error = s_client(&server, &all, &["-tls1_3", "-ign_eof"], b"");
+    assert!(
+        expected_error.contains("certificate required"),
+        "{expected_error}"
+    );
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn files_that_are_not_in_order_are_named_with_the_remedy() {
     all.write("nothing.pem", "no PEM");
     let nothing = all.path("nothing.pem");
     let missing = all.path("missing.pem");
-    for (certificate, key, said) in [
+    for (certificate, key, expected_error) in [
         (&missing, &good.1, "tls.certificate: "),
         (&nothing, &good.1, "is no PEM"),
         (
@@ -88,7 +91,7 @@ fn files_that_are_not_in_order_are_named_with_the_remedy() {
         let output = run(program, &["serve", "--check", "--config", &config], b"");
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success());
-        assert!(complaint.contains(said), "{complaint}");
+        assert!(complaint.contains(expected_error), "{complaint}");
     }
 }
 

@@ -69,8 +69,11 @@ fn alpn_offers_http_and_mqtt_and_refuses_what_is_not_spoken() {
         ("h2,http/1.1", "ALPN protocol: http/1.1"),
         ("h2", "no application protocol"),
     ] {
-        let said = s_client(&server, &all, &["-alpn", offered], b"");
-        assert!(said.contains(answer), "{offered}: {said}");
+        let program_output = s_client(&server, &all, &["-alpn", offered], b"");
+        assert!(
+            program_output.contains(answer),
+            "{offered}: {program_output}"
+        );
     }
 }
 
@@ -84,8 +87,11 @@ fn browsers_may_choose_http2_by_default() {
         ("http/1.1", "ALPN protocol: http/1.1"),
         ("mqtt", "ALPN protocol: mqtt"),
     ] {
-        let said = s_client(&server, &all, &["-alpn", offered], b"");
-        assert!(said.contains(answer), "{offered}: {said}");
+        let program_output = s_client(&server, &all, &["-alpn", offered], b"");
+        assert!(
+            program_output.contains(answer),
+            "{offered}: {program_output}"
+        );
     }
     let body = file(&all, "large", &large());
     let body = format!("@{body}");
@@ -97,8 +103,8 @@ fn browsers_may_choose_http2_by_default() {
         "%{http_version} %{http_code}",
     ];
     let publish = [&how[..], &["--data-binary", &body]].concat();
-    let said = curl(&server, &all, "/pub/news", &publish);
-    assert_eq!(String::from_utf8_lossy(&said), "2 202");
+    let program_output = curl(&server, &all, "/pub/news", &publish);
+    assert_eq!(String::from_utf8_lossy(&program_output), "2 202");
     let read = curl(&server, &all, "/sub/news", &["--http2"]);
     assert!(read == large(), "{} bytes", read.len());
     // Without TLS the port speaks HTTP/1.1 only, unless another setting says so.
@@ -117,12 +123,18 @@ fn openssl_resumes_with_a_ticket_in_both_versions() {
     for version in ["-tls1_2", "-tls1_3"] {
         let session = all.path("session");
         let first = [version, "-ign_eof", "-sess_out", &session];
-        let said = s_client(&server, &all, &first, request.as_bytes());
-        assert!(said.contains("New, TLS"), "{said}");
+        let program_output = s_client(&server, &all, &first, request.as_bytes());
+        assert!(program_output.contains("New, TLS"), "{program_output}");
         let again = [version, "-ign_eof", "-sess_in", &session];
-        let said = s_client(&server, &all, &again, request.as_bytes());
-        assert!(said.contains("Reused, TLS"), "{version}: {said}");
-        assert!(said.contains("Verify return code: 0 (ok)"), "{said}");
+        let program_output = s_client(&server, &all, &again, request.as_bytes());
+        assert!(
+            program_output.contains("Reused, TLS"),
+            "{version}: {program_output}"
+        );
+        assert!(
+            program_output.contains("Verify return code: 0 (ok)"),
+            "{program_output}"
+        );
     }
 }
 
@@ -177,8 +189,11 @@ with context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1])
     s.sendall(b'POST /pub/door HTTP/1.1\\r\\nHost: localhost:%s\\r\\nContent-Length: 11\\r\\n\\r\\nfrom python' % sys.argv[1].encode())
     print(s.version(), s.recv(1000).split(b' ')[1].decode())
 ";
-    let said = run("python3", &["-c", script, &port, &root], b"");
-    assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "TLSv1.3 201");
+    let program_output = run("python3", &["-c", script, &port, &root], b"");
+    assert_eq!(
+        String::from_utf8_lossy(&program_output.stdout).trim(),
+        "TLSv1.3 201"
+    );
     let heard = await_output(subscriber);
     assert_eq!(
         String::from_utf8_lossy(&heard.stdout),
@@ -199,7 +214,7 @@ fn the_log_says_which_ports_speak_what() {
     ] {
         let server = Server::with(&settings);
         let spoken = spoken.replace("ADDR", &server.address().to_string());
-        let said = format!("listening on {spoken}\n");
-        server.await_log(&said);
+        let program_output = format!("listening on {spoken}\n");
+        server.await_log(&program_output);
     }
 }

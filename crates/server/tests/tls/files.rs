@@ -279,9 +279,9 @@ fn keys(leaf: &str, key: &str) -> Vec<Bad> {
 /// The error output of `crore` with these arguments. It must exit with 1.
 fn complaint(args: &[&str]) -> String {
     let done = output(Command::new(program()).args(args));
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.code(), Some(1), "{args:?}: {said}");
-    said
+    let error_text = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1), "{args:?}: {error_text}");
+    error_text
 }
 
 /// The error output of a server that is started with these settings.
@@ -297,9 +297,12 @@ fn unreadable_keys_and_certificates_are_refused_by_file_and_line_with_the_remedy
     let cert = file(&all, "good.pem", leaf.as_bytes());
     let cert_key = file(&all, "good.key", key.as_bytes());
     let path = all.path("bad");
-    let says = |said: &str, place: &str, (name, _, at, remedy): &Bad| {
+    let says = |error_text: &str, place: &str, (name, _, at, remedy): &Bad| {
         for word in [place, &path, at, remedy] {
-            assert!(said.contains(word), "{place}, {name}: {word}: {said}");
+            assert!(
+                error_text.contains(word),
+                "{place}, {name}: {word}: {error_text}"
+            );
         }
     };
     let tls = |certificate: &str, key: &str| {

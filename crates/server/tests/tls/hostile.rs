@@ -26,15 +26,15 @@ fn ended(server: &Server, reason: &str, count: f64, remedy: &str) {
         metric(server.admin(), &name).expect("a metric")
     };
     until(reason, || by(reason) == count);
-    let told = || {
+    let count_logged = || {
         let log = server.log();
         let lines = log
             .lines()
             .filter(|line| line.contains("TLS: a connection was ended"));
         lines.filter(|line| line.contains(remedy)).count()
     };
-    until(remedy, || told() > 0);
-    assert_eq!(told(), 1, "{}", server.log());
+    until(remedy, || count_logged() > 0);
+    assert_eq!(count_logged(), 1, "{}", server.log());
 }
 
 #[test]
@@ -44,8 +44,12 @@ fn garbage_gets_an_alert_is_counted_and_logged_once() {
     for _ in 0..20 {
         let mut stream = connect(server.address());
         stream.write_all(&[22, 3, 1, 0, 5, 1, 0, 0, 1, 9]).unwrap();
-        let said = until_end(&mut stream);
-        assert_eq!((said[0], said[5]), (21, 2), "a fatal alert: {said:?}");
+        let received = until_end(&mut stream);
+        assert_eq!(
+            (received[0], received[5]),
+            (21, 2),
+            "a fatal alert: {received:?}"
+        );
     }
     curl(&server, &all, "/pub/a", &["-d", "others go on"]);
     ended(&server, "garbage", 20.0, "see who speaks something else");
@@ -122,16 +126,16 @@ fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
     let server = Server::with_admin(&settings);
     let mut slow = connect(server.address());
     slow.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
-    let said = until_end(&mut slow);
-    assert_eq!(said, b"", "no plain answer");
+    let received = until_end(&mut slow);
+    assert_eq!(received, b"", "no plain answer");
     ended(&server, "slow", 1.0, "raise timeouts.head_s");
     // A client that sends a byte now and then of a long record is ended too.
     let mut crumbs = connect(server.address());
     crumbs.write_all(&[22, 3, 1, 4, 0]).unwrap();
     until("its end", || crumbs.write_all(&[0]).is_err());
     let mut silent = connect(server.address());
-    let said = until_end(&mut silent);
-    assert!(said.starts_with(b"HTTP/1.1 408"), "{said:?}");
+    let received = until_end(&mut silent);
+    assert!(received.starts_with(b"HTTP/1.1 408"), "{received:?}");
 }
 
 #[test]
@@ -141,12 +145,12 @@ fn plain_connections_are_refused_where_tls_is_required() {
     let mut http = connect(server.address());
     http.write_all(b"GET /sub/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
-    let said = String::from_utf8(until_end(&mut http)).unwrap();
+    let received = String::from_utf8(until_end(&mut http)).unwrap();
     assert!(
-        said.starts_with("HTTP/1.1 400") && said.contains("https://"),
-        "{said}"
+        received.starts_with("HTTP/1.1 400") && received.contains("https://"),
+        "{received}"
     );
-    assert!(said.ends_with("wss://.\n"), "{said}");
+    assert!(received.ends_with("wss://.\n"), "{received}");
     let mut mqtt = connect(server.address());
     mqtt.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
         .unwrap();

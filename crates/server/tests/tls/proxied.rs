@@ -35,10 +35,10 @@ fn config(all: &Certificates) -> Arc<ClientConfig> {
     Arc::new(config.with_no_client_auth())
 }
 
-fn settings(all: &Certificates, more: &str) -> String {
+fn settings(all: &Certificates, extra_settings: &str) -> String {
     let http = "[http]\nproxy_protocol = true\ntrusted_proxies = ['127.0.0.0/8']";
     let limits = "[limits]\nconnections_per_address_max = 2";
-    format!("{http}\n{limits}\n{}", all.settings(more))
+    format!("{http}\n{limits}\n{}", all.settings(extra_settings))
 }
 
 /// The status of a request over TLS, sent after the bytes `before`, which go out in pieces of this length.
@@ -80,8 +80,8 @@ fn a_client_behind_a_proxy_greets_by_tls_and_counts_as_who_it_is() {
 #[test]
 fn behind_a_proxy_header_plain_connections_are_what_the_settings_say() {
     let all = Certificates::new();
-    for (more, expected) in [("", "HTTP/1.1 202"), ("required = true", "HTTP/1.1 400")] {
-        let server = Server::with(&settings(&all, more));
+    for (extra_settings, expected) in [("", "HTTP/1.1 202"), ("required = true", "HTTP/1.1 400")] {
+        let server = Server::with(&settings(&all, extra_settings));
         let mut plain = connect(server.address());
         let request = [&header(7)[..], REQUEST.as_bytes()].concat();
         plain.write_all(&request).expect("it is read");

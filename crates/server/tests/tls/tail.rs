@@ -50,13 +50,15 @@ fn behind_a_proxy_a_tail_comes_by_tls_too() {
 #[test]
 fn tail_is_refused_with_the_reason_where_clients_must_show_certificates() {
     let all = Certificates::new();
-    let more = format!("required = true\nclient_ca = '{}'", all.path("ca.pem"));
-    let server = Server::with_admin(&all.settings(&more));
+    let extra_settings = format!("required = true\nclient_ca = '{}'", all.path("ca.pem"));
+    let server = Server::with_admin(&all.settings(&extra_settings));
     let answer = ask(server.admin(), "GET /api/v1/tail?topic=news", None);
     assert_eq!(answer.status, 503, "{}", answer.body);
     let why = answer.json()["error"].to_string();
     assert!(why.contains("tls.client_certificates"), "{why}");
-    let optional = all.settings(&format!("{more}\nclient_certificates = 'optional'"));
+    let optional = all.settings(&format!(
+        "{extra_settings}\nclient_certificates = 'optional'"
+    ));
     let server = Server::with_admin(&optional);
     let body = r#"{"topic": "news", "data": "without"}"#;
     let published = ask(server.admin(), "POST /api/v1/publish", Some(body));

@@ -81,14 +81,14 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
     let to = |url: &str, ca: &str| {
         let publish = complaint(&["pub", "a", "x", "--server", url, "--ca", ca]);
         let subscribe = complaint(&["sub", "a", "--server", url, "--ca", ca]);
-        for said in [&publish, &subscribe] {
-            assert!(said.contains(url), "{said}");
+        for error_text in [&publish, &subscribe] {
+            assert!(error_text.contains(url), "{error_text}");
         }
         publish
     };
-    let said = to(&url, &other);
+    let error_text = to(&url, &other);
     let wanted = "TLS with localhost: the certificate leads to no root that is trusted here; name the file with its root by --ca";
-    assert!(said.contains(wanted), "{said}");
+    assert!(error_text.contains(wanted), "{error_text}");
     // The client's last message arrives.
     let heard = || {
         server
@@ -98,8 +98,8 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
     };
     eventually("the reason on the server's side", heard);
     // The roots of this host have not signed the certificate.
-    let said = complaint(&["pub", "a", "x", "--server", &url]);
-    assert!(said.contains("--ca"), "{said}");
+    let error_text = complaint(&["pub", "a", "x", "--server", &url]);
+    assert!(error_text.contains("--ca"), "{error_text}");
     let elsewhere = Certificates::new();
     elsewhere.sign_for(
         &["b.example"],
@@ -108,11 +108,11 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
     );
     let another = Server::with(&elsewhere.settings(""));
     let there = format!("https://localhost:{}", another.address().port());
-    let said = to(&there, &elsewhere.path("ca.pem"));
+    let error_text = to(&there, &elsewhere.path("ca.pem"));
     let wanted = "the certificate is for b.example, not for localhost; use one of the names in its certificate";
-    assert!(said.contains(wanted), "{said}");
-    let said = complaint(&["admin", "--url", &url, "--ca", &other, "topics"]);
-    assert!(said.contains("--ca"), "{said}");
+    assert!(error_text.contains(wanted), "{error_text}");
+    let error_text = complaint(&["admin", "--url", &url, "--ca", &other, "topics"]);
+    assert!(error_text.contains("--ca"), "{error_text}");
     // The message was not published.
     let read = output(&["pub", "a", "y", "--json", "--server", &url, "--ca", &ca]);
     assert!(read.contains("\"messages\": 1,"), "{read}");
@@ -154,9 +154,12 @@ fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority
     openssl(authority.iter().map(String::as_str).collect());
     let server = Server::with(&all.settings(""));
     let url = format!("https://localhost:{}", server.address().port());
-    let said = complaint(&["pub", "news", "one", "--server", &url, "--ca", &own]);
-    assert!(said.contains("that of an authority (CA:TRUE)"), "{said}");
-    assert!(said.contains("docs/TLS.md"), "{said}");
+    let error_text = complaint(&["pub", "news", "one", "--server", &url, "--ca", &own]);
+    assert!(
+        error_text.contains("that of an authority (CA:TRUE)"),
+        "{error_text}"
+    );
+    assert!(error_text.contains("docs/TLS.md"), "{error_text}");
 }
 
 #[test]
@@ -168,9 +171,9 @@ fn a_client_that_should_show_a_certificate_is_told_so_and_comes_in_with_one() {
     let server = Server::with(&all.settings(&format!("client_ca = '{ca}'")));
     let url = format!("https://localhost:{}", server.address().port());
     let to = ["--server", &url, "--ca", &ca];
-    let said = complaint(&[&["pub", "news", "x"][..], &to].concat());
-    assert!(said.contains("client_ca"), "{said}");
-    assert!(said.contains("--cert and --cert-key"), "{said}");
+    let error_text = complaint(&[&["pub", "news", "x"][..], &to].concat());
+    assert!(error_text.contains("client_ca"), "{error_text}");
+    assert!(error_text.contains("--cert and --cert-key"), "{error_text}");
     let shown = ["--cert", &cert, "--cert-key", &key];
     let to = [&to[..], &shown].concat();
     output(&[&["pub", "news", "one"][..], &to].concat());
@@ -181,12 +184,12 @@ fn a_client_that_should_show_a_certificate_is_told_so_and_comes_in_with_one() {
     }
     // The admin port has no TLS. Here the data port answers: it accepted the client, and has no such path.
     let admin = ["admin", "stats", "--url", &url, "--ca", &ca];
-    let said = complaint(&admin);
-    assert!(said.contains("--cert and --cert-key"), "{said}");
-    let said = complaint(&[&admin[..], &shown].concat());
+    let error_text = complaint(&admin);
+    assert!(error_text.contains("--cert and --cert-key"), "{error_text}");
+    let error_text = complaint(&[&admin[..], &shown].concat());
     assert!(
-        said.contains("is no admin port") && said.contains("404"),
-        "{said}"
+        error_text.contains("is no admin port") && error_text.contains("404"),
+        "{error_text}"
     );
 }
 
@@ -200,7 +203,7 @@ fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_w
     let ca = all.path("ca.pem");
     let server = Server::with(&all.settings(&format!("client_ca = '{ca}'")));
     let url = format!("https://localhost:{}", server.address().port());
-    let said = |flags: &[&str]| {
+    let error_text = |flags: &[&str]| {
         complaint(&[&["pub", "a", "x", "--server", &url, "--ca", &ca], flags].concat())
     };
     let (cert, key) = (all.path("client.pem"), all.path("client.key"));
@@ -229,14 +232,14 @@ fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_w
         ),
         (cert.clone(), all.path("server.key"), &["its own key"]),
     ] {
-        let said = said(&["--cert", &certificate, "--cert-key", &key]);
+        let error_text = error_text(&["--cert", &certificate, "--cert-key", &key]);
         for word in words {
-            assert!(said.contains(word), "{word}: {said}");
+            assert!(error_text.contains(word), "{word}: {error_text}");
         }
     }
-    let alone = said(&["--cert", &cert]);
+    let alone = error_text(&["--cert", &cert]);
     assert!(alone.contains("--cert-key"), "{alone}");
-    let alone = said(&["--cert-key", &key]);
+    let alone = error_text(&["--cert-key", &key]);
     assert!(alone.contains("with --cert"), "{alone}");
     let plain = complaint(&["sub", "a", "--cert", &cert, "--cert-key", &key]);
     assert!(
@@ -267,17 +270,17 @@ fn tool_is_told_when_only_one_side_speaks_tls() {
     let ca = all.path("ca.pem");
     let plain = Server::start();
     let url = format!("https://{}", plain.address());
-    let said = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
-    assert!(said.contains("http://"), "{said}");
+    let error_text = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
+    assert!(error_text.contains("http://"), "{error_text}");
     let secure = Server::with(&all.settings("required = true"));
     let url = format!("http://{}", secure.address());
-    let said = complaint(&["pub", "a", "x", "--server", &url]);
-    assert!(said.contains("use https://"), "{said}");
+    let error_text = complaint(&["pub", "a", "x", "--server", &url]);
+    assert!(error_text.contains("use https://"), "{error_text}");
     let closes = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("https://{}", closes.local_addr().expect("an address"));
     let closer = std::thread::spawn(move || closes.accept().map(drop));
-    let said = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
-    assert!(said.contains("within the handshake"), "{said}");
+    let error_text = complaint(&["pub", "a", "x", "--server", &url, "--ca", &ca]);
+    assert!(error_text.contains("within the handshake"), "{error_text}");
     closer.join().expect("it ends").expect("somebody came");
 }
 
@@ -294,9 +297,15 @@ fn a_file_of_roots_that_is_none_is_named_with_what_is_wrong() {
         ("server.key", "no certificate"),
     ] {
         let file = all.path(name);
-        let said = complaint(&["pub", "a", "x", "--server", url, "--ca", &file]);
-        assert!(said.contains(&file) && said.contains(wrong), "{said}");
+        let error_text = complaint(&["pub", "a", "x", "--server", url, "--ca", &file]);
+        assert!(
+            error_text.contains(&file) && error_text.contains(wrong),
+            "{error_text}"
+        );
     }
-    let said = complaint(&["sub", "a", "--ca", &all.path("ca.pem")]);
-    assert!(said.contains("--ca") && said.contains("https://"), "{said}");
+    let error_text = complaint(&["sub", "a", "--ca", &all.path("ca.pem")]);
+    assert!(
+        error_text.contains("--ca") && error_text.contains("https://"),
+        "{error_text}"
+    );
 }

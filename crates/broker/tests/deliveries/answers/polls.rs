@@ -121,9 +121,12 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
         let mut server = server();
         let link = asks(&mut server, target, GET);
         server.wait_s(6);
-        let told = take(&mut server, link);
-        assert!(told.starts_with("HTTP/1.1 204 "), "{target}: {told}");
-        let (_, rest) = told.split_once("ETag: ").expect("a position");
+        let received = take(&mut server, link);
+        assert!(
+            received.starts_with("HTTP/1.1 204 "),
+            "{target}: {received}"
+        );
+        let (_, rest) = received.split_once("ETag: ").expect("a position");
         let tag = rest.lines().next().expect("its line").to_owned();
         server.publish([(topic, "between".into())]);
         server.settle();
@@ -133,12 +136,12 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
             &format!("{GET}If-None-Match: {tag}\r\n"),
         );
         server.wait_s(6);
-        let told = take(&mut server, next);
+        let received = take(&mut server, next);
         let expected = match kept {
-            true => told.ends_with("\n\nbetween") && !told.contains("Crore-Gap"),
-            false => told.starts_with("HTTP/1.1 204 ") && told.contains("\nCrore-Gap: "),
+            true => received.ends_with("\n\nbetween") && !received.contains("Crore-Gap"),
+            false => received.starts_with("HTTP/1.1 204 ") && received.contains("\nCrore-Gap: "),
         };
-        assert!(expected, "{target}: {told}");
+        assert!(expected, "{target}: {received}");
     }
 }
 
@@ -151,9 +154,9 @@ fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
     server.wait_s(5);
     server.publish([("full", "late".into())]);
     server.wait_s(1);
-    let told = take(&mut server, link);
-    assert!(told.ends_with("\n\nlate"), "{told}");
-    assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
+    let received = take(&mut server, link);
+    assert!(received.ends_with("\n\nlate"), "{received}");
+    assert_eq!(received.matches("HTTP/1.1").count(), 1, "{received}");
 }
 
 #[test]

@@ -11,11 +11,14 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
             if fields == EVENTS && !query.starts_with("since") {
                 // A program put this id into the URL. It gets a stream with a gap (the notice that it missed messages), since an
                 // EventSource gives up after a 400.
-                let told = answer(&format!("/sub/full?{query}"), fields);
-                assert!(told.contains(&format!("event: {GAP_EVENT}\n")), "{told}");
+                let received = answer(&format!("/sub/full?{query}"), fields);
+                assert!(
+                    received.contains(&format!("event: {GAP_EVENT}\n")),
+                    "{received}"
+                );
                 continue;
             }
-            let told = answer(&format!("/sub/full?{query}"), fields);
+            let received = answer(&format!("/sub/full?{query}"), fields);
             let (_, value) = query.split_once('=').expect("a value");
             // A value that begins with a digit is probably a date and not a position.
             let tip = match value.as_bytes()[0].is_ascii_digit() {
@@ -23,7 +26,7 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
                 false => "",
             };
             let bad = format!("{bad}, and not `{value}`{tip}");
-            assert_eq!(told, refusal("400 Bad Request", &bad), "{query}");
+            assert_eq!(received, refusal("400 Bad Request", &bad), "{query}");
         }
     }
     let bad = "a bad percent escape in the position";
@@ -37,13 +40,16 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
 /// since it might get the same one for ever.
 #[test]
 fn a_bad_position_in_a_header_is_a_gap() {
-    let told = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));
+    let received = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));
     let gap = gap_event("17-0", "full");
     let gap = format!("{:x}\n{gap}\n", gap.len());
-    assert!(told.starts_with(&format!("{STREAM}{gap}")), "{told}");
     assert!(
-        told.ends_with("data: one\nid: 17-1\n\n\n14\ndata: two\nid: 17-2\n\n\n"),
-        "{told}"
+        received.starts_with(&format!("{STREAM}{gap}")),
+        "{received}"
+    );
+    assert!(
+        received.ends_with("data: one\nid: 17-1\n\n\n14\ndata: two\nid: 17-2\n\n\n"),
+        "{received}"
     );
     for target in [
         "/sub/full",
@@ -56,11 +62,11 @@ fn a_bad_position_in_a_header_is_a_gap() {
         assert_eq!(take(&mut server, link), "", "{target}");
         server.publish([("full", "three".into())]);
         server.settle();
-        let told = take(&mut server, link);
+        let received = take(&mut server, link);
         let lost = "Crore-Gap: messages before this one are lost\n";
         assert!(
-            told.contains(lost) && told.ends_with("\n\nthree"),
-            "{target}: {told}"
+            received.contains(lost) && received.ends_with("\n\nthree"),
+            "{target}: {received}"
         );
     }
 }
@@ -69,11 +75,11 @@ fn a_bad_position_in_a_header_is_a_gap() {
 fn a_bad_upgrade_is_refused() {
     let old = UPGRADE.replace("Version: 13", "Version: 8");
     let reason = "Sec-WebSocket-Version must be 13";
-    let told = refusal("426 Upgrade Required", reason).replace(
+    let received = refusal("426 Upgrade Required", reason).replace(
         "Content-Length",
         "Upgrade: websocket\nSec-WebSocket-Version: 13\nContent-Length",
     );
-    assert_eq!(answer("/sub/full", &old), told);
+    assert_eq!(answer("/sub/full", &old), received);
     let short = UPGRADE.replace("dGhl", "");
     let reason = "Sec-WebSocket-Key must be 16 bytes in base64";
     assert_eq!(
@@ -81,8 +87,8 @@ fn a_bad_upgrade_is_refused() {
         refusal("400 Bad Request", reason)
     );
     let reason = "frames can be published to one topic only";
-    let told = answer("/pubsub?topic=a&topic=b", UPGRADE);
-    assert_eq!(told, refusal("400 Bad Request", reason));
+    let received = answer("/pubsub?topic=a&topic=b", UPGRADE);
+    assert_eq!(received, refusal("400 Bad Request", reason));
 }
 
 #[test]
@@ -179,21 +185,21 @@ fn a_server_full_of_topics_says_so() {
     assert!(take(&mut server, first).starts_with(STREAM));
     for fields in [GET, UPGRADE] {
         let link = asks(&mut server, "/sub/b", fields);
-        let told = take(&mut server, link);
+        let received = take(&mut server, link);
         assert!(
-            told.starts_with("HTTP/1.1 503 Service Unavailable\n"),
-            "{told}"
+            received.starts_with("HTTP/1.1 503 Service Unavailable\n"),
+            "{received}"
         );
-        assert!(told.contains("\nRetry-After: "), "{told}");
+        assert!(received.contains("\nRetry-After: "), "{received}");
     }
     // A browser would not reconnect after a status other than 200.
     let link = asks(&mut server, "/sub/b", EVENTS);
-    let told = take(&mut server, link);
-    assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
-    assert!(told.contains("retry: "), "{told}");
+    let received = take(&mut server, link);
+    assert!(received.starts_with("HTTP/1.1 200 OK\n"), "{received}");
+    assert!(received.contains("retry: "), "{received}");
     assert!(
-        !told.contains("Transfer-Encoding") || told.ends_with("0\n\n"),
-        "{told}"
+        !received.contains("Transfer-Encoding") || received.ends_with("0\n\n"),
+        "{received}"
     );
     assert_eq!(server.accounts().carrier_topics, 1);
 }

@@ -31,20 +31,20 @@ fn a_connection_whose_stream_was_refused_may_poll() {
         let mut server = server_with(|limits| limits.filters_per_shard = 1);
         let first = asks(&mut server, "/sub?filter=a/%23", GET);
         let link = asks(&mut server, "/sub?filter=b/%23", fields);
-        let told = take(&mut server, link);
-        let (status, rest) = told
+        let received = take(&mut server, link);
+        let (status, rest) = received
             .split_once("\nRetry-After: ")
             .expect("it may come again");
         assert!(
             status.starts_with("HTTP/1.1 503 Service Unavailable\n"),
-            "{told}"
+            "{received}"
         );
         let reason = format!("{}\n", Reason::FiltersFull.text());
         assert!(
             rest.ends_with(&format!("\nContent-Length: {}\n\n{reason}", reason.len())),
-            "{told}"
+            "{received}"
         );
-        assert!(!told.contains("Connection:"), "{told}");
+        assert!(!received.contains("Connection:"), "{received}");
         assert_eq!(polls_again(&mut server, link), two, "{fields}");
         // The refused subscription left nothing, so another client may use the place for a filter.
         server.cut(first);
@@ -56,20 +56,20 @@ fn a_connection_whose_stream_was_refused_may_poll() {
     let mut server = server_with(|limits| limits.filters_per_shard = 1);
     asks(&mut server, "/sub?filter=a/%23", GET);
     let link = asks(&mut server, "/sub?filter=b/%23", EVENTS);
-    let told = take(&mut server, link);
-    assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
-    assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
-    assert!(told.contains("retry: "), "{told}");
+    let received = take(&mut server, link);
+    assert!(received.starts_with("HTTP/1.1 200 OK\n"), "{received}");
+    assert_eq!(received.matches("HTTP/1.1").count(), 1, "{received}");
+    assert!(received.contains("retry: "), "{received}");
     // Earlier requests on the same connection are still answered.
     let filters = format!("GET /sub?filter=b/%23 HTTP/1.1\r\n{UPGRADE}\r\n");
     let link = server.connect_and_send(format!(
         "GET /nothing HTTP/1.1\r\n{GET}\r\n{filters}GET /sub/full HTTP/1.1\r\n{GET}\r\n"
     ));
     server.settle();
-    let told = take(&mut server, link);
-    let places = told.match_indices("HTTP/1.1 ");
-    let statuses: Vec<_> = places.map(|(at, _)| &told[at + 9..at + 12]).collect();
-    assert_eq!(statuses, ["404", "503", "200"], "{told}");
+    let received = take(&mut server, link);
+    let places = received.match_indices("HTTP/1.1 ");
+    let statuses: Vec<_> = places.map(|(at, _)| &received[at + 9..at + 12]).collect();
+    assert_eq!(statuses, ["404", "503", "200"], "{received}");
 }
 
 /// A subscriber that only waits for messages of one topic needs no side row.
@@ -176,9 +176,9 @@ fn the_first_of_two_gaps_moves_its_own_topic_alone() {
             );
             take(&mut server, link)
         };
-        let told = resumes(&id);
-        assert_eq!(told.matches(GAP_EVENT).count(), 2, "{told}");
-        let first = id_of(&told);
+        let received = resumes(&id);
+        assert_eq!(received.matches(GAP_EVENT).count(), 2, "{received}");
+        let first = id_of(&received);
         let again = resumes(&first);
         assert_eq!(again.matches(GAP_EVENT).count(), 1, "{again}");
         let of_skips = gap_event("", "skips/1");
@@ -205,8 +205,8 @@ fn positions(id: &str) -> Vec<Since> {
 }
 
 /// The first id in a stream's text.
-fn id_of(told: &str) -> String {
-    let (_, rest) = told.split_once("\nid: ").expect("an id");
+fn id_of(received: &str) -> String {
+    let (_, rest) = received.split_once("\nid: ").expect("an id");
     rest.lines().next().expect("its line").to_owned()
 }
 
@@ -227,10 +227,10 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
         );
         assert_eq!(take(&mut server, link), "", "it waits");
         server.wait_s(6);
-        let told = take(&mut server, link);
-        assert!(told.starts_with("HTTP/1.1 204 "), "{told}");
-        assert!(told.contains(gap), "{target}: {told}");
-        let (_, rest) = told.split_once("ETag: \"").expect("a position");
+        let received = take(&mut server, link);
+        assert!(received.starts_with("HTTP/1.1 204 "), "{received}");
+        assert!(received.contains(gap), "{target}: {received}");
+        let (_, rest) = received.split_once("ETag: \"").expect("a position");
         let id = rest.split('"').next().expect("its end").to_owned();
         // From that position on nothing is lost.
         let link = asks(
@@ -239,10 +239,13 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
             &format!("{GET}If-None-Match: \"{id}\"\r\n"),
         );
         server.wait_s(6);
-        let told = take(&mut server, link);
-        assert!(told.starts_with("HTTP/1.1 304 "), "{told}");
-        assert!(!told.contains("Crore-Gap"), "{told}");
-        assert!(told.contains(&format!("ETag: \"{id}\"\n")), "{told}");
+        let received = take(&mut server, link);
+        assert!(received.starts_with("HTTP/1.1 304 "), "{received}");
+        assert!(!received.contains("Crore-Gap"), "{received}");
+        assert!(
+            received.contains(&format!("ETag: \"{id}\"\n")),
+            "{received}"
+        );
         // New messages are delivered.
         let link = asks(
             &mut server,
@@ -267,9 +270,13 @@ fn a_topic_s_position_is_none_of_a_filter_s() {
         ("/sub?filter=short/%2B&since=oldest", 0),
     ] {
         let link = asks(&mut server, target, EVENTS);
-        let told = take(&mut server, link);
-        assert_eq!(told.matches(GAP_EVENT).count(), gaps, "{target}: {told}");
-        assert!(told.contains("data: two\n"), "{told}");
+        let received = take(&mut server, link);
+        assert_eq!(
+            received.matches(GAP_EVENT).count(),
+            gaps,
+            "{target}: {received}"
+        );
+        assert!(received.contains("data: two\n"), "{received}");
     }
     // A position of the filter itself is valid.
     let link = asks(&mut server, "/sub?filter=short/%2B", EVENTS);
@@ -277,10 +284,10 @@ fn a_topic_s_position_is_none_of_a_filter_s() {
     server.publish([("short/2", "three".into())]);
     server.settle();
     let link = asks(&mut server, &format!("/sub?filter=%23&since={id}"), EVENTS);
-    let told = take(&mut server, link);
-    assert!(!told.contains(GAP_EVENT), "{told}");
+    let received = take(&mut server, link);
+    assert!(!received.contains(GAP_EVENT), "{received}");
     assert!(
-        told.contains("data: three\n") && !told.contains("data: two\n"),
-        "{told}"
+        received.contains("data: three\n") && !received.contains("data: two\n"),
+        "{received}"
     );
 }

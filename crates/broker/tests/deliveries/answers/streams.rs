@@ -118,13 +118,16 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
     );
     // Plain frames cannot report a gap, so the stream is closed, whatever the rule says.
     let end = "messages are lost; resume from 17-";
-    let told = answer(target, UPGRADE);
+    let received = answer(target, UPGRADE);
     assert_eq!(
-        told,
+        received,
         format!("{SWITCHING}\n{}", close(4412, &format!("{end}3")))
     );
-    let told = answer("/sub/skips/1?since=17-0", UPGRADE);
-    assert!(told.contains(end) && !told.contains("two"), "{told}");
+    let received = answer("/sub/skips/1?since=17-0", UPGRADE);
+    assert!(
+        received.contains(end) && !received.contains("two"),
+        "{received}"
+    );
 }
 
 /// A stream may fall behind the log's oldest message. By its topic's rule it then gets a gap and continues, or is closed with the position
@@ -152,7 +155,7 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
             }
             server.set_window(link, None);
             server.settle();
-            let told = take(&mut server, link);
+            let received = take(&mut server, link);
             let goes_on = skips && (fields != UPGRADE || more == json);
             let end = match is_socket {
                 true => "messages are lost; resume from 17-",
@@ -160,7 +163,7 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
             };
             let tells = [GAP_EVENT, "gap: messages", "\"gap\":"]
                 .iter()
-                .any(|way| told.contains(way));
+                .any(|way| received.contains(way));
             assert_eq!(tells, goes_on);
             if goes_on {
                 let newest = match (is_socket, more == json) {
@@ -168,20 +171,24 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
                     (true, false) => "5",
                     (false, _) => "data: 5\n",
                 };
-                let end = told.rfind("id: ").filter(|_| !is_socket);
-                let told = &told[..end.unwrap_or(told.len())];
+                let end = received.rfind("id: ").filter(|_| !is_socket);
+                let received = &received[..end.unwrap_or(received.len())];
                 assert!(
-                    told.ends_with(newest),
+                    received.ends_with(newest),
                     "{topic} {fields} {}",
-                    &told[told.len() - 99..]
+                    &received[received.len() - 99..]
                 );
                 server.publish([(topic, "newest".into())]);
                 server.settle();
                 assert!(take(&mut server, link).contains("newest"));
             } else {
-                assert!(told.contains(end), "{}", &told[told.len() - 99..]);
                 assert!(
-                    !told.contains("\n5") && !told.contains("\"5\""),
+                    received.contains(end),
+                    "{}",
+                    &received[received.len() - 99..]
+                );
+                assert!(
+                    !received.contains("\n5") && !received.contains("\"5\""),
                     "not beyond the gap"
                 );
             }
@@ -195,13 +202,13 @@ fn a_set_resumes_each_of_its_topics() {
     let mut server = server();
     let target = "/sub?topic=full&topic=x";
     let link = asks(&mut server, &format!("{target}&since=oldest"), META);
-    let told = take(&mut server, link);
-    let id = |told: &str, data: &str| {
-        let end = told.find(&format!("\n\n{data}")).expect("it came");
-        let start = told[..end].rfind("id: ").expect("an id") + 4;
-        told[start..].lines().next().expect("a line").to_owned()
+    let received = take(&mut server, link);
+    let id = |received: &str, data: &str| {
+        let end = received.find(&format!("\n\n{data}")).expect("it came");
+        let start = received[..end].rfind("id: ").expect("an id") + 4;
+        received[start..].lines().next().expect("a line").to_owned()
     };
-    let (first, second) = (id(&told, "one"), id(&told, "two"));
+    let (first, second) = (id(&received, "one"), id(&received, "two"));
     server.publish([("x", "three".into())]);
     server.settle();
     let third = id(&take(&mut server, link), "three");
@@ -212,15 +219,15 @@ fn a_set_resumes_each_of_its_topics() {
     ] {
         for fields in [META, EVENTS] {
             let link = asks(&mut server, &format!("{target}&since={since}"), fields);
-            let told = take(&mut server, link);
-            assert!(!told.contains("gap"), "{told}");
+            let received = take(&mut server, link);
+            assert!(!received.contains("gap"), "{received}");
             for data in ["one", "two", "three"] {
-                let count = told.matches(&format!("\n\n{data}")).count()
-                    + told.matches(&format!("data: {data}\n")).count();
+                let count = received.matches(&format!("\n\n{data}")).count()
+                    + received.matches(&format!("data: {data}\n")).count();
                 assert_eq!(
                     count,
                     usize::from(expected.contains(&data)),
-                    "{data}: {told}"
+                    "{data}: {received}"
                 );
             }
         }

@@ -92,17 +92,20 @@ pub fn web_socket(server: &Server, tally: &Tally) -> Result<(), String> {
     go_on(tally, SOCKET, |message, in_two| {
         socket.send(message.as_bytes(), in_two)?;
         let began = Instant::now();
-        let mut said = None;
-        while said.is_none() {
-            socket.read(|text| said = Some(String::from_utf8_lossy(text).into_owned()))?;
+        let mut acknowledgement = None;
+        while acknowledgement.is_none() {
+            socket
+                .read(|text| acknowledgement = Some(String::from_utf8_lossy(text).into_owned()))?;
             if began.elapsed() > PATIENCE {
                 return Err(format!("no answer came in {PATIENCE:?}"));
             }
         }
-        let said = said.unwrap_or_default();
-        match said.contains("\nstatus: 201\n") || said.contains("\nstatus: 202\n") {
+        let acknowledgement = acknowledgement.unwrap_or_default();
+        match acknowledgement.contains("\nstatus: 201\n")
+            || acknowledgement.contains("\nstatus: 202\n")
+        {
             true => Ok(()),
-            false => Err(format!("it is refused: {said:?}")),
+            false => Err(format!("it is refused: {acknowledgement:?}")),
         }
     })
 }

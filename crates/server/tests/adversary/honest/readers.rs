@@ -166,11 +166,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    pub fn open(server: &Server, target: &str, more: &str) -> Result<Socket, String> {
+    pub fn open(server: &Server, target: &str, extra_headers: &str) -> Result<Socket, String> {
         let mut stream = Stream::plain(server)?;
         let request = format!(
             "GET {target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{more}\r\n"
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{extra_headers}\r\n"
         );
         stream.send(request.as_bytes())?;
         let head = head(&mut stream)?;

@@ -261,19 +261,19 @@ fn members_of_a_group_share_messages() {
             let data = number.to_string();
             publish(&broker, version, &["-t", "t", "-q", "1", "-m", &data]);
         }
-        let mut came: Vec<u32> = Vec::new();
-        while came.len() < 20 {
+        let mut numbers: Vec<u32> = Vec::new();
+        while numbers.len() < 20 {
             for member in &members {
                 while let Ok(line) = member.lines.recv_timeout(Duration::from_millis(100)) {
-                    came.extend(
+                    numbers.extend(
                         line.strip_prefix('>')
                             .map(|data| data.parse::<u32>().expect("a number")),
                     );
                 }
             }
         }
-        came.sort_unstable();
-        assert_eq!(came, (0..20).collect::<Vec<u32>>());
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..20).collect::<Vec<u32>>());
     }
 }
 

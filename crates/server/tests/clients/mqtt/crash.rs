@@ -53,9 +53,9 @@ fn receive_all(peer: &Peer, client: &str, repeats: bool) {
         let of_topic = &mut received[number % 2];
         let newest = of_topic.last().copied();
         let is_new = of_topic.insert(number);
-        let what = format!("{:?} {client}: {message:?} after {newest:?}", peer.way);
-        assert!(is_new || repeats && message.qos == 1, "{what}");
-        assert!(!is_new || newest.is_none_or(|it| number > it), "{what}");
+        let case = format!("{:?} {client}: {message:?} after {newest:?}", peer.way);
+        assert!(is_new || repeats && message.qos == 1, "{case}");
+        assert!(!is_new || newest.is_none_or(|it| number > it), "{case}");
     }
     peer.expect_quiet(client);
 }

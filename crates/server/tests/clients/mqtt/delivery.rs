@@ -102,8 +102,13 @@ fn a_large_message_comes_whole_and_an_empty_one_too() {
         let large = "words, ".repeat(30_000);
         for data in [large.as_str(), ""] {
             peer.publish("it", "t", data, 1);
-            let came = peer.message("it").data;
-            assert!(came == data, "{} of {} bytes", came.len(), data.len());
+            let received_data = peer.message("it").data;
+            assert!(
+                received_data == data,
+                "{} of {} bytes",
+                received_data.len(),
+                data.len()
+            );
         }
     });
 }
@@ -131,8 +136,8 @@ fn filters_match_by_levels() {
             peer.publish("publisher", topic, topic, 1);
         }
         for (filter, wanted) in table {
-            let came = peer.data(filter, wanted.len());
-            assert_eq!(came, *wanted, "{filter}");
+            let received_data = peer.data(filter, wanted.len());
+            assert_eq!(received_data, *wanted, "{filter}");
         }
         assert_eq!(peer.data("#", 1), ["end"]);
         for filter in ["a/#", "+/+/c", "a/+"] {
@@ -239,14 +244,14 @@ fn a_retained_message_waits_for_subscribers() {
 fn expect_late(peer: &mut Peer, name: &str, filter: &str, wanted: &[&str]) {
     peer.connect(name, json!({}));
     peer.subscribe(name, &[(filter, 1)]);
-    let mut came = Vec::new();
+    let mut received_data = Vec::new();
     for _ in wanted {
         let message = peer.message(name);
         assert!(message.retain, "{message:?}");
-        came.push(message.data);
+        received_data.push(message.data);
     }
-    came.sort();
-    assert_eq!(came, wanted);
+    received_data.sort();
+    assert_eq!(received_data, wanted);
     peer.expect_quiet(name);
 }
 

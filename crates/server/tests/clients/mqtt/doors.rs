@@ -60,13 +60,13 @@ fn message_of_curl_arrives_over_mqtt() {
     post(&peer, "t", &headers, "{}");
     let message = peer.message("it");
     assert_eq!(message.data, "{}");
-    let said = &message.properties;
-    assert_eq!(said["content_type"], "application/json");
-    let left = said["expiry_s"].as_u64().expect("an expiry");
+    let properties = &message.properties;
+    assert_eq!(properties["content_type"], "application/json");
+    let left = properties["expiry_s"].as_u64().expect("an expiry");
     assert!((98..=100).contains(&left), "{left}");
-    let user = said["user"].as_array().expect("user properties");
+    let user = properties["user"].as_array().expect("user properties");
     for pair in [json!(["crore-key", "k1"]), json!(["crore-event", "score"])] {
-        assert!(user.contains(&pair), "{pair} in {said}");
+        assert!(user.contains(&pair), "{pair} in {properties}");
     }
 }
 

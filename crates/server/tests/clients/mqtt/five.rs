@@ -82,16 +82,16 @@ fn a_message_names_the_subscriptions_that_it_comes_for() {
         ];
         for (topic, identifiers) in wanted {
             peer.publish("it", topic, topic, 1);
-            let mut came: Vec<u64> = Vec::new();
+            let mut received_values: Vec<u64> = Vec::new();
             // A broker may send one copy with all identifiers, or a copy for each (MQTT 5.0 section 3.3.4). Crore sends one.
-            while came.len() < identifiers.len() {
-                came.extend(identifiers_of(&peer.message("it").properties));
+            while received_values.len() < identifiers.len() {
+                received_values.extend(identifiers_of(&peer.message("it").properties));
             }
             if identifiers.is_empty() {
-                came = identifiers_of(&peer.message("it").properties);
+                received_values = identifiers_of(&peer.message("it").properties);
             }
-            came.sort_unstable();
-            assert_eq!(came, identifiers, "{topic}");
+            received_values.sort_unstable();
+            assert_eq!(received_values, identifiers, "{topic}");
         }
     });
 }
@@ -127,7 +127,7 @@ fn a_message_that_is_too_large_for_a_client_is_left_out() {
 fn the_server_says_what_it_can() {
     each_five(|peer| {
         let connack = peer.connect("it", json!({}));
-        let said = &connack["properties"];
+        let connack_properties = &connack["properties"];
         // A capability that the CONNACK does not mention is available. All of these are available.
         for name in [
             "qos_max",
@@ -136,12 +136,15 @@ fn the_server_says_what_it_can() {
             "identifiers_available",
             "shared_available",
         ] {
-            let value = &said[name];
+            let value = &connack_properties[name];
             let available = value.is_null() || *value == 1 || *value == true;
-            assert!(available, "{name}: {said}");
+            assert!(available, "{name}: {connack_properties}");
         }
         // Maximum QoS is mentioned only if it is not 2.
-        assert!(said["qos_max"].is_null(), "{said}");
+        assert!(
+            connack_properties["qos_max"].is_null(),
+            "{connack_properties}"
+        );
     });
 }
 
@@ -161,11 +164,11 @@ fn a_client_s_aliases_stand_for_topics() {
             send_aliased(peer, &topic, number % 2 + 1, number < 2);
             wanted.push(topic);
         }
-        let came: Vec<String> = wanted
+        let received_values: Vec<String> = wanted
             .iter()
             .map(|_| peer.message("subscriber").topic)
             .collect();
-        assert_eq!(came, wanted);
+        assert_eq!(received_values, wanted);
     });
 }
 

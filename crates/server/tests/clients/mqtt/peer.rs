@@ -182,8 +182,8 @@ impl Peer {
         self.read(&self.next(client, "message"))
     }
 
-    fn read(&self, said: &Value) -> Message {
-        let text = |name: &str| said[name].as_str().expect("text").to_string();
+    fn read(&self, event: &Value) -> Message {
+        let text = |name: &str| event[name].as_str().expect("text").to_string();
         let own = self.own("");
         let topic = text("topic");
         Message {
@@ -191,11 +191,11 @@ impl Peer {
                 .strip_prefix(&own)
                 .map_or(topic.clone(), str::to_string),
             data: text("data"),
-            qos: said["qos"].as_u64().expect("a number"),
-            retain: said["retain"] == true,
-            dup: said["dup"] == true,
-            mid: said["mid"].as_u64().unwrap_or(0),
-            properties: said["properties"].clone(),
+            qos: event["qos"].as_u64().expect("a number"),
+            retain: event["retain"] == true,
+            dup: event["dup"] == true,
+            mid: event["mid"].as_u64().unwrap_or(0),
+            properties: event["properties"].clone(),
         }
     }
 
@@ -206,24 +206,24 @@ impl Peer {
 
     /// The data of all messages to this client, until none has come for a while.
     pub fn rest(&self, client: &str) -> Vec<String> {
-        let more = || self.find(client, "message", QUIET);
-        std::iter::from_fn(more)
-            .map(|said| self.read(&said).data)
+        let next_message = || self.find(client, "message", QUIET);
+        std::iter::from_fn(next_message)
+            .map(|event| self.read(&event).data)
             .collect()
     }
 
     /// The topics of all messages to this client, until none has come for a while.
     pub fn topics(&self, client: &str) -> Vec<String> {
-        let more = || self.find(client, "message", QUIET);
-        std::iter::from_fn(more)
-            .map(|said| self.read(&said).topic)
+        let next_message = || self.find(client, "message", QUIET);
+        std::iter::from_fn(next_message)
+            .map(|event| self.read(&event).topic)
             .collect()
     }
 
     /// Panics if another message comes to this client.
     pub fn expect_quiet(&self, client: &str) {
-        if let Some(said) = self.find(client, "message", QUIET) {
-            panic!("{}: {said} came too much", self.whose(client));
+        if let Some(event) = self.find(client, "message", QUIET) {
+            panic!("{}: {event} came too much", self.whose(client));
         }
     }
 
@@ -259,19 +259,19 @@ impl Peer {
     }
 
     fn find(&self, client: &str, kind: &str, time: Duration) -> Option<Value> {
-        let wanted = |said: &Value| said["client"] == client && said["kind"] == kind;
+        let wanted = |event: &Value| event["client"] == client && event["kind"] == kind;
         let mut held = self.said.borrow_mut();
         if let Some(at) = held.iter().position(wanted) {
             return Some(held.remove(at));
         }
         let started = Instant::now();
         while let Some(left) = time.checked_sub(started.elapsed()) {
-            let said = self.client.within(left)?;
-            assert_ne!(said["kind"], "error", "{:?}: {said}", self.way);
-            if wanted(&said) {
-                return Some(said);
+            let event = self.client.within(left)?;
+            assert_ne!(event["kind"], "error", "{:?}: {event}", self.way);
+            if wanted(&event) {
+                return Some(event);
             }
-            held.push(said);
+            held.push(event);
         }
         None
     }

@@ -25,8 +25,8 @@ fn properties_are_carried_through() {
             json!({ "topic": "t", "payload": "{}", "qos": 2, "properties": wanted }),
         );
         for qos in 0..=2 {
-            let came = peer.message(&format!("subscriber{qos}")).properties;
-            assert_eq!(came, wanted);
+            let received = peer.message(&format!("subscriber{qos}")).properties;
+            assert_eq!(received, wanted);
         }
     });
 }

@@ -30,15 +30,15 @@ fn a_session_goes_on_after_its_client_was_killed() {
             );
         }
         assert!(peer.connect_session("it", false, LONG_S), "session present");
-        let came = peer.data("it", wanted.len());
+        let received_data = peer.data("it", wanted.len());
         // Order is guaranteed within a topic only.
         for topic in 0..2 {
-            let of = |list: &[String]| -> Vec<String> {
+            let of_topic = |list: &[String]| -> Vec<String> {
                 let number = |data: &String| data[5..].parse::<usize>().expect("a number");
                 let own = list.iter().filter(|data| number(data) % 2 == topic);
                 own.cloned().collect()
             };
-            assert_eq!(of(&came), of(&wanted));
+            assert_eq!(of_topic(&received_data), of_topic(&wanted));
         }
         peer.publish("publisher", "a", "after", 1);
         assert_eq!(peer.message("it").data, "after");

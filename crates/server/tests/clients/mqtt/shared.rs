@@ -24,14 +24,14 @@ fn each_message_goes_to_one_member() {
         }
         // The other group receives all messages.
         assert_eq!(peer.data("alone", MANY).len(), MANY);
-        let mut came = Vec::new();
+        let mut received_data = Vec::new();
         for name in ["a", "b"] {
             let own = peer.rest(name);
             assert!(!own.is_empty(), "{name} got nothing");
-            came.extend(own);
+            received_data.extend(own);
         }
-        came.sort();
-        assert_eq!(came, wanted);
+        received_data.sort();
+        assert_eq!(received_data, wanted);
     });
 }
 
