@@ -384,32 +384,37 @@ impl World {
         }
     }
 
-    /// Lets everything settle, and checks that every node knows the true members.
+    /// Lets everything settle, and checks that every node knows the true members: before nodes that were killed start again, and after.
     fn end(&mut self) {
+        self.loses_answers = false;
         for at in 0..self.nodes.len() {
-            if self.nodes[at].killed_s.is_some() {
-                while !self.is_dead(at) {
-                    self.second();
-                }
-                self.start(at);
-            } else if self.nodes[at].cut_s.is_some() {
+            if self.nodes[at].cut_s.is_some() {
                 self.cut_or_heal(at);
             }
         }
-        self.loses_answers = false;
+        self.settle();
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].killed_s.is_some() {
+                self.start(at);
+            }
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
         for _ in 0..LEAVE_S + 3 * DEAD_AFTER_S {
             self.second();
         }
         let present = self.users.iter().enumerate();
         let present = present.filter(|(_, user)| matches!(user, User::At(..)));
         let present: BTreeSet<String> = present.map(|(user, _)| name(user)).collect();
-        for node in &mut self.nodes {
+        for node in self.nodes.iter().filter(|node| node.killed_s.is_none()) {
             let known: Vec<String> = node.known.values().cloned().collect();
+            let seed = self.seed;
             assert_eq!(
                 known.len(),
                 present.len(),
-                "seed {}: {known:?}, true: {present:?}",
-                self.seed
+                "seed {seed}: {known:?}, true: {present:?}"
             );
             assert_eq!(known.into_iter().collect::<BTreeSet<_>>(), present);
             let counts = node.table.read(TOPIC, u64::MAX, 1).counts;
