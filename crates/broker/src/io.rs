@@ -135,12 +135,13 @@ impl Input<'_> {
     }
 }
 
-/// An `Io` for tests, whose sockets accept all bytes. It records the bytes, and how links were closed.
+/// An `Io` for tests, whose sockets accept all bytes. It records the bytes, how links were closed, and what the backend is asked.
 #[cfg(test)]
 #[derive(Default)]
 pub(crate) struct RecordingIo {
     pub sent: alloc::vec::Vec<u8>,
     pub closed: alloc::vec::Vec<(SocketId, CloseMode)>,
+    pub calls: alloc::vec::Vec<BackendCall>,
 }
 
 #[cfg(test)]
@@ -156,4 +157,8 @@ impl Io for RecordingIo {
         self.closed.push((socket, how));
     }
     fn post(&mut self, _: ShardId, _: Mail) {}
+    fn ask_backend(&mut self, _: ConnId, call: BackendCall) -> Result<(), BackendRefusal> {
+        self.calls.push(call);
+        Ok(())
+    }
 }

@@ -307,7 +307,7 @@ impl Shard {
                 verdict,
             ),
             Input::BackendAnswer(conn, answer) => {
-                backend_answered(&mut front.clients, &mut front.queues, conn, answer, io);
+                backend_answered(front, conn, answer, io);
             }
             Input::SubscriberCount(to, elsewhere) => {
                 info_counted(&mut front.clients, &mut front.queues, to, elsewhere, io)

@@ -288,6 +288,14 @@ pub struct PublishGrant {
 }
 
 impl BackendResult {
+    /// The grant of a connection, if it is one.
+    pub(crate) fn into_connect(self) -> Option<ConnectGrant> {
+        match self {
+            BackendResult::Connect(grant) => Some(*grant),
+            _ => None,
+        }
+    }
+
     /// The grant of a subscription, if it is one.
     pub(crate) fn into_subscribe(self) -> Option<SubscribeGrant> {
         match self {

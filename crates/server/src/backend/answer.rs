@@ -1,8 +1,13 @@
 //! The answers of backends.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use crore_broker::backend::{BackendError, BackendResult, CallKind, PublishGrant, SubscribeGrant};
+use crore_broker::access::{Grants, INFO_BYTES_MAX};
+use crore_broker::backend::{
+    BackendError, BackendResult, CallKind, ConnectGrant, PublishGrant, SubscribeGrant,
+};
 use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::json::is_json;
 use serde::Deserialize;
@@ -12,6 +17,9 @@ use serde_json::value::RawValue;
 const OWN_ERRORS: std::ops::Range<u32> = 400..2_000;
 /// The codes with which a backend may end a connection.
 const OWN_DISCONNECTS: std::ops::Range<u16> = 4_000..5_000;
+
+/// The limit of what a backend tells of a connection for later calls. The server keeps it while the connection lasts.
+const META_BYTES_MAX: usize = 16 << 10;
 
 /// An answer: one of its members.
 #[derive(Deserialize)]
@@ -30,7 +38,24 @@ struct CallResult<'a> {
     data: Option<&'a RawValue>,
     b64data: Option<String>,
     expire_at: Option<i64>,
+    expired: bool,
     skip_history: bool,
+    user: Option<String>,
+    info: Option<&'a RawValue>,
+    b64info: Option<String>,
+    meta: Option<&'a RawValue>,
+    channels: Option<Vec<String>>,
+    subs: Option<BTreeMap<String, SubResult<'a>>>,
+}
+
+/// A channel to which the server subscribes a client that connects.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SubResult<'a> {
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    b64data: Option<String>,
+    expire_at: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -92,9 +117,57 @@ fn read_result(
                 skips_history: result.skip_history,
             })
         }
-        CallKind::Connect | CallKind::Refresh | CallKind::SubRefresh => {
-            return Err("it was asked what no backend is asked".into());
+        CallKind::Connect => BackendResult::Connect(Box::new(read_connect(result, is_protobuf)?)),
+        CallKind::Refresh | CallKind::SubRefresh => {
+            BackendResult::Extension(match result.expired {
+                true => None,
+                false => Some(read_end(result.expire_at)?),
+            })
         }
+    })
+}
+
+fn read_connect(result: &CallResult<'_>, is_protobuf: bool) -> Result<ConnectGrant, String> {
+    let user = result.user.as_deref().unwrap_or_default();
+    let grants = Grants::new(user, [])
+        .map_err(|_| "its `user` is longer than 255 bytes, or has control characters")?;
+    // Clients of both forms are told it.
+    let info = read_data(result.info, result.b64info.as_deref(), false)?;
+    let grants = match core::str::from_utf8(&info) {
+        Ok("") => grants,
+        Ok(info) if info.len() <= INFO_BYTES_MAX => grants.with_info(info),
+        _ => return Err(format!("its `info` has more than {INFO_BYTES_MAX} bytes")),
+    };
+    let meta: Box<[u8]> = result.meta.map_or("", RawValue::get).as_bytes().into();
+    if meta.len() > META_BYTES_MAX {
+        return Err(format!("its `meta` has more than {META_BYTES_MAX} bytes"));
+    }
+    let names = result.channels.iter().flatten();
+    let mut subs: BTreeMap<&str, SubscribeGrant> = names
+        .map(|name| {
+            let grant = SubscribeGrant {
+                until_unix_s: u32::MAX,
+                data: Box::default(),
+            };
+            (name.as_str(), grant)
+        })
+        .collect();
+    for (name, sub) in result.subs.iter().flatten() {
+        let grant = SubscribeGrant {
+            until_unix_s: read_end(sub.expire_at)?,
+            data: read_data(sub.data, sub.b64data.as_deref(), is_protobuf)?,
+        };
+        subs.insert(name, grant);
+    }
+    Ok(ConnectGrant {
+        grants,
+        until_unix_s: read_end(result.expire_at)?,
+        data: read_data(result.data, result.b64data.as_deref(), is_protobuf)?,
+        meta,
+        subs: subs
+            .into_iter()
+            .map(|(name, sub)| (name.into(), sub))
+            .collect(),
     })
 }
 

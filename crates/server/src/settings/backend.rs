@@ -20,8 +20,14 @@ const MAX_CALLS: usize = 100_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendEvent {
+    /// A client connects without credentials.
+    Connect,
+    /// A connection that the backend has granted ends soon.
+    Refresh,
     /// A client subscribes without a token.
     Subscribe,
+    /// A subscription that the backend has granted ends soon.
+    SubRefresh,
     /// A client publishes.
     Publish,
     /// A client calls a method (`rpc`).
@@ -32,7 +38,10 @@ impl BackendEvent {
     /// The kind of the call.
     pub fn kind(self) -> CallKind {
         match self {
+            BackendEvent::Connect => CallKind::Connect,
+            BackendEvent::Refresh => CallKind::Refresh,
             BackendEvent::Subscribe => CallKind::Subscribe,
+            BackendEvent::SubRefresh => CallKind::SubRefresh,
             BackendEvent::Publish => CallKind::Publish,
             BackendEvent::Rpc => CallKind::Rpc,
         }
@@ -53,7 +62,7 @@ pub struct Backend {
     #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
     /// The [calls](CENTRIFUGO.md#calls-to-your-backend) that it answers. Each kind has one backend.
-    #[schemars(extend("format" = "a list of `\"subscribe\"`, `\"publish\"` and `\"rpc\"`", "examples" = [["subscribe", "rpc"]]))]
+    #[schemars(extend("format" = "a list of `\"connect\"`, `\"refresh\"`, `\"subscribe\"`, `\"sub_refresh\"`, `\"publish\"` and `\"rpc\"`", "examples" = [["connect", "subscribe", "rpc"]]))]
     pub events: Vec<BackendEvent>,
     /// The root certificates to trust at the URL, in PEM. `""`: those of the host.
     #[schemars(extend("format" = "a file"))]

@@ -12,7 +12,7 @@ use crate::client::{Client, ON, data_of, server};
 use crate::rights::{LATER_S, before_the_end, closed_with, token};
 use crate::support::Server;
 
-/// A backend on a port of the kernel's choice. A request gets the answer that stands in its data. For the method or the channel `held` the
+/// A backend on a port of the kernel's choice. A request gets the answer that stands in its data, or else in its meta. For the method or the channel `held` the
 /// answer waits.
 struct Backend {
     address: SocketAddr,
@@ -95,7 +95,7 @@ impl Backend {
 fn answer(stream: &TcpStream, requests: &Sender<Value>, fixed: Option<&str>, wait: impl Fn()) {
     let mut reader = BufReader::new(stream);
     loop {
-        let mut length = 0;
+        let (mut length, mut kind) = (0, String::new());
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -105,16 +105,23 @@ fn answer(stream: &TcpStream, requests: &Sender<Value>, fixed: Option<&str>, wai
             if let Some(value) = line.strip_prefix("content-length: ") {
                 length = value.parse().expect("a length");
             }
+            if let Some(value) = line.strip_prefix("crore-call: ") {
+                kind = value.into();
+            }
             if line.is_empty() {
                 break;
             }
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).expect("a body");
-        let request: Value = serde_json::from_slice(&body).expect("JSON");
-        let (status, answer) = match request["data"].get("status") {
+        let mut request: Value = serde_json::from_slice(&body).expect("JSON");
+        request["call"] = json!(kind);
+        // Calls without data have what the backend told about the connection.
+        let told = ["data", "meta"].map(|name| request.get(name));
+        let told = told.into_iter().flatten().next().unwrap_or(&Value::Null);
+        let (status, answer) = match told.get("status") {
             Some(status) => (status.to_string(), String::new()),
-            None => ("200".into(), request["data"]["answer"].to_string()),
+            None => ("200".into(), told["answer"].to_string()),
         };
         let is_held = request["method"] == "held" || request["channel"] == "held";
         let _ = requests.send(request);
@@ -463,6 +470,143 @@ fn backend_grants_changes_and_refuses_messages() {
         data_of(&kept["history"]),
         [as_it_is["data"].clone(), json!("instead")]
     );
+}
+
+/// Sends a connect command that the backend answers so.
+fn connect_with(client: &mut Client, answer: &Value) -> u32 {
+    let data = json!({"answer": answer});
+    client.send(
+        "connect",
+        json!({"data": data, "name": "app", "version": "1.2"}),
+    )
+}
+
+#[test]
+fn backend_says_who_connects_and_what_the_server_subscribes() {
+    let backend = Backend::start();
+    let server = closed_with(&backend.settings_for("'connect', 'rpc'", ""));
+    let meta = json!({"answer": {"result": {}}});
+    let grant = json!({"result": {
+        "user": "zoe", "expire_at": LATER_S, "info": {"color": "red"}, "data": {"hello": 1},
+        "channels": ["news"], "subs": {"a": {"data": [5]}}, "meta": meta,
+    }});
+    let mut client = Client::open(&server);
+    let id = connect_with(&mut client, &grant);
+    let mut reply = client.reply(id);
+    let connect = reply["connect"].take();
+    assert_eq!(connect["data"], json!({"hello": 1}), "{connect}");
+    assert_eq!(connect["expires"], true, "{connect}");
+    assert_eq!(connect["subs"]["a"]["data"], json!([5]), "{connect}");
+    assert!(connect["subs"]["news"].is_object(), "{connect}");
+    let request = backend.request();
+    assert_eq!(
+        (&request["call"], request.get("user")),
+        (&json!("connect"), None)
+    );
+    assert_eq!(
+        (&request["name"], &request["version"]),
+        (&json!("app"), &json!("1.2"))
+    );
+    assert_eq!(request["client"], connect["client"]);
+    // Later calls name the user, and have what the backend told.
+    client.ask("rpc", json!({"method": "m"}));
+    let request = backend.request();
+    assert_eq!(
+        (&request["call"], &request["user"]),
+        (&json!("rpc"), &json!("zoe"))
+    );
+    assert_eq!(request["meta"], meta);
+    // The grant has no rights besides.
+    assert_eq!(client.error("subscribe", json!({"channel": "b"})), 103);
+    // Who has a token is known without the backend.
+    let everything = json!({"sub": "bob", "publish": ["#"]});
+    let mut bob = Client::with_token(&server, &token(&everything));
+    bob.publish("a", json!(1));
+    assert_eq!(client.data("a"), json!(1));
+}
+
+#[test]
+fn client_whom_the_backend_does_not_let_in_does_not_connect() {
+    let backend = Backend::start();
+    let server = backend.server_for("'connect'");
+    let closed = |data: Value| {
+        let mut client = Client::open(&server);
+        // A token does not help where tokens are not read.
+        let id = client.send("connect", json!({"data": data, "token": "anything"}));
+        let answer = client.next();
+        assert!(
+            answer["id"] == id && answer.get("connect").is_none(),
+            "{answer}"
+        );
+        (answer["error"]["code"].as_u64(), client.closed().0)
+    };
+    let error = json!({"answer": {"error": {"code": 1403, "message": "no"}}});
+    assert_eq!(closed(error), (Some(1403), 3000));
+    assert_eq!(closed(json!({"status": 503})), (Some(100), 3000));
+    assert_eq!(closed(json!({"answer": {}})), (Some(100), 3000));
+    let long = json!({"answer": {"result": {"user": "x".repeat(256)}}});
+    assert_eq!(closed(long), (Some(100), 3000));
+    let mut client = Client::open(&server);
+    connect_with(
+        &mut client,
+        &json!({"disconnect": {"code": 4400, "reason": "later"}}),
+    );
+    assert_eq!(client.closed(), (4400, "later".into()));
+    let mut client = Client::open(&server);
+    connect_with(
+        &mut client,
+        &json!({"result": {"user": "zoe", "expire_at": 1_000}}),
+    );
+    assert_eq!(client.closed().0, 3005);
+}
+
+/// A connection that the backend grants until this second, and whose later calls get this answer.
+fn connected_until(server: &Server, end_s: u64, later: &Value) -> Option<Client> {
+    let mut client = Client::open(server);
+    let meta = json!({"answer": later});
+    let grant = json!({"result": {"user": "zoe", "expire_at": end_s, "meta": meta}});
+    let id = connect_with(&mut client, &grant);
+    let reply = client.reply_before_the_end(id)?;
+    // The server renews it, not the client.
+    assert_eq!(reply["connect"].get("expires"), None, "{reply}");
+    reply.get("connect").map(|_| client)
+}
+
+#[test]
+fn backend_is_asked_before_a_connection_ends_that_it_has_granted() {
+    let backend = Backend::start();
+    let server = backend.server_for("'connect', 'refresh'");
+    let expired = json!({"result": {"expired": true}});
+    let mut client = before_the_end(|end_s| connected_until(&server, end_s, &expired));
+    assert_eq!(client.closed().0, 3005);
+    let calls = backend
+        .requests
+        .try_iter()
+        .filter(|it| it["call"] == "refresh");
+    let calls: Vec<Value> = calls.collect();
+    assert!(calls.iter().any(|it| it["user"] == "zoe"), "{calls:?}");
+}
+
+#[test]
+fn backend_is_asked_before_a_subscription_ends_that_it_has_granted() {
+    let backend = Backend::start();
+    let server = backend.server_for("'connect', 'subscribe', 'sub_refresh'");
+    let expired = json!({"result": {"expired": true}});
+    let mut client = connected_until(&server, 0, &expired).expect("a connection");
+    let ended = before_the_end(|end_s| {
+        let grant = json!({"result": {"expire_at": end_s}});
+        let reply = client.ask("subscribe", subscribe_with("a", &grant));
+        assert_eq!(reply["subscribe"].get("expires"), None, "{reply}");
+        reply.get("subscribe")?;
+        Some(client.push())
+    });
+    assert_eq!(ended["unsubscribe"]["code"], 2501, "{ended}");
+    let calls = backend
+        .requests
+        .try_iter()
+        .filter(|it| it["call"] == "sub_refresh");
+    assert!(calls.map(|it| it["channel"].clone()).any(|it| it == "a"));
+    assert!(client.goes_on());
 }
 
 #[test]

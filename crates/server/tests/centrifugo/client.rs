@@ -72,6 +72,23 @@ impl Client {
         self.first(|item| item["id"] == id)
     }
 
+    /// The reply to the command with this id, if it comes before the server closes the connection.
+    pub fn reply_before_the_end(&mut self, id: u32) -> Option<Value> {
+        loop {
+            let frame = self.ws.frame();
+            if frame.opcode() == CLOSE {
+                return None;
+            }
+            for line in frame.text().lines() {
+                self.early
+                    .push_back(serde_json::from_str(line).expect("JSON"));
+            }
+            if self.early.iter().any(|item| item["id"] == id) {
+                return Some(self.reply(id));
+            }
+        }
+    }
+
     /// What comes next.
     pub fn next(&mut self) -> Value {
         self.first(|_| true)

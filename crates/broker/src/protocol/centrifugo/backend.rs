@@ -17,10 +17,11 @@ use crate::io::Io;
 use crate::mail::backend::{BackendAnswer, BackendResult, BorrowedSubject, CallSubject};
 use crate::protocol::centrifugo::calls::ask;
 use crate::protocol::centrifugo::options::CONNECTED;
+use crate::protocol::centrifugo::renewal::{connection_answered, subscription_answered};
 use crate::protocol::centrifugo::reply::CommandRefusal;
 use crate::protocol::centrifugo::rpc::answer_rpc;
 use crate::protocol::centrifugo::state::{BackendCheck, backend_mut, state, take_backend_check};
-use crate::protocol::front::{Clients, Front, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Front, Subscriptions};
 
 /// What the backend must be asked before this command is carried out; `None` if it needs not. A command that is not valid is refused without the backend.
 fn subject_of<'a>(
@@ -150,12 +151,17 @@ pub(super) fn take_grant<G>(
 
 /// The backend has answered a call.
 pub(crate) fn backend_answered<I: Io>(
-    clients: &mut Clients,
-    queues: &mut Queues,
+    front: &mut Front,
     conn: ConnId,
     answer: BackendAnswer,
     io: &mut I,
 ) {
+    let Front {
+        clients,
+        subs,
+        queues,
+        ..
+    } = front;
     let slot = conn.slot;
     if !clients.conns.is_current(conn)
         || clients.conns.get(slot).consumer.state != State::Centrifugo
@@ -164,6 +170,10 @@ pub(crate) fn backend_answered<I: Io>(
     }
     match answer.kind {
         CallKind::Rpc => answer_rpc(clients, queues, conn, &answer, io),
+        CallKind::Refresh => connection_answered(clients, slot, &answer.result, io),
+        CallKind::SubRefresh => {
+            subscription_answered(clients, subs, (slot, answer.number), &answer.result, io);
+        }
         _ if awaits_backend(clients, slot) => {
             let check = BackendCheck::Answered(answer.result);
             backend_mut(&mut clients.conns, slot).check = Some(check);

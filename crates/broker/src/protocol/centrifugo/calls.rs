@@ -1,4 +1,4 @@
-//! Sends calls to the operator's backend. `backend` and `rpc` say what is asked, and handle the answers.
+//! Sends calls to the operator's backend. `backend`, `renewal` and `rpc` say what is asked, and handle the answers.
 
 use crore_wire::centrifugo::Format;
 use crore_wire::centrifugo::codes::ErrorCode;

@@ -431,7 +431,9 @@ impl Front {
         let verdict = take_verdict(clients, slot);
         match &command.request {
             Request::Connect(connect) => {
-                handle_connect(clients, subs, slot, (id, connect), verdict)
+                let of = BackendResult::into_connect;
+                let granted = take_grant(clients, subs, slot, &command.request, of)?;
+                handle_connect(clients, subs, slot, (id, connect), (verdict, granted))
             }
             Request::Pong => {
                 clients.conns.get_mut(slot).consumer.options &= !AWAITS_PONG;

@@ -1,26 +1,34 @@
 //! Carries out the connect command, which tells who the client is.
 
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
 use crore_wire::centrifugo::Connect;
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
 
+use crate::base::access::VerifiedClient;
+use crate::base::call_kind::CallKind;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::rights::grants_of;
+use crate::mail::backend::ConnectGrant;
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::centrifugo::reply::CommandRefusal;
-use crate::protocol::centrifugo::server_side::begin_by_token;
-use crate::protocol::centrifugo::tokens::names_channel;
+use crate::protocol::centrifugo::server_side::{WantedChannel, begin_by_token, begin_channels};
+use crate::protocol::centrifugo::state::backend_mut;
+use crate::protocol::centrifugo::tokens::{names_channel, renewal_of};
 use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Subscriptions};
 
-/// Carries out the connect command. Without a token in it, the client keeps the identity of the HTTP request that began the connection.
+/// Carries out the connect command. Without a token in it, the client is who the backend says (`granted`, if it was asked), or keeps the identity of the HTTP
+/// request that began the connection.
 pub(super) fn handle_connect(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     (id, connect): (u32, &Connect<'_>),
-    verdict: Option<Identity>,
+    (verdict, granted): (Option<Identity>, Option<ConnectGrant>),
 ) -> Result<(), CommandRefusal> {
     if clients.conns.get(slot).has_option(CONNECTED) {
         return Err(CommandRefusal::bad_request("there was a connect before"));
@@ -36,6 +44,9 @@ pub(super) fn handle_connect(
         let identified = clients.set_identity(slot, Some(identity));
         identified.map_err(|reason| refusal_of_token(clients, slot, reason))?;
     }
+    if let Some(granted) = &granted {
+        take_identity(clients, slot, granted)?;
+    }
     if !may_connect(clients, slot) {
         let reason = Reason::ConnectNeedsCredentials;
         clients.report_denied(slot, reason, b"a connection");
@@ -43,8 +54,47 @@ pub(super) fn handle_connect(
         let code = Disconnect::PERMISSION_DENIED;
         return Err(CommandRefusal::End(code, code.text.into()));
     }
-    if !has_verdict || !begin_by_token(clients, subs, slot, (id, connect))? {
-        finish_connect(clients, slot, id, &[]);
+    match granted {
+        Some(granted) => {
+            let wanted = granted.subs.iter().map(|(channel, sub)| WantedChannel {
+                channel,
+                data: &sub.data,
+                until_unix_s: sub.until_unix_s,
+            });
+            let wanted: Vec<_> = wanted.collect();
+            begin_channels(clients, subs, slot, (id, connect), (&wanted, &granted.data))
+        }
+        None if has_verdict => begin_by_token(clients, subs, slot, (id, connect)),
+        None => {
+            finish_connect(clients, slot, (id, b""), &[]);
+            Ok(())
+        }
+    }
+}
+
+/// The client is who the backend says, until then.
+fn take_identity(
+    clients: &mut Clients,
+    slot: u32,
+    granted: &ConnectGrant,
+) -> Result<(), CommandRefusal> {
+    let until_unix_s = granted.until_unix_s;
+    if until_unix_s <= clients.ctx.wall_s() {
+        let code = Disconnect::EXPIRED;
+        return Err(CommandRefusal::End(code, code.text.into()));
+    }
+    let known = VerifiedClient {
+        grants: Arc::new(granted.grants.clone()),
+        until_unix_s,
+    };
+    if let Err(reason) = clients.check_identity(Ok(Some(known.clone()))) {
+        return Err(refusal_of_token(clients, slot, reason));
+    }
+    clients.conns.grants.set(slot, known);
+    let renewal = renewal_of(clients, CallKind::Refresh, until_unix_s);
+    if renewal.is_some() || !granted.meta.is_empty() {
+        let backend = backend_mut(&mut clients.conns, slot);
+        (backend.renewal, backend.meta) = (renewal, granted.meta.clone());
     }
     Ok(())
 }

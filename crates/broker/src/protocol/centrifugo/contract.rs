@@ -23,6 +23,7 @@ use crate::protocol::centrifugo::one_way::handle_one_way_frame;
 use crate::protocol::centrifugo::options::{ONE_WAY, pushes_of};
 use crate::protocol::centrifugo::ping::centrifugo_each_second;
 use crate::protocol::centrifugo::publish::handle_centrifugo_outcome;
+use crate::protocol::centrifugo::renewal::ask_for_renewals;
 use crate::protocol::centrifugo::server_side::handle_told_position;
 use crate::protocol::centrifugo::tokens::centrifugo_handle_verdict;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
@@ -78,6 +79,7 @@ impl Protocol<AllProtocols> for Centrifugo {
     }
 
     fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        ask_for_renewals(front, slot, io);
         if !end_expired(&mut front.clients, &mut front.subs, slot, io) {
             centrifugo_each_second(&mut front.clients, slot, io);
         }

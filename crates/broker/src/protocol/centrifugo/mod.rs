@@ -2,7 +2,7 @@
 //! of the same name. `docs/CENTRIFUGO.md` says what is built.
 //!
 //! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect` (with `welcome`), `subscribe`, `publish`,
-//! `history`, `presence` and `rpc` carry them out. `backend` asks the operator's backend about them. `body` begins the transports over HTTP without WebSocket, which send to the client in the body of an answer that does
+//! `history`, `presence` and `rpc` carry them out. `backend` asks the operator's backend about them, and `renewal` about what it has granted. `body` begins the transports over HTTP without WebSocket, which send to the client in the body of an answer that does
 //! not end. Their clients post commands, which `emulation` hands to the connection, or send only a connect (`one_way`). `server_side` has the subscriptions
 //! that the server begins, and `orders` the orders of its API for single connections. `delta` sends messages as differences from the message before.
 //! `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` sends pings and checks for pongs.
@@ -35,6 +35,7 @@ pub(crate) mod presence;
 pub(crate) mod publication;
 mod publish;
 pub(crate) mod reasons;
+mod renewal;
 mod reply;
 mod rpc;
 mod server_side;

@@ -1,4 +1,5 @@
-//! Subscriptions that the server begins: those of the claims `channels` and `subs` of a connection token, and those of the API.
+//! Subscriptions that the server begins: those of the claims `channels` and `subs` of a connection token, those that the backend names for a connect, and those
+//! of the API.
 //!
 //! First the homes (the parts of shards that keep topics) are asked for the positions where the subscriptions begin. Then the client is told the positions: by
 //! the reply to its connect, which waits for all homes, or by a push. Only then do the subscriptions begin. So the client knows a channel before it gets
@@ -6,6 +7,7 @@
 //!
 //! Invariant: a client that has lost messages is told: by `recovered: false` in the reply, or its connection ends with code 3010 and it connects again.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -33,23 +35,31 @@ use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reasons::disconnect_of;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_push};
 use crate::protocol::centrifugo::state::{
-    SeparateGrant, ServerStart, StartedBy, epoch_text, state, state_mut,
+    PendingConnect, SeparateGrant, ServerStart, StartedBy, epoch_text, state, state_mut,
 };
 use crate::protocol::centrifugo::subscribe::{check_name, position};
 use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Front, SubscriptionState, Subscriptions};
 
-/// Asks for the positions of the channels that a token names. False if it names none.
+/// A channel to which the server subscribes a client when it connects.
+pub(super) struct WantedChannel<'a> {
+    pub channel: &'a str,
+    /// Data for the client; empty for none.
+    pub data: &'a [u8],
+    /// The Unix second in which the subscription ends; `u32::MAX` without an end.
+    pub until_unix_s: u32,
+}
+
+/// Begins the channels that a token names, as [`begin_channels`].
 pub(super) fn begin_by_token(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     (id, connect): (u32, &Connect<'_>),
-) -> Result<bool, CommandRefusal> {
+) -> Result<(), CommandRefusal> {
     let claims = connect.token.split('.').nth(1);
-    let Some(claims) = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok()) else {
-        return Ok(false);
-    };
+    let claims = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok());
+    let claims = claims.unwrap_or_else(|| b"{}".into());
     let limits = &clients.ctx.world.settings.limits;
     let subscriptions_max = limits.subscriptions_max();
     let mut scratch = decode::Scratch::default();
@@ -61,16 +71,39 @@ pub(super) fn begin_by_token(
             };
             CommandRefusal::End(code, alloc::format!("the token's channels: {error}").into())
         })?;
-    let (mut seen_channels, mut bytes) = (BTreeSet::new(), 0);
-    let wanted: Vec<_> = claimed
-        .iter()
-        .filter(|it| seen_channels.insert(it.channel))
-        .collect();
-    for it in &wanted {
+    let mut seen_channels = BTreeSet::new();
+    let claimed = claimed.iter().filter(|it| seen_channels.insert(it.channel));
+    let wanted = claimed.map(|it| WantedChannel {
+        channel: it.channel,
+        data: it.data,
+        until_unix_s: u32::MAX,
+    });
+    let wanted: Vec<_> = wanted.collect();
+    begin_channels(clients, subs, slot, (id, connect), (&wanted, b""))
+}
+
+/// Asks for the positions of these channels, each of which is named once. The reply to the connect, with this data, waits for them.
+pub(super) fn begin_channels(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    (id, connect): (u32, &Connect<'_>),
+    (wanted, data): (&[WantedChannel<'_>], &[u8]),
+) -> Result<(), CommandRefusal> {
+    if wanted.is_empty() {
+        finish_connect(clients, slot, (id, data), &[]);
+        return Ok(());
+    }
+    let mut bytes = 0;
+    for it in wanted {
         check_name(clients, slot, it.channel)?;
         bytes += it.channel.len();
     }
     let limits = &clients.ctx.world.settings.limits;
+    if wanted.len() > limits.subscriptions_max() {
+        let code = Disconnect::CHANNEL_LIMIT;
+        return Err(CommandRefusal::End(code, code.text.into()));
+    }
     if !limits.has_room_for_names(wanted.len(), bytes) {
         return Err(CommandRefusal::for_reason(
             clients,
@@ -78,7 +111,7 @@ pub(super) fn begin_by_token(
             Reason::NamesTooLong,
         ));
     }
-    for it in &wanted {
+    for it in wanted {
         let recovery = connect
             .subs
             .iter()
@@ -93,15 +126,15 @@ pub(super) fn begin_by_token(
             ServerStart {
                 since,
                 data: it.data.into(),
-                until_unix_s: u32::MAX,
+                until_unix_s: it.until_unix_s,
                 ..ServerStart::default()
             },
         );
     }
-    if !wanted.is_empty() {
-        state_mut(&mut clients.conns, slot).pending_connect = Some(id);
-    }
-    Ok(!wanted.is_empty())
+    let data = data.into();
+    let pending = PendingConnect { id, data };
+    state_mut(&mut clients.conns, slot).pending_connect = Some(Box::new(pending));
+    Ok(())
 }
 
 /// Asks for the position of a channel to which the API subscribes a client. False if the client has it already, or has no room.
@@ -187,17 +220,17 @@ pub(super) fn handle_told_position<I: Io>(
     start.position = Some(Position::new(page.epoch, offset));
     start.is_recovered = start.since.is_some() && !has_loss;
     let state = state_mut(&mut clients.conns, slot);
-    match state.pending_connect {
-        Some(id) if state.server_starts.iter().all(|it| it.position.is_some()) => {
-            state.pending_connect = None;
+    let all_are_told = state.server_starts.iter().all(|it| it.position.is_some());
+    match state.pending_connect.take_if(|_| all_are_told) {
+        Some(pending) => {
             let starts = core::mem::take(&mut state.server_starts);
-            reply_to_connect(clients, slot, id, &starts);
+            reply_to_connect(clients, slot, &pending, &starts);
             starts
                 .iter()
                 .for_each(|it| begin_subscription(clients, subs, slot, it));
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
-        Some(_) => {}
+        None if state.pending_connect.is_some() => {}
         None => {
             let it = state.server_starts.swap_remove(index);
             if index_of_topic(clients, subs, slot, it.channel.as_bytes()).is_some() {
@@ -224,7 +257,12 @@ fn refuse_start<I: Io>(clients: &mut Clients, slot: u32, index: usize, reason: R
     }
 }
 
-fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, starts: &[ServerStart]) {
+fn reply_to_connect(
+    clients: &mut Clients,
+    slot: u32,
+    pending: &PendingConnect,
+    starts: &[ServerStart],
+) {
     let epochs: Vec<String> = starts
         .iter()
         .map(|start| epoch_text(start.position.unwrap_or_default().epoch))
@@ -245,7 +283,7 @@ fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, starts: &[ServerS
         (&*start.channel, result)
     });
     let subs: Vec<_> = subs.collect();
-    finish_connect(clients, slot, id, &subs);
+    finish_connect(clients, slot, (pending.id, &pending.data), &subs);
 }
 
 /// Whether a page is the first one of a subscription that the server began. Such a subscription begins with it, so messages before it are no loss. Notes that
@@ -304,6 +342,7 @@ fn begin_subscription(
         sub_index,
         until_unix_s: start.until_unix_s,
         token: None,
+        renewal: None,
         started_by: match start.since {
             None => StartedBy::ServerBeforeFirstPage,
             Some(_) => StartedBy::Server,

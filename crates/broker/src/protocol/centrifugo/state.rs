@@ -45,8 +45,8 @@ pub struct CentrifugoState {
     pub separate_grants: Vec<SeparateGrant>,
     /// Subscriptions that the server begins and whose positions the homes have not told yet.
     pub server_starts: Vec<ServerStart>,
-    /// The id of the connect command whose reply waits for these positions.
-    pub pending_connect: Option<u32>,
+    /// The connect command whose reply waits for these positions.
+    pub pending_connect: Option<Box<PendingConnect>>,
     /// The number of the last request for a page that is not for a subscription.
     pub last_question: u16,
 }
@@ -66,11 +66,13 @@ pub struct BackendState {
     pub check: Option<BackendCheck>,
     /// What the backend has told about the connection when it was made (JSON), for later calls.
     pub meta: Box<[u8]>,
+    /// The next question to the backend whether the connection goes on, if the backend has granted it until then.
+    pub renewal: Option<Renewal>,
 }
 
 impl BackendState {
     fn is_empty(&self) -> bool {
-        self.check.is_none() && self.meta.is_empty()
+        self.check.is_none() && self.meta.is_empty() && self.renewal.is_none()
     }
 
     fn bytes(&self) -> usize {
@@ -107,6 +109,24 @@ pub struct PendingSubscribe {
     pub data: Box<[u8]>,
 }
 
+/// A connect command that waits for the positions of the channels to which the server subscribes the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingConnect {
+    /// The id of the command.
+    pub id: u32,
+    /// Data of the backend for the client; empty for none.
+    pub data: Box<[u8]>,
+}
+
+/// When the backend is asked whether something that it has granted goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The Unix second of the next question.
+    pub ask_unix_s: u32,
+    /// A question is not answered.
+    pub is_pending: bool,
+}
+
 /// The grant of a subscription that is not granted by the rights of the connection.
 #[derive(Clone, Debug)]
 pub struct SeparateGrant {
@@ -116,6 +136,8 @@ pub struct SeparateGrant {
     pub until_unix_s: u32,
     /// The token that has granted the subscription, if there was one.
     pub token: Option<Arc<Grants>>,
+    /// The next question to the backend whether the subscription goes on, if the backend has granted it until then.
+    pub renewal: Option<Renewal>,
     /// Who began the subscription.
     pub started_by: StartedBy,
 }
@@ -248,6 +270,10 @@ impl CentrifugoState {
                 .map(|it| it.data.len())
                 .sum::<usize>()
             + self.backend.as_ref().map_or(0, |it| it.bytes())
+            + self
+                .pending_connect
+                .as_ref()
+                .map_or(0, |it| size_of::<PendingConnect>() + it.data.len())
             + self.pending_histories.capacity() * size_of::<PendingHistory>()
             + self.watched_channels.capacity() * size_of::<WatchedChannel>()
             + self
@@ -275,6 +301,11 @@ pub(super) fn state(conns: &Connections, slot: u32) -> Option<&CentrifugoState> 
 /// The state of a connection, made if necessary.
 pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut CentrifugoState {
     conns.ensure_side_row(slot).protocol_state.centrifugo_mut()
+}
+
+/// The next question to the backend whether the connection goes on.
+pub(super) fn renewal_of_connection(conns: &Connections, slot: u32) -> Option<Renewal> {
+    state(conns, slot)?.backend.as_ref()?.renewal
 }
 
 /// What the backend has to do with the connection; empty until something is set.

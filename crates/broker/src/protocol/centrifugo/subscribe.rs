@@ -7,6 +7,7 @@ use crore_wire::centrifugo::{Answer, Push, SubRefresh, Subscribe};
 use crore_wire::topic;
 
 use crate::base::access::Right;
+use crate::base::call_kind::CallKind;
 use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
@@ -27,7 +28,7 @@ use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_push
 use crate::protocol::centrifugo::state::{
     PendingSubscribe, SeparateGrant, StartedBy, is_subscribing, state, state_mut,
 };
-use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
+use crate::protocol::centrifugo::tokens::{check_subscription_token, renewal_of, ttl_of};
 use crate::protocol::front::{Census, Clients, Queues, SubscriptionState, Subscriptions};
 
 /// The number of digits of an epoch, which are hexadecimal.
@@ -107,21 +108,30 @@ pub(super) fn handle_subscribe_command(
         .as_ref()
         .map_or_else(Box::default, |grant| grant.data.clone());
     let separate = match (token_grant, granted) {
-        (Some(known), _) => Some((known.until_unix_s, Some(known.grants))),
-        (None, Some(grant)) => Some((grant.until_unix_s, None)),
+        (Some(known), _) => Some((known.until_unix_s, Some(known.grants), None)),
+        (None, Some(grant)) => {
+            let until_unix_s = grant.until_unix_s;
+            let renewal = renewal_of(clients, CallKind::SubRefresh, until_unix_s);
+            Some((until_unix_s, None, renewal))
+        }
         (None, None) => None,
     };
-    let ttl = separate.and_then(|(until_unix_s, token)| {
+    let ttl = separate.and_then(|(until_unix_s, token, renewal)| {
         let grant = SeparateGrant {
             sub_index,
             until_unix_s,
             token,
+            renewal,
             started_by: StartedBy::Client,
         };
         state_mut(&mut clients.conns, slot)
             .separate_grants
             .push(grant);
-        ttl_of(clients, until_unix_s)
+        match renewal {
+            // The client is not asked to renew it.
+            Some(_) => None,
+            None => ttl_of(clients, until_unix_s),
+        }
     });
     let sub_key = index_with_serial(&clients.conns, slot, sub_index);
     let pending = PendingSubscribe {
@@ -235,6 +245,7 @@ pub(super) fn handle_sub_refresh(
         return Err(CommandRefusal::error(ErrorCode::PERMISSION_DENIED));
     };
     (grant.until_unix_s, grant.token) = (until_unix_s, Some(token_rights.grants));
+    grant.renewal = None;
     let ttl = ttl_of(clients, until_unix_s);
     write_reply(clients, slot, id, Answer::SubRefresh(ttl));
     Ok(())

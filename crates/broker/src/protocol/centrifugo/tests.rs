@@ -1,10 +1,13 @@
 //! Tests what a connection costs, and what must not depend on the time of a real machine.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
 use crore_settings::Centrifugo;
 
+use crate::base::access::Grants;
+use crate::base::call_kind::CallKind;
 use crate::base::ids::SocketId;
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
@@ -12,6 +15,9 @@ use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::client::row::{COUNTED, LIVE};
 use crate::io::{Input, RecordingIo};
+use crate::mail::backend::{
+    BackendAnswer, BackendError, BackendResult, ConnectGrant, SubscribeGrant,
+};
 use crate::protocol::centrifugo::expiry::end_subscriptions_without_right;
 use crate::protocol::centrifugo::reasons::{disconnect_of, error_of};
 use crate::protocol::centrifugo::state::{SeparateGrant, StartedBy, state_mut};
@@ -32,7 +38,13 @@ fn frame(text: &str) -> Vec<u8> {
 
 /// A shard with a WebSocket of this protocol, at [`NOW`].
 fn upgraded(io: &mut RecordingIo) -> Shard {
+    upgraded_with(&[], io)
+}
+
+/// The same, with a backend that answers these calls.
+fn upgraded_with(calls: &[CallKind], io: &mut RecordingIo) -> Shard {
     let settings = Settings {
+        backend_calls: calls.iter().copied().collect(),
         centrifugo: Centrifugo {
             enabled: true,
             ..Centrifugo::default()
@@ -119,6 +131,7 @@ fn input_does_not_put_off_the_end_of_a_subscription() {
         sub_index: 0,
         until_unix_s: clients.ctx.wall_s() + 2,
         token: None,
+        renewal: None,
         started_by: StartedBy::Client,
     };
     state_mut(&mut clients.conns, 0)
@@ -144,6 +157,112 @@ fn late_ping_leaves_as_much_time_for_its_answer_as_others() {
         tick(&mut shard, later(middle_s + second), &mut io);
     }
     assert!(has_sent(&io, "{}") && !has_sent(&io, "no pong"));
+}
+
+/// The backend answers the last call that the shard has made.
+fn answer(shard: &mut Shard, result: BackendResult, now: Now, io: &mut RecordingIo) {
+    let call = io.calls.pop().expect("a call");
+    let answer = BackendAnswer {
+        kind: call.subject.kind(),
+        number: call.number,
+        result,
+    };
+    let conn = shard.front().clients.conns.id_of(0);
+    shard.handle(Input::BackendAnswer(conn, answer), now, io);
+    shard.flush(now, io);
+    tick(shard, now, io);
+}
+
+fn failure() -> BackendResult {
+    BackendResult::Error(BackendError {
+        code: 100,
+        message: "internal server error".into(),
+        is_temporary: true,
+    })
+}
+
+#[test]
+fn what_the_backend_has_granted_goes_on_only_if_it_says_so() {
+    let mut io = RecordingIo::default();
+    let calls = [
+        CallKind::Connect,
+        CallKind::Refresh,
+        CallKind::Subscribe,
+        CallKind::SubRefresh,
+    ];
+    let mut shard = upgraded_with(&calls, &mut io);
+    let unix_s = shard.front().clients.ctx.wall_s();
+    receive(&mut shard, &frame(CONNECT), NOW, &mut io);
+    let granted = BackendResult::Connect(Box::new(ConnectGrant {
+        grants: Grants::new("zoe", []).expect("a name"),
+        until_unix_s: unix_s + 40,
+        data: Box::default(),
+        meta: Box::default(),
+        subs: Vec::new(),
+    }));
+    answer(&mut shard, granted, NOW, &mut io);
+    let subscribe = frame("{\"id\":2,\"subscribe\":{\"channel\":\"a\"}}");
+    receive(&mut shard, &subscribe, NOW, &mut io);
+    assert!(
+        !has_sent(&io, "\"subscribe\""),
+        "the backend has not answered"
+    );
+    let granted = BackendResult::Subscribe(SubscribeGrant {
+        until_unix_s: unix_s + 20,
+        data: Box::default(),
+    });
+    answer(&mut shard, granted, NOW, &mut io);
+    assert!(has_sent(&io, "\"subscribe\""));
+    tick(&mut shard, later(9), &mut io);
+    assert!(io.calls.is_empty(), "the ends are far");
+    tick(&mut shard, later(10), &mut io);
+    assert_eq!(io.calls.len(), 1, "one end is near");
+    tick(&mut shard, later(11), &mut io);
+    assert_eq!(io.calls.len(), 1, "it is asked once");
+    answer(&mut shard, failure(), later(11), &mut io);
+    assert!(io.calls.is_empty(), "not again at once");
+    tick(&mut shard, later(15), &mut io);
+    answer(
+        &mut shard,
+        BackendResult::Extension(Some(unix_s + 100)),
+        later(15),
+        &mut io,
+    );
+    tick(&mut shard, later(25), &mut io);
+    assert!(!has_sent(&io, "2501"), "the subscription goes on");
+    // The answer to a ping.
+    receive(&mut shard, &frame("{}"), later(25), &mut io);
+    // The connection has no answer but failures.
+    for second in [30, 35] {
+        tick(&mut shard, later(second), &mut io);
+        assert_eq!(io.calls.len(), 1);
+        answer(&mut shard, failure(), later(second), &mut io);
+    }
+    assert!(!has_sent(&io, "expired"));
+    tick(&mut shard, later(40), &mut io);
+    assert!(has_sent(&io, "expired"), "a failure grants nothing");
+}
+
+#[test]
+fn answer_for_a_connection_that_is_gone_changes_nothing() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Publish], &mut io);
+    receive(&mut shard, &frame(CONNECT), NOW, &mut io);
+    let publish = frame("{\"id\":2,\"publish\":{\"channel\":\"a\",\"data\":1}}");
+    receive(&mut shard, &publish, NOW, &mut io);
+    assert_eq!(io.calls.len(), 1);
+    let conn = shard.front().clients.conns.id_of(0);
+    shard.handle(Input::Failed(conn), NOW, &mut io);
+    shard.flush(NOW, &mut io);
+    let sent = io.sent.len();
+    let answer = BackendAnswer {
+        kind: CallKind::Publish,
+        number: 2,
+        result: failure(),
+    };
+    shard.handle(Input::BackendAnswer(conn, answer), NOW, &mut io);
+    shard.flush(NOW, &mut io);
+    assert_eq!(io.sent.len(), sent);
 }
 
 #[test]
@@ -176,6 +295,7 @@ fn look_at_all_subscriptions_after_a_refresh_is_counted_as_work() {
         sub_index,
         until_unix_s: u32::MAX,
         token: None,
+        renewal: None,
         started_by: StartedBy::Client,
     });
     (state_mut(&mut front.clients.conns, 0).separate_grants).extend(granted);

@@ -11,6 +11,7 @@ use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
 use crore_wire::centrifugo::{Answer, Request, Ttl, decode};
 
 use crate::base::access::{Credential, Right, VerifiedClient};
+use crate::base::call_kind::CallKind;
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
@@ -19,7 +20,9 @@ use crate::io::Io;
 use crate::protocol::centrifugo::options::VERSION;
 use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_reply};
-use crate::protocol::centrifugo::state::{TokenCheck, client_id, state, state_mut};
+use crate::protocol::centrifugo::state::{
+    Renewal, TokenCheck, backend_mut, client_id, renewal_of_connection, state, state_mut,
+};
 use crate::protocol::front::{Clients, Front, Queues};
 
 /// A client is told to renew its token this many seconds before the token's end, or after half of the time that is left, if that is later.
@@ -105,8 +108,24 @@ pub(super) fn ttl_of(clients: &Clients, until_unix_s: u32) -> Ttl {
     Some((left_s - RENEWS_EARLY_S.min(left_s / 2)).max(1))
 }
 
+/// The renewal of a grant of the backend with this end; `None` if it has no end, or backends do not answer such calls.
+pub(super) fn renewal_of(clients: &Clients, kind: CallKind, until_unix_s: u32) -> Option<Renewal> {
+    if !clients.ctx.world.settings.backend_calls.has(kind) {
+        return None;
+    }
+    let ttl_s = ttl_of(clients, until_unix_s)?;
+    Some(Renewal {
+        ask_unix_s: clients.ctx.wall_s().saturating_add(ttl_s),
+        is_pending: false,
+    })
+}
+
 /// The seconds after which the client is told to renew its connection token.
 pub(super) fn ttl_of_connection(clients: &Clients, slot: u32) -> Ttl {
+    if renewal_of_connection(&clients.conns, slot).is_some() {
+        // The server asks the backend.
+        return None;
+    }
     let (_, until_unix_s) = clients.conns.grants.get(slot)?;
     ttl_of(clients, until_unix_s)
 }
@@ -148,6 +167,10 @@ pub(super) fn handle_refresh(
             ErrorCode::TOKEN_EXPIRED => end_with(Disconnect::EXPIRED, reason.text()),
             _ => end_with(Disconnect::INVALID_TOKEN, reason.text()),
         })?;
+    if renewal_of_connection(&clients.conns, slot).is_some() {
+        // From now on the client renews its token.
+        backend_mut(&mut clients.conns, slot).renewal = None;
+    }
     let (client, ttl) = (client_id(clients, slot), ttl_of_connection(clients, slot));
     let answer = Answer::Refresh {
         client: &client,

@@ -11,11 +11,11 @@ use crate::protocol::centrifugo::state::{client_id, node_id};
 use crate::protocol::centrifugo::tokens::ttl_of_connection;
 use crate::protocol::front::Clients;
 
-/// Marks the client as connected, and writes the reply with the subscriptions that the server begins.
+/// Marks the client as connected, and writes the reply with data of the backend and the subscriptions that the server begins.
 pub(super) fn finish_connect(
     clients: &mut Clients,
     slot: u32,
-    id: u32,
+    (id, data): (u32, &[u8]),
     subs: &[(&str, SubscribeResult<'_>)],
 ) {
     let row = clients.conns.get_mut(slot);
@@ -33,7 +33,7 @@ pub(super) fn finish_connect(
         client: &client,
         version: VERSION,
         ttl: ttl_of_connection(clients, slot),
-        data: Payload::Value(b""),
+        data: Payload::Value(data),
         subs,
         ping: ping_s,
         pong: sends && ping_s > 0,
