@@ -115,7 +115,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.release_busy(id);
         let row = &mut self.rows[id as usize];
         // The lists may still name the row.
-        row.flags &= flags::LISTED | flags::DIRTY;
+        row.flags &= flags::LISTED | flags::DIRTY | flags::BLOCKED;
         self.free_rows.push(id);
     }
 }

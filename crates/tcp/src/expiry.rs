@@ -12,6 +12,8 @@ use crate::timers::NEVER;
 const SWEEP_ROWS: u64 = 4_096;
 /// The largest number of busy connections that a turn visits while memory is short.
 const PRESSED_PLACES: usize = 256;
+/// How long a connection that the caller has closed may make no progress while memory is short.
+const SHORT_ORPHAN_US: u64 = 1_000_000;
 /// Entries among the timers beyond four for each place of the side table, at which those that are replaced are removed.
 const TIMERS: usize = 64;
 
@@ -52,7 +54,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
     }
 
-    /// Visits some busy connections while memory is short: drops bytes out of order, and gives up those that have held bytes for too long.
+    /// Visits some busy connections while memory is short: drops bytes out of order, and gives up those that have held bytes
+    /// for too long, or that the caller has closed and that make no progress.
     fn free_memory<D: Device>(&mut self, now_us: u64, device: &mut D) {
         let (hold_ms, short_ms) = (self.config.hold_ms, self.config.short_hold_ms);
         let early_us = u64::from(hold_ms.saturating_sub(short_ms)) * 1_000;
@@ -71,10 +74,15 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
                 (busy.receive.fin, busy.gap_us) = (None, NEVER);
                 self.counters.bytes_dropped += dropped as u64;
                 self.account.release(Conn(id), dropped);
+                self.touch(id);
             }
             let busy = &self.busy[self.next_pressed];
-            let is_held = is_after(busy.hold_end, self.rows[id as usize].unacknowledged);
-            if is_held && busy.hold_us != NEVER && busy.hold_us <= now_us + early_us {
+            let row = &self.rows[id as usize];
+            let is_held = is_after(busy.hold_end, row.unacknowledged);
+            let is_late = busy.hold_us != NEVER && busy.hold_us <= now_us + early_us;
+            // Nobody counts a connection that the caller has closed any more, so it gives way much earlier.
+            let is_stuck = now_us.saturating_sub(busy.progress_us) > SHORT_ORPHAN_US;
+            if row.is(flags::ORPHAN) && is_stuck || is_held && is_late {
                 self.give_up(id, now_us, device);
             }
         }

@@ -120,7 +120,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         device: &mut D,
     ) -> Option<Conn> {
         let head = &segment.head;
-        if head.has(flag::RST) || self.local_index(head.to.address).is_none() {
+        let is_ours = |end: &End| self.local_index(end.address).is_some();
+        // No other machine has an address of ours.
+        if head.has(flag::RST) || !is_ours(&head.to) || is_ours(&head.from) {
             return None;
         }
         let listener = self

@@ -29,14 +29,17 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Sends what connections have to send.
     pub(crate) fn flush<D: Device>(&mut self, now_us: u64, device: &mut D) {
         let mut dirty = take(&mut self.dirty);
-        for id in dirty.drain(..) {
-            let row = &mut self.rows[id as usize];
+        for (index, id) in dirty.iter().enumerate() {
+            let row = &mut self.rows[*id as usize];
             row.clear(flags::DIRTY);
-            if row.state != State::Closed && !self.send_all(id, now_us, device) {
-                // The device has no room. The rest is for the next turn.
-                self.touch(id);
+            if row.state != State::Closed && !self.send_all(*id, now_us, device) {
+                // The device has no room. The rest is for the next turn, and is not visited before.
+                self.touch(*id);
+                self.dirty.extend_from_slice(&dirty[index + 1..]);
+                return;
             }
         }
+        dirty.clear();
         if self.dirty.is_empty() {
             self.dirty = dirty;
         }

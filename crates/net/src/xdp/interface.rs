@@ -171,11 +171,11 @@ impl Requests {
         check(result).is_ok().then_some(answer)
     }
 
-    /// A driver that does not tell has one queue.
+    /// The number of queues that receive and transmit. A driver that does not tell has one.
     fn queues(&self) -> u32 {
         // `struct ethtool_channels`: after four maxima the numbers of queues that receive, transmit, do something else, and do both.
         let channels = self.ask_driver::<9>(CHANNELS_REQUEST);
-        channels.map_or(1, |it| (it[5] + it[8]).max(1))
+        channels.map_or(1, |it| (it[5].min(it[6]) + it[8]).max(1))
     }
 
     fn is_veth(&self) -> bool {

@@ -116,6 +116,11 @@ impl<T: Copy> Producer<T> {
         self.ring.producer().store(self.written_count, Release);
     }
 
+    /// Whether one more entry has room.
+    pub(super) fn has_room(&self) -> bool {
+        self.unconsumed() < self.ring.size
+    }
+
     /// The number of entries that the kernel has not consumed.
     pub(super) fn unconsumed(&self) -> u32 {
         self.written_count

@@ -38,7 +38,7 @@ pub struct FrameSettings {
 impl FrameSettings {
     /// Bytes of memory of a queue: its frames, and their places in the four rings.
     pub fn queue_bytes(&self) -> u64 {
-        let places = 2 * (size_of::<u64>() + size_of::<XdpDesc>()) as u64;
+        let places = (3 * size_of::<u64>() + 2 * size_of::<XdpDesc>()) as u64;
         u64::from(self.frames) * (2 * u64::from(self.frame_bytes) + places)
     }
 }
@@ -90,13 +90,16 @@ impl XdpSocket {
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
         let [receive_umem, transmit_umem] = Umem::halves(count, settings.frame_bytes)?;
         sockopt::set_xdp_umem_reg(&fd, receive_umem.registration())?;
-        sockopt::set_xdp_umem_fill_ring_size(&fd, count)?;
+        // The kernel may not have taken the last places of frames out of the ring that it has given us.
+        let fill_count = 2 * count;
+        sockopt::set_xdp_umem_fill_ring_size(&fd, fill_count)?;
         sockopt::set_xdp_umem_completion_ring_size(&fd, count)?;
         sockopt::set_xdp_rx_ring_size(&fd, count)?;
         sockopt::set_xdp_tx_ring_size(&fd, count)?;
         let offsets = sockopt::xdp_mmap_offsets(&fd)?;
         let borrowed = fd.as_fd();
-        let mut fill_ring = Producer::map(borrowed, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, count)?;
+        let mut fill_ring =
+            Producer::map(borrowed, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, fill_count)?;
         let completion_offset = XDP_UMEM_PGOFF_COMPLETION_RING;
         let completion_ring = Consumer::map(borrowed, completion_offset, offsets.cr, count)?;
         let receive_ring = Consumer::map(borrowed, XDP_PGOFF_RX_RING, offsets.rx, count)?;
@@ -156,7 +159,7 @@ impl Receiver {
             if let Some(bytes) = self.umem.read(frame.addr, frame.len) {
                 handle_frame(bytes);
             }
-            // The ring has room for all frames that receive.
+            // The ring has room for twice as many frames as receive.
             self.fill_ring.push(frame.addr);
         }
         if count > 0 {
@@ -176,6 +179,10 @@ impl Transmitter {
         if self.free_frames.is_empty() {
             self.reclaim();
         }
+        // A frame may be free while the kernel has not taken its last place out of the ring.
+        if !self.transmit_ring.has_room() {
+            return false;
+        }
         let Some(address) = self.free_frames.pop() else {
             return false;
         };
@@ -185,7 +192,6 @@ impl Transmitter {
             return false;
         };
         fill(frame);
-        // The ring has room for all frames.
         self.transmit_ring.push(XdpDesc {
             addr: address,
             len: length,
@@ -201,7 +207,7 @@ impl Transmitter {
             // One call transmits only some frames. What it could not transmit is still in the ring.
             let _ = send(&self.fd, &[], SendFlags::DONTWAIT);
             let before = replace(&mut waiting, self.transmit_ring.unconsumed());
-            if waiting >= before {
+            if waiting >= before && self.reclaim() == 0 {
                 break;
             }
         }
@@ -218,11 +224,13 @@ impl Transmitter {
         !self.free_frames.is_empty()
     }
 
-    /// Takes back the frames that were transmitted.
-    fn reclaim(&mut self) {
+    /// Takes back the frames that were transmitted, and returns their number.
+    fn reclaim(&mut self) -> usize {
+        let before = self.free_frames.len();
         while let Some(address) = self.completion_ring.pop() {
             self.free_frames.push(address);
         }
+        self.free_frames.len() - before
     }
 }
 

@@ -319,7 +319,8 @@ impl TcpEndpoint {
                 }
             });
         }
-        if frames > 0 {
+        // Those that the turn has found are not handled yet.
+        if frames > 0 && self.events.is_empty() {
             self.find_events(listeners_before);
         }
     }

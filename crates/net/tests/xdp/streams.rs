@@ -293,7 +293,11 @@ impl RawLink {
         // SAFETY: plain system calls; the name has an end, and the descriptor is new.
         let (socket, interface) = unsafe {
             (
-                libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0),
+                libc::socket(
+                    libc::AF_PACKET,
+                    libc::SOCK_RAW,
+                    i32::from((libc::ETH_P_IP as u16).to_be()),
+                ),
                 libc::if_nametoindex(c"client".as_ptr()),
             )
         };
@@ -303,6 +307,27 @@ impl RawLink {
             socket: unsafe { OwnedFd::from_raw_fd(socket) },
             interface: interface as libc::c_int,
         }
+    }
+
+    /// Counts the segments of connections that the server sends to this hardware address, until it is told to stop.
+    fn count_segments_to(&self, mac: [u8; 6], stops: &AtomicBool) -> usize {
+        let mut count = 0;
+        let mut frame = [0; 2_048];
+        while !stops.load(Ordering::Relaxed) {
+            // SAFETY: the frame lives until the call is over, and its size is given.
+            let bytes = unsafe {
+                let (to, size) = (frame.as_mut_ptr().cast(), frame.len());
+                libc::recv(self.socket.as_raw_fd(), to, size, libc::MSG_DONTWAIT)
+            };
+            // Behind the headers of Ethernet and of IPv4.
+            let is_of_connection = frame[14 + 20 + 13] & (flag::SYN | flag::RST) == 0;
+            if bytes < 54 {
+                thread::yield_now();
+            } else if frame[..6] == mac && is_of_connection {
+                count += 1;
+            }
+        }
+        count
     }
 
     fn send(&self, frame: &[u8]) {
@@ -337,6 +362,9 @@ fn server_mac() -> [u8; 6] {
     bytes.try_into().expect("six bytes")
 }
 
+/// The hardware address of a machine that does not exist.
+const FORGED: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
+
 #[test]
 fn frames_with_a_forged_sender_divert_nothing() {
     with_server(limits(1 << 20), || {
@@ -346,29 +374,37 @@ fn frames_with_a_forged_sender_divert_nothing() {
         stream.read_exact(&mut [0; 6]).expect("bytes");
         let (link, to) = (RawLink::open(), server_mac());
         let end = |last, port| End::new(std::net::Ipv4Addr::new(10, 77, 0, last), port);
-        let from_addresses = [[2, 0, 0, 0, 0, 0x66], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]];
-        for number in 0..3_000u32 {
-            // Of this connection and of others of the same machine: SYNs, acknowledgements, resets and data.
-            let head = Head {
-                from: end(2, if number % 2 == 0 { port } else { number as u16 }),
-                to: end(1, PORT),
-                sequence: number.wrapping_mul(0x9e37_79b9),
-                acknowledged: number.wrapping_mul(0x85eb_ca6b),
-                flags: [flag::SYN, flag::ACK, flag::RST, flag::ACK | flag::PSH]
-                    [number as usize / 2 % 4],
-                window: 1_000,
-                options: Options::default(),
-            };
-            let mut frame = vec![0; 14 + header_bytes(head.to, &head.options) + 4];
-            frame[..6].copy_from_slice(&to);
-            frame[6..12].copy_from_slice(&from_addresses[number as usize % 3]);
-            frame[12..14].copy_from_slice(&[0x08, 0x00]);
-            write(&head, true, &mut frame[14..], |data| {
-                data.copy_from_slice(b"evil")
-            });
-            link.send(&frame);
-        }
-        exchange(stream, 100_000, 0);
+        let from_addresses = [FORGED, [0xff; 6], [1, 0, 0x5e, 0, 0, 1]];
+        let stops = Arc::new(AtomicBool::new(false));
+        let watch_stops = Arc::clone(&stops);
+        let watch = thread::spawn(move || RawLink::open().count_segments_to(FORGED, &watch_stops));
+        let forging = thread::spawn(move || {
+            for number in 0..30_000u32 {
+                // Of this connection and of others of the same machine: SYNs, acknowledgements, resets and data.
+                let head = Head {
+                    from: end(2, if number % 2 == 0 { port } else { number as u16 }),
+                    to: end(1, PORT),
+                    sequence: number.wrapping_mul(0x9e37_79b9),
+                    acknowledged: number.wrapping_mul(0x85eb_ca6b),
+                    flags: [flag::SYN, flag::ACK, flag::RST, flag::ACK | flag::PSH]
+                        [number as usize / 2 % 4],
+                    window: 1_000,
+                    options: Options::default(),
+                };
+                let mut frame = vec![0; 14 + header_bytes(head.to, &head.options) + 4];
+                frame[..6].copy_from_slice(&to);
+                frame[6..12].copy_from_slice(&from_addresses[number as usize % 3]);
+                frame[12..14].copy_from_slice(&[0x08, 0x00]);
+                write(&head, true, &mut frame[14..], |data| {
+                    data.copy_from_slice(b"evil")
+                });
+                link.send(&frame);
+            }
+        });
+        exchange(stream, 8 << 20, 0);
+        forging.join().expect("the forger");
+        stops.store(true, Ordering::Relaxed);
+        assert_eq!(watch.join().expect("a count"), 0);
         exchange(connect(false), 1_000, 0);
     });
 }
@@ -390,7 +426,7 @@ fn forged_syn(number: u32, to: [u8; 6]) -> Vec<u8> {
     };
     let mut frame = vec![0; 14 + header_bytes(head.to, &head.options)];
     frame[..6].copy_from_slice(&to);
-    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x66]);
+    frame[6..12].copy_from_slice(&FORGED);
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
     write(&head, true, &mut frame[14..], |_| {});
     frame

@@ -30,11 +30,14 @@ impl End {
         self.address.to_ipv4_mapped()
     }
 
-    /// Whether this can be the source of a segment: neither unspecified nor multicast nor broadcast.
+    /// Whether this can be the source of a segment from a network: neither of this machine alone, nor unspecified, multicast or broadcast.
     pub(super) fn is_source(&self) -> bool {
         match self.ip() {
-            IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
-            IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast()),
+            IpAddr::V4(ip) => {
+                let is_of_this_network = ip.octets()[0] == 0;
+                !(is_of_this_network || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
+            }
+            IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast()),
         }
     }
 }

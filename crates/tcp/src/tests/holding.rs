@@ -284,3 +284,16 @@ fn events_of_a_connection_that_is_not_wanted_yet_are_kept_for_later() {
     assert_eq!(tokens, [7]);
     assert_eq!(peer.read(), b"early");
 }
+
+#[test]
+fn short_memory_soon_ends_what_the_caller_has_closed_and_makes_no_progress() {
+    let mut peer = Peer::connected(Peer::config());
+    peer.send(&[1; 1_000]);
+    let mut device = Packets::default();
+    peer.table.close(peer.conn, peer.now_us, &mut device);
+    peer.table.account.is_short = true;
+    peer.wait(900);
+    assert_eq!(peer.table.account.total, 1_000);
+    peer.wait(200);
+    assert_eq!(peer.table.account.total, 0);
+}
