@@ -65,7 +65,7 @@ struct Requests {
 pub struct EngineState {
     /// The space that the log occupies.
     pub usage: LogUsage,
-    /// There is no space for another spare file. Clients should send less before the spare files are used up too.
+    /// There is no space for another spare file. The log still commits to those that exist, and clients should send less before they are used up.
     pub is_full: bool,
     /// Number of committed groups; each takes one sync.
     pub syncs: u64,
@@ -83,7 +83,7 @@ pub struct EngineState {
 pub struct LogSpace {
     /// As in [`EngineState::is_full`].
     pub is_full: bool,
-    /// Bytes that can be written before the log is full.
+    /// Bytes that can be written before commits find no space.
     pub free_bytes: u64,
     /// [`Options::bytes_max`](crate::Options::bytes_max).
     pub bytes_max: u64,
@@ -270,12 +270,13 @@ impl<B: AsRef<[u8]>> Shared<B> {
         on_committed: &mut impl FnMut(Vec<B>),
         report_space: &mut impl FnMut(LogSpace),
     ) -> io::Result<()> {
-        let mut full_since: Option<Instant> = None;
+        // The last search for space while the disk is full. `None`: it is not full.
+        let mut last_space_check: Option<Instant> = None;
         loop {
             // While the disk is full, clients send nothing and no batch wakes the thread. So it must look for space itself.
-            let has_spares = log.has_spares() && full_since.is_none();
+            let can_sleep = log.has_spares() && last_space_check.is_none();
             let Some(NextWork { requests, group }) =
-                self.wait_for_work(log.next_group_bytes_max(), has_spares)
+                self.wait_for_work(log.next_group_bytes_max(), can_sleep)
             else {
                 return log.write_end_mark();
             };
@@ -291,7 +292,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
                         Err(CommitError::Full) => {}
                     }
                     // The log can be full although the spare files exist: a batch longer than a spare file needs a larger file.
-                    if full_since.replace(Instant::now()).is_none() {
+                    if last_space_check.replace(Instant::now()).is_none() {
                         report_space(LogSpace::of(&log, true));
                         self.publish_state(&log, |state| state.is_full = true);
                     }
@@ -313,12 +314,12 @@ impl<B: AsRef<[u8]>> Shared<B> {
             }
             // Spare files are made after the acknowledgements, so that no client waits for them. While the disk is full, the attempt is
             // made once per `RETRY_INTERVAL` and not after every group.
-            let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY_INTERVAL);
-            if requests.is_some() || is_due && (full_since.is_some() || !log.has_spares()) {
-                full_since = (!log.make_spares()?).then(Instant::now);
-                self.publish_state(&log, |state| state.is_full = full_since.is_some());
+            let is_due = last_space_check.is_none_or(|check| check.elapsed() >= RETRY_INTERVAL);
+            if requests.is_some() || (is_due && (last_space_check.is_some() || !log.has_spares())) {
+                last_space_check = (!log.make_spares()?).then(Instant::now);
+                self.publish_state(&log, |state| state.is_full = last_space_check.is_some());
             }
-            report_space(LogSpace::of(&log, full_since.is_some()));
+            report_space(LogSpace::of(&log, last_space_check.is_some()));
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! * [`Log`] is the log itself: segments, groups, checksums, recovery. It writes to a [`Storage`], so that tests can simulate torn writes.
 //! * [`Directory`] is the storage of a real server: files in a locked directory.
-//! * [`Engine`] is the thread that commits: it writes and syncs one group while the next group gathers.
+//! * [`Engine`] is the thread that commits: it writes and syncs a group of batches with one sync, while the next group gathers.
 //! * [`scan()`] reads a log without changing it. [`Reader`] reads single batches again.
 //!
 //! Invariants:

@@ -1,4 +1,4 @@
-//! The estimate of the round trip, and the retransmission timeout that follows from it (RFC 6298). It is kept in the row of a connection.
+//! The estimate of the round trip, and the retransmission timeout that follows from it (RFC 6298). The row of each connection contains its estimate.
 
 use crate::config::Config;
 

@@ -25,7 +25,7 @@ const DEFAULT_MESSAGE_BYTES: usize = 5;
 /// Timeout for a broadcast, in polls of 50 ms.
 const POLLS_MAX: usize = 200;
 
-/// Runs the rows up to `--connections`.
+/// Measures each row with fewer connections than `--connections`, and a last one with that number.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections_max = args.connections.unwrap_or(10_000);
     let mut rows: Vec<u32> = ROWS

@@ -124,7 +124,7 @@ fn fill(
         let open = report["connections"]["max_concurrency"]
             .as_u64()
             .context("the subscriber's report")?;
-        // `max_concurrency` still counts connections whose server end is closed. So the number is right even if it is read after that end.
+        // `max_concurrency` still counts connections whose server end is closed. So the number is right even if it is read after the server has ended.
         quiet_polls = if open > connections {
             0
         } else {

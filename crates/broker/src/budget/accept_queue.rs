@@ -2,7 +2,7 @@
 //! which connection is next, and limits the rate of admissions.
 //!
 //! The queue is fair between addresses ([`FairQueue`]), so that a crowd from one address does not delay others. When the rate is used up, the queue admits
-//! nobody for some milliseconds. A connection that leaves the queue and is then refused costs a quarter of an admitted one.
+//! nobody for some milliseconds. A connection that is refused after it has left the queue uses a quarter of what an admitted one uses of the rate.
 //!
 //! Other modules decide how many connections the server has room for ([`admission`](super::admission)), and accept them (the
 //! transport).
@@ -15,14 +15,14 @@ use crate::budget::admission::{Client, Party};
 
 /// The maximum number of connections that wait in a queue.
 const WAITING_MAX: usize = 512;
-/// The shard's room for connections, divided by this, is the number of connections that may wait.
+/// At most the shard's room for connections, divided by this, may wait.
 const WAITING_DIVISOR: u32 = 16;
 /// The pause when the rate is used up: the shortest time that a coarse clock can measure.
 const PAUSE_MS: u64 = 10;
-/// The burst after a quiet time is the number of connections that the rate admits in this time.
+/// After a quiet time, the queue admits at once what the rate would admit in this many milliseconds.
 const BURST_MS: u64 = 50;
 
-/// Connections that wait to be admitted. The queue never closes a connection: its owner does.
+/// Connections that wait to be admitted. The queue never closes a connection. The caller does that.
 #[derive(Debug)]
 pub struct AcceptQueue {
     waiting: FairQueue<(SocketId, IpAddr)>,

@@ -22,15 +22,15 @@ use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, SlabRow as _};
 
-/// Whether a copy of the message is recognised by session and packet id.
+/// Whether copies of the message are found by session and packet id (QoS 2), and not by an idempotency key.
 fn is_session_publish(message: &Publish<'_>) -> bool {
     message
         .dedup
         .is_some_and(|it| it.publisher.is_qos2_publisher())
 }
 
-/// While the table has room, a client that has its full share of the topics evicts another client's topic only if that topic has been idle for this
-/// many seconds. Clients usually use a topic sooner after they have created it.
+/// A client that has as many topics as its share allows may evict a topic that has been idle for this many seconds. So a new topic is not evicted before
+/// its first use. If the table is full, any idle topic may be evicted.
 const IDLE_BEFORE_EVICTION_S: u32 = 60;
 
 impl Home {
@@ -48,13 +48,14 @@ impl Home {
         let mut key = None;
         if let Fact::Publish(message) = fact {
             key = match self.check_dedup(message, settings, now, 0) {
-                // The release of the former message with this packet id may be in the log, but not read yet. So the log decides.
+                // This may be a new message with a packet id that is used again: the log may have the release of the earlier message, which this node has not
+                // read yet. So the message is appended, and its place in the log decides.
                 Err(Outcome::Replayed(_))
                     if self.logs.is_replicated() && is_session_publish(message) =>
                 {
                     None
                 }
-                recognised => recognised?,
+                new_key => new_key?,
             };
             let data = message.data.len();
             if let Err(reached) = self.admission.check_kept_bytes(message.client, data)
@@ -190,18 +191,18 @@ impl Home {
     pub(super) fn make_room_for_topic(&mut self, client: Client, now: Now) -> Result<(), Reason> {
         // The rate is checked before any eviction, since a client that exceeds its rate must not evict topics of others.
         self.topics.admission.count_new_topic(client, now.unix_s)?;
-        let topics = self.topics.rows.len() as usize + self.topics.reservations.topics_to_create();
-        let has_share = self
-            .topics
-            .creators
-            .may_take(client, topics, self.topics.topics_max);
-        // A client that has its full share may evict another client's topic, but not a topic that became idle just now. If the table is full, any
-        // idle topic may be evicted.
-        let idle_since_s = match topics < self.topics.topics_max {
+        let topic_count =
+            self.topics.rows.len() as usize + self.topics.reservations.topics_to_create();
+        let is_below_share =
+            self.topics
+                .creators
+                .may_take(client, topic_count, self.topics.topics_max);
+        // See `IDLE_BEFORE_EVICTION_S`.
+        let idle_since_s = match topic_count < self.topics.topics_max {
             true => now.unix_s.saturating_sub(IDLE_BEFORE_EVICTION_S),
             false => u32::MAX,
         };
-        match has_share || self.evict_idle_topic(client, idle_since_s) {
+        match is_below_share || self.evict_idle_topic(client, idle_since_s) {
             true => Ok(()),
             false => Err(Reason::TopicsFull),
         }

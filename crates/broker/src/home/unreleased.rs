@@ -1,4 +1,4 @@
-//! QoS 2 messages of recorded MQTT sessions that their clients have not released. If the server crashes before the client gets the PUBREC, the client
+//! The QoS 2 messages that clients with recorded MQTT sessions have published and not yet released (PUBREL). If the server crashes before the client gets the PUBREC, the client
 //! sends the message again. Session and packet id identify the message, so that it is published only once (MQTT 5.0 section 4.3.3).
 //!
 //! A will is identified in the same way, by the packet id 0 and a token of its own.

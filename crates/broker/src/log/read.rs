@@ -37,7 +37,7 @@ impl Log {
     }
 
     /// Copies the messages after `offset` into `frames`, oldest first: at most `messages_max` messages and `bytes_max` bytes, but at least
-    /// one message. Returns whether no message is left.
+    /// one message. Returns true at the end of the chain.
     pub fn read(
         &mut self,
         chain: u32,

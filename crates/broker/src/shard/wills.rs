@@ -77,8 +77,8 @@ impl Shard {
         if is_claimed || self.front.clients.ctx.world.replicates_sessions() {
             return;
         }
-        let is_due = |will: &&Box<Will>| will.delay_s == 0 || session.kept.is_none();
-        let will = session.will.as_ref().filter(is_due);
+        let is_due = |will: &&Will| will.delay_s == 0 || session.kept.is_none();
+        let will = session.will.as_deref().filter(is_due);
         if let Some(will) = will.filter(|will| will.token != 0)
             && let Some(name) = self.sessions.name_of(session.id)
         {

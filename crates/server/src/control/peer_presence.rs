@@ -1,7 +1,7 @@
-//! Exchanges the members of topics with the other nodes of a cluster: asks them several times a second, and answers them
+//! Learns from the other nodes of a cluster who is present at which topic: asks each node several times a second, and answers the questions of others
 //! (`broker/src/mail/peer_presence.rs` has the protocol, and what each side concludes). Nothing of it is in the log.
 //!
-//! The death of a node is what the log says. Until then, its members stay as they were when the node last answered.
+//! A node is dead only when the log says so. Until then, its members stay as they were when the node last answered.
 //!
 //! Bounds: a node asks one question at a time of each other node, and waits for the answer at most [`ANSWER_TIMEOUT`]. A node answers one question at a
 //! time, each with one order to one shard. Without a rule with presence, a node asks nothing.
@@ -35,7 +35,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_500);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The maximum number of answers of one node in one poll. The next poll reads the list of nodes again.
 const ANSWERS_PER_POLL_MAX: usize = 64;
-/// The maximum number of changes in one order to a home. They take some hundred microseconds of its time.
+/// The maximum number of changes in one order to a home. So many changes take a home some hundred microseconds.
 const CHANGES_PER_ORDER_MAX: usize = 512;
 
 /// What the asking side and the answering side share.

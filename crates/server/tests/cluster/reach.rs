@@ -162,7 +162,7 @@ fn idempotency_key_is_known_at_each_node() {
 }
 
 #[test]
-fn a_topic_that_is_deleted_or_emptied_at_one_node_is_at_the_other() {
+fn deletion_and_purge_at_one_node_take_effect_at_the_other() {
     if let Some((_servers, node_a, node_b)) = two_nodes() {
         assert_deletes(&node_a, &node_b, "a");
     }

@@ -1,4 +1,4 @@
-//! Tests `GET /history`, which answers the messages that a topic keeps, page by page.
+//! Tests `GET /history`, which returns the messages that a topic keeps, page by page.
 
 use serde_json::Value;
 

@@ -7,7 +7,7 @@ pub fn is_in_path(tool: &str) -> bool {
     std::env::split_paths(&paths).any(|directory| directory.join(tool).is_file())
 }
 
-/// Whether a program of this name is in `PATH`. If it is missing, says so, and panics with `CRORE_TOOLS=required`.
+/// Whether a program of this name is in `PATH`. If it is missing: panics if `CRORE_TOOLS=required` is set, else prints a note and returns false.
 #[allow(
     clippy::print_stderr,
     reason = "whoever runs the tests is told what they leave out"

@@ -1,4 +1,4 @@
-//! Each planted fault is caught: by the seeds, or by the test of an attack.
+//! Switches on one planted fault at a time, and checks that a test finds it: streams with random seeds, a crowd of connections, or an attack.
 
 use super::{attacks, crowd, seeds};
 use crate::planted::{Fault, plant};

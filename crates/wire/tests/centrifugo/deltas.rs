@@ -1,4 +1,4 @@
-//! Tests deltas: a decoder of the format, which only clients have, makes the new text again.
+//! Tests deltas. The server only encodes, so this file has a decoder, which must make the new text again.
 
 use crore_wire::centrifugo::fossil;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn create(old: &[u8], new: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads a number, up to the byte behind it, which is returned too.
+/// Reads a number. Returns it, and the byte behind it, which is consumed too.
 fn number(delta: &mut &[u8]) -> (usize, u8) {
     let digits = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~";
     let mut value = 0;

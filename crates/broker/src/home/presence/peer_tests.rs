@@ -101,7 +101,7 @@ impl World {
             s: 10,
             state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             next: 0,
-            has_cuts: seed % 3 == 0,
+            has_cuts: seed.is_multiple_of(3),
             loses_answers: seed % 3 == 1,
         };
         let nodes = 2 + world.random(2);

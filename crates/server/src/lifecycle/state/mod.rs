@@ -372,8 +372,11 @@ impl StartCommit {
     /// A file cannot be changed or removed.
     pub fn commit(self) -> anyhow::Result<()> {
         let records_sessions = self.records_sessions && self.base.is_some();
-        let epochs = (self.lives.epoch(), self.last_epoch);
-        sessions::note(&self.directory, records_sessions.then_some(epochs))?;
+        let epochs = sessions::Epochs {
+            own: self.lives.epoch(),
+            previous: self.last_epoch,
+        };
+        sessions::write_note(&self.directory, records_sessions.then_some(epochs))?;
         if self.base.is_none() && self.lives.is_first() {
             lives::remove_note(&self.directory)?;
         } else {
