@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Some(filter) => (filter, None),
         None => cli::log_of_environment(default_level),
     };
-    // A server's log has a thread, so it starts later: no thread may start before `serve` has blocked the signals for all threads.
+    // `serve` must block the signals before any thread starts. The log of a server has a thread, so it starts later, in `serve`.
     match &cli.command {
         Command::Serve(args) if !args.check => {}
         Command::Serve(_) => log::to_stderr(&filter),
@@ -89,8 +89,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a panic of any thread end the process, as in a release build. Debug builds unwind because the test harness needs unwinding, and
-/// the dependencies should not be compiled twice.
+/// Makes a panic of any thread end the process, as in a release build. The test harness needs unwinding, and debug builds
+/// unwind too, so that the dependencies are compiled only once for both.
 #[cfg(panic = "unwind")]
 fn abort_on_panic() {
     let report = std::panic::take_hook();

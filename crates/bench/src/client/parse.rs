@@ -6,8 +6,8 @@
 //!
 //! Every function takes a slice and returns a unit (response, frame or event) only if it is complete. The caller keeps the bytes of an
 //! incomplete unit and passes them again, followed by more bytes. So the result does not depend on how the bytes are split, and this module
-//! has no state. The parsers do not read everything: of a fragmented WebSocket message they return only the first fragment, and of an SSE
-//! event only the first `data:` line.
+//! has no state. The parsers are not complete: each fragment of a WebSocket message is returned as a frame of its own, and of an SSE event
+//! only the first `data:` line.
 
 use crore_wire::sse::OWN_EVENTS;
 use crore_wire::websocket::frame::Opcode;

@@ -199,7 +199,7 @@ reasons! {
         NoSocketPath, 404, 0, NONE, Refused, "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
         CentrifugoOff, 404, 0, NONE, Refused, "Centrifugo's client protocol is off here; centrifugo.enabled turns it on";
         CentrifugoPath, 404, 0, NONE, Refused, "of Centrifugo's transports there are /websocket, /http_stream, /sse, /uni_websocket, /uni_sse and /uni_http_stream, below centrifugo.path";
-        PusherPath, 404, 0, NONE, Refused, "of Pusher's transports there is WebSocket, at /app/ and the key of a [[pusher_app]]";
+        PusherPath, 404, 0, NONE, Refused, "of Pusher's transports there is WebSocket, at /app/ and the key of a `pusher_app`";
         PusherVersion, 0, 0, NONE, Refused, "of Pusher's protocol the versions 5 to 7 are spoken here";
         EmulationNode, 404, 0, NONE, Refused, "the connection of these commands is at another node, or at one that has ended";
         Method, 405, 0, NONE, Refused, "this path does not take this method";
@@ -229,7 +229,7 @@ reasons! {
         TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "a claim of the token is not valid", "docs/ACCESS.md lists the claims and their forms";
         WrongPassword, 401, 0, PASSWORD, Refused, "the user or the password is wrong", "`crore token hash` makes the entry of [[access.user]]";
         CredentialsRefused, 401, 0, NOT_AUTHORIZED, Refused, "the credentials were refused", "the callback at access.callback.url said no";
-        PusherKey, 0, 0, NONE, Refused, "no [[pusher_app]] has the key in the path";
+        PusherKey, 0, 0, NONE, Refused, "no `pusher_app` has the key in the path";
         PusherSignature, 0, 0, NONE, Refused, "a signature of Pusher's protocol is missing or wrong", "the backend must sign with the secret of the [[pusher_app]], for the socket id of this connection";
         VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "the credentials cannot be verified now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s, and a JWKS at access.key.url 200";
         VerifierBusy, 503, 0, BUSY, Full, "too many credentials wait to be verified; try again", "raise access.questions_max or access.password_threads, or access.cache_s";

@@ -1,4 +1,4 @@
-//! The parts of the memory account: for which purposes clients make the server hold bytes.
+//! The parts of the memory account. Each part is one purpose for which the server holds bytes for clients.
 
 use crate::base::labels::labels;
 

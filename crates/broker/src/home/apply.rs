@@ -2,8 +2,8 @@
 //! their messages, and which topics exist.
 //!
 //! A fact is applied at one of three moments: without an engine (the writer of the log) in the call that admits it; with an engine, when the engine
-//! has committed it; and at a start, when the log is read. No limit refuses a fact here, since its admission has checked all limits. But a message
-//! changes nothing if its idempotency key was used after the admission.
+//! has committed it; and at a start, when the log is read. No limit refuses a fact here, since its admission has checked all limits. One check is
+//! made again: a message changes nothing if another message with its idempotency key was applied after its admission.
 //!
 //! Words: a *life* of the log is the time from one start of a server with this log to the next start. The *mark* of a partition is the highest offset
 //! that an unlogged fact may have. A *gap* is the notice to a subscriber that messages are lost.
@@ -31,8 +31,8 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// The log of each partition is read by itself, so the times of the messages can go backwards. A message may be this many seconds older than the
-/// newest one applied.
+/// The logs of the partitions are read one after another, so a later message can have an earlier time. A message may be this many seconds older than
+/// the newest one applied.
 const TIME_DISORDER_MAX_S: u32 = 600;
 /// A new epoch starts this many offsets after the last known one. Damage cannot have lost that many records, so no offset is used twice.
 const OFFSETS_BEFORE_NEW_EPOCH: u64 = 1 << 40;
@@ -79,9 +79,9 @@ impl Home {
     /// were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of these messages gets a gap,
     /// and then receives them again.
     ///
-    /// `ended_life_start` is the first offset of the life that has just ended. The new offsets come after it, so they belong to that life. In an
-    /// earlier life they would lie after its end, where no position is valid: a client with such a position would get a gap each time that it
-    /// comes back.
+    /// `ended_life_start` is the first offset of the life that has just ended. The new offsets come after it, so they belong to that life. If they
+    /// belonged to an earlier life, they would be greater than its last offset. Such a position is invalid, and its client would get a gap each time
+    /// that it connects.
     pub(crate) fn begin_epoch(
         &mut self,
         partition_index: usize,
@@ -110,7 +110,7 @@ impl Home {
         }
     }
 
-    /// Records that the log of this partition has lost its records up to offset `until`. Topics without messages begin after that offset.
+    /// Records that the log of this partition has lost its records up to offset `until`. A topic without messages gets its next offset after `until`.
     pub(crate) fn note_lost_until(&mut self, partition_index: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[partition_index];
         partition.note_offset(until);
@@ -210,7 +210,7 @@ impl Home {
         }
     }
 
-    /// Applies a fact to this partition: all rows that change get this offset.
+    /// Applies a fact to this partition, at its offset in the log.
     #[inline(always)] // most facts are messages
     fn apply_at(
         &mut self,
@@ -274,7 +274,7 @@ impl Home {
         })
     }
 
-    /// The index of the partition of a fact's topic. `row` is the topic's row, if it exists.
+    /// The index of the partition of a fact's topic. `topic_id` is the topic's row; `None` if the topic does not exist.
     #[inline]
     fn fact_partition_index(&self, topic_id: Option<u32>, fact: &Fact<'_>) -> usize {
         match topic_id {
@@ -337,7 +337,7 @@ impl Home {
         Outcome::Done(info)
     }
 
-    /// Removes at most `messages_max` messages of a topic up to offset `until`, oldest first, and the retained message if it is not newer.
+    /// Removes at most `messages_max` messages of a topic up to offset `until`, oldest first, and the retained message if its offset is at most `until`.
     /// Subscribers stay. A subscriber that has not received the removed messages gets a gap. Returns how many messages were removed from
     /// the log.
     fn purge_topic(&mut self, id: u32, until: u64, messages_max: u32, now: Now) -> u32 {
@@ -365,8 +365,8 @@ impl Home {
 }
 
 impl Logs {
-    /// Notes the offset and time of a record of this partition that changes no topic. Raises the partition's mark to `mark`: offsets up to
-    /// it may have been given to facts that are not logged.
+    /// Stores the offset and time of a record that changes no topic, and raises the partition's mark to `mark`: facts that are not logged may have
+    /// offsets up to it.
     pub(crate) fn note_record(
         &mut self,
         partition_index: usize,

@@ -1,5 +1,5 @@
-//! Publishes a message at its home, the part of a shard that keeps the topic. The home gives it the next offset, stores it if the topic's rule
-//! says so, and sends it to the carriers, the shards with subscribers.
+//! Publishes a message at its home, the part of a shard that keeps the topic. The home stores it if the topic's rule says so, and sends it
+//! to the carriers (the shards with subscribers). The caller has chosen its offset.
 //!
 //! Invariant: a publish is atomic. No attach (a request to subscribe) and no other publish runs in the middle of it.
 
@@ -22,8 +22,7 @@ use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Appends a message and sends it to its subscribers. `topic_id` is the topic's row if it has one, `partition_index` the index of its
-    /// partition.
+    /// Appends a message and sends it to its subscribers. `topic_id` is the topic's row, or `None` if the topic does not exist yet.
     #[inline]
     pub(super) fn publish(
         &mut self,
@@ -33,7 +32,7 @@ impl Home {
         offset: u64,
         context: &mut HomeContext<'_>,
     ) -> TopicInfo {
-        // One step for the message, and one for an older message that it may replace.
+        // One step for the message, one for an older message that it may replace, and one for each `STEP_BYTES` of data.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
         let (rules, now) = (context.rules, context.now);
         let id = topic_id.unwrap_or_else(|| {

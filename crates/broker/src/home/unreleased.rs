@@ -1,15 +1,16 @@
-//! The QoS 2 messages that clients with recorded MQTT sessions have published and not yet released (PUBREL). If the server crashes before the client gets the PUBREC, the client
-//! sends the message again. Session and packet id identify the message, so that it is published only once (MQTT 5.0 section 4.3.3).
+//! The QoS 2 messages that clients with recorded MQTT sessions have published and not yet released (PUBREL). If the server crashes before the client gets
+//! the PUBREC, the client sends the message again. Session and packet id identify the message, so that it is published only once (MQTT 5.0 section 4.3.3).
 //!
 //! A will is identified in the same way, by the packet id 0 and a token of its own.
 //!
-//! The log contains the key with the message, and a record for the release, so each process that reads the log has the same table. In a cluster the
-//! log may store a message after its session has ended, so the keys are released later (`retired_tokens.rs`).
+//! The log contains the key with the message, and a record for the release, so each process that reads the log has the same table. In a cluster a
+//! message may reach the log after the end of its session, so the keys of an ended session stay for some time (`retired_tokens.rs`).
 //!
 //! Invariants:
 //! * A key is in the table from its message to its release. The client uses a packet id again only after the release is in the log.
-//! * A message is compared only with the keys of its own partition. In a cluster, a node may read the next message with a packet id in one partition
-//!   before it reads the release of the last message in another partition. All nodes must decide alike, whichever partition they read first.
+//! * A message is compared only with the keys of its own partition. In a cluster, a client may use a packet id first in one partition and then in
+//!   another. A node may read the second message before it reads the release of the first. All nodes must decide alike, whichever partition they read
+//!   first.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -20,14 +21,13 @@ use crate::base::snapshot::{Block, kind};
 use crate::budget::admission::Party;
 use crate::mail::message::SessionKey;
 
-/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header. The session of the message is charged for
-/// the entry, too.
+/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header. The entry is charged to the session of the message, and counted for the shard.
 pub(crate) const ENTRY_BYTES: usize = 48;
 
 /// A key, with the slot of its message's topic.
 pub(crate) type KeyInSlot = (SessionKey, u8);
 
-/// The keys.
+/// The keys of the messages that are not released.
 #[derive(Default)]
 pub(crate) struct Unreleased {
     keys: BTreeSet<KeyInSlot>,
@@ -39,7 +39,7 @@ impl Unreleased {
         self.keys.len() * ENTRY_BYTES
     }
 
-    /// Whether a message with this key is not released in the partition whose slots satisfy `is_here`.
+    /// Whether the table has this key for a topic of the partition whose slots satisfy `is_here`.
     pub fn has(&self, key: SessionKey, is_here: impl Fn(u8) -> bool) -> bool {
         let mut all = self.keys.range((key, 0)..=(key, u8::MAX));
         all.any(|(_, slot)| is_here(*slot))
@@ -79,7 +79,7 @@ impl Unreleased {
         self.keys.retain(|(key, _)| is_kept(key.session));
     }
 
-    /// Writes the keys after this one (`None`: all). Returns where to continue, if any are left.
+    /// Writes the keys that follow `after`; all keys if it is `None`. Returns `None` if all are written, else the `after` of the next call.
     pub fn save(
         &self,
         after: Option<KeyInSlot>,

@@ -3,7 +3,7 @@
 //! The serving home continues meanwhile.
 //!
 //! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
-//! nothing that the serving home still has. It has no local state (sessions, groups, filters whose messages are kept).
+//! nothing that the serving home still has. A shadow has no local state: no sessions, no groups, and no list of filters whose messages are kept.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,8 +20,8 @@ use crate::mail::orders::Control;
 use crate::shard::Shard;
 use crate::shard::restore::Restored;
 
-/// A retry is admitted at most this many seconds after its message was published: longer than a publish waits for the engine, which writes
-/// the log.
+/// A retry is admitted only within this many seconds after its message was published. That is longer than a publish can wait for the engine (the
+/// writer of the log).
 const RETRY_S: u32 = 60;
 
 /// The shadow of a partition: a home without clients.
@@ -30,15 +30,15 @@ pub struct Shadow {
     partition: PartitionId,
     /// The time of the newest batch, by the log's clock, in seconds.
     newest_batch_s: u32,
-    /// The first topic row of the next order.
+    /// The topic row with which the next order to the serving home begins. An order asks for the oldest offset that the home still has of some topics.
     next_topic_row: u32,
-    /// The topic rows of the last order.
+    /// The topic rows of the last order, whose answer has not come.
     asked_rows: Vec<u32>,
 }
 
 impl Shadow {
     /// The state that a server's shadows share, with one shard for each partition. Only rules limit what shadows keep. `epoch` is that of the
-    /// checkpoint's head: the next start replaces this epoch in the positions of sessions by its own.
+    /// checkpoint's head. The next start puts its own epoch in place of this one into the positions of sessions.
     pub fn world(of: &World, epoch: u32) -> Arc<World> {
         let mut settings = of.settings.clone();
         settings.limits.log_bytes = usize::MAX;
@@ -63,7 +63,7 @@ impl Shadow {
 
     /// The shadow of a partition, from its restored state.
     pub fn new(restored: Restored) -> Shadow {
-        // The world of a shadow has a shard for each partition.
+        // The world of a shadow has a shard for each partition, so the shard's number is the partition's.
         let (partition, now) = (restored.shard(), restored.now());
         let mut shard = Shard::new(partition, restored.world().clone(), now);
         shard.adopt(restored);

@@ -95,7 +95,8 @@ fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
     server.io().sends = 0;
     server.publish((0..70).map(|n| (["t/1", "t/2"][n % 2], format!("{n}"))));
     server.settle();
-    // The messages are separate parts, since other messages lie between them: each subscriber gets 35, sixteen in a write.
+    // The topics alternate, so no two messages are one part. Each of the two subscribers gets 35 parts in three writes of at most sixteen. The other
+    // writes are answers to the publisher.
     let publisher = server.io().sends - 2 * 3;
     let all = (0..70).map(|n| (format!("t/{n}"), format!("{n}")));
     let all: Vec<_> = all.collect();
@@ -109,7 +110,7 @@ fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
     }
 }
 
-/// If there are more messages of one topic than are combined, they are written one after another, since the socket may stop between them.
+/// A limited number of messages of one topic is combined into one write. The socket may stop between two writes.
 #[test]
 fn many_messages_of_one_topic_come_in_order() {
     let messages: Vec<_> = (0..700).map(|n| (TOPICS[0], n.to_string())).collect();
@@ -127,10 +128,9 @@ fn many_messages_of_one_topic_come_in_order() {
     }
 }
 
-/// A turn visits (delivers to) a limited number of members of one topic, members of separate topics, and new subscribers. The next turn
-/// goes on.
+/// A turn visits (delivers to) at most `visits_per_turn` subscribers: of one topic, of separate topics, or new ones. The next turn goes on.
 #[test]
-fn a_turn_visits_so_many_and_the_next_one_goes_on() {
+fn turn_visits_a_limited_number_of_subscribers_and_the_next_one_goes_on() {
     let visits = 3;
     let turn_limits = TurnLimits {
         visits_per_turn: visits,
@@ -171,7 +171,7 @@ fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     }
 }
 
-/// Complete messages wait up to the limit of a connection. The others are read from the log.
+/// An outbox keeps complete messages up to the limit of the connection. Those that do not fit are read from the log later.
 #[test]
 fn an_outbox_takes_what_fits_and_no_more() {
     let frame_bytes = HEADER_BYTES + 8;
@@ -233,8 +233,8 @@ fn a_message_that_was_begun_is_ended_first() {
     );
 }
 
-/// Three subscribers read nothing, while more is published than the memory account allows. At most three quarters of the account wait in
-/// outboxes, and finally all subscribers get everything.
+/// Three subscribers read nothing, while more is published than the memory account allows. Never more than the account waits in
+/// outboxes, and in the end all subscribers get everything.
 #[test]
 fn all_outboxes_share_the_account() {
     let limit = 1 << 20;

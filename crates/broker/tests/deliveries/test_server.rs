@@ -1,5 +1,5 @@
-//! A shard over sockets in memory that may stop in the middle of a write, and optionally a remote shard that answers when the test calls
-//! it. After a socket has refused a byte, the shard must not write to it until it reports that it is writable.
+//! A shard for tests. Its sockets are in memory, and can stop in the middle of a write. If there is a remote shard, it runs only when the test calls
+//! `far_turn`. After a socket has refused a byte, the shard must not write to it until it reports that it is writable.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::support::{self, NOW, Sockets};
 pub enum Kind {
     /// A WebSocket whose messages are the data only.
     Plain,
-    /// A WebSocket with the meta subprotocol: each message follows its id.
+    /// A WebSocket with the meta subprotocol: the id is sent first, then the message.
     Meta,
     /// A WebSocket whose messages are JSON envelopes.
     Envelope,

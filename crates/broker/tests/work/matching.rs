@@ -7,7 +7,7 @@ use crore_wire::mqtt::{PacketId, Properties, Qos, SubscribeOptions, Version, enc
 use crate::support::{self, NOW, TestServer};
 use crate::{BUDGET, UNIT, batch, client, server, steps_of, turns_until};
 
-/// All accepted filters of sixteen levels, each `a` or `+`, with at most three `+`.
+/// Filters of sixteen levels, each `a` or `+`, with at most three `+`: as many as the server accepts.
 fn deep_filters() -> Vec<String> {
     let has_few_wildcards = |n: &u32| n.count_ones() <= 3;
     let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
@@ -79,7 +79,7 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
     assert!(turns >= 2, "{turns} turns");
 }
 
-/// More matching filters than four turns (runs of the event loop) may visit, so each message is delivered separately.
+/// More filters match than four turns (runs of the event loop) may visit. So each message is delivered on its own.
 #[test]
 fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     const CLIENTS: usize = 60;
@@ -104,7 +104,7 @@ fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     assert!(turns <= MESSAGES, "{turns} turns");
 }
 
-/// A turn that may visit few clients must not look at all members of the filters either.
+/// A turn that may visit few clients may also look at few members of the filters only.
 #[test]
 fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
     let turn_limits = TurnLimits {
@@ -158,7 +158,7 @@ fn one_more_filter_is_subscribed_without_a_walk_over_the_names_of_all_others() {
         (0..FILTERS).map(|n| format!("a/{n}/+")),
         Qos::AtMostOnce,
     );
-    // The first one beyond the few that are always allowed may have counted all names.
+    // A few filters are always allowed. The first one beyond them may count all names, so the next one is measured.
     subscribe(&mut server, conn, FILTERS);
     let steps = subscribe(&mut server, conn, FILTERS + 1);
     assert!(steps < FILTERS as u64 / 2, "{steps} steps");

@@ -4,7 +4,7 @@
 //! A node is dead only when the log says so. Until then, its members stay as they were when the node last answered.
 //!
 //! Bounds: a node asks one question at a time of each other node, and waits for the answer at most [`ANSWER_TIMEOUT`]. A node answers one question at a
-//! time, each with one order to one shard. Without a rule with presence, a node asks nothing.
+//! time, and sends one order to one shard for each answer. A node asks only if some rule has presence.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -31,9 +31,9 @@ use crate::lifecycle::shards::Shards;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Timeout of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// Delay before a lost NATS subscription is renewed, and time between two checks whether this node has a new name.
+/// Delay before a lost NATS subscription is renewed. This node's name for questions may change, which is checked as often.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The maximum number of answers of one node in one poll. The next poll reads the list of nodes again.
+/// The maximum number of answers that are read from one node in one poll, so that the list of nodes is soon read again.
 const ANSWERS_PER_POLL_MAX: usize = 64;
 /// The maximum number of changes in one order to a home. So many changes take a home some hundred microseconds.
 const CHANGES_PER_ORDER_MAX: usize = 512;
@@ -168,7 +168,7 @@ impl PresenceSync {
         let heard_s = nodes.values().map(PolledNode::heard_s).min();
         match heard_s {
             Some(heard_s) => self.world().admission.note_presence(heard_s),
-            // A node that is cut off does not hear of new ones.
+            // A node that is cut off may not know all nodes, so an empty list does not prove that it knows all members.
             None if state.is_cut_off => {}
             None => self.world().admission.note_presence(now_s()),
         }
@@ -237,7 +237,7 @@ impl PresenceSync {
         Some(())
     }
 
-    /// Lets members leave at all homes. `order` is the order that begins at a row. None if a home does not answer.
+    /// Removes members at every home, step by step. `order` makes the order for the step that begins at a row. `None` if a home does not answer.
     async fn remove_members(&self, order: impl Fn(u32) -> Order) -> Option<()> {
         for home in 0..self.world().homes {
             let mut next = Some(0);
@@ -257,7 +257,7 @@ fn name_for_questions(writer: &str) -> String {
     format!("{writer}.presence")
 }
 
-/// The counted second.
+/// The seconds that the process has counted since it began.
 fn now_s() -> u32 {
     u32::try_from(clock::counted_s()).unwrap_or(u32::MAX)
 }

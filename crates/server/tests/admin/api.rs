@@ -137,7 +137,7 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
         seen: BTreeSet::new(),
     };
     assert_eq!(walk.api["openapi"], "3.1.0");
-    // By the description a token is optional, since a server may have none.
+    // By the description a token is optional, since a server may be set up without tokens.
     assert_eq!(walk.api["security"], json!([{}, {"token": []}]));
     let fields = &walk.api["components"]["schemas"]["ToPublish"]["properties"];
     assert_eq!(fields["data"]["maxLength"], 1000);
@@ -341,7 +341,7 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         .ask(server, "DELETE", log, "?name=a/b", None, 200)
         .json();
     assert_eq!(purged["purged"], 3);
-    // A reader that has seen only the first message is told that the others are lost.
+    // A reader that goes on after the first message gets none of the others.
     let first = read["messages"][0]["offset"].to_string();
     let query = format!("?name=a/b&after={first}");
     let read = walk.ask(server, "GET", log, &query, None, 200).json();

@@ -1,4 +1,4 @@
-//! Tests how much memory the doctor finds: what the host, its control groups and its reservations leave.
+//! Tests how much memory the doctor counts as free: what the host and its control groups leave beside what is already promised.
 
 use crate::tree::Tree;
 use crate::{MILLION, TEN};
@@ -12,7 +12,7 @@ fn memory_is_what_is_left_beside_the_server_and_its_logs() {
         )
         .with("crore.toml", "[limits]\nlog_bytes = \"1 MiB\"\n");
     let findings = host.findings(TEN);
-    // The server takes 6 MB, each of 32 shards 75 KB, and each connection 164 + 4,074 bytes.
+    // The server takes 6 MB, each of 32 shards 75 KB, and each connection 164 bytes in the server and 4,074 in the kernel.
     let expected = (976_562 * 1024 - 6_000_000 - 32 * 75_000 - (1 << 20)) / 4_238;
     assert_eq!(findings.holds(), (expected, "memory"));
     assert_eq!(findings.state("memory"), "change");
@@ -46,7 +46,7 @@ fn a_container_is_bounded_by_its_group_and_by_all_above_it() {
     assert_eq!(findings.state(outer), "change");
     assert_eq!(host.findings(MILLION).state(outer), "fits");
 
-    // Before Linux 6.12 the sockets that a server accepts count in no group.
+    // Before Linux 6.12 the memory of accepted sockets is charged to no group.
     let host = host.with("proc/sys/kernel/osrelease", "5.15.0-100-generic\n");
     let expected = (8 * GIB - held - fixed) / (164 + 1_456);
     assert_eq!(host.findings(TEN).holds(), (expected, inner.as_str()));

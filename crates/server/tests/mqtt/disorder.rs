@@ -1,5 +1,5 @@
-//! Tests clients that send valid packets in any order: packet ids that are in use, acknowledgements of messages that were never sent,
-//! subscriptions that begin, change and end in one write, takeovers, and deletions of topics meanwhile. Other clients are not affected.
+//! Tests clients that send valid packets in random order. They use packet ids again, acknowledge messages that were never sent, and begin, change and end
+//! subscriptions in one write. Meanwhile others take over their sessions, and topics are deleted. Other clients are not affected.
 
 use crate::doors::http;
 use crate::support::broker::Broker;
@@ -22,8 +22,9 @@ const FILTERS: [&str; 8] = [
 ];
 const TOPICS: [&str; 4] = ["t", "u", "t/a", "t/b"];
 const REASONS: [ReasonCode; 2] = [ReasonCode::SUCCESS, ReasonCode::UNSPECIFIED_ERROR];
-/// Number of connections, and of packets on each.
+/// Number of connections.
 const CONNECTIONS: u64 = 300;
+/// Number of packets on each connection.
 const PACKETS: u64 = 24;
 
 /// Pseudo-random numbers, the same in each run.
