@@ -426,6 +426,8 @@ impl Shard {
             || !self.front.feed.deliveries.is_empty()
             || self.front.queues.has_waiting_for_page()
             || !self.front.clients.protocol_state.unrecorded.is_empty()
+            // A turn finishes wills before it handles mail, so the outcomes of this turn's mail wait for the next one.
+            || !(self.front.clients.protocol_state.published_wills).is_empty()
             || self.front.clients.conns.links.has_dirty()
             || !self.front.clients.scratch.ends.is_empty()
     }

@@ -46,6 +46,7 @@ impl Shard {
             received: self.mail_count.received,
             busy: queued.any(|count| count > 0)
                 || !self.commits.is_empty()
+                || !(self.front.clients.protocol_state.published_wills).is_empty()
                 || waits + self.front.feed.deliveries.len() > 0
                 || self.has_waiting_work(),
         }

@@ -213,9 +213,13 @@ impl Shard {
             return;
         }
         let ctx = &self.front.clients.ctx;
-        let (hash, _) = ctx.hash_and_home_of(name);
         let ended = session.filter(|session| session.has_ended);
         let tokens = [ended.map_or(0, |session| session.token), will];
+        if !ctx.world.records_sessions() {
+            // The will is that of a session which an earlier run recorded.
+            return self.release_tokens(tokens);
+        }
+        let (hash, _) = ctx.hash_and_home_of(name);
         if self.sessions.claims_in_flight(name) > 0 {
             // The record of the claim replaces the will. If the claim begins a new session, it is recorded again.
             return self.release_tokens(tokens);

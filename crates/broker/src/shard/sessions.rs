@@ -94,7 +94,6 @@ impl Shard {
             has_ended: session.kept.is_none(),
         };
         let recorded = session.is_recorded.then_some(left_session);
-        let token = session.will.as_ref().map_or(0, |will| will.token);
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
         let closing = sessions.close(session, admission, clients.ctx.now);
@@ -103,9 +102,6 @@ impl Shard {
             CloseOutcome::Done(will) => self.publish_will_once(name, recorded, will),
             CloseOutcome::Stale => {
                 clients.meter.stats.closed[Closed::Broken as usize] += 1;
-                for (from, ask) in self.published_wills.take_claims(&name, token) {
-                    self.handle_session_request(from, ask);
-                }
             }
             CloseOutcome::Next(claim, opening) => {
                 let to = (claim.shard, claim.to);

@@ -183,14 +183,18 @@ impl Schema {
             .filter(|it| it.0 == table)
             .map(|it| it.1)
             .collect();
-        let same_key = self
+        let same_key: Vec<&str> = self
             .settings
             .iter()
-            .find(|setting| setting.key() == wrong_key);
-        let suggestion = match (same_key, most_similar(&keys_here, wrong_key)) {
-            (Some(setting), _) => format!("; did you mean `{}`?", setting.path),
-            (None, Some(name)) => format!("; did you mean `{}`?", join_path(table, name)),
-            (None, None) => format!("; here stand `{}`.", keys_here.join("`, `")),
+            .filter(|setting| setting.key() == wrong_key)
+            .map(|setting| &setting.path[..])
+            .collect();
+        let suggestion = match most_similar(&keys_here, wrong_key) {
+            _ if !same_key.is_empty() => {
+                format!("; did you mean `{}`?", same_key.join("` or `"))
+            }
+            Some(name) => format!("; did you mean `{}`?", join_path(table, name)),
+            None => format!("; here stand `{}`.", keys_here.join("`, `")),
         };
         format!(
             "unknown setting{suggestion} Correct the name or remove the key (docs/SETTINGS.md lists all settings)"

@@ -15,6 +15,10 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             &["crore.toml:2:1: admin.listn: unknown setting; did you mean `admin.listen`?"],
         ),
         (
+            "[mqtt]\ndurable_sessions = true",
+            &["did you mean `state.durable_sessions` or `cluster.durable_sessions`?"],
+        ),
+        (
             "[log]\nformat = 'xml'",
             &["crore.toml:2:10: log.format: \"xml\" is not offered; write \"text\" or \"json\""],
         ),

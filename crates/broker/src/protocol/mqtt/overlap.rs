@@ -91,7 +91,8 @@ pub(super) fn write_in_turn(
     write_publish(clients, slot, &delivery, message, out)
 }
 
-/// Sets the starts of a resumed subscription: one offset for its topic, or one for each partition.
+/// Sets the starts of a resumed subscription: one offset for its topic, or one for each partition. [`sort_starts`] must follow when those of all
+/// subscriptions are set.
 pub(super) fn set_starts(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -111,9 +112,13 @@ pub(super) fn set_starts(
     }
     let first_partition = if has_wildcard { 0 } else { partition };
     let starts = &mut mqtt_state_mut(&mut clients.conns, slot).starts;
-    for (partition, offset) in (first_partition..).zip(seen) {
-        *starts.offset_or_insert(sub_index, partition, *offset) = *offset;
-    }
+    starts.append(sub_index, (first_partition..).zip(seen.iter().copied()));
+}
+
+/// Sorts the starts of all resumed subscriptions.
+pub(super) fn sort_starts(clients: &mut Clients, slot: u32) {
+    let count = mqtt_state_mut(&mut clients.conns, slot).starts.sort();
+    clients.meter.work.steps.add(count / FILTERS_PER_STEP);
 }
 
 /// The starts of a subscription whose positions are `seen`: one for its topic, or one for each partition. Empty if the subscription has none, so that

@@ -59,6 +59,23 @@ impl ReadStarts {
         &mut self.0[index].offset
     }
 
+    /// Adds the starts of a subscription that has none. They are found only after [`ReadStarts::sort`]: if each were put into its place, the time would
+    /// grow with the square of their number.
+    pub fn append(&mut self, sub_index: u32, starts: impl Iterator<Item = (PartitionId, u64)>) {
+        self.0.extend(starts.map(|(partition, offset)| ReadStart {
+            sub_index,
+            partition,
+            offset,
+        }));
+    }
+
+    /// Sorts the starts, and returns their number.
+    pub fn sort(&mut self) -> usize {
+        self.0
+            .sort_unstable_by_key(|it| (it.partition, it.sub_index));
+        self.0.len()
+    }
+
     pub fn remove_subscription(&mut self, sub_index: u32) {
         self.0.retain(|it| it.sub_index != sub_index);
     }
@@ -99,6 +116,9 @@ mod tests {
         assert_eq!(in_partition(0), [(2, 1), (7, 1)]);
         assert_eq!(in_partition(1), [(2, 2), (3, 1), (7, 1)]);
         assert_eq!(in_partition(2), []);
+        starts.append(4, [(0, 8), (1, 9)].into_iter());
+        assert_eq!(starts.sort(), 7);
+        assert_eq!(*starts.offset_or_insert(4, 1, 0), 9);
         starts.remove_subscription(2);
         assert_eq!(starts.of_subscription(2).count(), 0);
         assert_eq!(starts.of_subscription(7).count(), 2);

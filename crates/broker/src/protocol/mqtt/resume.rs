@@ -27,7 +27,7 @@ use crate::protocol::mqtt::client::mqtt_state_mut;
 use crate::protocol::mqtt::close::end_for_unplaced;
 use crate::protocol::mqtt::deliver::resend_inflight;
 use crate::protocol::mqtt::options::options_of;
-use crate::protocol::mqtt::overlap::{drop_starts_if_live, set_starts};
+use crate::protocol::mqtt::overlap::{drop_starts_if_live, set_starts, sort_starts};
 use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{
@@ -126,6 +126,7 @@ pub(super) fn resume_session<I: Io>(
             unplaced = Some((&subscription.filter, reason));
         }
     }
+    sort_starts(clients, slot);
     drop_starts_if_live(&mut clients.conns, slot);
     clients.connack_when_confirmed(slot, io);
     if let Some((filter, reason)) = unplaced {

@@ -304,7 +304,7 @@ fn build_restored_state(
     }
     if outdated_sessions > 0 {
         tracing::warn!(
-            "state.directory: {outdated_sessions} MQTT sessions have ended: the last server did not stop in order, and had state.durable_sessions = false"
+            "state.directory: {outdated_sessions} MQTT sessions have ended: the last server did not stop in order, and did not record sessions (state.durable_sessions = false, or an earlier version)"
         );
     }
     let voids_positions = documents.as_ref().is_some_and(|it| it.voids_positions);
