@@ -103,11 +103,11 @@ pub fn channel_of(topic: &[u8]) -> Cow<'_, str> {
     let levels = topic.strip_prefix(TOPICS.as_bytes()).unwrap_or(topic);
     let slash = memchr::memchr(b'/', levels).map_or(0, |slash| slash + 1);
     let levels = String::from_utf8_lossy(&levels[slash..]);
-    match levels.split_once('/') {
-        Some((level, user)) if level.len() + 1 == USER_LEVEL.len() => {
-            [USER_CHANNEL, user].concat().into()
-        }
-        Some((_, channel)) => String::from(channel).into(),
+    if let Some(user) = levels.strip_prefix(USER_LEVEL) {
+        return [USER_CHANNEL, user].concat().into();
+    }
+    match levels.strip_prefix(PRESENCE_LEVEL) {
+        Some(channel) => String::from(channel).into(),
         None => levels,
     }
 }
@@ -182,6 +182,10 @@ mod tests {
             "#server-to-user-ann",
         ] {
             assert_eq!(channel_of(&app().topic_of(channel)), channel);
+        }
+        for level in ["", "room/", "x/user/"] {
+            let topic = ["pusher/chat/", level, "a"].concat();
+            assert_eq!(channel_of(topic.as_bytes()), [level, "a"].concat());
         }
     }
 

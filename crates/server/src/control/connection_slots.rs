@@ -1,6 +1,6 @@
 //! The slots for connections of the admin port. When all are taken, a new connection may replace an unauthenticated one.
 //!
-//! A connection is a *stranger* until one of its requests was accepted (with `admin.token`, if that is set). When all slots are taken, a new
+//! A connection is a *stranger* until one of its requests was accepted (with `admin.token`, if that is set, or with a signature of Pusher's server API). When all slots are taken, a new
 //! connection replaces a stranger: the oldest stranger of the address that has the most strangers. So a client that sends its request at
 //! once gets through, even if many strangers connect. An authenticated connection is never closed for another.
 //!
@@ -33,8 +33,8 @@ struct Connection {
     task: Option<AbortHandle>,
 }
 
-/// Whether a connection is authenticated: the request guard accepted one of its requests. Each request carries a reference to the flag, so
-/// that the guard can set it.
+/// Whether a connection is authenticated: the request guard accepted one of its requests, or Pusher's server API its signature. Each request
+/// carries a reference to the flag, so that they can set it.
 #[derive(Clone, Default)]
 pub struct AuthenticatedFlag(Arc<AtomicBool>);
 

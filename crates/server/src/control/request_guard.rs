@@ -10,7 +10,8 @@
 //! * Without `Origin`, a request that a browser sends for a page of another origin (`Sec-Fetch-Site`) is 403, since the page might read or
 //!   embed the answer. Following a link to the console is allowed.
 //! * If `admin.token` is set, `Authorization: Bearer` must contain that token; else 401, with different texts for a wrong token and a
-//!   missing one. The console's files, the API's description and the two probes need no token. The comparison takes constant time.
+//!   missing one. The console's files, the API's description and the two probes need no token. Neither does Pusher's server API (`/apps/`), whose
+//!   handlers check a signature. The comparison takes constant time.
 //! * Centrifugo's server API (`/api` and the paths directly below it) also accepts the key of `admin.api_key`, and needs it if that is set without a
 //!   token. The key opens nothing else.
 //!

@@ -1,13 +1,14 @@
 //! Tests the server API on the admin port: signatures, events, and what channels there are.
 
+use std::io::{Read, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use crate::client::{Client, apps, sign};
-use crate::support::Server;
-use crate::support::port::{Answer, raw};
+use crate::support::port::{self, Answer, raw};
 use crate::support::state::State;
+use crate::support::{Server, connect};
 
 fn server() -> (Server, State) {
     let state = State::new();
@@ -117,6 +118,28 @@ fn event_needs_a_valid_signature_of_the_present() {
 }
 
 #[test]
+fn request_without_a_valid_signature_is_refused_before_its_body_is_read() {
+    let (server, _state) = server();
+    for path in [
+        "/apps/chat/events",
+        "/apps/chat/batch_events",
+        "/apps/chat/users/ann/terminate_connections",
+    ] {
+        // The body never comes, so only a server that does not wait for it can answer.
+        let mut stream = connect(server.admin());
+        let host = server.admin();
+        let valid = parameters("POST", path, BODY, &[], now_s());
+        let wrong = valid.replace("auth_signature=", "auth_signature=0");
+        let head =
+            format!("POST {path}?{wrong} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 401", "{path}");
+    }
+}
+
+#[test]
 fn triggered_event_reaches_the_channels_and_not_the_excluded_connection() {
     let (server, _state) = server();
     let (mut one, mut two) = (Client::connected(&server), Client::connected(&server));
@@ -169,6 +192,19 @@ fn bad_event_is_400_and_publishes_nothing() {
         let answer = call(&server, "POST", "/apps/chat/events", &body.to_string(), &[]);
         assert_eq!(answer.status, 400, "{body}: {}", answer.body);
     }
+    for wrong in [
+        json!({"name": "", "channel": "news", "data": "1"}),
+        json!({"name": "x\n", "channel": "news", "data": "1"}),
+        json!({"name": "x", "channel": "a b", "data": "1"}),
+        json!({"name": "x", "channel": "news", "data": "1", "socket_id": "x"}),
+        json!({"name": "x", "channel": "news", "channels": ["other"], "data": "1"}),
+        json!({"name": "x", "data": "1"}),
+    ] {
+        let body = json!({"batch": [{"name": "x", "channel": "news", "data": "1"}, wrong]});
+        let path = "/apps/chat/batch_events";
+        let answer = call(&server, "POST", path, &body.to_string(), &[]);
+        assert_eq!(answer.status, 400, "{body}: {}", answer.body);
+    }
     client.goes_on();
 }
 
@@ -185,6 +221,17 @@ fn channels_and_users_are_those_of_the_app() {
         channels,
         json!({"channels": {"news": {}, "presence-room": {}}})
     );
+    // Topics that are no channels are not listed.
+    let others = ["x/y", "x/y/z", "presence/news", "a%20b", "user/ann"];
+    let streams = others.map(|topic| {
+        let path = format!("/sub/pusher/chat/{topic}");
+        port::stream(server.address(), &path)
+    });
+    assert_eq!(
+        result(&server, "GET", "/apps/chat/channels", "", &[]),
+        channels
+    );
+    drop(streams);
     let more = [("filter_by_prefix", "presence-"), ("info", "user_count")];
     let channels = result(&server, "GET", "/apps/chat/channels", "", &more);
     assert_eq!(

@@ -138,3 +138,20 @@ fn subscriber_of_a_cache_channel_gets_the_retained_event_or_is_told_that_there_i
     assert_eq!(late.next(), expected);
     late.goes_on();
 }
+
+#[test]
+fn refusal_of_an_invalid_name_does_not_repeat_it() {
+    let (server, _state) = server();
+    let mut client = Client::connected(&server);
+    for name in [
+        "a b",
+        &"a".repeat(2_000),
+        &format!("#server-to-user-{}", "a".repeat(2_000)),
+    ] {
+        client.ask_for(name);
+        let event = client.next();
+        assert_eq!(event["event"], "pusher:error", "{event}");
+        assert!(event.to_string().len() < 400, "{event}");
+    }
+    client.goes_on();
+}

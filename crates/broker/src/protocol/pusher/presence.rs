@@ -18,13 +18,14 @@ use crate::base::reason::{Closed, Reason};
 use crate::client::list::index_with_serial;
 use crate::client::subscriptions::topic_of;
 use crate::io::Io;
-use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
+use crate::mail::presence::{Member, PresenceAsk, PresenceChange, PresencePage};
 use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::front::{Clients, Lanes};
 use crate::protocol::pusher::close::end_with_code;
 use crate::protocol::pusher::reply::write_event;
 use crate::protocol::pusher::state::{
-    Membership, MembershipProgress, PusherState, drop_idle_state, state, state_mut,
+    CollectedUser, CollectedUsers, Membership, MembershipProgress, PusherState, drop_idle_state,
+    state, state_mut,
 };
 use crate::store::slab::NONE;
 
@@ -78,7 +79,7 @@ pub(super) fn watch_begun(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let mut memberships = take_memberships(clients, slot);
     for membership in &mut memberships {
         if is_begun(state_mut(&mut clients.conns, slot), membership) {
-            membership.progress = MembershipProgress::Collecting(Vec::new(), Vec::new());
+            membership.progress = MembershipProgress::Collecting(CollectedUsers::default());
             ask(clients, lanes, slot, membership, |to| {
                 PresenceAsk::Watch(to, None)
             });
@@ -137,18 +138,34 @@ fn take_page(clients: &mut Clients, membership: &mut Membership, page: &Presence
     let channel = channel_of(&membership.name);
     let seed = clients.ctx.world.seed;
     let hash_of = |user: &[u8]| xxh3_64_with_seed(user, seed);
+    if page.resets {
+        membership.users.clear();
+        if let MembershipProgress::Collecting(collected) = &mut membership.progress {
+            *collected = CollectedUsers::default();
+        }
+    }
+    // Anonymous clients of other protocols are no users.
+    let is_user = |member: &Member<'_>| !member.user.is_empty();
     for change in page.changes.iter() {
         let PresenceChange::Join(member) = change else {
             continue;
         };
+        if !is_user(&member) {
+            continue;
+        }
         let count = membership.users.entry(hash_of(member.user)).or_default();
         *count += 1;
         if *count > 1 {
             continue;
         }
         match &mut membership.progress {
-            MembershipProgress::Collecting(ids, infos) => {
-                collect_user((member.user, member.info), ids, infos);
+            MembershipProgress::Collecting(collected) => {
+                let user = CollectedUser {
+                    first: member.id,
+                    id: member.user.into(),
+                    info: member.info.into(),
+                };
+                collected.add(hash_of(member.user), user);
             }
             _ => write_change(clients, b"pusher_internal:member_added", &channel, |out| {
                 write_user(out, member.user);
@@ -172,43 +189,49 @@ fn take_page(clients: &mut Clients, membership: &mut Membership, page: &Presence
             continue;
         }
         membership.users.remove(&hash);
-        write_change(
-            clients,
-            b"pusher_internal:member_removed",
-            &channel,
-            |out| {
-                write_user(out, member.user);
-            },
-        );
+        match &mut membership.progress {
+            MembershipProgress::Collecting(collected) => collected.remove(hash),
+            _ => write_change(
+                clients,
+                b"pusher_internal:member_removed",
+                &channel,
+                |out| write_user(out, member.user),
+            ),
+        }
     }
     if page.completes
-        && let MembershipProgress::Collecting(ids, infos) = &membership.progress
+        && let MembershipProgress::Collecting(collected) = &membership.progress
     {
-        let count = membership.users.len();
-        let mut data = Vec::from(format!("{{\"presence\":{{\"count\":{count},\"ids\":["));
-        data.extend_from_slice(ids);
-        data.extend_from_slice(b"],\"hash\":{");
-        data.extend_from_slice(infos);
-        data.extend_from_slice(b"}}}");
+        let data = members_json(&collected.in_order());
         let event = b"pusher_internal:subscription_succeeded";
         write_event(clients, event, Some(&channel), EventData::Text(&data));
         membership.progress = MembershipProgress::Told;
     }
 }
 
-fn collect_user((user, info): (&[u8], &[u8]), ids: &mut Vec<u8>, infos: &mut Vec<u8>) {
-    let info = match info {
-        b"" => b"null",
-        info => info,
-    };
-    for list in [&mut *ids, &mut *infos] {
-        if !list.is_empty() {
-            list.push(b',');
+/// The data of the event that tells the users of a channel.
+fn members_json(users: &[&CollectedUser]) -> Vec<u8> {
+    let count = users.len();
+    let (mut ids, mut infos) = (Vec::new(), Vec::new());
+    for user in users {
+        for list in [&mut ids, &mut infos] {
+            if !list.is_empty() {
+                list.push(b',');
+            }
+            write_string(list, &user.id);
         }
-        write_string(list, user);
+        infos.push(b':');
+        infos.extend_from_slice(match &*user.info {
+            b"" => b"null",
+            info => info,
+        });
     }
-    infos.push(b':');
-    infos.extend_from_slice(info);
+    let mut data = Vec::from(format!("{{\"presence\":{{\"count\":{count},\"ids\":["));
+    data.extend_from_slice(&ids);
+    data.extend_from_slice(b"],\"hash\":{");
+    data.extend_from_slice(&infos);
+    data.extend_from_slice(b"}}}");
+    data
 }
 
 fn write_user(out: &mut Vec<u8>, user: &[u8]) {

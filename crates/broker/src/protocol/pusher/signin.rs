@@ -10,7 +10,7 @@ use crore_wire::json::write_string;
 use crore_wire::pusher::{EventData, User};
 
 use crate::base::access::{Grants, VerifiedClient};
-use crate::base::pusher::{USER_CHANNEL, user_name};
+use crate::base::pusher::user_name;
 use crate::base::reason::Reason;
 use crate::protocol::front::Clients;
 use crate::protocol::pusher::reply::{refuse, write_event};
@@ -58,7 +58,10 @@ fn sign_in(
         grants: Arc::new(grants),
         until_unix_s: u32::MAX,
     };
-    clients.conns.grants.set(slot, known);
+    // The operator may have revoked what the user was granted until now.
+    clients
+        .set_identity(slot, Some(Ok(Some(known))))
+        .map_err(|reason| (reason, reason.text().into()))?;
     state_mut(&mut clients.conns, slot).user = Some((&*user.id).into());
     let mut data = Vec::from(b"{\"user_data\":");
     write_string(&mut data, user_data.as_bytes());
@@ -69,14 +72,13 @@ fn sign_in(
 }
 
 /// Whether this can be the id of a user: it is a level of a topic.
-fn is_user_id(id: &str) -> bool {
+pub(super) fn is_user_id(id: &str) -> bool {
     let is_special = |c: char| c.is_control() || matches!(c, '/' | '+' | '#');
     (1..=128).contains(&id.len()) && !id.chars().any(is_special)
 }
 
-/// Whether this is the channel of the user as whom the client has signed in. `None` if it is no channel of a user.
-pub(super) fn is_own_channel(clients: &Clients, slot: u32, channel: &str) -> Option<bool> {
-    let named = channel.strip_prefix(USER_CHANNEL)?;
-    let user = state(&clients.conns, slot).and_then(|it| it.user.as_deref());
-    Some(user == Some(named))
+/// Whether the client has signed in as this user.
+pub(super) fn has_signed_in_as(clients: &Clients, slot: u32, user: &str) -> bool {
+    let own = state(&clients.conns, slot).and_then(|it| it.user.as_deref());
+    own == Some(user)
 }

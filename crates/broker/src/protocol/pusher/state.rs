@@ -51,10 +51,56 @@ pub struct Membership {
 pub enum MembershipProgress {
     /// The home has not answered the subscription.
     Subscribing,
-    /// The home was asked for the members. The ids and infos of the users that have come so far, as the parts of two JSON values.
-    Collecting(Vec<u8>, Vec<u8>),
+    /// The home was asked for the members.
+    Collecting(CollectedUsers),
     /// The client knows the members.
     Told,
+}
+
+/// The users that are there according to the pages so far. The client is told when the snapshot is whole: until then users may leave.
+#[derive(Default)]
+pub struct CollectedUsers {
+    /// By the same hash as [`Membership::users`].
+    users: BTreeMap<u64, CollectedUser>,
+    /// The bytes of their texts.
+    text_bytes: usize,
+}
+
+/// A user that is there.
+pub struct CollectedUser {
+    /// The number of the user's first member. It orders the users by the time of joining.
+    pub first: u64,
+    /// The id.
+    pub id: Box<[u8]>,
+    /// What others may know of the user, as JSON; empty if there is nothing.
+    pub info: Box<[u8]>,
+}
+
+impl CollectedUsers {
+    /// Adds a user, who was not there.
+    pub fn add(&mut self, hash: u64, user: CollectedUser) {
+        self.text_bytes += user.id.len() + user.info.len();
+        self.users.insert(hash, user);
+    }
+
+    /// Removes a user.
+    pub fn remove(&mut self, hash: u64) {
+        if let Some(user) = self.users.remove(&hash) {
+            self.text_bytes -= user.id.len() + user.info.len();
+        }
+    }
+
+    /// The users in the order in which they joined.
+    pub fn in_order(&self) -> Vec<&CollectedUser> {
+        let mut users: Vec<_> = self.users.values().collect();
+        users.sort_unstable_by_key(|user| user.first);
+        users
+    }
+
+    fn bytes(&self) -> usize {
+        // A B-tree is about two thirds full.
+        self.users.len() * size_of::<(u64, CollectedUser)>() * 3 / 2 + self.text_bytes
+    }
 }
 
 impl Membership {
@@ -62,7 +108,7 @@ impl Membership {
         // A B-tree is about two thirds full.
         let users_bytes = self.users.len() * size_of::<(u64, u32)>() * 3 / 2;
         let collected_bytes = match &self.progress {
-            MembershipProgress::Collecting(ids, infos) => ids.capacity() + infos.capacity(),
+            MembershipProgress::Collecting(collected) => collected.bytes(),
             MembershipProgress::Subscribing | MembershipProgress::Told => 0,
         };
         self.name.len() + self.user.len() + self.info.len() + users_bytes + collected_bytes

@@ -8,6 +8,7 @@ use crore_wire::topic;
 
 use crate::base::journal::EventKind;
 use crate::base::position::Since;
+use crate::base::pusher::USER_CHANNEL;
 use crate::base::reason::Reason;
 use crate::client::list::{check_room, index_of_topic, index_with_serial, remove_subscription};
 use crate::client::subscribing::{
@@ -19,7 +20,7 @@ use crate::protocol::pusher::presence::{
 };
 use crate::protocol::pusher::reply::{refuse, refuse_subscription};
 use crate::protocol::pusher::signature::is_signed;
-use crate::protocol::pusher::signin::is_own_channel;
+use crate::protocol::pusher::signin::{has_signed_in_as, is_user_id};
 use crate::protocol::pusher::state::{app_of, socket_id, state_mut, take_pending_subscribe};
 
 /// The maximum bytes of a user's id. The table of members keeps its length in one byte.
@@ -150,19 +151,17 @@ pub(super) fn topic_of(
     slot: u32,
     channel: &str,
 ) -> Result<alloc::vec::Vec<u8>, (Reason, String)> {
-    let is_valid = match is_own_channel(clients, slot, channel) {
-        Some(true) => true,
-        Some(false) => {
-            let text = "the channel of a user is for connections that have signed in as the user";
-            return Err((Reason::PusherSignature, text.into()));
-        }
-        None => is_channel_name(channel),
-    };
-    if !is_valid {
+    // A refusal repeats the name, so the name is checked first.
+    let user = channel.strip_prefix(USER_CHANNEL);
+    if !user.map_or_else(|| is_channel_name(channel), is_user_id) {
         let text = format!(
-            "the name of a channel has 1 to {CHANNEL_BYTES_MAX} letters, digits and _-=@,.; only"
+            "the name of a channel has 1 to {CHANNEL_BYTES_MAX} letters, digits and _-=@,.; only, or {USER_CHANNEL} and the id of a user"
         );
         return Err((Reason::BadName, text));
+    }
+    if user.is_some_and(|user| !has_signed_in_as(clients, slot, user)) {
+        let text = "the channel of a user is for connections that have signed in as the user";
+        return Err((Reason::PusherSignature, text.into()));
     }
     let Some(app) = app_of(clients, slot) else {
         return Err((Reason::PusherKey, Reason::PusherKey.text().into()));

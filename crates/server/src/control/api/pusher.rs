@@ -2,13 +2,15 @@
 //!
 //! A request is signed with the secret of the app: its method, path, parameters, and the MD5 of its body. It needs no token of the admin port. The signature holds for
 //! [`WINDOW_S`] seconds. Within them a copy of a request is carried out again, as by Pusher.
+//!
+//! Invariant: the body is read only after the signature is checked, since everybody may send a body.
 
 use std::collections::BTreeMap;
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, Query, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use crore_broker::mail::message::Headers;
@@ -25,7 +27,8 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{ApiError, text};
 use super::connections::order_each;
-use super::topics::{NewMessage, name_and_home, publish_message, topic_at};
+use super::topics::{NewMessage, check_new_message, name_and_home, publish_message, topic_at};
+use crate::control::connection_slots::AuthenticatedFlag;
 use crate::control::state::AdminState;
 
 /// How much the time of a request may differ from the server's.
@@ -70,10 +73,16 @@ struct Attributes {
     subscription_count: bool,
 }
 
-/// A request whose signature is valid.
+/// A request whose signature is valid. Its body is not read.
 struct Signed {
     app: PusherApp,
     parameters: BTreeMap<String, String>,
+}
+
+/// A request whose signature is valid, with its body.
+struct SignedBody {
+    app: PusherApp,
+    body: Bytes,
 }
 
 /// The routes of the API.
@@ -94,12 +103,40 @@ fn unauthorized(why: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, why)
 }
 
-/// Checks the signature of a request.
-fn signed(
-    state: &AdminState,
-    id: &str,
-    (method, uri, body): (&Method, &Uri, &[u8]),
-) -> Result<Signed, ApiError> {
+impl FromRequestParts<AdminState> for Signed {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AdminState) -> Result<Signed, ApiError> {
+        let signed = check_signature(parts, state)?;
+        if let Some(authenticated) = parts.extensions.get::<AuthenticatedFlag>() {
+            authenticated.set();
+        }
+        Ok(signed)
+    }
+}
+
+impl FromRequest<AdminState> for SignedBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AdminState) -> Result<SignedBody, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        let Signed { app, parameters } = Signed::from_request_parts(&mut parts, state).await?;
+        let body = Bytes::from_request(Request::from_parts(parts, body), state).await;
+        let body =
+            body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
+        let signed_md5 = parameters.get("body_md5").map_or("", String::as_str);
+        if !body.is_empty() && signed_md5 != hex(&Md5::digest(&body)) {
+            return Err(unauthorized("body_md5 is not the MD5 of the body"));
+        }
+        Ok(SignedBody { app, body })
+    }
+}
+
+/// Checks the signature of a request, which covers its body by the MD5 in the parameters.
+fn check_signature(parts: &Parts, state: &AdminState) -> Result<Signed, ApiError> {
+    let (method, uri) = (&parts.method, &parts.uri);
+    // No valid id of an app has characters that a path must escape.
+    let id = uri.path().split('/').nth(2).unwrap_or_default();
     let apps = &state.lifecycle.world().settings.pusher_apps;
     let app = apps.iter().find(|app| app.id == id);
     let app = app.ok_or_else(|| ApiError::missing("app; a [[pusher_app]] makes one"))?;
@@ -128,9 +165,6 @@ fn signed(
             "auth_timestamp must be within {WINDOW_S} s of the server's time, which is {now_s}; compare the clocks"
         )));
     }
-    if !body.is_empty() && of("body_md5") != hex(&Md5::digest(body)) {
-        return Err(unauthorized("body_md5 is not the MD5 of the body"));
-    }
     let pairs = parameters
         .iter()
         .map(|(name, value)| format!("{name}={value}"));
@@ -149,10 +183,6 @@ fn signed(
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
-    body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
@@ -174,12 +204,13 @@ fn topic_of(app: &PusherApp, channel: &str) -> Result<String, ApiError> {
     Ok(text(&app.topic_of(channel)))
 }
 
-async fn publish(
+/// The topic and the message of an event in a channel, both checked.
+fn message_of(
     state: &AdminState,
     app: &PusherApp,
     event: &Event,
     channel: &str,
-) -> Result<(), ApiError> {
+) -> Result<(String, NewMessage), ApiError> {
     let topic = topic_of(app, channel)?;
     let data = match &event.data {
         Value::String(text) => text.clone(),
@@ -208,19 +239,28 @@ async fn publish(
         },
         idempotency_key: None,
     };
-    publish_message(state, &topic, message).await?;
+    check_new_message(state, &topic, &message)?;
+    Ok((topic, message))
+}
+
+/// Publishes the events, each in its channel. All are checked first, so that a wrong one publishes nothing. The messages are made twice, since those of many channels
+/// together may be large.
+async fn publish(
+    state: &AdminState,
+    app: &PusherApp,
+    events: &[(&Event, &str)],
+) -> Result<(), ApiError> {
+    for (event, channel) in events {
+        message_of(state, app, event, channel)?;
+    }
+    for (event, channel) in events {
+        let (topic, message) = message_of(state, app, event, channel)?;
+        publish_message(state, &topic, message).await?;
+    }
     Ok(())
 }
 
-async fn events(
-    State(state): State<AdminState>,
-    Path(id): Path<String>,
-    method: Method,
-    uri: Uri,
-    body: Result<Bytes, BytesRejection>,
-) -> Answer {
-    let body = body_of(body)?;
-    let Signed { app, .. } = signed(&state, &id, (&method, &uri, &body))?;
+async fn events(State(state): State<AdminState>, SignedBody { app, body }: SignedBody) -> Answer {
     let mut event: Event = read(&body)?;
     let mut channels = std::mem::take(&mut event.channels);
     channels.extend(event.channel.take());
@@ -231,13 +271,9 @@ async fn events(
         );
         return Err(ApiError::bad(why));
     }
-    // All names are checked first, so that a wrong one publishes nothing.
-    for channel in &channels {
-        topic_of(&app, channel)?;
-    }
-    for channel in &channels {
-        publish(&state, &app, &event, channel).await?;
-    }
+    let in_each = channels.iter().map(|channel| (&event, channel.as_str()));
+    let in_each: Vec<_> = in_each.collect();
+    publish(&state, &app, &in_each).await?;
     let wanted = attributes_of(&event.info);
     if event.info.is_empty() {
         return Ok(Json(json!({})));
@@ -252,34 +288,29 @@ async fn events(
 
 async fn batch_events(
     State(state): State<AdminState>,
-    Path(id): Path<String>,
-    method: Method,
-    uri: Uri,
-    body: Result<Bytes, BytesRejection>,
+    SignedBody { app, body }: SignedBody,
 ) -> Answer {
-    let body = body_of(body)?;
-    let Signed { app, .. } = signed(&state, &id, (&method, &uri, &body))?;
     let Batch { batch } = read(&body)?;
     if batch.len() > EVENTS_MAX {
         let why = format!("{} events; send at most {EVENTS_MAX}", batch.len());
         return Err(ApiError::bad(why));
     }
-    let channel_in = |event: &Event| {
-        let channel = event.channel.clone();
-        channel.ok_or_else(|| ApiError::bad("an event has no channel"))
-    };
-    for event in &batch {
-        topic_of(&app, &channel_in(event)?)?;
-    }
+    let with_channel = batch.iter().map(|event| match event.channel.as_deref() {
+        Some(channel) if event.channels.is_empty() => Ok((event, channel)),
+        Some(_) => Err(ApiError::bad(
+            "an event of a batch has channels; name one in channel",
+        )),
+        None => Err(ApiError::bad("an event has no channel")),
+    });
+    let events = with_channel.collect::<Result<Vec<_>, _>>()?;
+    publish(&state, &app, &events).await?;
     let (mut infos, mut has_infos) = (Vec::new(), false);
-    for event in &batch {
-        let channel = channel_in(event)?;
-        publish(&state, &app, event, &channel).await?;
+    for (event, channel) in events {
         has_infos |= !event.info.is_empty();
         let wanted = attributes_of(&event.info);
         infos.push(match event.info.is_empty() {
             true => Map::new(),
-            false => info_of(&state, &app, &channel, wanted).await?,
+            false => info_of(&state, &app, channel, wanted).await?,
         });
     }
     Ok(Json(match has_infos {
@@ -307,7 +338,7 @@ async fn members(
     Ok(state.shards.ask(home, order).await?)
 }
 
-/// What is wanted of a channel, for the connections of this node.
+/// What is wanted of a channel: the subscriptions of this node, and the users of all nodes.
 async fn info_of(
     state: &AdminState,
     app: &PusherApp,
@@ -331,13 +362,7 @@ async fn info_of(
 }
 
 /// The channels with subscribers at this node.
-async fn channels(
-    State(state): State<AdminState>,
-    Path(id): Path<String>,
-    method: Method,
-    uri: Uri,
-) -> Answer {
-    let Signed { app, parameters } = signed(&state, &id, (&method, &uri, b""))?;
+async fn channels(State(state): State<AdminState>, Signed { app, parameters }: Signed) -> Answer {
     let of = |name: &str| parameters.get(name).map_or("", String::as_str);
     let (prefix, wanted) = (of("filter_by_prefix"), attributes_of(of("info")));
     if wanted.user_count && !prefix.starts_with("presence-") {
@@ -356,10 +381,13 @@ async fn channels(
             let page: orders::Page<orders::Topic> = state.shards.ask(home, page).await?;
             from = page.next;
             let occupied = page.found.iter().filter(|it| it.info.subscribers > 0);
-            let names = occupied.map(|topic| channel_of(&topic.name).into_owned());
-            found.extend(
-                names.filter(|name| name.starts_with(prefix) && !name.starts_with(USER_CHANNEL)),
-            );
+            // Clients of other protocols may subscribe to topics of the app that are no channels.
+            let channels = occupied.filter_map(|topic| {
+                let channel = channel_of(&topic.name);
+                let is_channel = is_channel_name(&channel) && app.topic_of(&channel) == *topic.name;
+                is_channel.then(|| channel.into_owned())
+            });
+            found.extend(channels.filter(|channel| channel.starts_with(prefix)));
             if found.len() > LISTED_MAX {
                 let why = format!("more than {LISTED_MAX} channels; ask with filter_by_prefix");
                 return Err(ApiError::bad(why));
@@ -376,11 +404,9 @@ async fn channels(
 
 async fn channel(
     State(state): State<AdminState>,
-    Path((id, channel)): Path<(String, String)>,
-    method: Method,
-    uri: Uri,
+    Signed { app, parameters }: Signed,
+    Path((_, channel)): Path<(String, String)>,
 ) -> Answer {
-    let Signed { app, parameters } = signed(&state, &id, (&method, &uri, b""))?;
     let wanted = attributes_of(parameters.get("info").map_or("", String::as_str));
     if wanted.user_count && !ChannelKind::of(&channel).is_presence {
         return Err(ApiError::bad("user_count is of presence channels only"));
@@ -396,11 +422,9 @@ async fn channel(
 /// The users of a presence channel.
 async fn users(
     State(state): State<AdminState>,
-    Path((id, channel)): Path<(String, String)>,
-    method: Method,
-    uri: Uri,
+    Signed { app, .. }: Signed,
+    Path((_, channel)): Path<(String, String)>,
 ) -> Answer {
-    let Signed { app, .. } = signed(&state, &id, (&method, &uri, b""))?;
     if !ChannelKind::of(&channel).is_presence {
         return Err(ApiError::bad("only presence channels have users"));
     }
@@ -411,7 +435,10 @@ async fn users(
         after = None;
         for change in page.changes.iter() {
             if let PresenceChange::Join(member) = change {
-                users.insert(text(member.user), ());
+                // Anonymous clients of other protocols are no users.
+                if !member.user.is_empty() {
+                    users.insert(text(member.user), ());
+                }
                 after = page.more.then_some(member.id);
             }
         }
@@ -427,13 +454,9 @@ async fn users(
 /// Ends the connections of this node that have signed in as a user.
 async fn terminate(
     State(state): State<AdminState>,
-    Path((id, user)): Path<(String, String)>,
-    method: Method,
-    uri: Uri,
-    body: Result<Bytes, BytesRejection>,
+    Path((_, user)): Path<(String, String)>,
+    SignedBody { app, .. }: SignedBody,
 ) -> Answer {
-    let body = body_of(body)?;
-    let Signed { app, .. } = signed(&state, &id, (&method, &uri, &body))?;
     let name = user_name(&app.id, &user);
     let which = |_| {
         Some(Selection {

@@ -567,12 +567,12 @@ pub struct NewMessage {
     pub idempotency_key: Option<Box<[u8]>>,
 }
 
-/// Checks a message and publishes it. Returns the state of the topic after the publish.
-pub async fn publish_message(
+/// Checks a message of a topic. Returns the topic's name and its home.
+pub fn check_new_message(
     state: &AdminState,
     topic: &str,
-    message: NewMessage,
-) -> Result<TopicInfo, ApiError> {
+    message: &NewMessage,
+) -> Result<(Box<[u8]>, ShardId), ApiError> {
     let (name, home) = name_and_home(state, topic)?;
     let NewMessage {
         data,
@@ -589,9 +589,25 @@ pub async fn publish_message(
         ApiError::for_reason(status, reason, reason.text_with_limit(settings))
     })?;
     check_fields(&headers.content_type, &headers.event, &headers.key).map_err(ApiError::bad)?;
-    if let Some(key) = &idempotency_key {
+    if let Some(key) = idempotency_key {
         check_idempotency_key(key).map_err(ApiError::bad)?;
     }
+    Ok((name, home))
+}
+
+/// Checks a message and publishes it. Returns the state of the topic after the publish.
+pub async fn publish_message(
+    state: &AdminState,
+    topic: &str,
+    message: NewMessage,
+) -> Result<TopicInfo, ApiError> {
+    let (name, home) = check_new_message(state, topic, &message)?;
+    let NewMessage {
+        data,
+        headers,
+        idempotency_key,
+    } = message;
+    let settings = &state.lifecycle.world().settings;
     let order = Control::Publish(Box::new(AdminPublish {
         name,
         data,
