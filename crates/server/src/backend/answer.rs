@@ -119,9 +119,13 @@ fn read_result(
         }
         CallKind::Connect => BackendResult::Connect(Box::new(read_connect(result, is_protobuf)?)),
         CallKind::Refresh | CallKind::SubRefresh => {
-            BackendResult::Extension(match result.expired {
-                true => None,
-                false => Some(read_end(result.expire_at)?),
+            BackendResult::Extension(match (result.expired, result.expire_at) {
+                (true, _) => None,
+                // Without a new end, nobody would ever ask the backend again.
+                (false, None | Some(0)) => {
+                    return Err("its result has neither `expired` nor a new `expire_at`".into());
+                }
+                (false, expire_at) => Some(read_end(expire_at)?),
             })
         }
     })
@@ -239,4 +243,30 @@ pub fn failure() -> BackendResult {
         message: error.text.into(),
         is_temporary: error.temporary(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extension_needs_a_new_end() {
+        for kind in [CallKind::Refresh, CallKind::SubRefresh] {
+            let read = |body: &str| read(kind, body.as_bytes(), false);
+            for result in ["{}", r#"{"expire_at":0}"#, r#"{"expired":false}"#] {
+                assert!(
+                    read(&format!(r#"{{"result":{result}}}"#)).is_err(),
+                    "{result}"
+                );
+            }
+            assert_eq!(
+                read(r#"{"result":{"expire_at":70}}"#),
+                Ok(BackendResult::Extension(Some(70)))
+            );
+            assert_eq!(
+                read(r#"{"result":{"expired":true}}"#),
+                Ok(BackendResult::Extension(None))
+            );
+        }
+    }
 }

@@ -134,7 +134,8 @@ impl Writer for Json<'_> {
             Payload::Value([]) => {}
             Payload::Value(value) if json::is_json(value) => {
                 self.key(field);
-                for piece in value.split(|byte| *byte == b'\n') {
+                // Line ends are white space in JSON. They would end the line of an event or of a list of replies.
+                for piece in value.split(|byte| matches!(byte, b'\r' | b'\n')) {
                     self.out.extend_from_slice(piece);
                 }
             }

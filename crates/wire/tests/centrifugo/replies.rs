@@ -234,7 +234,7 @@ fn replies_have_the_bytes_of_centrifugo() {
         (
             5,
             Answer::Rpc(Payload::Value(b"{\n\"a\":\r\n1}")),
-            "{\"id\":5,\"rpc\":{\"data\":{\"a\":\r1}}}",
+            r#"{"id":5,"rpc":{"data":{"a":1}}}"#,
             b"\x0f\x08\x05\x6a\x0b\x0a\x0a{\n\"a\":\r\n1}",
         ),
         (
