@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! * Each call that is accepted gets one answer.
-//! * No call is sent after its deadline, neither from the queue nor over a connection that opens slowly.
+//! * No call leaves the queue after its deadline. Then it has `timeout_s` again for the connection and the answer, and the look-up of the name counts for neither.
 //! * The calls that wait are bounded by `backend.calls_max`. Their bytes are in the memory account of the shard, and are counted for the party.
 
 mod answer;
@@ -59,7 +59,7 @@ struct QueuedCall {
     conn: ConnId,
     call: BackendCall,
     reply: AnswerSender,
-    /// When an answer is too late.
+    /// When it is too late to send the call.
     deadline: Instant,
 }
 

@@ -95,7 +95,8 @@ impl Endpoint {
         })
     }
 
-    /// Sends a request, and reads the whole answer. Uses `reusable_connection` if that is still open. Blocks for at most the timeout.
+    /// Sends a request, and reads the whole answer. Uses `reusable_connection` if that is still open. Blocks for at most the timeout,
+    /// and for the look-up of the name.
     ///
     /// # Errors
     /// Why there is no answer, as text for the log.
