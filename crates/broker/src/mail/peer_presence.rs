@@ -24,6 +24,8 @@ pub const PEERS_MAX: usize = 63;
 pub const ANSWER_BYTES: usize = 256 << 10;
 /// Limit of the changes that a home keeps for a node until it asks. If there are more, the node needs a new snapshot.
 pub const PENDING_BYTES_MAX: usize = 512 << 10;
+/// Limit of an answer. What a home keeps for a node is less.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Limit of the `info` of a member.
 pub const INFO_BYTES_MAX: usize = 1 << 10;
 
@@ -121,23 +123,18 @@ impl PeerChanges {
         }
     }
 
-    /// Reads what another node has sent. `None` if it is not valid: whoever may publish to the nodes' subjects can send anything. The info of members is
-    /// checked only as text, not as JSON.
+    /// Reads what another node has sent. `None` if it cannot be read: whoever may publish to the nodes' subjects can send anything. A change with wrong
+    /// texts is left out, since one member must not hide all others. The info of members is checked only as text, not as JSON.
     pub fn parse(bytes: &[u8]) -> Option<PeerChanges> {
+        let mut valid = Vec::with_capacity(bytes.len());
         let mut rest = Reader(bytes);
         while !rest.0.is_empty() {
-            let change = rest.change()?;
-            check_stored_name(change.topic()).ok()?;
-            if let PeerChange::Join { user, info, .. } = change {
-                let is_text = |text: &[u8]| {
-                    core::str::from_utf8(text).is_ok_and(|it| !it.contains(char::is_control))
-                };
-                if !is_text(user) || !is_text(info) || info.len() > INFO_BYTES_MAX {
-                    return None;
-                }
+            let from = rest.0;
+            if has_valid_texts(&rest.change()?) {
+                valid.extend_from_slice(&from[..from.len() - rest.0.len()]);
             }
         }
-        Some(PeerChanges(bytes.into()))
+        Some(PeerChanges(valid))
     }
 
     /// The changes in the order in which they were added.
@@ -155,6 +152,19 @@ impl PeerChanges {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// A user's name has no control characters, as in a token. The info may have them: JSON has line ends between its values, and some in its strings.
+fn has_valid_texts(change: &PeerChange<'_>) -> bool {
+    let has_valid_member = match change {
+        PeerChange::Join { user, info, .. } => {
+            core::str::from_utf8(user).is_ok_and(|it| !it.contains(char::is_control))
+                && core::str::from_utf8(info).is_ok()
+                && info.len() <= INFO_BYTES_MAX
+        }
+        PeerChange::Leave { .. } | PeerChange::Unlisted { .. } => true,
+    };
+    has_valid_member && check_stored_name(change.topic()).is_ok()
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -281,6 +291,9 @@ impl PeerAnswer {
 
     /// Reads an answer. `None` if the home does not have the stream, or if the answer is not valid.
     pub fn parse(bytes: &[u8]) -> Option<PeerAnswer> {
+        if bytes.len() > ANSWER_BYTES_MAX {
+            return None;
+        }
         let mut rest = Reader(bytes);
         Some(PeerAnswer {
             process: rest.number(8)?,
@@ -505,13 +518,18 @@ mod tests {
             join(b"", b"", b""),
             join(b"a\n", b"", b""),
             join(b"a", b"\xff", b""),
-            join(b"a", b"", b"1\n2"),
+            join(b"a", b"ann\n", b""),
+            join(b"a", b"", b"\xff"),
             join(b"a", b"", &info),
         ] {
             let mut changes = PeerChanges::default();
             changes.push(&wrong);
-            assert_eq!(PeerChanges::parse(changes.bytes()), None, "{wrong:?}");
+            changes.push(&join(b"a", b"bob", b""));
+            let read = PeerChanges::parse(changes.bytes()).expect("the other member is valid");
+            assert!(read.iter().eq([join(b"a", b"bob", b"")]), "{wrong:?}");
         }
+        let long = [0; ANSWER_BYTES_MAX + 1];
+        assert_eq!(PeerAnswer::parse(&long), None);
         let mut changes = PeerChanges::default();
         changes.push(&join(b"a", b"ann", b"{}"));
         let bytes = changes.bytes();
@@ -519,6 +537,20 @@ mod tests {
             assert_eq!(PeerChanges::parse(&bytes[..len]), None, "{len}");
         }
         assert_eq!(PeerChanges::parse(&[&[9], bytes].concat()), None);
+    }
+
+    #[test]
+    fn control_characters_in_the_info_of_a_member_hide_nobody() {
+        for info in ["{\n}", "\"\u{7f}\"", "\"\u{85}\""] {
+            let mut changes = PeerChanges::default();
+            changes.push(&join(b"a", b"ann", info.as_bytes()));
+            changes.push(&join(b"a", b"bob", b""));
+            assert_eq!(
+                PeerChanges::parse(changes.bytes()),
+                Some(changes),
+                "{info:?}"
+            );
+        }
     }
 
     #[test]
