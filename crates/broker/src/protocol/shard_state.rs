@@ -24,6 +24,8 @@ pub(crate) struct ShardState {
     pub unrecorded: Vec<ConnId>,
     /// The last number of `next_number`. Its high half begins as the start time, so that numbers differ between starts.
     last_number: u64,
+    /// The number of the last question to a backend (`[[backend]]`). Only the answer with the number of an open question counts.
+    pub last_backend_call: u32,
     /// The messages of which subscribers of Centrifugo's protocol get deltas.
     pub latest_messages: LatestMessages,
     /// A buffer for the MQTT properties that are being written.
@@ -44,6 +46,7 @@ impl ShardState {
             unrecorded: Vec::new(),
             published_wills: Vec::new(),
             last_number: u64::from(now.unix_s) << 32,
+            last_backend_call: 0,
             latest_messages: LatestMessages::default(),
             properties_buffer: PropertyWriter::new(),
             topic_buffer: Vec::new(),

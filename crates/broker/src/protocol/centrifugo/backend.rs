@@ -15,7 +15,7 @@ use crate::client::rights::grants_of;
 use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::backend::{BackendAnswer, BackendResult, BorrowedSubject, CallSubject};
-use crate::protocol::centrifugo::calls::ask;
+use crate::protocol::centrifugo::calls::{ask, next_call_number};
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::renewal::{connection_answered, subscription_answered};
 use crate::protocol::centrifugo::reply::CommandRefusal;
@@ -85,7 +85,7 @@ pub(super) fn waits_for_backend<I: Io>(
         return Ok(false);
     }
     if let Some(check) = check_of(&front.clients, slot) {
-        let is_pending = matches!(check, BackendCheck::Pending);
+        let is_pending = matches!(check, BackendCheck::Pending(_));
         if is_pending {
             stop_reading(&mut front.clients.conns, slot, io);
         }
@@ -100,8 +100,9 @@ pub(super) fn waits_for_backend<I: Io>(
     {
         return Err(CommandRefusal::for_reason(clients, slot, reason));
     }
-    ask(front, slot, command.id, &subject, io)?;
-    backend_mut(&mut front.clients.conns, slot).check = Some(BackendCheck::Pending);
+    let number = next_call_number(&mut front.clients);
+    ask(front, slot, number, &subject, io)?;
+    backend_mut(&mut front.clients.conns, slot).check = Some(BackendCheck::Pending(number));
     // The answer resumes it.
     stop_reading(&mut front.clients.conns, slot, io);
     Ok(true)
@@ -114,7 +115,12 @@ fn check_of(clients: &Clients, slot: u32) -> Option<&BackendCheck> {
 
 /// Whether a command of the connection waits for the backend.
 pub(super) fn awaits_backend(clients: &Clients, slot: u32) -> bool {
-    matches!(check_of(clients, slot), Some(BackendCheck::Pending))
+    matches!(check_of(clients, slot), Some(BackendCheck::Pending(_)))
+}
+
+/// Whether the backend decides a command of the connection that is not carried out yet.
+pub(super) fn has_backend_check(clients: &Clients, slot: u32) -> bool {
+    check_of(clients, slot).is_some()
 }
 
 /// Takes the backend's grant of the command that is carried out now, which `of` takes from the result. `None` if the backend need not be asked.
@@ -140,7 +146,7 @@ pub(super) fn take_grant<G>(
             let grant = of(grant).ok_or(CommandRefusal::error(ErrorCode::INTERNAL))?;
             Ok(Some(grant))
         }
-        Some(BackendCheck::Pending) => Err(CommandRefusal::error(ErrorCode::INTERNAL)),
+        Some(BackendCheck::Pending(_)) => Err(CommandRefusal::error(ErrorCode::INTERNAL)),
         None => match subject_of(clients, subs, slot, request) {
             // It was not asked about, which would be a fault of the server.
             Some(_) => Err(CommandRefusal::error(ErrorCode::INTERNAL)),
@@ -170,15 +176,18 @@ pub(crate) fn backend_answered<I: Io>(
     }
     match answer.kind {
         CallKind::Rpc => answer_rpc(clients, queues, conn, &answer, io),
-        CallKind::Refresh => connection_answered(clients, slot, &answer.result, io),
-        CallKind::SubRefresh => {
-            subscription_answered(clients, subs, (slot, answer.number), &answer.result, io);
+        CallKind::Refresh => connection_answered(clients, slot, &answer, io),
+        CallKind::SubRefresh => subscription_answered(clients, subs, slot, &answer, io),
+        CallKind::Connect | CallKind::Subscribe | CallKind::Publish => {
+            let is_open = matches!(
+                check_of(clients, slot),
+                Some(BackendCheck::Pending(number)) if *number == answer.number
+            );
+            if is_open {
+                let check = BackendCheck::Answered(answer.result);
+                backend_mut(&mut clients.conns, slot).check = Some(check);
+                queues.resume_later(clients, conn);
+            }
         }
-        _ if awaits_backend(clients, slot) => {
-            let check = BackendCheck::Answered(answer.result);
-            backend_mut(&mut clients.conns, slot).check = Some(check);
-            queues.resume_later(clients, conn);
-        }
-        _ => {}
     }
 }

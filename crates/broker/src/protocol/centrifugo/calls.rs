@@ -9,8 +9,15 @@ use crate::mail::backend::{BackendCall, BackendCaller, BackendRefusal, BorrowedS
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::reply::CommandRefusal;
 use crate::protocol::centrifugo::state::{client_id, state};
-use crate::protocol::front::Front;
+use crate::protocol::front::{Clients, Front};
 use crate::protocol::http::options::{AS_EVENTS, UPGRADE};
+
+/// The number of the next question to the backend. No other open question of the shard has it.
+pub(super) fn next_call_number(clients: &mut Clients) -> u32 {
+    let last = &mut clients.protocol_state.last_backend_call;
+    *last = last.wrapping_add(1);
+    *last
+}
 
 /// Sends a call to the backend.
 pub(super) fn ask<I: Io>(

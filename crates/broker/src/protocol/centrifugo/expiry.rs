@@ -9,13 +9,13 @@ use crate::base::reason::Reason;
 use crate::client::list::subscription_list;
 use crate::client::row::SUBSCRIPTION_LIST;
 use crate::io::Io;
-use crate::protocol::centrifugo::backend::awaits_backend;
+use crate::protocol::centrifugo::backend::has_backend_check;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::options::{CONNECTED, connect_until_s};
 use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::{SeparateGrant, state};
 use crate::protocol::centrifugo::subscribe::end_subscription;
-use crate::protocol::centrifugo::tokens::awaits_verdict_on_token;
+use crate::protocol::centrifugo::tokens::has_token_check;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::store::slab::NONE;
 
@@ -33,9 +33,9 @@ pub(super) fn end_expired<I: Io>(
 ) -> bool {
     let row = clients.conns.get(slot);
     if !row.has_option(CONNECTED) {
-        // A connect that waits for the server is not late.
-        let is_waiting = awaits_verdict_on_token(clients, slot)
-            || awaits_backend(clients, slot)
+        // A connect that waits for the server is not late, also if the answer has just come.
+        let is_waiting = has_token_check(clients, slot)
+            || has_backend_check(clients, slot)
             || is_connecting(clients, slot);
         let is_late = !is_waiting && connect_until_s(row) < clients.ctx.now.s;
         if is_late {

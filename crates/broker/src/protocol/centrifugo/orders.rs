@@ -4,6 +4,7 @@ use crore_wire::centrifugo::Push;
 use crore_wire::centrifugo::codes::Unsubscribe;
 
 use crate::base::access::VerifiedClient;
+use crate::base::call_kind::CallKind;
 use crate::base::ids::ConnId;
 use crate::client::list::index_of_topic;
 use crate::client::row::{CLOSING, State};
@@ -13,9 +14,9 @@ use crate::protocol::centrifugo::close::end_for_order;
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::server_side::begin_by_order;
-use crate::protocol::centrifugo::state::{state, state_mut};
+use crate::protocol::centrifugo::state::{backend_mut, renewal_of_connection, state, state_mut};
 use crate::protocol::centrifugo::subscribe::end_subscription;
-use crate::protocol::centrifugo::tokens::ttl_of_connection;
+use crate::protocol::centrifugo::tokens::{renewal_of, ttl_of_connection};
 use crate::protocol::front::{Clients, Subscriptions};
 
 /// Carries out an order. False if it changes nothing: the connection is of another protocol, is gone, or has not connected.
@@ -77,6 +78,10 @@ fn refresh(clients: &mut Clients, slot: u32, until_unix_s: u32) -> bool {
         until_unix_s,
     };
     clients.conns.grants.set(slot, known);
+    if renewal_of_connection(&clients.conns, slot).is_some() {
+        let renewal = renewal_of(clients, CallKind::Refresh, until_unix_s);
+        backend_mut(&mut clients.conns, slot).renewal = renewal;
+    }
     let ttl = ttl_of_connection(clients, slot);
     write_push(clients, slot, &Push::Refresh(ttl));
     true

@@ -9,15 +9,14 @@ use crore_wire::centrifugo::codes::{Disconnect, Unsubscribe};
 
 use crate::base::access::VerifiedClient;
 use crate::base::call_kind::CallKind;
-use crate::client::list::{index_with_serial, name_of};
-use crate::client::row::SUBSCRIPTION_LIST;
+use crate::client::list::name_of;
 use crate::io::Io;
-use crate::mail::backend::{BackendResult, CallSubject};
-use crate::protocol::centrifugo::calls::ask;
+use crate::mail::backend::{BackendAnswer, BackendResult, CallSubject};
+use crate::protocol::centrifugo::calls::{ask, next_call_number};
 use crate::protocol::centrifugo::close::{end_for_order, end_with_text};
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::state::{
-    Renewal, SeparateGrant, backend_mut, renewal_of_connection, state, state_mut,
+    Renewal, backend_mut, renewal_of_connection, state, state_mut,
 };
 use crate::protocol::centrifugo::subscribe::end_subscription;
 use crate::protocol::centrifugo::tokens::renewal_of;
@@ -38,16 +37,17 @@ pub(super) fn ask_for_renewals<I: Io>(front: &mut Front, slot: u32, io: &mut I) 
         return;
     }
     let unix_s = clients.ctx.wall_s();
-    let is_due = |it: &Renewal| !it.is_pending && it.ask_unix_s <= unix_s;
+    let is_due = |it: &Renewal| it.pending.is_none() && it.ask_unix_s <= unix_s;
     let of_connection = state.backend.as_ref().and_then(|it| it.renewal.as_ref());
     let connection_is_due = of_connection.is_some_and(is_due);
     let due = state.separate_grants.iter();
     let due = due.filter(|it| it.renewal.as_ref().is_some_and(is_due));
     let due: Vec<u32> = due.map(|it| it.sub_index).take(CALLS_PER_SECOND).collect();
     if connection_is_due {
-        let is_asked = ask(front, slot, 0, &CallSubject::Refresh, io).is_ok();
+        let number = next_call_number(&mut front.clients);
+        let asked = ask(front, slot, number, &CallSubject::Refresh, io).map(|()| number);
         if let Some(renewal) = &mut backend_mut(&mut front.clients.conns, slot).renewal {
-            renewal.note_asked(is_asked, unix_s);
+            renewal.note_asked(asked.ok(), unix_s);
         }
     }
     if due.is_empty() {
@@ -58,19 +58,27 @@ pub(super) fn ask_for_renewals<I: Io>(front: &mut Front, slot: u32, io: &mut I) 
         let name = name_of(&front.clients.conns, &front.subs, slot, sub_index);
         // Topics are UTF-8.
         let channel = core::str::from_utf8(&name).unwrap_or_default();
-        let key = index_with_serial(&front.clients.conns, slot, sub_index);
-        let is_asked = ask(front, slot, key, &CallSubject::SubRefresh { channel }, io).is_ok();
+        let number = next_call_number(&mut front.clients);
+        let subject = CallSubject::SubRefresh { channel };
+        let asked = ask(front, slot, number, &subject, io).map(|()| number);
         let grants = &mut state_mut(&mut front.clients.conns, slot).separate_grants;
         let grant = grants.iter_mut().find(|it| it.sub_index == sub_index);
         if let Some(renewal) = grant.and_then(|it| it.renewal.as_mut()) {
-            renewal.note_asked(is_asked, unix_s);
+            renewal.note_asked(asked.ok(), unix_s);
         }
     }
 }
 
 impl Renewal {
-    fn note_asked(&mut self, is_asked: bool, unix_s: u32) {
-        self.is_pending = is_asked;
+    fn answered(self) -> Renewal {
+        Renewal {
+            pending: None,
+            ..self
+        }
+    }
+
+    fn note_asked(&mut self, number: Option<u32>, unix_s: u32) {
+        self.pending = number;
         self.ask_unix_s = unix_s.saturating_add(RETRY_S);
     }
 }
@@ -79,16 +87,16 @@ impl Renewal {
 pub(super) fn connection_answered<I: Io>(
     clients: &mut Clients,
     slot: u32,
-    result: &BackendResult,
+    answer: &BackendAnswer,
     io: &mut I,
 ) {
-    if renewal_of_connection(&clients.conns, slot).is_none() {
+    let renewal = renewal_of_connection(&clients.conns, slot);
+    // Meanwhile a token or the API may have extended the connection.
+    let Some(renewal) = renewal.filter(|it| it.pending == Some(answer.number)) else {
         return;
-    }
-    if let Some(renewal) = &mut backend_mut(&mut clients.conns, slot).renewal {
-        renewal.is_pending = false;
-    }
-    match result {
+    };
+    backend_mut(&mut clients.conns, slot).renewal = Some(renewal.answered());
+    match &answer.result {
         BackendResult::Extension(Some(until_unix_s)) if *until_unix_s > clients.ctx.wall_s() => {
             let Some((grants, _)) = clients.conns.grants.get(slot) else {
                 return;
@@ -113,26 +121,25 @@ pub(super) fn connection_answered<I: Io>(
     }
 }
 
-/// The backend has answered whether the subscription with this key goes on.
+/// The backend has answered whether a subscription goes on.
 pub(super) fn subscription_answered<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    (slot, sub_key): (u32, u32),
-    result: &BackendResult,
+    slot: u32,
+    answer: &BackendAnswer,
     io: &mut I,
 ) {
-    if !clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
-        clients.move_to_list(slot);
-    }
     let grants = state(&clients.conns, slot).map_or(&[][..], |it| &it.separate_grants);
-    let is_meant =
-        |it: &SeparateGrant| index_with_serial(&clients.conns, slot, it.sub_index) == sub_key;
-    // It may have ended meanwhile.
-    let Some(index) = grants.iter().position(is_meant) else {
+    let is_meant = |it: &Renewal| it.pending == Some(answer.number);
+    let mut found = grants.iter().enumerate().filter_map(|(index, grant)| {
+        let renewal = grant.renewal.filter(is_meant)?;
+        Some((index, grant.sub_index, renewal))
+    });
+    // It may have ended meanwhile, or a token may have extended it.
+    let Some((index, sub_index, renewal)) = found.next() else {
         return;
     };
-    let sub_index = grants[index].sub_index;
-    let renewal = match result {
+    let renewal = match &answer.result {
         BackendResult::Extension(Some(until_unix_s)) if *until_unix_s > clients.ctx.wall_s() => {
             let renewal = renewal_of(clients, CallKind::SubRefresh, *until_unix_s);
             let grant = &mut state_mut(&mut clients.conns, slot).separate_grants[index];
@@ -147,10 +154,7 @@ pub(super) fn subscription_answered<I: Io>(
             return end_for_order(clients, slot, *code, reason, io);
         }
         // It is asked again later.
-        _ => grants[index].renewal.map(|renewal| Renewal {
-            is_pending: false,
-            ..renewal
-        }),
+        _ => Some(renewal.answered()),
     };
     state_mut(&mut clients.conns, slot).separate_grants[index].renewal = renewal;
 }

@@ -17,6 +17,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crore_wire::centrifugo::codes::Disconnect;
 use crore_wire::centrifugo::{Connect, Error, Payload, Push, SubscribeResult, decode};
 
+use crate::base::call_kind::CallKind;
 use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
@@ -38,6 +39,7 @@ use crate::protocol::centrifugo::state::{
     PendingConnect, SeparateGrant, ServerStart, StartedBy, epoch_text, state, state_mut,
 };
 use crate::protocol::centrifugo::subscribe::{check_name, position};
+use crate::protocol::centrifugo::tokens::renewal_of;
 use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Front, SubscriptionState, Subscriptions};
 
@@ -97,6 +99,10 @@ pub(super) fn begin_channels(
     let mut bytes = 0;
     for it in wanted {
         check_name(clients, slot, it.channel)?;
+        if it.until_unix_s <= clients.ctx.wall_s() {
+            let code = Disconnect::EXPIRED;
+            return Err(CommandRefusal::End(code, code.text.into()));
+        }
         bytes += it.channel.len();
     }
     let limits = &clients.ctx.world.settings.limits;
@@ -118,6 +124,8 @@ pub(super) fn begin_channels(
             .find(|sub| sub.channel == it.channel && sub.recover);
         let since = recovery
             .map(|sub| position(clients, sub.epoch, sub.offset).map_or(Since::Unknown, Since::At));
+        // The channels of a token have no end.
+        let renewal = renewal_of(clients, CallKind::SubRefresh, it.until_unix_s);
         ask_position(
             clients,
             subs,
@@ -127,6 +135,7 @@ pub(super) fn begin_channels(
                 since,
                 data: it.data.into(),
                 until_unix_s: it.until_unix_s,
+                renewal,
                 ..ServerStart::default()
             },
         );
@@ -342,7 +351,7 @@ fn begin_subscription(
         sub_index,
         until_unix_s: start.until_unix_s,
         token: None,
-        renewal: None,
+        renewal: start.renewal,
         started_by: match start.since {
             None => StartedBy::ServerBeforeFirstPage,
             Some(_) => StartedBy::Server,

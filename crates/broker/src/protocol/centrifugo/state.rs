@@ -78,7 +78,7 @@ impl BackendState {
     fn bytes(&self) -> usize {
         let result_bytes = match &self.check {
             Some(BackendCheck::Answered(result)) => result.bytes(),
-            Some(BackendCheck::Pending) | None => 0,
+            Some(BackendCheck::Pending(_)) | None => 0,
         };
         size_of::<BackendState>() + self.meta.len() + result_bytes
     }
@@ -86,8 +86,8 @@ impl BackendState {
 
 /// A question to the backend about a command.
 pub enum BackendCheck {
-    /// The backend has not answered.
-    Pending,
+    /// The backend has not answered the question with this number.
+    Pending(u32),
     /// Its answer.
     Answered(BackendResult),
 }
@@ -123,8 +123,8 @@ pub struct PendingConnect {
 pub struct Renewal {
     /// The Unix second of the next question.
     pub ask_unix_s: u32,
-    /// A question is not answered.
-    pub is_pending: bool,
+    /// The number of the question that is not answered.
+    pub pending: Option<u32>,
 }
 
 /// The grant of a subscription that is not granted by the rights of the connection.
@@ -166,6 +166,8 @@ pub struct ServerStart {
     pub data: Box<[u8]>,
     /// The Unix second in which it ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
+    /// As [`SeparateGrant::renewal`].
+    pub renewal: Option<Renewal>,
     /// The position where the subscription begins; `None` until the home has told it.
     pub position: Option<Position>,
     /// The client has lost no message since its position.

@@ -18,7 +18,9 @@ use crate::io::{Input, RecordingIo};
 use crate::mail::backend::{
     BackendAnswer, BackendError, BackendResult, ConnectGrant, SubscribeGrant,
 };
+use crate::mail::orders::ConnectionOrder;
 use crate::protocol::centrifugo::expiry::end_subscriptions_without_right;
+use crate::protocol::centrifugo::orders::carry_out_order;
 use crate::protocol::centrifugo::reasons::{disconnect_of, error_of};
 use crate::protocol::centrifugo::state::{SeparateGrant, StartedBy, state_mut};
 use crate::shard::Shard;
@@ -243,26 +245,187 @@ fn what_the_backend_has_granted_goes_on_only_if_it_says_so() {
     assert!(has_sent(&io, "expired"), "a failure grants nothing");
 }
 
+/// The client connects, and the backend lets it until this second, with these subscriptions.
+fn connect_until(shard: &mut Shard, until_unix_s: u32, subs: &[(&str, u32)], io: &mut RecordingIo) {
+    receive(shard, &frame(CONNECT), NOW, io);
+    let subs = subs.iter().map(|(channel, until_unix_s)| {
+        let grant = SubscribeGrant {
+            until_unix_s: *until_unix_s,
+            data: Box::default(),
+        };
+        ((*channel).into(), grant)
+    });
+    let granted = ConnectGrant {
+        grants: Grants::new("zoe", []).expect("a name"),
+        until_unix_s,
+        data: Box::default(),
+        meta: Box::default(),
+        subs: subs.collect(),
+    };
+    answer(shard, BackendResult::Connect(Box::new(granted)), NOW, io);
+}
+
+/// The client subscribes, and the backend lets it until this second.
+fn subscribe_until(
+    shard: &mut Shard,
+    (channel, until_unix_s): (&str, u32),
+    now: Now,
+    io: &mut RecordingIo,
+) {
+    let subscribe = format!("{{\"id\":2,\"subscribe\":{{\"channel\":\"{channel}\"}}}}");
+    receive(shard, &frame(&subscribe), now, io);
+    let granted = SubscribeGrant {
+        until_unix_s,
+        data: Box::default(),
+    };
+    answer(shard, BackendResult::Subscribe(granted), now, io);
+}
+
 #[test]
-fn answer_for_a_connection_that_is_gone_changes_nothing() {
+fn backend_extends_a_connection_and_ends_it() {
     let mut io = RecordingIo::default();
-    let mut shard = upgraded_with(&[CallKind::Publish], &mut io);
+    let mut shard = upgraded_with(&[CallKind::Connect, CallKind::Refresh], &mut io);
+    let unix_s = shard.front().clients.ctx.wall_s();
+    connect_until(&mut shard, unix_s + 20, &[], &mut io);
+    tick(&mut shard, later(10), &mut io);
+    let extension = BackendResult::Extension(Some(unix_s + 60));
+    answer(&mut shard, extension, later(10), &mut io);
+    tick(&mut shard, later(21), &mut io);
+    assert!(!has_sent(&io, "expired") && io.calls.is_empty());
+    tick(&mut shard, later(50), &mut io);
+    answer(
+        &mut shard,
+        BackendResult::Extension(None),
+        later(50),
+        &mut io,
+    );
+    assert!(has_sent(&io, "expired"));
+}
+
+#[test]
+fn refresh_by_the_api_puts_off_the_question_to_the_backend() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Connect, CallKind::Refresh], &mut io);
+    let unix_s = shard.front().clients.ctx.wall_s();
+    connect_until(&mut shard, unix_s + 20, &[], &mut io);
+    let front = shard.front();
+    let (clients, subs) = (&mut front.clients, &mut front.subs);
+    let (conn, order) = (
+        clients.conns.id_of(0),
+        ConnectionOrder::Refresh(unix_s + 100),
+    );
+    assert!(carry_out_order(clients, subs, conn, &order, &mut io));
+    tick(&mut shard, later(20), &mut io);
+    assert!(io.calls.is_empty() && !has_sent(&io, "expired"));
+}
+
+#[test]
+fn late_answer_about_a_subscription_extends_no_other() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Subscribe, CallKind::SubRefresh], &mut io);
+    let unix_s = shard.front().clients.ctx.wall_s();
     receive(&mut shard, &frame(CONNECT), NOW, &mut io);
-    let publish = frame("{\"id\":2,\"publish\":{\"channel\":\"a\",\"data\":1}}");
-    receive(&mut shard, &publish, NOW, &mut io);
-    assert_eq!(io.calls.len(), 1);
+    subscribe_until(&mut shard, ("a", unix_s + 20), NOW, &mut io);
+    tick(&mut shard, later(10), &mut io);
+    let late = io.calls.pop().expect("a call about `a`");
+    let unsubscribe = frame("{\"id\":3,\"unsubscribe\":{\"channel\":\"a\"}}");
+    receive(&mut shard, &unsubscribe, later(10), &mut io);
+    // Without subscriptions, the list is given back. The next one numbers its subscriptions anew.
+    tick(&mut shard, later(11), &mut io);
+    subscribe_until(&mut shard, ("b", unix_s + 15), later(11), &mut io);
+    io.calls.clear();
+    tick(&mut shard, later(13), &mut io);
+    assert_eq!(io.calls.len(), 1, "the backend is asked about `b`");
+    let extension = BackendAnswer {
+        kind: CallKind::SubRefresh,
+        number: late.number,
+        result: BackendResult::Extension(Some(unix_s + 1_000)),
+    };
     let conn = shard.front().clients.conns.id_of(0);
-    shard.handle(Input::Failed(conn), NOW, &mut io);
-    shard.flush(NOW, &mut io);
-    let sent = io.sent.len();
+    shard.handle(Input::BackendAnswer(conn, extension), later(13), &mut io);
+    assert!(!has_sent(&io, "2501"));
+    tick(&mut shard, later(15), &mut io);
+    assert!(has_sent(&io, "2501"));
+}
+
+#[test]
+fn backend_is_asked_about_the_subscriptions_that_it_begins() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Connect, CallKind::SubRefresh], &mut io);
+    let unix_s = shard.front().clients.ctx.wall_s();
+    connect_until(&mut shard, u32::MAX, &[("a", unix_s + 20)], &mut io);
+    assert!(has_sent(&io, "\"connect\""));
+    tick(&mut shard, later(10), &mut io);
+    assert_eq!(io.calls.len(), 1);
+    let extension = BackendResult::Extension(Some(unix_s + 60));
+    answer(&mut shard, extension, later(10), &mut io);
+    tick(&mut shard, later(20), &mut io);
+    assert!(!has_sent(&io, "2501"));
+}
+
+#[test]
+fn subscription_whose_end_has_passed_does_not_begin_with_the_connection() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Connect], &mut io);
+    let unix_s = shard.front().clients.ctx.wall_s();
+    connect_until(&mut shard, u32::MAX, &[("a", unix_s)], &mut io);
+    assert!(has_sent(&io, "expired") && !has_sent(&io, "\"connect\""));
+}
+
+#[test]
+fn client_is_not_told_to_renew_where_tokens_are_not_read() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Connect, CallKind::Subscribe], &mut io);
+    let unix_s = shard.front().clients.ctx.wall_s();
+    connect_until(&mut shard, unix_s + 20, &[], &mut io);
+    subscribe_until(&mut shard, ("a", unix_s + 20), NOW, &mut io);
+    assert!(has_sent(&io, "\"subscribe\"") && !has_sent(&io, "expires"));
+}
+
+#[test]
+fn connect_that_was_just_answered_is_not_late() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Connect], &mut io);
+    let late = later(Settings::default().timeouts.head_s + 1);
+    receive(&mut shard, &frame(CONNECT), NOW, &mut io);
     let answer = BackendAnswer {
-        kind: CallKind::Publish,
-        number: 2,
+        kind: CallKind::Connect,
+        number: io.calls.pop().expect("a call").number,
         result: failure(),
     };
-    shard.handle(Input::BackendAnswer(conn, answer), NOW, &mut io);
+    let conn = shard.front().clients.conns.id_of(0);
+    // The tick comes in the same turn, before the command is carried out.
+    shard.handle(Input::BackendAnswer(conn, answer), late, &mut io);
+    tick(&mut shard, late, &mut io);
+    assert!(!has_sent(&io, "stale") && has_sent(&io, "\"error\""));
+}
+
+#[test]
+fn answer_for_a_connection_that_is_gone_reaches_no_other() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded_with(&[CallKind::Rpc], &mut io);
+    let call = format!("{CONNECT}\n{{\"id\":2,\"rpc\":{{\"method\":\"m\",\"data\":1}}}}");
+    receive(&mut shard, &frame(&call), NOW, &mut io);
+    let gone = shard.front().clients.conns.id_of(0);
+    shard.handle(Input::Failed(gone), NOW, &mut io);
     shard.flush(NOW, &mut io);
-    assert_eq!(io.sent.len(), sent);
+    // Another connection takes its place, and has a call with the same number.
+    let accepted = Input::Accepted(SocketId(6), [127, 0, 0, 1].into());
+    shard.handle(accepted, NOW, &mut io);
+    receive(&mut shard, UPGRADE, NOW, &mut io);
+    receive(&mut shard, &frame(&call), NOW, &mut io);
+    assert_eq!(io.calls.len(), 2);
+    let current = shard.front().clients.conns.id_of(0);
+    for (conn, is_answered) in [(gone, false), (current, true)] {
+        let answer = BackendAnswer {
+            kind: CallKind::Rpc,
+            number: 2,
+            result: BackendResult::Data(b"77".as_slice().into()),
+        };
+        shard.handle(Input::BackendAnswer(conn, answer), NOW, &mut io);
+        shard.flush(NOW, &mut io);
+        assert_eq!(has_sent(&io, "{\"data\":77}"), is_answered);
+    }
 }
 
 #[test]

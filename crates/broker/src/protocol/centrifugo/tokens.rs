@@ -74,6 +74,11 @@ pub(super) fn awaits_verdict_on_token(clients: &Clients, slot: u32) -> bool {
     matches!(check, Some(TokenCheck::Pending))
 }
 
+/// Whether the connection has a command with a token that is not carried out yet.
+pub(super) fn has_token_check(clients: &Clients, slot: u32) -> bool {
+    state(&clients.conns, slot).is_some_and(|it| it.token_check.is_some())
+}
+
 /// Takes the verdict on the token of a command, and continues with the command.
 pub(super) fn centrifugo_handle_verdict(
     clients: &mut Clients,
@@ -99,8 +104,16 @@ pub(super) fn take_verdict(clients: &mut Clients, slot: u32) -> Option<Identity>
     }
 }
 
-/// The seconds after which a client is told to renew a token that ends in this Unix second.
+/// The seconds after which a client is told to renew what ends in this Unix second. `None` also where tokens are not read, since a client renews with a token.
 pub(super) fn ttl_of(clients: &Clients, until_unix_s: u32) -> Ttl {
+    match clients.ctx.world.settings.access.closed {
+        true => renewed_after_s(clients, until_unix_s),
+        false => None,
+    }
+}
+
+/// The seconds after which something that ends in this Unix second is renewed; `None` without an end.
+fn renewed_after_s(clients: &Clients, until_unix_s: u32) -> Option<u32> {
     if until_unix_s == u32::MAX {
         return None;
     }
@@ -113,10 +126,10 @@ pub(super) fn renewal_of(clients: &Clients, kind: CallKind, until_unix_s: u32) -
     if !clients.ctx.world.settings.backend_calls.has(kind) {
         return None;
     }
-    let ttl_s = ttl_of(clients, until_unix_s)?;
+    let ttl_s = renewed_after_s(clients, until_unix_s)?;
     Some(Renewal {
         ask_unix_s: clients.ctx.wall_s().saturating_add(ttl_s),
-        is_pending: false,
+        pending: None,
     })
 }
 
