@@ -448,6 +448,19 @@ fn subscription_that_begins_behind_messages_of_a_filter_does_not_skip_them() {
     assert_eq!(count(&pair), 2);
 }
 
+/// A publisher that has published three retained messages, to topics in the same slot as `topic`.
+fn publisher_with_retained(pair: &mut Pair, topic: &str) -> usize {
+    let same_slot = |name: &String| topic::slot(name.as_bytes()) == topic::slot(topic.as_bytes());
+    let retained = (0..).map(|n| format!("t/retained{n}")).filter(same_slot);
+    let publisher = pair.0.open(1);
+    pair.send(publisher, support::connect("publisher", EXPIRY_S));
+    for retained in retained.take(3) {
+        pair.send(publisher, publish_retained(&retained));
+        pair.settle();
+    }
+    publisher
+}
+
 /// A new subscription to a filter first reads the retained messages, page by page. Meanwhile the client gets a message by its subscription
 /// to the topic.
 #[test]
@@ -459,15 +472,7 @@ fn message_of_a_live_subscription_does_not_come_again_by_a_new_filter() {
     for qos in [Qos::AtLeastOnce, Qos::ExactlyOnce] {
         let mut pair = Pair::with(Settings::default(), turn_limits);
         let topic = topic_at(1, "t/");
-        let same_slot =
-            |name: &String| topic::slot(name.as_bytes()) == topic::slot(topic.as_bytes());
-        let retained = (0..).map(|n| format!("t/retained{n}")).filter(same_slot);
-        let publisher = pair.0.open(1);
-        pair.send(publisher, support::connect("publisher", EXPIRY_S));
-        for retained in retained.take(3) {
-            pair.send(publisher, publish_retained(&retained));
-            pair.settle();
-        }
+        let publisher = publisher_with_retained(&mut pair, &topic);
         let (_, link) = client(&mut pair);
         pair.send(link, subscribe_by(&topic, qos));
         pair.settle();
@@ -511,15 +516,7 @@ fn messages_of_a_live_filter_do_not_come_again_by_two_new_filters() {
         };
         let mut pair = Pair::with(Settings::default(), turn_limits);
         let topic = topic_at(1, "t/");
-        let same_slot =
-            |name: &String| topic::slot(name.as_bytes()) == topic::slot(topic.as_bytes());
-        let retained = (0..).map(|n| format!("t/retained{n}")).filter(same_slot);
-        let publisher = pair.0.open(1);
-        pair.send(publisher, support::connect("publisher", EXPIRY_S));
-        for retained in retained.take(3) {
-            pair.send(publisher, publish_retained(&retained));
-            pair.settle();
-        }
+        publisher_with_retained(&mut pair, &topic);
         let (_, link) = client(&mut pair);
         let ended: Vec<String> = (0..draw(3)).map(|n| format!("ended{n}")).collect();
         for filter in &ended {

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use crate::budget::account::MemoryLevel;
-use crate::client::parts::{Clients, Subscriptions};
+use crate::client::parts::{Clients, Lanes, Subscriptions};
 use crate::client::row::{MEMBER, SUBSCRIPTION_LIST};
 use crate::client::types::{ProtocolTypes, SideState};
 use crate::mail::presence::{MEMBER_BYTES, PresenceAsk, write_member};
@@ -31,6 +31,17 @@ pub(crate) fn join_presence<P: ProtocolTypes>(
     let ask = PresenceAsk::Join(conn, clients.conns.level() < MemoryLevel::Full);
     subs.lanes
         .ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, &text)));
+}
+
+/// Asks the home of a topic about its members.
+pub(crate) fn ask_presence<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    lanes: &mut Lanes,
+    topic: &[u8],
+    ask: PresenceAsk,
+) {
+    let (_, home) = clients.ctx.hash_and_home_of(topic);
+    lanes.ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, topic)));
 }
 
 /// The user's name in this topic, and what others may know of the user: by its token, unless the protocol has users by topic.

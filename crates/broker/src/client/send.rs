@@ -1,8 +1,9 @@
 //! Sends bytes to a connection. If bytes wait already, or the socket accepts no more, the bytes go to the outbox.
 
 use crate::budget::account::MemoryLevel;
+use crate::client::codec::{Message, OfferOutcome};
 use crate::client::front::Front;
-use crate::client::outbox::{Bounds, Outbox};
+use crate::client::outbox::{Bounds, Outbox, Packets};
 use crate::client::parts::{Clients, Connections, Run, Topics};
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::{CLOSING, HELD, State};
@@ -67,6 +68,35 @@ pub(crate) fn fits<P: ProtocolTypes>(
     let outbox = conns.outbox(slot);
     outbox
         .is_none_or(|outbox| conns.level() < MemoryLevel::Near && outbox.has_room(bytes, bounds()))
+}
+
+/// Appends a message that `write` encodes for this connection alone, if the outbox has room for it.
+pub(crate) fn append_if_it_fits<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    slot: u32,
+    message: &Message<'_>,
+    out: &mut Packets,
+    write: impl FnOnce(&mut Clients<P>, &mut Rope),
+) -> OfferOutcome {
+    let (record, frames) = (message.record, message.frames);
+    let has_outbox = clients.conns.get(slot).link.outbox != NONE;
+    let bytes = out.bytes.len() + frames.frame(record).len();
+    let bounds = || {
+        clients
+            .ctx
+            .bounds_for_topic(message.name)
+            .reserving(out.ends.len())
+    };
+    if record.latest && has_outbox || !fits(&clients.conns, slot, bytes, bounds) {
+        return OfferOutcome::Full;
+    }
+    let before = out.bytes.len();
+    write(clients, &mut out.bytes);
+    clients.meter.stats.sent(1, out.bytes.len() - before);
+    if clients.ctx.world.rules.any_counts_outbox_messages() {
+        out.ends.push(out.bytes.len());
+    }
+    OfferOutcome::Done
 }
 
 /// Adds a message to the outbox.

@@ -24,7 +24,6 @@ use crate::protocol::centrifugo::subscribe::{
 };
 use crate::protocol::encode::{Encoding, write_push};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
-use crate::store::slab::NONE;
 
 /// The codec of Centrifugo's protocol.
 pub(crate) struct CentrifugoCodec;
@@ -132,34 +131,13 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         out: &mut Packets,
     ) -> OfferOutcome {
         let (record, frames) = (message.record, message.frames);
-        let row = clients.conns.get(slot);
-        let (has_outbox, encoding) = (row.link.outbox != NONE, pushes_of(row));
-        let bytes = out.bytes.len() + frames.frame(record).len();
-        let bounds = || {
-            clients
-                .ctx
-                .bounds_for_topic(message.name)
-                .reserving(out.ends.len())
-        };
-        if record.latest && has_outbox || !send::fits(&clients.conns, slot, bytes, bounds) {
-            return OfferOutcome::Full;
-        }
-        let before = out.bytes.len();
-        let subscription = (slot, sub_index);
-        if !write_delta_push(
-            clients,
-            subscription,
-            message.name,
-            (record, frames),
-            &mut out.bytes,
-        ) {
-            write_push(encoding, message.name, (record, frames), &mut out.bytes);
-        }
-        clients.meter.stats.sent(1, out.bytes.len() - before);
-        if clients.ctx.world.rules.any_counts_outbox_messages() {
-            out.ends.push(out.bytes.len());
-        }
-        OfferOutcome::Done
+        let encoding = pushes_of(clients.conns.get(slot));
+        send::append_if_it_fits(clients, slot, message, out, |clients, bytes| {
+            let (subscription, name) = ((slot, sub_index), message.name);
+            if !write_delta_push(clients, subscription, name, (record, frames), bytes) {
+                write_push(encoding, name, (record, frames), bytes);
+            }
+        })
     }
 
     /// Ends the subscription, or the connection if the server began the subscription. The client begins again, and learns from the reply that messages are

@@ -9,9 +9,10 @@ use crore_wire::centrifugo::{ClientInfo, Payload, Push};
 
 use crate::base::access::Right;
 use crate::client::list::{index_if_current, index_with_serial};
+use crate::client::presence::ask_presence;
 use crate::io::Io;
+use crate::mail::ReplyTo;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
-use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::state::{
     WatchedChannel, client_id_text, is_subscribing, state, state_mut,
@@ -54,13 +55,10 @@ fn ask(
     lanes: &mut Lanes,
     slot: u32,
     watching: &WatchedChannel,
-    ask: impl Fn(ReplyTo) -> PresenceAsk,
+    ask: impl FnOnce(ReplyTo) -> PresenceAsk,
 ) {
     let to = clients.conns.reply_to(slot, watching.sub_key);
-    let (_, home) = clients.ctx.hash_and_home_of(&watching.topic);
-    lanes.ask(home, |bytes| {
-        Ask::Presence(ask(to), Span::append(bytes, &watching.topic))
-    });
+    ask_presence(clients, lanes, &watching.topic, ask(to));
 }
 
 /// Pushes a page of changes to the client.

@@ -12,9 +12,10 @@ use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::centrifugo::{Answer, ClientInfo, Payload};
 
 use crate::base::access::Right;
+use crate::client::presence::ask_presence;
 use crate::io::Io;
+use crate::mail::ReplyTo;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresenceCounts, PresencePage};
-use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::centrifugo::join_leave::push_changes;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
 use crate::protocol::centrifugo::state::{
@@ -69,10 +70,7 @@ pub(super) fn awaits_members(clients: &Clients, slot: u32) -> bool {
 
 fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, name: &[u8], after: u64) {
     let to = clients.conns.reply_to(slot, COMMAND);
-    let (_, home) = clients.ctx.hash_and_home_of(name);
-    lanes.ask(home, |bytes| {
-        Ask::Presence(PresenceAsk::Read(to, after), Span::append(bytes, name))
-    });
+    ask_presence(clients, lanes, name, PresenceAsk::Read(to, after));
 }
 
 /// Handles a page of members for a command, or of changes for a subscription.

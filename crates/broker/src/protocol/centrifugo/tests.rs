@@ -184,7 +184,7 @@ fn failure() -> BackendResult {
 }
 
 #[test]
-fn what_the_backend_has_granted_goes_on_only_if_it_says_so() {
+fn grant_of_a_backend_goes_on_only_if_the_backend_extends_it() {
     let mut io = RecordingIo::default();
     let calls = [
         CallKind::Connect,

@@ -18,7 +18,6 @@ use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscrip
 use crate::protocol::pusher::reply::{refuse_subscription, write_event};
 use crate::protocol::pusher::state::{origin_of, take_pending_subscribe};
 use crate::protocol::pusher::subscribe::drop_subscription;
-use crate::store::slab::NONE;
 
 /// The codec of Pusher's protocol.
 pub(crate) struct PusherCodec;
@@ -112,24 +111,9 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         if is_excluded(clients, slot, record, frames) {
             return OfferOutcome::Done;
         }
-        let has_outbox = clients.conns.get(slot).link.outbox != NONE;
-        let bytes = out.bytes.len() + frames.frame(record).len();
-        let bounds = || {
-            clients
-                .ctx
-                .bounds_for_topic(message.name)
-                .reserving(out.ends.len())
-        };
-        if record.latest && has_outbox || !send::fits(&clients.conns, slot, bytes, bounds) {
-            return OfferOutcome::Full;
-        }
-        let before = out.bytes.len();
-        write_pusher_frame(message.name, (record, frames), &mut out.bytes);
-        clients.meter.stats.sent(1, out.bytes.len() - before);
-        if clients.ctx.world.rules.any_counts_outbox_messages() {
-            out.ends.push(out.bytes.len());
-        }
-        OfferOutcome::Done
+        send::append_if_it_fits(clients, slot, message, out, |_, bytes| {
+            write_pusher_frame(message.name, (record, frames), bytes);
+        })
     }
 
     /// The protocol cannot tell the client. The home has counted the gap.

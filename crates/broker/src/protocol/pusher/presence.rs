@@ -16,10 +16,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::base::pusher::channel_of;
 use crate::base::reason::{Closed, Reason};
 use crate::client::list::index_with_serial;
+use crate::client::presence::ask_presence;
 use crate::client::subscriptions::topic_of;
 use crate::io::Io;
+use crate::mail::ReplyTo;
 use crate::mail::presence::{Member, PresenceAsk, PresenceChange, PresencePage};
-use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::front::{Clients, Lanes};
 use crate::protocol::pusher::close::end_with_code;
 use crate::protocol::pusher::reply::write_event;
@@ -93,13 +94,10 @@ fn ask(
     lanes: &mut Lanes,
     slot: u32,
     membership: &Membership,
-    ask: impl Fn(ReplyTo) -> PresenceAsk,
+    ask: impl FnOnce(ReplyTo) -> PresenceAsk,
 ) {
     let to = clients.conns.reply_to(slot, membership.sub_key);
-    let (_, home) = clients.ctx.hash_and_home_of(&membership.name);
-    lanes.ask(home, |bytes| {
-        Ask::Presence(ask(to), Span::append(bytes, &membership.name))
-    });
+    ask_presence(clients, lanes, &membership.name, ask(to));
 }
 
 /// Handles a page of members or of changes.
