@@ -142,6 +142,8 @@ pub(crate) struct RecordingIo {
     pub sent: alloc::vec::Vec<u8>,
     pub closed: alloc::vec::Vec<(SocketId, CloseMode)>,
     pub calls: alloc::vec::Vec<BackendCall>,
+    /// Calls of backends are refused.
+    pub refuses_calls: bool,
 }
 
 #[cfg(test)]
@@ -158,6 +160,9 @@ impl Io for RecordingIo {
     }
     fn post(&mut self, _: ShardId, _: Mail) {}
     fn ask_backend(&mut self, _: ConnId, call: BackendCall) -> Result<(), BackendRefusal> {
+        if self.refuses_calls {
+            return Err(BackendRefusal::Busy);
+        }
         self.calls.push(call);
         Ok(())
     }

@@ -26,6 +26,8 @@ pub(crate) struct ShardState {
     last_number: u64,
     /// The number of the last question to a backend (`[[backend]]`). Only the answer with the number of an open question counts.
     pub last_backend_call: u32,
+    /// The number of grants of backends that had an end, to spread the questions about them.
+    pub renewal_count: u32,
     /// The messages of which subscribers of Centrifugo's protocol get deltas.
     pub latest_messages: LatestMessages,
     /// A buffer for the MQTT properties that are being written.
@@ -47,6 +49,7 @@ impl ShardState {
             published_wills: Vec::new(),
             last_number: u64::from(now.unix_s) << 32,
             last_backend_call: 0,
+            renewal_count: 0,
             latest_messages: LatestMessages::default(),
             properties_buffer: PropertyWriter::new(),
             topic_buffer: Vec::new(),

@@ -1,5 +1,5 @@
-//! Renews what the operator's backend has granted: connections and subscriptions with an end. The server asks the backend some seconds before the end. The client
-//! is told nothing.
+//! Renews what the operator's backend has granted: connections and subscriptions with an end. The server asks the backend before the end, at times that are spread
+//! (`tokens.rs`), and each second about as many subscriptions as it must so that all are asked about in time. The client is told nothing.
 //!
 //! Invariant: without an answer, what was granted ends when the grant says. A failure of the backend extends nothing.
 
@@ -24,7 +24,7 @@ use crate::protocol::front::{Clients, Front, Subscriptions};
 
 /// The seconds between two questions if the backend fails.
 const RETRY_S: u32 = 5;
-/// The subscriptions of a connection that are asked about in one second.
+/// The subscriptions of a connection that are asked about in one second, if that is enough for all to be renewed before their ends.
 const CALLS_PER_SECOND: usize = 16;
 
 /// Called once a second: asks the backend about what ends soon.
@@ -40,33 +40,58 @@ pub(super) fn ask_for_renewals<I: Io>(front: &mut Front, slot: u32, io: &mut I) 
     let is_due = |it: &Renewal| it.pending.is_none() && it.ask_unix_s <= unix_s;
     let of_connection = state.backend.as_ref().and_then(|it| it.renewal.as_ref());
     let connection_is_due = of_connection.is_some_and(is_due);
-    let due = state.separate_grants.iter();
-    let due = due.filter(|it| it.renewal.as_ref().is_some_and(is_due));
-    let due: Vec<u32> = due.map(|it| it.sub_index).take(CALLS_PER_SECOND).collect();
+    let due = state.separate_grants.iter().enumerate();
+    let due = due.filter(|(_, it)| it.renewal.as_ref().is_some_and(is_due));
+    let mut due: Vec<(u32, usize)> = due.map(|(index, it)| (it.until_unix_s, index)).collect();
     if connection_is_due {
         let number = next_call_number(&mut front.clients);
-        let asked = ask(front, slot, number, &CallSubject::Refresh, io).map(|()| number);
-        if let Some(renewal) = &mut backend_mut(&mut front.clients.conns, slot).renewal {
-            renewal.note_asked(asked.ok(), unix_s);
+        // Without room for the question, it is asked in the next second.
+        if ask(front, slot, number, &CallSubject::Refresh, io).is_ok()
+            && let Some(renewal) = &mut backend_mut(&mut front.clients.conns, slot).renewal
+        {
+            renewal.note_asked(number, unix_s);
         }
     }
     if due.is_empty() {
         return;
     }
+    due.sort_unstable();
+    due.truncate(calls_in_this_second(&due, unix_s));
     front.clients.move_to_list(slot);
-    for sub_index in due {
+    front.clients.meter.work.steps.add(due.len());
+    for (_, index) in due {
+        let grants = &state_mut(&mut front.clients.conns, slot).separate_grants;
+        let sub_index = grants[index].sub_index;
         let name = name_of(&front.clients.conns, &front.subs, slot, sub_index);
         // Topics are UTF-8.
         let channel = core::str::from_utf8(&name).unwrap_or_default();
         let number = next_call_number(&mut front.clients);
-        let subject = CallSubject::SubRefresh { channel };
-        let asked = ask(front, slot, number, &subject, io).map(|()| number);
+        if ask(
+            front,
+            slot,
+            number,
+            &CallSubject::SubRefresh { channel },
+            io,
+        )
+        .is_err()
+        {
+            // There is no room for more questions.
+            return;
+        }
         let grants = &mut state_mut(&mut front.clients.conns, slot).separate_grants;
-        let grant = grants.iter_mut().find(|it| it.sub_index == sub_index);
-        if let Some(renewal) = grant.and_then(|it| it.renewal.as_mut()) {
-            renewal.note_asked(asked.ok(), unix_s);
+        if let Some(renewal) = &mut grants[index].renewal {
+            renewal.note_asked(number, unix_s);
         }
     }
+}
+
+/// How many of these subscriptions, sorted by their ends, are asked about in this second, so that each is asked about in the first half of the time until its end.
+fn calls_in_this_second(due: &[(u32, usize)], unix_s: u32) -> usize {
+    let needed = due.iter().enumerate().map(|(earlier, (until_unix_s, _))| {
+        let seconds = until_unix_s.saturating_sub(unix_s) / 2;
+        (earlier + 1).div_ceil(seconds.max(1) as usize)
+    });
+    needed.max().unwrap_or(0).max(CALLS_PER_SECOND)
 }
 
 impl Renewal {
@@ -77,8 +102,8 @@ impl Renewal {
         }
     }
 
-    fn note_asked(&mut self, number: Option<u32>, unix_s: u32) {
-        self.pending = number;
+    fn note_asked(&mut self, number: u32, unix_s: u32) {
+        self.pending = Some(number);
         self.ask_unix_s = unix_s.saturating_add(RETRY_S);
     }
 }

@@ -25,7 +25,7 @@ use crate::protocol::centrifugo::state::{
 };
 use crate::protocol::front::{Clients, Front, Queues};
 
-/// A client is told to renew its token this many seconds before the token's end, or after half of the time that is left, if that is later.
+/// What has an end is renewed this many seconds before, or after half of the time that is left, if that is later. The backend may be asked earlier.
 const RENEWS_EARLY_S: u32 = 10;
 
 /// The token of a command; empty without one.
@@ -107,28 +107,45 @@ pub(super) fn take_verdict(clients: &mut Clients, slot: u32) -> Option<Identity>
 /// The seconds after which a client is told to renew what ends in this Unix second. `None` also where tokens are not read, since a client renews with a token.
 pub(super) fn ttl_of(clients: &Clients, until_unix_s: u32) -> Ttl {
     match clients.ctx.world.settings.access.closed {
-        true => renewed_after_s(clients, until_unix_s),
+        true => {
+            seconds_until(clients, until_unix_s).map(|left_s| (left_s - early_s(left_s)).max(1))
+        }
         false => None,
     }
 }
 
-/// The seconds after which something that ends in this Unix second is renewed; `None` without an end.
-fn renewed_after_s(clients: &Clients, until_unix_s: u32) -> Option<u32> {
-    if until_unix_s == u32::MAX {
-        return None;
-    }
+/// The seconds until something ends; `None` without an end.
+fn seconds_until(clients: &Clients, until_unix_s: u32) -> Option<u32> {
     let left_s = until_unix_s.saturating_sub(clients.ctx.wall_s());
-    Some((left_s - RENEWS_EARLY_S.min(left_s / 2)).max(1))
+    (until_unix_s != u32::MAX).then_some(left_s)
+}
+
+/// How long before its end something is renewed at the latest, in seconds.
+fn early_s(left_s: u32) -> u32 {
+    RENEWS_EARLY_S.min(left_s / 2)
 }
 
 /// The renewal of a grant of the backend with this end; `None` if it has no end, or backends do not answer such calls.
-pub(super) fn renewal_of(clients: &Clients, kind: CallKind, until_unix_s: u32) -> Option<Renewal> {
+///
+/// Many grants may have one end. So that the backend is not asked about all of them at once, the questions are spread over a quarter of the time that is left.
+pub(super) fn renewal_of(
+    clients: &mut Clients,
+    kind: CallKind,
+    until_unix_s: u32,
+) -> Option<Renewal> {
     if !clients.ctx.world.settings.backend_calls.has(kind) {
         return None;
     }
-    let ttl_s = renewed_after_s(clients, until_unix_s)?;
+    let left_s = seconds_until(clients, until_unix_s)?;
+    let early_s = early_s(left_s);
+    let range_s = (left_s / 4).min(left_s / 2 - early_s);
+    let count = &mut clients.protocol_state.renewal_count;
+    *count = count.wrapping_add(1);
+    // Multiples of the golden ratio, whose fractions are spread evenly however many there are.
+    let fraction = count.wrapping_mul(0x9E37_79B9);
+    let spread_s = (u64::from(fraction) * (u64::from(range_s) + 1)) >> u32::BITS;
     Some(Renewal {
-        ask_unix_s: clients.ctx.wall_s().saturating_add(ttl_s),
+        ask_unix_s: until_unix_s - early_s - spread_s as u32,
         pending: None,
     })
 }
