@@ -1,12 +1,12 @@
-//! The wills of recorded MQTT sessions whose messages are in flight to the log (see `wills.rs`). The bytes of those that this table keeps count for the
-//! client like those of an absent session.
+//! The wills of recorded MQTT sessions whose messages are in flight to the log (see `wills.rs`), and the claims that wait for them. The bytes of those
+//! that this table keeps count for the client like those of an absent session.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
+use alloc::collections::{BTreeMap, VecDeque};
 
 use crate::base::ids::ShardId;
 use crate::budget::admission::{Admission, Party};
+use crate::budget::in_flight::PartyCharge;
 use crate::home::session_terms::LeftSession;
 use crate::mail::Ask;
 use crate::mail::session::Will;
@@ -35,12 +35,44 @@ impl PublishedWill {
     }
 }
 
-/// Claims to a session that wait until a will is published, in their order.
-pub(super) struct WaitingClaims {
+/// The maximum number of claims to one session that wait. While the log does not commit, a client that connects again and again leaves a claim each time.
+const WAITING_CLAIMS_MAX: usize = 8;
+
+/// A claim to a session that waits until a will is published.
+pub(super) struct WaitingClaim {
+    /// The shard of the connection.
+    pub from: ShardId,
+    /// The claim.
+    pub ask: Ask,
+    _charge: PartyCharge,
+}
+
+impl WaitingClaim {
+    /// Charges the claim to this party, except its recorded fields, which are charged already.
+    pub fn new(from: ShardId, ask: Ask, counts: &Admission, party: Party) -> WaitingClaim {
+        let bytes = claim_bytes(&ask);
+        WaitingClaim {
+            from,
+            ask,
+            _charge: PartyCharge::new(counts, party, bytes),
+        }
+    }
+}
+
+/// The bytes of a claim that waits, except its recorded fields.
+fn claim_bytes(ask: &Ask) -> usize {
+    let name_bytes = match ask {
+        Ask::SessionOpen { client, .. } => client.len(),
+        _ => 0,
+    };
+    size_of::<WaitingClaim>() + name_bytes
+}
+
+/// The claims to one session that wait until a will is published, in their order.
+struct WaitingClaims {
     /// The token of the will.
-    pub will: u64,
-    /// The claims.
-    pub claims: Vec<(ShardId, Ask)>,
+    will: u64,
+    claims: VecDeque<WaitingClaim>,
 }
 
 /// The wills whose messages are not in the log yet, by number.
@@ -48,10 +80,10 @@ pub(super) struct WaitingClaims {
 pub(super) struct PublishedWills {
     pub last_number: u32,
     in_flight: BTreeMap<u32, PublishedWill>,
-    /// Bytes of the wills in flight that this table keeps.
+    /// Bytes of the wills in flight that this table keeps, and of the claims that wait.
     bytes: usize,
     /// Claims to sessions that wait for these wills, by the name of the session.
-    pub claims: BTreeMap<Box<[u8]>, WaitingClaims>,
+    claims: BTreeMap<Box<[u8]>, WaitingClaims>,
     /// By the name of a session: the token of a will that the log has only with the session. The will is in flight, or is published when the
     /// record of its connection's end is committed.
     unpublished: BTreeMap<Box<[u8]>, u64>,
@@ -85,17 +117,43 @@ impl PublishedWills {
         self.unpublished.get(name).copied()
     }
 
+    /// The token of the will for which other claims to this session wait.
+    pub fn awaited(&self, name: &[u8]) -> Option<u64> {
+        self.claims.get(name).map(|waiting| waiting.will)
+    }
+
+    /// Lets a claim to this session wait for this will. Returns the oldest claim if too many wait: the client has probably given up its connection.
+    pub fn wait(&mut self, name: &[u8], will: u64, claim: WaitingClaim) -> Option<WaitingClaim> {
+        self.bytes += claim_bytes(&claim.ask);
+        let waiting = self
+            .claims
+            .entry(name.into())
+            .or_insert_with(|| WaitingClaims {
+                will,
+                claims: VecDeque::new(),
+            });
+        waiting.claims.push_back(claim);
+        let has_too_many = waiting.claims.len() > WAITING_CLAIMS_MAX;
+        let oldest = has_too_many.then(|| waiting.claims.pop_front()).flatten()?;
+        self.bytes -= claim_bytes(&oldest.ask);
+        Some(oldest)
+    }
+
     /// Claims to this session need not wait for this will any longer. Returns those that have waited.
-    pub fn take_claims(&mut self, name: &[u8], will: u64) -> Vec<(ShardId, Ask)> {
+    pub fn take_claims(&mut self, name: &[u8], will: u64) -> VecDeque<WaitingClaim> {
         if self.unpublished(name) == Some(will) {
             self.unpublished.remove(name);
         }
-        let is_waiting = |waiting: &&WaitingClaims| waiting.will == will;
-        if self.claims.get(name).filter(is_waiting).is_none() {
-            return Vec::new();
+        if self.awaited(name) != Some(will) {
+            return VecDeque::new();
         }
-        let waiting = self.claims.remove(name);
-        waiting.map_or_else(Vec::new, |waiting| waiting.claims)
+        let claims = self
+            .claims
+            .remove(name)
+            .map_or_else(VecDeque::new, |waiting| waiting.claims);
+        let asks = claims.iter().map(|claim| &claim.ask);
+        self.bytes -= asks.map(claim_bytes).sum::<usize>();
+        claims
     }
 
     /// The will that was inserted last, if it is still in flight.
@@ -103,7 +161,7 @@ impl PublishedWills {
         self.in_flight.get_mut(&self.last_number)
     }
 
-    /// Bytes of the wills in flight that this table keeps.
+    /// Bytes of the wills in flight that this table keeps, and of the claims that wait.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

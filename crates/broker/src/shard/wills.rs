@@ -5,6 +5,8 @@
 
 use alloc::boxed::Box;
 
+use crore_wire::mqtt::ReasonCode;
+
 use crate::base::ids::ShardId;
 use crate::client::relief::has_memory_for_absent;
 use crate::home::refused_wills::RefusedWill;
@@ -13,7 +15,7 @@ use crate::mail::session::Will;
 use crate::mail::{Ask, ReplyTo, WillOutcome};
 use crate::protocol::front::Front;
 use crate::shard::Shard;
-use crate::shard::published_wills::{PublishedWill, WaitingClaims};
+use crate::shard::published_wills::{PublishedWill, WaitingClaim};
 use crate::shard::sessions::publish_will;
 
 impl Shard {
@@ -87,42 +89,42 @@ impl Shard {
     }
 
     /// Publishes the will that a claim makes due. The claim waits for that, and for a will that is in flight, since its record removes the will from
-    /// the log. Later claims to the session wait after this claim. Returns a request that need not wait.
+    /// the log. Later claims to the session wait after this claim; the oldest one is refused if too many wait. Returns a request that need not wait.
     pub(super) fn wait_for_will(&mut self, from: ShardId, ask: Ask) -> Option<Ask> {
         let Ask::SessionOpen {
             hash,
             client,
             clean,
+            owner,
             begins: None,
             ..
         } = &ask
         else {
             return Some(ask);
         };
-        if let Some(waiting) = self.published_wills.claims.get_mut(client) {
-            waiting.claims.push((from, ask));
-            return None;
-        }
-        if let Some(will) = self.published_wills.unpublished(client) {
-            let name = client.clone();
-            let claims = alloc::vec![(from, ask)];
-            let waiting = WaitingClaims { will, claims };
-            self.published_wills.claims.insert(name, waiting);
-            return None;
-        }
+        let name = client.clone();
         let ctx = &self.front.clients.ctx;
         let (counts, now) = (&ctx.world.admission, ctx.now);
-        let session = (*hash, &client[..]);
-        let Some(will) = self.sessions.take_will(session, *clean, counts, now) else {
+        let wills = &self.published_wills;
+        let awaited = wills.awaited(&name).or_else(|| wills.unpublished(&name));
+        let due = match awaited {
+            Some(_) => None,
+            None => (self.sessions).take_will((*hash, &name), *clean, counts, now),
+        };
+        let Some(token) = awaited.or(due.as_ref().map(|will| will.token)) else {
             return Some(ask);
         };
-        let name = client.clone();
-        let waiting = WaitingClaims {
-            will: will.token,
-            claims: alloc::vec![(from, ask)],
-        };
-        self.published_wills.claims.insert(name.clone(), waiting);
-        self.publish_will_once(name, None, Some(will));
+        if token == 0 {
+            // The will is of a time before sessions were recorded, so the log has no record of it that the claim could remove.
+            self.publish_will_once(name, None, due);
+            return Some(ask);
+        }
+        let party = counts.party_of_session(&name, *owner);
+        let claim = WaitingClaim::new(from, ask, counts, party);
+        if let Some(oldest) = self.published_wills.wait(&name, token, claim) {
+            self.refuse_session_ask(oldest.from, oldest.ask, ReasonCode::SERVER_BUSY);
+        }
+        self.publish_will_once(name, None, due);
         None
     }
 
@@ -177,7 +179,7 @@ impl Shard {
             self.sessions.forget_refused_will(will);
             self.record_state_or_end(&name, session, will);
         }
-        for (from, ask) in claims {
+        for WaitingClaim { from, ask, .. } in claims {
             self.handle_session_request(from, ask);
         }
     }

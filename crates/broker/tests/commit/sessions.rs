@@ -463,6 +463,46 @@ fn will_that_waits_without_its_session_counts_for_its_client() {
     );
 }
 
+/// Otherwise a client that connects again and again, while the log does not commit, could fill the memory.
+#[test]
+fn claims_that_wait_for_a_will_are_bounded_and_count_for_their_client() {
+    let world = TestServer::world(2, |settings| {
+        settings.mqtt.durable_sessions = true;
+        settings.mqtt.takeovers_per_minute = 0;
+    });
+    let mut server = TestServer::of(&world);
+    let client = with_will(&mut server, 100);
+    server.0.cut(client);
+    server.commit();
+    let waiting_bytes = |server: &TestServer| -> usize {
+        let shards = server.0.shards.iter();
+        shards
+            .map(|shard| shard.accounts().parts[MemoryPart::Turns as usize])
+            .sum()
+    };
+    let mut clients = Vec::new();
+    let mut bytes = Vec::new();
+    for _ in 0..40 {
+        let client = server.open();
+        server.0.send(client, connect_clean("it", 600));
+        server.settle();
+        bytes.push(waiting_bytes(&server));
+        clients.push(client);
+    }
+    assert!(bytes[0] < bytes[4], "waiting claims are charged: {bytes:?}");
+    assert_eq!(bytes[20], bytes[39], "no more of them wait");
+    assert_eq!(server.told(clients[0]), ["connack Server busy false"]);
+    server.commit();
+    assert_eq!(server.told(clients[39]), ["connack Success false"]);
+    for client in clients {
+        server.0.cut(client);
+    }
+    appended(&mut server);
+    server.0.advance_and_tick_s(601);
+    appended(&mut server);
+    assert!(world.admission.has_no_absent());
+}
+
 #[test]
 fn will_that_is_refused_for_long_is_given_up() {
     let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
