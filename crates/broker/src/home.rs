@@ -82,6 +82,7 @@ use crate::budget::admission::Admission;
 use crate::budget::stats::Stats;
 use crate::budget::world::World;
 use crate::filters::matching::Matching;
+pub(crate) use crate::home::answers::AnswerCursor;
 use crate::home::answers::Retries;
 use crate::home::compression::MessageCompressor;
 pub(crate) use crate::home::context::HomeContext;

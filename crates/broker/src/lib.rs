@@ -38,7 +38,7 @@ pub use budget::stats::{
 };
 pub use budget::world::{Offsets, World};
 pub use budget::{accept_queue, account, admission, stats, totals};
-pub use commit::record::{Heartbeat, Note};
+pub use commit::record::{ControlRecord, Heartbeat};
 pub use commit::{Backlog, Batch, Committed, ForeignBatch, batch, log_retention};
 pub use home::STREAMS;
 pub use io::{CloseMode, Input, Io};

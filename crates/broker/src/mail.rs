@@ -37,7 +37,7 @@ pub use ask::{
     Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, RecordedClaim,
     ReleaseAt, SessionNews, TopicRequest, UnackedMessage,
 };
-pub use fact::{Change, Fact};
+pub use fact::{Change, Fact, FactTopic};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};
 pub use interest::{InterestChanges, InterestPart};
 pub use session::record as session_record;

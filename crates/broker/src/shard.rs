@@ -298,7 +298,7 @@ impl Shard {
             Input::Mail(mail) => self.receive_mail(mail),
             Input::Control(ticket, control) => self.carry_out_order(ticket, control, io),
             Input::Tick if self.is_stopped => {}
-            Input::Committed(of) => self.committed(of),
+            Input::Committed(committed) => self.enqueue_committed(committed),
             Input::Verdict(conn, verdict) => rights::handle_verdict(
                 &mut front.clients,
                 &mut front.queues,

@@ -12,7 +12,7 @@ pub enum Family {
     /// A message, or a change of a topic.
     Fact,
     /// The partition, its writers or what identifies a retry.
-    Note,
+    Control,
     /// An MQTT session.
     Session,
 }
@@ -69,15 +69,15 @@ kinds! {
     Purge, 4, Fact, "purge";
     PurgeSome, 5, Fact, "purge_some";
     ForgetLatest, 6, Fact, "forget_latest";
-    Mark, 7, Note, "mark";
-    Heartbeat, 8, Note, "beat";
-    Dead, 9, Note, "dead";
-    Steward, 10, Note, "steward";
+    Mark, 7, Control, "mark";
+    Heartbeat, 8, Control, "beat";
+    Dead, 9, Control, "dead";
+    Steward, 10, Control, "steward";
     SessionClaim, 11, Session, "session_claim";
     SessionState, 12, Session, "session_state";
     SessionEnd, 13, Session, "session_end";
-    Release, 14, Note, "release";
-    Group, 15, Note, "group";
+    Release, 14, Control, "release";
+    Group, 15, Control, "group";
     SessionParts, 16, Session, "session_parts";
-    Start, 0x91, Note, "start";
+    Start, 0x91, Control, "start";
 }

@@ -93,7 +93,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
     // If the message before needs room first, this message waits in its lane.
     let home = home.as_mut().filter(|home| !home.logs.is_past_budget());
     if at_once && let Some(home) = home {
-        return Some(home.apply_now(&Fact::Publish(message), &mut home_context(subs, ctx)));
+        return Some(home.admit_and_apply(&Fact::Publish(message), &mut home_context(subs, ctx)));
     }
     subs.lanes
         .push_publish(&clients.meter.work, to, message, answer);

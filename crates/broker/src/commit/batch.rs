@@ -12,7 +12,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use super::record::{self, Note};
+use super::record::{self, ControlRecord};
 use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::placement::{Placement, SlottedOffset};
 use crate::base::record_kind::RecordKind;
@@ -28,9 +28,9 @@ pub const HEADER_BYTES: usize = 36;
 pub const FORMAT: u8 = 1;
 
 /// A replicated log must store a *fact* (a message, or a change of a topic) within this many seconds of its admission. A fact that is
-/// stored later is void for every reader. So a fact takes effect before its publisher is told that the outcome is unknown (`LATE_S` in
-/// `queue.rs`), or never. This time is four seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock
-/// may be nearly two seconds ahead of the log's clock. It holds also for claims of MQTT sessions, but not for other records.
+/// stored later is void for every reader. So a fact takes effect before its publisher is told that the outcome is unknown (`OVERDUE_S` in
+/// `queue.rs`), or never. This time is four seconds shorter than `OVERDUE_S`: both are differences of whole seconds, and the writer's clock
+/// may be nearly two seconds ahead of the log's clock. The limit also holds for claims of MQTT sessions, but not for other records.
 pub const STORE_WITHIN_S: u32 = 6;
 
 /// The header of a batch.
@@ -93,8 +93,8 @@ impl Header {
 pub enum LogRecord<'a> {
     /// A message, or a change of a topic. The seed of the hash of the topic's name is 0.
     Fact(&'a Fact<'a>),
-    /// A note.
-    Note(Note<'a>),
+    /// A control record.
+    Control(ControlRecord<'a>),
     /// A change of an MQTT session.
     Session(&'a SessionRecord<'a>),
 }
@@ -104,7 +104,7 @@ impl LogRecord<'_> {
     pub fn kind(&self) -> RecordKind {
         match self {
             LogRecord::Fact(fact) => fact.kind(),
-            LogRecord::Note(note) => note.kind(),
+            LogRecord::Control(control) => control.kind(),
             LogRecord::Session(session) => session.change.kind(),
         }
     }
@@ -113,8 +113,8 @@ impl LogRecord<'_> {
 /// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field, with the checks
 /// of a publish.
 ///
-/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes write only valid batches.
-/// Only this function decides that, so that all nodes agree, whether they read the batch live, at their start or for a checkpoint.
+/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes write only valid batches. Every reader of
+/// the log uses this function (a node that serves, a node that starts, and a shadow that makes a checkpoint), so that all agree.
 ///
 /// # Errors
 /// What is wrong with the batch.
@@ -175,8 +175,8 @@ pub fn for_each_record(
         if record::may_skip_unknown(record) == Some(true) {
             continue;
         }
-        if let Some((offset_delta, note)) = Note::decode(record)? {
-            visit(offset(offset_delta), LogRecord::Note(note));
+        if let Some((offset_delta, control)) = ControlRecord::decode(record)? {
+            visit(offset(offset_delta), LogRecord::Control(control));
         } else if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
             visit(offset(offset_delta), LogRecord::Session(&session));
         } else {
@@ -208,8 +208,8 @@ impl StoredHeader {
         }
     }
 
-    /// Whether a replicated log stored the batch too late. If so, its facts are void, since other nodes may have published newer values in
-    /// the meantime, and its claims of sessions are void, too. The number of the batch counts, so the writer's next batch is valid.
+    /// Whether a replicated log stored the batch too late. Then its facts and its claims of sessions are void, since other nodes may have published newer
+    /// values in the meantime. The batch itself is valid, and so is the writer's next batch.
     pub fn is_late(&self) -> bool {
         is_late(self.admitted_unix_s, self.header.unix_s)
     }
@@ -220,7 +220,7 @@ pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
     stored_s.saturating_sub(written_s) > STORE_WITHIN_S
 }
 
-/// The records of a committed batch. Each call of `take_next` returns the next one.
+/// The records of a committed batch. Each call of [`take_next`](Records::take_next) returns the next record.
 pub(crate) struct Records {
     stored: StoredHeader,
     batch: Arc<[u8]>,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn all_records_of_a_batch_are_read_with_their_offsets_and_a_cut_batch_is_none() {
+    fn records_of_a_batch_are_read_with_their_offsets_and_a_cut_batch_is_refused() {
         let name = &b"a/b"[..];
         let client = Client::NOBODY;
         let fact = |change| Fact::Topic {
@@ -345,23 +345,23 @@ mod tests {
             FieldWriter(&mut bytes).field(&record);
         }
         record.clear();
-        Note::Mark(1000).encode(&mut record, 6);
+        ControlRecord::Mark(1000).encode(&mut record, 6);
         FieldWriter(&mut bytes).field(&record);
         // A kind of record that a later version may add, and that readers may skip.
         FieldWriter(&mut bytes).field(&[0xff, 7]);
         let mut found = Vec::new();
-        let mut note = |offset, entry: LogRecord<'_>| match entry {
+        let mut visit = |offset, entry: LogRecord<'_>| match entry {
             LogRecord::Fact(fact) => {
                 let Fact::Topic { change, name, .. } = *fact else {
                     panic!("no message was written");
                 };
                 found.push((offset, Some((change, name.to_vec())), 0));
             }
-            LogRecord::Note(Note::Mark(until)) => found.push((offset, None, until)),
-            LogRecord::Note(note) => panic!("{note:?}"),
+            LogRecord::Control(ControlRecord::Mark(until)) => found.push((offset, None, until)),
+            LogRecord::Control(control) => panic!("{control:?}"),
             LogRecord::Session(session) => panic!("{session:?}"),
         };
-        assert_eq!(for_each_record(&bytes, &mut note), Ok(header));
+        assert_eq!(for_each_record(&bytes, &mut visit), Ok(header));
         let change = |change| Some((change, name.to_vec()));
         let expected = [
             (100, change(Change::Create), 0),

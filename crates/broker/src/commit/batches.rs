@@ -1,10 +1,10 @@
 //! The uncommitted batches of a partition: the open batch, to which records are added, and the batches in flight to the log.
 //!
-//! Words: a *fact* is a message or a change of a topic. An *unlogged* fact gets an offset but no record. A *mark* is a record that reserves
-//! offsets for unlogged facts. A *writer* is one process under one number; the process gets a new number if the log declares it dead.
+//! Words: a *fact* is a message or a change of a topic. An *unlogged* fact (of a topic that is not durable) gets an offset but no record. A *mark* is a
+//! record that reserves offsets for unlogged facts. A *writer* is one process under one number; the process gets a new number if the log declares it dead.
 //!
-//! Invariants: if a batch in flight is not committed, it is appended again unchanged, with all batches after it. The header of a batch has the
-//! second in which all its records were admitted, so waiting for the engine does not change the time of a record.
+//! Invariants: a batch that is not committed in time is appended again unchanged, with all batches after it. All records of a batch were admitted in the
+//! second that its header has, so waiting for the engine does not change the time of a record.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -21,16 +21,15 @@ pub(super) const BATCH_RECORDS_MAX: u32 = 4096;
 const _: () = assert!(BATCH_RECORDS_MAX as u64 <= OFFSETS_PER_BATCH);
 /// A batch with this many bytes is full. Its last record may exceed this limit.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
-/// The capacity that the buffer of an open batch keeps for the next batch. It is small, since there may be hundreds of partitions.
+/// The capacity that the buffer of an open batch keeps for the next batch. This is little, since there may be hundreds of partitions.
 pub(super) const OPEN_BUFFER_KEPT_BYTES: usize = 64 << 10;
 /// How many offsets a mark reserves: a million unlogged facts need one mark.
 const OFFSETS_PER_MARK: u64 = 1 << 20;
-/// The maximum number of batches of a partition in flight. With this many, even an engine that answers some turns (passes of the shard's
-/// loop) later is always busy.
+/// The maximum number of batches of a partition in flight. This many keep an engine busy that takes some turns (passes of the shard's loop) for a batch.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
 /// The maximum number of batches of a partition in flight to a replicated log: one is sent while another is stored, and further records
-/// wait in the open batch. With NATS, 16 batches in flight do not raise the rate of publishes, but make twice as many batches, and every
-/// node must read them.
+/// wait in the open batch. With 16 batches in flight to NATS, the rate of publishes is not higher, but the records make twice as many batches, which
+/// every node must read.
 pub(super) const IN_FLIGHT_REPLICATED_MAX: usize = 2;
 /// Seconds without a commit after which batches in flight are appended again.
 pub(super) const RESEND_S: u32 = 2;
@@ -84,8 +83,8 @@ impl Batches {
         }
     }
 
-    /// Adds a record to the open batch and returns the length of the record. If the open batch is full or has another second, it is closed
-    /// first. `encode` appends the record to the buffer; its argument is the record's offset minus the first offset of the batch.
+    /// Adds a record to the open batch and returns the length of the record. Closes the open batch first if it is full, or if its records are of another
+    /// second than `unix_s`. `encode` appends the record to the buffer; its argument is the record's offset minus the first offset of the batch.
     /// `sequence` is the last offset of the partition.
     pub fn write(
         &mut self,
@@ -112,28 +111,28 @@ impl Batches {
         buffer.len()
     }
 
-    /// Skips an offset of the open batch, for an unlogged fact. Skips nothing if the log assigns the offsets and the open batch has no
-    /// records: the offsets before the batch are free.
+    /// Leaves an offset of the open batch to an unlogged fact. Not needed if the log assigns the offsets and the open batch has no records: then the
+    /// offsets before the batch are free.
     pub fn skip_offset(&mut self) {
         if !self.is_replicated || self.open_batch.record_count > 0 {
             self.open_batch.offset_count += 1;
         }
     }
 
-    /// The highest offset that an unlogged fact would have if a mark and the fact were queued now.
+    /// The offset that an unlogged fact would have at most, if a mark and then the fact were queued now.
     fn offset_after_mark(&self, sequence: u64) -> u64 {
         self.next_offset.max(sequence + 1) + u64::from(self.open_batch.offset_count) + 1
     }
 
-    /// Whether the log needs a new mark before the next unlogged fact gets an offset. False if the log assigns the offsets: the offsets
-    /// up to the next batch are free. `sequence` is the last offset of the partition.
+    /// Whether the log needs a new mark before the next unlogged fact gets an offset. False if the log assigns the offsets, since it leaves offsets free
+    /// after each batch. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
         !self.is_replicated
             && self.offset_after_mark(sequence) > self.last_mark
             && !planted::is(Fault::NoMark)
     }
 
-    /// The new mark, if the log needs one.
+    /// Sets and returns a new mark, if the log [needs](Self::needs_mark) one.
     pub fn new_mark(&mut self, sequence: u64) -> Option<u64> {
         self.needs_mark(sequence).then(|| {
             self.last_mark = self.offset_after_mark(sequence) + OFFSETS_PER_MARK;
@@ -154,7 +153,7 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, sequence: u64) {
-        // Unlogged facts after the last batch use offsets, too: up to `sequence` if assigned, below `next_offset` if reserved.
+        // Unlogged facts after the last batch use offsets, too: facts that were applied up to `sequence`, and facts that wait below `next_offset`.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),
@@ -239,7 +238,7 @@ impl Batches {
     }
 
     /// Handles the report that the log contains the batch `number` of this writer. Returns the batch if it is the next one.
-    pub fn note_committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
+    pub fn take_committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
         let next_number = self.last_number + 1 - self.in_flight.len() as u64;
         if number < next_number {
             return None;

@@ -5,7 +5,7 @@
 
 use crate::base::planted::{self, Fault};
 
-/// The number of checkpoints that are kept of each partition: if the newest is damaged, a node can begin with the one before.
+/// The number of checkpoints that are kept of each partition: if the newest checkpoint is damaged, a node can start from the older one.
 pub const CHECKPOINTS_KEPT: usize = 2;
 
 /// The stored batches and checkpoints of a partition.
@@ -25,11 +25,11 @@ pub struct Hole {
 }
 
 impl LogExtent<'_> {
-    /// The number of the first batch that must stay. `wanted` is the first batch to keep by the log's limits of bytes and age. A batch may
-    /// be removed only if the older checkpoint contains it. If this rule frees nothing and the log is full, it is enough that the newest
-    /// checkpoint contains the batch. In this case the caller must verify that the newest checkpoint is intact.
+    /// The number of the first batch that must stay in the log. `first_wanted` is the first batch to keep by the log's limits of bytes and age. A batch
+    /// before it may be removed only if the older checkpoint contains the batch. If this rule frees nothing and the log is full, it is enough that the
+    /// newest checkpoint contains the batch: then the caller must verify that the newest checkpoint is intact.
     ///
-    /// The last batch of a checkpoint stays in the log: it shows a node that the checkpoint belongs to this log.
+    /// The last batch of a checkpoint stays in the log, so that a node that starts can verify that the checkpoint belongs to this log.
     pub fn first_to_keep(&self, first_wanted: u64, is_full: bool) -> u64 {
         if planted::is(Fault::EarlyPurge) {
             return first_wanted;
@@ -64,8 +64,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_batch_is_needless_that_the_kept_checkpoints_do_not_contain() {
-        for (first, contained, wanted, is_full, before) in [
+    fn batch_is_removed_only_if_the_kept_checkpoints_contain_it() {
+        for (first_batch, checkpoint_ends, first_wanted, is_full, first_kept) in [
             (1, &[][..], 50, false, 0),
             (1, &[], 50, true, 0),
             // The only checkpoint may be damaged, so nothing is removed.
@@ -73,35 +73,35 @@ mod tests {
             (1, &[40, 20], 50, false, 20),
             (1, &[40, 20], 10, false, 10),
             (1, &[40, 20], 50, true, 20),
-            // The log is full, and nobody can publish, so the newest checkpoint is enough.
+            // Nobody can publish while the log is full, so the newest checkpoint is enough.
             (1, &[40], 50, true, 40),
             (20, &[40, 20], 50, true, 40),
             (20, &[40, 20], 50, false, 0),
             (20, &[40, 20], 30, true, 30),
         ] {
-            let history = LogExtent {
-                first_batch: first,
-                checkpoint_ends: contained,
+            let extent = LogExtent {
+                first_batch,
+                checkpoint_ends,
             };
-            let found = history.first_to_keep(wanted, is_full);
-            assert_eq!(found, before, "{history:?}, {wanted}, {is_full}");
+            let found = extent.first_to_keep(first_wanted, is_full);
+            assert_eq!(found, first_kept, "{extent:?}, {first_wanted}, {is_full}");
         }
     }
 
     #[test]
-    fn a_node_begins_behind_a_checkpoint_that_the_log_goes_on_from() {
-        for (first, contained, expected) in [
+    fn node_starts_from_a_checkpoint_only_if_the_log_continues_where_it_ends() {
+        for (first_batch, checkpoint_ends, expected) in [
             (1, &[][..], Ok(0)),
             (2, &[], Err(Hole { last_missing: 1 })),
             (1, &[40], Ok(40)),
             (41, &[40, 20], Ok(40)),
             (42, &[40, 20], Err(Hole { last_missing: 41 })),
         ] {
-            let history = LogExtent {
-                first_batch: first,
-                checkpoint_ends: contained,
+            let extent = LogExtent {
+                first_batch,
+                checkpoint_ends,
             };
-            assert_eq!(history.replay_after(), expected, "{history:?}");
+            assert_eq!(extent.replay_after(), expected, "{extent:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Commits the writes of homes through an engine: an ordered log on disk or in a cluster. A *home* is the component of a shard that stores topics.
+//! Commits the writes of homes through an engine: an ordered log on disk or in a cluster. A *home* is the part of a shard that keeps topics.
 //!
 //! A write is admitted, committed and applied:
 //! 1. The home admits the write. Only this step can refuse the write: for lack of rights, by limits, or because this process has no room.
@@ -9,9 +9,9 @@
 //!
 //! Without an engine a write is applied in the call that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
 //!
-//! The engine may lose and repeat batches, but its log must be ordered, and a batch that is appended again and again must finally be stored. The
-//! batches of a writer in a partition have consecutive numbers. A duplicate is void. A batch after a gap in the numbers is void too, and
-//! its writer appends it again.
+//! The engine may lose batches and store a batch twice. But its log must be ordered, and if a batch is appended again and again, the engine must finally
+//! store it. The batches of a writer in a partition have consecutive numbers. A batch whose number was stored before is void (skipped by every reader).
+//! A batch that comes after a missing number is void too, and its writer appends it again.
 //!
 //! A replicated log ([`World::is_replicated`](crate::World::is_replicated): a cluster) has several writers. The batches of all writers are
 //! applied in the order of the log. The log assigns a timestamp and an offset to each record: `sequence << 12 | index in the batch`
@@ -61,7 +61,7 @@ pub struct Committed {
     pub batch: Option<ForeignBatch>,
 }
 
-/// A checked batch that another process may have written. Its bytes count in a backlog until this value is dropped.
+/// A checked batch that another process may have written. Its bytes are counted in a [`Backlog`] until this value is dropped.
 #[derive(Debug)]
 pub struct ForeignBatch {
     bytes: Arc<[u8]>,
@@ -96,7 +96,7 @@ impl Drop for ForeignBatch {
     }
 }
 
-/// The bytes of batches that the engine has reported and that are not applied yet. While there are many, the engine does not read its log.
+/// The bytes of batches that the engine has reported and that are not applied yet. While there are many such bytes, the engine reads no further batches.
 #[derive(Clone, Debug, Default)]
 pub struct Backlog(Arc<AtomicUsize>);
 

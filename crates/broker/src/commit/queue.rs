@@ -1,13 +1,13 @@
-//! The queues of requests that wait at a home (the component of a shard that stores topics) for the engine, which writes the log: writes whose
+//! The queues of requests that wait at a home (the part of a shard that keeps topics) for the engine, which writes the log: writes whose
 //! records are not committed yet, and the requests after these writes.
 //!
 //! Each partition has a queue. A request takes effect after all earlier requests to the same partition. A request that concerns all
 //! partitions of the home has an entry in each queue. The request takes effect when its entry is the first of every queue, and all later
 //! requests wait until then.
 //!
-//! In a replicated log, records of other writers are applied between the records of this process, in the order of the log. A request that
-//! writes nothing waits neither for these records nor for the notes of this process (records about a partition or its writers). Whether a
-//! batch is valid is decided only when all earlier batches are applied, since an earlier record may declare the writer of the batch dead.
+//! A replicated log also has records of other writers. They are applied between the records of this process, in the order of the log. A request that
+//! writes nothing waits neither for these records nor for the control records that a node writes without a request. Whether a batch is valid is decided only
+//! when all earlier batches are applied, since an earlier record may declare the writer of the batch dead.
 //!
 //! An *unlogged fact* is a message or a change of a topic that gets an offset but no record. A *mark* is a record that reserves offsets for
 //! unlogged facts.
@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 
 use super::batch::{Record, Records, STORE_WITHIN_S};
 use super::batches::Batches;
-use super::record::{Note, is_node_note};
+use super::record::{ControlRecord, is_node_control_record};
 use super::{Batch, Committed, ForeignBatch};
 use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
@@ -29,16 +29,16 @@ use crate::base::time::Now;
 
 /// The capacity that the buffer for encoding a record keeps for the next record.
 const RECORD_KEPT_BYTES: usize = 512 << 10;
-/// A request that has waited for this many seconds is late: its sender is told that the outcome is unknown.
-const LATE_S: u32 = 10;
-const _: () = assert!(LATE_S >= STORE_WITHIN_S + 4);
+/// A request that has waited for this many seconds is overdue: its sender is told that the outcome is unknown.
+const OVERDUE_S: u32 = 10;
+const _: () = assert!(OVERDUE_S >= STORE_WITHIN_S + 4);
 
 /// The entry of a request in a queue.
 struct Entry<T> {
-    /// Whether the request waits for a record. If this entry is the first, its record is the next record of this process in the log.
+    /// Whether the request waits for its record. The requests that wait for records are in the order of these records in the log.
     is_write: bool,
     queued_s: u32,
-    /// `None` if the request concerns all partitions: the request is then in the queue `all_partitions`.
+    /// `None` if the request concerns all partitions. Then it is in the queue `all_partitions`, and this entry only keeps its place.
     request: Option<T>,
     /// The bytes that were counted for the request.
     bytes: usize,
@@ -47,28 +47,28 @@ struct Entry<T> {
 /// Entries in the order in which their requests were made.
 struct RequestQueue<T> {
     entries: VecDeque<Entry<T>>,
-    /// The number of entries, from the first, that were already reported as late.
-    late_count: usize,
+    /// The number of entries, from the first, that were already reported as overdue.
+    reported_count: usize,
 }
 
 impl<T> RequestQueue<T> {
     const fn new() -> RequestQueue<T> {
         RequestQueue {
             entries: VecDeque::new(),
-            late_count: 0,
+            reported_count: 0,
         }
     }
 
     fn pop_first(&mut self) -> Option<Entry<T>> {
-        self.late_count = self.late_count.saturating_sub(1);
+        self.reported_count = self.reported_count.saturating_sub(1);
         self.entries.pop_front()
     }
 
-    fn next_late(&mut self, now_s: u32) -> Option<&mut Entry<T>> {
-        let entry = self.entries.get_mut(self.late_count)?;
-        let is_late = now_s.saturating_sub(entry.queued_s) >= LATE_S;
-        self.late_count += usize::from(is_late);
-        is_late.then_some(entry)
+    fn next_overdue(&mut self, now_s: u32) -> Option<&mut Entry<T>> {
+        let entry = self.entries.get_mut(self.reported_count)?;
+        let is_overdue = now_s.saturating_sub(entry.queued_s) >= OVERDUE_S;
+        self.reported_count += usize::from(is_overdue);
+        is_overdue.then_some(entry)
     }
 }
 
@@ -92,9 +92,17 @@ struct PartitionQueue<T> {
 pub(crate) enum Next<T> {
     /// A request, with its record if it waited for one.
     Request(T, Option<Record>),
-    /// A record that no request waits for. `is_own`: this process wrote the record's batch. The present writer number does not tell that,
-    /// since this process has a new number if an earlier record of the batch has declared the writer dead.
+    /// A record that no request waits for. `is_own`: this process wrote the record's batch. The number of the batch's writer does not tell this: if an
+    /// earlier record of the batch has declared that writer dead, this process has a new number.
     Record { record: Record, is_own: bool },
+}
+
+/// What takes effect next in one partition.
+struct NextOfPartition<T> {
+    entry: Option<Entry<T>>,
+    record: Option<Record>,
+    /// Whether this process wrote the record.
+    is_own: bool,
 }
 
 /// The partitions that a request concerns.
@@ -106,7 +114,7 @@ pub(crate) enum Scope {
     All,
 }
 
-fn foreign_bytes(foreign: Option<&ForeignBatch>) -> usize {
+fn backlog_bytes(foreign: Option<&ForeignBatch>) -> usize {
     foreign.map_or(0, |it| it.bytes().len())
 }
 
@@ -118,10 +126,10 @@ pub(crate) struct CommitQueues<T> {
     all_partitions: RequestQueue<T>,
     /// The index of the queue that is examined first.
     next_queue: usize,
-    /// The cursor of the search for requests that were late at `late_search_s`: the index of a partition's queue, or the number of partitions for
+    /// The cursor of the search for requests that were overdue at `overdue_search_s`: the index of a partition's queue, or the number of partitions for
     /// `all_partitions`. If the cursor is higher, no search is in progress.
-    late_search_queue: usize,
-    late_search_s: u32,
+    overdue_search_queue: usize,
+    overdue_search_s: u32,
     may_have_due: bool,
     request_count: usize,
     /// The bytes of waiting requests, and of committed batches of other writers.
@@ -142,7 +150,7 @@ impl<T> PartitionQueue<T> {
         while let Some(Committed { header, batch }) = self.committed.pop_front() {
             let is_own = header.writer == self.batches.writer;
             let bytes = match is_own {
-                true => self.batches.note_committed(header.number, now_s),
+                true => self.batches.take_committed(header.number, now_s),
                 false => batch.as_ref().map(|it| it.bytes().clone()),
             };
             let bytes = bytes.filter(|_| is_valid(header.writer, header.number) || is_own);
@@ -155,22 +163,26 @@ impl<T> PartitionQueue<T> {
                 });
                 return true;
             }
-            *held_bytes -= foreign_bytes(batch.as_ref());
+            *held_bytes -= backlog_bytes(batch.as_ref());
         }
         false
     }
 
-    /// The entry or record that takes effect next, and whether this process wrote the record.
+    /// Takes what takes effect next. `is_valid` tells by writer and number whether the next batch is valid.
     fn take_next(
         &mut self,
         held_bytes: &mut usize,
         now_s: u32,
         is_replicated: bool,
         is_valid: impl FnMut(u64, u64) -> bool,
-    ) -> Option<(Option<Entry<T>>, Option<Record>, bool)> {
+    ) -> Option<NextOfPartition<T>> {
         let first = self.requests.entries.front();
         if first.is_some_and(|it| !it.is_write && it.request.is_some()) {
-            return Some((self.requests.pop_first(), None, false));
+            return Some(NextOfPartition {
+                entry: self.requests.pop_first(),
+                record: None,
+                is_own: false,
+            });
         }
         let first_is_write = first.is_some_and(|it| it.is_write);
         if self.current.is_none() && !self.take_next_batch(held_bytes, now_s, is_valid) {
@@ -178,13 +190,14 @@ impl<T> PartitionQueue<T> {
         }
         let current = self.current.as_mut()?;
         let is_own = current.is_own;
-        let has_request = is_own && !(is_replicated && is_node_note(current.records.peek()));
+        let has_request =
+            is_own && !(is_replicated && is_node_control_record(current.records.peek()));
         if has_request && !first_is_write {
             return None;
         }
         let record = current.records.take_next();
         if current.records.is_empty() {
-            *held_bytes -= foreign_bytes(current.foreign.as_ref());
+            *held_bytes -= backlog_bytes(current.foreign.as_ref());
             self.current = None;
         }
         let entry = if has_request {
@@ -192,7 +205,11 @@ impl<T> PartitionQueue<T> {
         } else {
             None
         };
-        Some((entry, Some(record), is_own))
+        Some(NextOfPartition {
+            entry,
+            record: Some(record),
+            is_own,
+        })
     }
 }
 
@@ -216,8 +233,8 @@ impl<T> CommitQueues<T> {
             queues: partitions.into_iter().flatten().map(queue).collect(),
             all_partitions: RequestQueue::new(),
             next_queue: 0,
-            late_search_queue: usize::MAX,
-            late_search_s: 0,
+            overdue_search_queue: usize::MAX,
+            overdue_search_s: 0,
             may_have_due: false,
             request_count: 0,
             bytes: 0,
@@ -255,7 +272,7 @@ impl<T> CommitQueues<T> {
             request,
             bytes,
         };
-        let line = match scope {
+        let queue = match scope {
             Scope::Partition(partition_index) => &mut self.queues[partition_index].requests,
             Scope::All => {
                 for queue in &mut self.queues {
@@ -264,7 +281,7 @@ impl<T> CommitQueues<T> {
                 &mut self.all_partitions
             }
         };
-        line.entries.push_back(entry(Some(request), bytes));
+        queue.entries.push_back(entry(Some(request), bytes));
         self.request_count += 1;
         self.bytes += bytes;
     }
@@ -292,16 +309,22 @@ impl<T> CommitQueues<T> {
         len
     }
 
-    /// Adds a note to the open batch of a replicated log. No request waits for the note.
-    pub fn push_note(&mut self, partition_index: usize, now: Now, sequence: u64, note: &Note<'_>) {
-        let encode = |out: &mut Vec<u8>, offset_delta| note.encode(out, offset_delta);
+    /// Adds a control record to the open batch of a replicated log. No request waits for the control record.
+    pub fn push_control_record(
+        &mut self,
+        partition_index: usize,
+        now: Now,
+        sequence: u64,
+        control: &ControlRecord<'_>,
+    ) {
+        let encode = |out: &mut Vec<u8>, offset_delta| control.encode(out, offset_delta);
         let batches = &mut self.queues[partition_index].batches;
         batches.write(now.unix_s, sequence, &mut self.record_buffer, encode);
         self.has_buffers = true;
     }
 
-    /// Queues an unlogged fact, which holds `bytes`. If the offset of the fact would be above the last mark, the fact waits for the record
-    /// of a new mark. After a crash the partition continues above the last mark, so that no offset is assigned twice.
+    /// Queues an unlogged fact, which holds `bytes`. If its offset would be above the last mark, the fact waits for the record of a new mark. After a
+    /// crash the partition continues above the last mark, so no offset is assigned twice.
     pub fn push_unlogged(
         &mut self,
         partition_index: usize,
@@ -313,8 +336,9 @@ impl<T> CommitQueues<T> {
         let batches = &mut self.queues[partition_index].batches;
         let mark = batches.new_mark(sequence);
         if let Some(until) = mark {
-            let encode =
-                |out: &mut Vec<u8>, offset_delta| Note::Mark(until).encode(out, offset_delta);
+            let encode = |out: &mut Vec<u8>, offset_delta| {
+                ControlRecord::Mark(until).encode(out, offset_delta)
+            };
             batches.write(now.unix_s, sequence, &mut self.record_buffer, encode);
         }
         batches.skip_offset();
@@ -346,13 +370,14 @@ impl<T> CommitQueues<T> {
             let Some(next) = queue.take_next(held, now.s, self.is_replicated, is_valid) else {
                 continue;
             };
-            // After each batch the next queue continues, so that a queue that is always full does not delay the others.
+            // After each batch the next partition takes over, so that a partition that always has batches does not delay the others.
             self.next_queue = partition_index + usize::from(queue.current.is_none());
-            return Some(match next {
-                (Some(entry), record, _) => Next::Request(self.remove_counted(entry)?, record),
-                (None, record, is_own) => Next::Record {
+            let record = next.record;
+            return Some(match next.entry {
+                Some(entry) => Next::Request(self.remove_counted(entry)?, record),
+                None => Next::Record {
                     record: record?,
-                    is_own,
+                    is_own: next.is_own,
                 },
             });
         }
@@ -423,7 +448,7 @@ impl<T> CommitQueues<T> {
         all.fold(now.unix_s, u32::min)
     }
 
-    /// Closes batches and passes them to `append`. A batch that the engine does not commit in time is passed again. `sequence` returns the last
+    /// Closes batches and passes them to `append`. Passes a batch again if the engine does not commit it in time. `sequence` returns the last
     /// offset of the partition at an index.
     pub fn append_batches(
         &mut self,
@@ -438,7 +463,7 @@ impl<T> CommitQueues<T> {
             let batches = &mut self.queues[partition_index].batches;
             batches.append_batches(now.s, || sequence(partition_index), &mut append);
             if self.request_count == 0 {
-                // Without requests, a partition writes only a note each second, so its buffer is not kept.
+                // Without requests, only a control record each second needs the buffer.
                 batches.free_buffer();
             }
             if planted::is(Fault::AppliedEarly) {
@@ -454,15 +479,15 @@ impl<T> CommitQueues<T> {
 
     /// Queues a committed batch of the partition at this index.
     pub fn push_committed(&mut self, partition_index: usize, committed: Committed) {
-        self.bytes += foreign_bytes(committed.batch.as_ref());
+        self.bytes += backlog_bytes(committed.batch.as_ref());
         self.queues[partition_index].committed.push_back(committed);
         self.may_have_due = true;
     }
 
-    /// Begins the search for late requests, if a request waits. Called once a second.
-    pub fn begin_late_search(&mut self, now_s: u32) {
+    /// Begins the search for overdue requests, if a request waits. Called once a second.
+    pub fn begin_overdue_search(&mut self, now_s: u32) {
         if self.request_count > 0 {
-            (self.late_search_queue, self.late_search_s) = (0, now_s);
+            (self.overdue_search_queue, self.overdue_search_s) = (0, now_s);
         } else if core::mem::take(&mut self.has_buffers) {
             self.queues
                 .iter_mut()
@@ -470,20 +495,20 @@ impl<T> CommitQueues<T> {
         }
     }
 
-    /// Whether the search for late requests has not finished.
-    pub fn is_late_search_unfinished(&self) -> bool {
-        self.late_search_queue <= self.queues.len()
+    /// Whether the search for overdue requests has not finished.
+    pub fn is_overdue_search_unfinished(&self) -> bool {
+        self.overdue_search_queue <= self.queues.len()
     }
 
-    /// Continues the search for late requests by one entry. Returns each late request once, and leaves the request in its queue. Requests to
-    /// the same partition are returned in order, and requests that concern all partitions at the end.
-    pub fn next_late(&mut self) -> Option<&mut T> {
-        let line = match self.queues.get_mut(self.late_search_queue) {
+    /// Continues the search for overdue requests by one entry. Returns each overdue request once, and leaves the request in its queue. Returns requests to
+    /// the same partition in order, and requests that concern all partitions at the end.
+    pub fn next_overdue(&mut self) -> Option<&mut T> {
+        let queue = match self.queues.get_mut(self.overdue_search_queue) {
             Some(queue) => &mut queue.requests,
             None => &mut self.all_partitions,
         };
-        let entry = line.next_late(self.late_search_s);
-        self.late_search_queue += usize::from(entry.is_none());
+        let entry = queue.next_overdue(self.overdue_search_s);
+        self.overdue_search_queue += usize::from(entry.is_none());
         entry?.request.as_mut()
     }
 }

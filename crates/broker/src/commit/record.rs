@@ -1,5 +1,5 @@
 //! The encoding of a record of the log. A record is a fact (a message, or a change of a topic), a change of an MQTT session
-//! ([`crate::mail::session::record`]), or a [`Note`].
+//! ([`crate::mail::session::record`]), or a [`ControlRecord`].
 //!
 //! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues
 //! with the topic. Data that only this process needs is not encoded: the client that is charged, and the receiver of the answer.
@@ -47,7 +47,7 @@ impl<'a> Fact<'a> {
         let mut out = FieldWriter(bytes);
         out.byte(self.kind() as u8);
         out.number(offset_delta.into());
-        out.field(self.topic().1);
+        out.field(self.topic().name);
         match *self {
             Fact::Publish(message) => encode_message(&mut out, message),
             Fact::Topic { change, .. } => {
@@ -99,11 +99,12 @@ impl<'a> Fact<'a> {
     }
 }
 
-/// A record about the partition, its writers, the release of QoS 2 messages, or a shared subscription. No client sees the record.
+/// A record that changes neither a topic nor a session, and that no client sees: about the partition, its writers, the release of QoS 2 messages, or a
+/// shared subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Note<'a> {
-    /// A mark: unlogged facts may have offsets up to this number. In a cluster the number is 0, and only the mark's position in the log
-    /// counts.
+pub enum ControlRecord<'a> {
+    /// A mark: unlogged facts (changes of topics that are not durable, which have no records) may have offsets up to this number. In a cluster the number
+    /// is 0: a node that reads its own mark has read all earlier records.
     Mark(u64),
     /// The writer of the batch is alive.
     Heartbeat(Heartbeat<'a>),
@@ -116,7 +117,7 @@ pub enum Note<'a> {
     Release(Release),
     /// The position of a shared subscription in the partition.
     Group(GroupPosition<'a>),
-    /// A process has begun to serve after a crash: no connection of the process before holds a session any more.
+    /// A process has begun to serve after a crash: no connection of the crashed process holds a session any more.
     Start,
 }
 
@@ -127,7 +128,7 @@ pub struct GroupPosition<'a> {
     pub filter: &'a [u8],
     /// The share name.
     pub name: &'a [u8],
-    /// The messages of the partition up to this offset were delivered to members. `None`: the group has ended.
+    /// The messages of the partition up to this offset were delivered to members; `None` if the group has ended.
     pub offset: Option<u64>,
 }
 
@@ -142,63 +143,63 @@ pub struct Heartbeat<'a> {
     pub connections: u64,
 }
 
-impl<'a> Note<'a> {
+impl<'a> ControlRecord<'a> {
     pub(crate) fn kind(&self) -> RecordKind {
         match self {
-            Note::Mark(_) => RecordKind::Mark,
-            Note::Heartbeat(_) => RecordKind::Heartbeat,
-            Note::Dead(_) => RecordKind::Dead,
-            Note::Steward(_) => RecordKind::Steward,
-            Note::Release(_) => RecordKind::Release,
-            Note::Group(_) => RecordKind::Group,
-            Note::Start => RecordKind::Start,
+            ControlRecord::Mark(_) => RecordKind::Mark,
+            ControlRecord::Heartbeat(_) => RecordKind::Heartbeat,
+            ControlRecord::Dead(_) => RecordKind::Dead,
+            ControlRecord::Steward(_) => RecordKind::Steward,
+            ControlRecord::Release(_) => RecordKind::Release,
+            ControlRecord::Group(_) => RecordKind::Group,
+            ControlRecord::Start => RecordKind::Start,
         }
     }
 
-    /// Appends the record of a note. `offset_delta` is the offset of the record minus the first offset of the batch.
+    /// Appends the encoded record. `offset_delta` is the offset of the record minus the first offset of the batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = FieldWriter(bytes);
         out.byte(self.kind() as u8);
         out.number(offset_delta.into());
         match self {
-            Note::Mark(until) => out.number(*until),
-            Note::Heartbeat(beat) => {
+            ControlRecord::Mark(until) => out.number(*until),
+            ControlRecord::Heartbeat(beat) => {
                 out.field(beat.name);
                 out.field(beat.admin_address);
                 out.number(beat.connections);
             }
-            Note::Dead(writer) | Note::Steward(writer) => out.word(*writer),
-            Note::Release(Release { key, claim }) => {
+            ControlRecord::Dead(writer) | ControlRecord::Steward(writer) => out.word(*writer),
+            ControlRecord::Release(Release { key, claim }) => {
                 out.word(key.session.number());
                 out.number(key.packet_id.into());
                 if *claim != 0 {
                     out.number(*claim);
                 }
             }
-            Note::Group(group) => {
+            ControlRecord::Group(group) => {
                 out.field(group.filter);
                 out.field(group.name);
                 out.byte(group.offset.is_some().into());
                 out.number(group.offset.unwrap_or(0));
             }
-            Note::Start => {}
+            ControlRecord::Start => {}
         }
     }
 
-    /// Decodes a note. Returns the offset of the record minus the first offset of the batch, and the note. `None` if the record is not a note.
+    /// Decodes a control record. Returns its offset minus the first offset of the batch, and the control record; `None` for a record of another kind.
     ///
     /// # Errors
     /// The record is malformed.
-    pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
+    pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, ControlRecord<'a>)>, Damaged> {
         let mut fields = FieldReader(record);
         fields.byte()?;
-        let Some(kind) = RecordKind::read(record).filter(|kind| kind.family() == Family::Note)
+        let Some(kind) = RecordKind::read(record).filter(|kind| kind.family() == Family::Control)
         else {
             return Ok(None);
         };
         let offset_delta = fields.number32()?;
-        let note = match kind {
-            RecordKind::Mark => Note::Mark(fields.number()?),
+        let control = match kind {
+            RecordKind::Mark => ControlRecord::Mark(fields.number()?),
             RecordKind::Heartbeat => {
                 // A later version may append fields to a heartbeat. They are ignored.
                 let beat = Heartbeat {
@@ -206,10 +207,10 @@ impl<'a> Note<'a> {
                     admin_address: fields.field()?,
                     connections: fields.number()?,
                 };
-                return Ok(Some((offset_delta, Note::Heartbeat(beat))));
+                return Ok(Some((offset_delta, ControlRecord::Heartbeat(beat))));
             }
-            RecordKind::Dead => Note::Dead(fields.word()?),
-            RecordKind::Release => Note::Release(Release {
+            RecordKind::Dead => ControlRecord::Dead(fields.word()?),
+            RecordKind::Release => ControlRecord::Release(Release {
                 key: SessionKey {
                     session: Party::from_number(fields.word()?),
                     packet_id: fields.number16()?,
@@ -225,15 +226,15 @@ impl<'a> Note<'a> {
             RecordKind::Group => {
                 let (filter, name) = (fields.field()?, fields.field()?);
                 let (has_offset, offset) = (fields.byte()? != 0, fields.number()?);
-                Note::Group(GroupPosition {
+                ControlRecord::Group(GroupPosition {
                     filter,
                     name,
                     offset: has_offset.then_some(offset),
                 })
             }
-            RecordKind::Steward => Note::Steward(fields.word()?),
+            RecordKind::Steward => ControlRecord::Steward(fields.word()?),
             // A later version may append fields, as for a heartbeat.
-            RecordKind::Start => return Ok(Some((offset_delta, Note::Start))),
+            RecordKind::Start => return Ok(Some((offset_delta, ControlRecord::Start))),
             RecordKind::Publish
             | RecordKind::Create
             | RecordKind::Delete
@@ -246,7 +247,7 @@ impl<'a> Note<'a> {
             | RecordKind::SessionParts => return Ok(None),
         };
         fields.expect_end()?;
-        Ok(Some((offset_delta, note)))
+        Ok(Some((offset_delta, control)))
     }
 }
 
@@ -265,8 +266,8 @@ pub(crate) fn check_record(
         Some(false) => return Err(Damaged("a record is of no known kind")),
         None => {}
     }
-    if let Some((offset_delta, note)) = Note::decode(record)? {
-        if let Note::Heartbeat(beat) = note {
+    if let Some((offset_delta, control)) = ControlRecord::decode(record)? {
+        if let ControlRecord::Heartbeat(beat) = control {
             // Control characters are refused, since the admin console and terminals show both fields.
             check_fields(beat.name, b"", beat.admin_address).map_err(Damaged)?;
         }
@@ -279,7 +280,7 @@ pub(crate) fn check_record(
         };
     }
     let check_fact = |offset_delta, fact: &Fact<'_>| {
-        let name = fact.topic().1;
+        let name = fact.topic().name;
         check_stored_name(name)?;
         if placement.partition_of(name) != partition {
             return Err("a record is of another partition");
@@ -293,8 +294,8 @@ pub(crate) fn check_record(
     Fact::decode(record, 0, Client::NOBODY, check_fact)?.map_err(Damaged)
 }
 
-/// Whether a record is a note that a node of a cluster writes by itself. No request waits for such a note.
-pub(crate) fn is_node_note(record: &[u8]) -> bool {
+/// Whether a record is a control record that a node of a cluster writes without a request.
+pub(crate) fn is_node_control_record(record: &[u8]) -> bool {
     use RecordKind::{Dead, Heartbeat, Mark, Steward};
     RecordKind::read(record).is_some_and(|kind| matches!(kind, Mark | Heartbeat | Dead | Steward))
 }

@@ -59,7 +59,7 @@ impl Home {
                 };
                 removals_left -= 1;
                 self.steps.add(1);
-                forgotten.note(self.topics.rows.get(topic).rule, offset, number);
+                forgotten.add_for_rule(self.topics.rows.get(topic).rule, offset, number);
             }
         }
         false

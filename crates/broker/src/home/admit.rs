@@ -1,8 +1,8 @@
 //! Admits facts (publishes, and changes of topics) at their topic's home, the part of a shard that keeps the topic. Admission checks a fact
-//! against all limits of this process. An admitted fact is never refused when it is applied later (`apply.rs`).
+//! against all limits of this process, so no limit refuses the fact when it is applied later (`apply.rs`).
 //!
-//! Invariant: while a fact is in flight to the engine, which writes the log, room for the fact is reserved. The reservation is released exactly once,
-//! when the fact is applied.
+//! Invariant: from its admission until it is applied, a fact that is sent to the engine (which writes the log) has room reserved for it. The
+//! reservation is released exactly once.
 
 use crore_wire::topic;
 
@@ -18,26 +18,26 @@ use crate::base::time::Now;
 use crate::base::work::FILTERS_PER_STEP;
 use crate::budget::admission::Client;
 use crate::mail::message::Publish;
-use crate::mail::{Fact, Outcome};
+use crate::mail::{Fact, FactTopic, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, SlabRow as _};
 
-/// Whether copies of the message are found by session and packet id (QoS 2), and not by an idempotency key.
-fn is_session_publish(message: &Publish<'_>) -> bool {
+/// Whether the message is of QoS 2: then its session and packet id tell a retry, and not an idempotency key.
+fn is_qos2_publish(message: &Publish<'_>) -> bool {
     message
         .dedup
         .is_some_and(|it| it.publisher.is_qos2_publisher())
 }
 
-/// A client that has as many topics as its share allows may evict a topic that has been idle for this many seconds. So a new topic is not evicted before
-/// its first use. If the table is full, any idle topic may be evicted.
+/// While the table has room, only a topic that has been idle for this many seconds is evicted, so that a new topic is not evicted before its first use.
+/// If the table is full, any idle topic may be evicted.
 const IDLE_BEFORE_EVICTION_S: u32 = 60;
 
 impl Home {
-    /// Admits a fact if there is room for its topic, the client's limit of kept bytes allows its message, and its idempotency key is new.
+    /// Admits a fact if there is room for its topic, if the client may keep as many more bytes, and if the message is no retry.
     ///
     /// # Errors
-    /// The outcome, if the fact is not admitted.
+    /// The outcome of a fact that is not admitted: a refusal, or for a retry the answer to the first publish.
     #[inline(always)] // the call would cost as much as the body
     pub(crate) fn admit(
         &mut self,
@@ -47,11 +47,11 @@ impl Home {
         let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
         if let Fact::Publish(message) = fact {
-            key = match self.check_dedup(message, settings, now, 0) {
-                // This may be a new message with a packet id that is used again: the log may have the release of the earlier message, which this node has not
-                // read yet. So the message is appended, and its place in the log decides.
+            key = match self.check_retry(message, settings, now, 0) {
+                // Perhaps this is no retry, but a new message with a packet id that the client uses again: the log may already contain the release of the
+                // earlier message, although this node has not read it. So the message is appended, and is judged when it is applied.
                 Err(Outcome::Replayed(_))
-                    if self.logs.is_replicated() && is_session_publish(message) =>
+                    if self.logs.is_replicated() && is_qos2_publish(message) =>
                 {
                     None
                 }
@@ -64,31 +64,31 @@ impl Home {
                 return Err(Outcome::NoRoom(reached));
             }
         }
-        let (hash, name, client) = fact.topic();
-        let row = match fact.creates_topic() {
+        let FactTopic { hash, name, client } = fact.topic();
+        let topic_id = match fact.creates_topic() {
             true => self.admit_topic(hash, name, client, now),
             false => Ok(self.topics.find(hash, name)),
         };
-        let row = row.map_err(Outcome::NoRoom)?;
-        Ok(Admitted { topic_id: row, key })
+        let topic_id = topic_id.map_err(Outcome::NoRoom)?;
+        Ok(Admitted { topic_id, key })
     }
 
     /// Admits a fact that will be sent to the engine, and reserves room for its topic, bytes and key.
     ///
     /// # Errors
-    /// The outcome, if the fact is not admitted.
+    /// See [`Home::admit`].
     pub(crate) fn reserve(
         &mut self,
         fact: &Fact<'_>,
         context: &HomeContext<'_>,
     ) -> Result<Reservation, Outcome> {
-        let (_, _, client) = fact.topic();
+        let FactTopic { hash, name, client } = fact.topic();
         if fact.creates_topic()
             && let Err(reached) = self.admission.check_disk_share(client, context.now.unix_s)
         {
-            // A copy of a message that is in the log needs no room.
+            // A retry needs no room, since the log has the message already.
             match fact {
-                Fact::Publish(message) => self.admit_copy(message, context, reached)?,
+                Fact::Publish(message) => self.admit_retry(message, context, reached)?,
                 Fact::Topic { .. } => return Err(Outcome::NoRoom(reached)),
             }
         }
@@ -97,10 +97,9 @@ impl Home {
             && let Some(answers) = &mut self.retries.answers
             && !answers.reserve(key.group, context.settings.publish.idempotency_keys)
         {
-            self.reports.notices.note(Notice::Keys, fact.topic().1);
+            self.reports.notices.note(Notice::Keys, name);
             return Err(Outcome::NoRoom(Reason::KeysFull));
         }
-        let (hash, _, client) = fact.topic();
         let mut bytes = 0;
         if let Fact::Publish(message) = fact
             && self.admission.counts_kept_bytes()
@@ -124,22 +123,20 @@ impl Home {
         })
     }
 
-    /// Admits a message only if it is a copy, since the limit `reached` refuses new messages.
+    /// Admits a message only if it may be a retry, since the limit `reached` refuses new messages.
     ///
     /// # Errors
-    /// The refusal, or the first answer if the copy needs no record.
+    /// For a new message the refusal; for a retry that needs no record the answer to the first publish.
     #[cold]
-    fn admit_copy(
+    fn admit_retry(
         &mut self,
         message: &Publish<'_>,
         context: &HomeContext<'_>,
         reached: Reason,
     ) -> Result<(), Outcome> {
-        match self.check_dedup(message, context.settings, context.now, 0) {
-            // The log decides (see `admit`).
-            Err(Outcome::Replayed(_))
-                if self.logs.is_replicated() && is_session_publish(message) =>
-            {
+        match self.check_retry(message, context.settings, context.now, 0) {
+            // It is judged when it is applied (see `admit`).
+            Err(Outcome::Replayed(_)) if self.logs.is_replicated() && is_qos2_publish(message) => {
                 Ok(())
             }
             Err(first_answer) => Err(first_answer),
@@ -165,7 +162,7 @@ impl Home {
         }
     }
 
-    /// Makes room for a topic if it does not exist. Returns the topic's row if it exists.
+    /// Returns the topic's row if the topic exists; otherwise makes room for the topic.
     ///
     /// # Errors
     /// The limit that was reached.
@@ -184,7 +181,7 @@ impl Home {
         Ok(topic_id)
     }
 
-    /// Makes room for a new topic of this client.
+    /// Makes room for a new topic of this client: evicts an idle topic if the client has as many topics as its share allows, or if the table is full.
     ///
     /// # Errors
     /// The limit that was reached.
@@ -231,7 +228,7 @@ impl Home {
             || rules.get(rule_number).messages_max() > 0
     }
 
-    /// Creates a topic. The caller has made room for it.
+    /// Inserts the row of a new topic, for which the caller has made room. Returns the row.
     pub(super) fn insert_topic(
         &mut self,
         hash: u32,

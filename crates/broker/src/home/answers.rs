@@ -1,13 +1,12 @@
 //! The table of a home's first answers to publishes with an idempotency key (`idempotence.rs`). The key of the table is the hash of user,
 //! topic and idempotency key. A home is the part of a shard that keeps topics.
 //!
-//! Publishers are hashed into groups. Without an engine (a log on disk or in a cluster), a full home drops the oldest answer of the largest
-//! group, so that a publisher with many keys does not push out the few keys of another. With an engine, no answer is dropped before it
-//! expires: while a record is in flight, room for its answer is reserved among the [`keys`](crate::budget::admission::keys) of all homes.
-//! If there is no room, the publish is refused.
+//! Publishers are hashed into groups. Without an engine (the writer of a log), a full table drops the oldest answer of the largest group, so that a
+//! publisher with many keys does not push out the few keys of another. With an engine, no answer is dropped before it expires. Instead, room for an
+//! answer is reserved while its record is in flight; if there is no room, the publish is refused.
 //!
-//! Invariants: the rows of a group are chained from oldest to newest, and only the oldest row is dropped; each row and each reservation is
-//! counted among the keys of all homes.
+//! Invariants: the answers of a group are chained from oldest to newest, and only the oldest answer is dropped. Each answer and each reservation is
+//! counted among the [`keys`](crate::budget::admission::keys) of all homes.
 
 use alloc::boxed::Box;
 
@@ -55,8 +54,16 @@ pub(crate) struct IdempotencyKey {
     pub key: u64,
     /// The hash of the message.
     pub message: u64,
-    /// The maximum number of answers at the home.
+    /// The maximum number of answers that the home keeps.
     pub answers_max: u32,
+}
+
+/// The answers that a snapshot has next.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AnswerCursor {
+    group: usize,
+    /// The row of the next answer of the group; `None` for the group's oldest answer.
+    row: Option<u32>,
 }
 
 /// The answer to a first publish.
@@ -225,17 +232,16 @@ impl Answers {
         group.answer_count -= 1;
     }
 
-    /// Writes answers from this group and row on (`None`: the group's oldest); returns where to continue, if any are left.
-    pub fn save(
-        &self,
-        (first_group, row): (usize, Option<u32>),
-        block: &mut Block<'_>,
-    ) -> Option<(usize, Option<u32>)> {
-        let mut id = row;
-        (first_group..GROUPS).find_map(|group| {
-            let id = id.take().unwrap_or(self.groups[group].oldest);
-            let next = self.save_group(group, id, block)?;
-            Some((group, Some(next)))
+    /// Writes the answers from the cursor `from` on. Returns the cursor to continue with, if any are left.
+    pub fn save(&self, from: AnswerCursor, block: &mut Block<'_>) -> Option<AnswerCursor> {
+        let mut row = from.row;
+        (from.group..GROUPS).find_map(|group| {
+            let first = row.take().unwrap_or(self.groups[group].oldest);
+            let next = self.save_group(group, first, block)?;
+            Some(AnswerCursor {
+                group,
+                row: Some(next),
+            })
         })
     }
 

@@ -1,12 +1,14 @@
 //! Applies facts (publishes, and changes of topics) at a home, the part of a shard that keeps topics. The logged state of topics changes only here:
 //! their messages, and which topics exist.
 //!
-//! A fact is applied at one of three moments: without an engine (the writer of the log) in the call that admits it; with an engine, when the engine
-//! has committed it; and at a start, when the log is read. No limit refuses a fact here, since its admission has checked all limits. One check is
-//! made again: a message changes nothing if another message with its idempotency key was applied after its admission.
+//! A fact is applied at one of three moments: without an engine (the writer of the log) as soon as it is admitted; with an engine, when the engine
+//! has committed it; and at a start, when the log is replayed. No limit refuses a fact here, since admission has checked all limits (`admit.rs`). One
+//! check is made again: whether the message is a retry. Between the admission of a message and this moment, another message with its idempotency key may
+//! have been applied. Then the message changes nothing.
 //!
-//! Words: a *life* of the log is the time from one start of a server with this log to the next start. The *mark* of a partition is the highest offset
-//! that an unlogged fact may have. A *gap* is the notice to a subscriber that messages are lost.
+//! Words: a fact of a topic that is not durable is *unlogged*: it has an offset, but no record in the log. A *life* of the log is the time from one start
+//! of a server with this log to the next start. The *mark* of a partition is the highest offset that an unlogged fact may have. A *gap* is the notice to
+//! a subscriber that messages are lost.
 
 use alloc::sync::Arc;
 
@@ -27,61 +29,67 @@ use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
-use crate::mail::{Change, Fact, Outcome, Tell};
+use crate::mail::{Change, Fact, FactTopic, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// The logs of the partitions are read one after another, so a later message can have an earlier time. A message may be this many seconds older than
-/// the newest one applied.
+/// A message may be this many seconds older than the newest message applied: a start replays the logs of the partitions one after another.
 const TIME_DISORDER_MAX_S: u32 = 600;
-/// A new epoch starts this many offsets after the last known one. Damage cannot have lost that many records, so no offset is used twice.
+/// A new epoch starts this many offsets after the last known offset. Damage cannot have lost that many records, so no offset is used twice.
 const OFFSETS_BEFORE_NEW_EPOCH: u64 = 1 << 40;
 
 impl Home {
     /// Admits and applies a fact at once, without an engine.
     #[inline]
-    pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut HomeContext<'_>) -> Outcome {
+    pub(crate) fn admit_and_apply(
+        &mut self,
+        fact: &Fact<'_>,
+        context: &mut HomeContext<'_>,
+    ) -> Outcome {
         match self.admit(fact, context) {
             Ok(admitted) => {
                 let partition_index = self.fact_partition_index(admitted.topic_id, fact);
                 let offset = self.logs.partitions[partition_index].sequence + 1;
-                self.apply_at(partition_index, fact, offset, admitted, context)
+                self.apply_new(partition_index, fact, offset, admitted, context)
             }
             Err(outcome) => outcome,
         }
     }
 
-    /// Sets the lives of the logs (`base/lives.rs`). New offsets begin at the first offset of the present life.
+    /// Sets the lives of the logs (`base/lives.rs`). Called at a start, after the logs are replayed. New offsets begin at the first offset of the present
+    /// life.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
         self.reset_published_count();
     }
 
-    /// Resets the number of messages published in this turn (a pass of the shard's loop). Called before the first turn, since messages that were read
-    /// from the log do not count.
+    /// Sets the number of messages published in this turn (a pass of the shard's loop) to 0. Called before the first turn, since replayed messages
+    /// do not count.
     fn reset_published_count(&mut self) {
         self.topics.idle_topics.published_in_turn = 0;
     }
 
-    /// Records that unlogged facts are lost. Called after a crash. Each partition continues after its mark, since no lost fact has an offset after
-    /// the mark. Topics that are not logged get their next offsets after the mark, too.
-    pub(crate) fn note_unlogged_lost(&mut self, rules: &Rules) {
+    /// Records that a crash has lost all unlogged facts. Their offsets are at most the partition's mark, so the partition gives the offsets after the
+    /// mark from now on. A subscriber of an unlogged topic whose position is at the mark or before it gets a gap.
+    pub(crate) fn record_unlogged_loss(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
             for rule in rules.unlogged_numbers() {
-                partition.forgotten.note(rule, partition.sequence, 0);
+                partition
+                    .forgotten
+                    .add_for_rule(rule, partition.sequence, 0);
             }
         }
         self.reset_published_count();
     }
 
-    /// Begins a new epoch of this partition, whose log is damaged and may have lost records before its end. The epoch begins after all offsets that
-    /// were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of these messages gets a gap,
-    /// and then receives them again.
+    /// Begins a new epoch of this partition, whose log is damaged and may have lost records before its end. All messages that are left get new
+    /// offsets, above every offset that was given before. So a subscriber that has received some of these messages gets a gap, and then receives them
+    /// again.
     ///
-    /// `ended_life_start` is the first offset of the life that has just ended. The new offsets come after it, so they belong to that life. If they
-    /// belonged to an earlier life, they would be greater than its last offset. Such a position is invalid, and its client would get a gap each time
-    /// that it connects.
+    /// `ended_life_start` is the first offset of the life that has just ended. The new offsets are above it, so that they belong to that life. In an
+    /// earlier life they would be above the last offset: a position that a client gets with such an offset would be invalid, and the client would get a
+    /// gap each time that it connects.
     pub(crate) fn begin_epoch(
         &mut self,
         partition_index: usize,
@@ -90,7 +98,7 @@ impl Home {
     ) {
         let Partition { sequence, mark, .. } = self.logs.partitions[partition_index];
         let until = sequence.max(mark).max(ended_life_start) + OFFSETS_BEFORE_NEW_EPOCH;
-        self.note_lost_until(partition_index, until, rules);
+        self.record_loss_until(partition_index, until, rules);
         let partition = &mut self.logs.partitions[partition_index];
         partition.sequence = partition.log.begin_epoch(until);
         for id in 0..self.topics.rows.end() {
@@ -110,14 +118,14 @@ impl Home {
         }
     }
 
-    /// Records that the log of this partition has lost its records up to offset `until`. A topic without messages gets its next offset after `until`.
-    pub(crate) fn note_lost_until(&mut self, partition_index: usize, until: u64, rules: &Rules) {
+    /// Records that the log of this partition has lost its records up to offset `until`. New offsets come after `until`.
+    pub(crate) fn record_loss_until(&mut self, partition_index: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[partition_index];
-        partition.note_offset(until);
+        partition.advance_to(until);
         partition.applied_to = until;
         partition.writer_set.set_beginning_lost();
         for rule in rules.logged_numbers() {
-            partition.forgotten.note(rule, until, 0);
+            partition.forgotten.add_for_rule(rule, until, 0);
         }
         for slot in 0..SLOTS {
             if usize::from(self.logs.partition_index_by_slot[slot]) == partition_index {
@@ -127,16 +135,16 @@ impl Home {
         }
     }
 
-    /// Applies a fact that was admitted before. `logged_offset` is the offset of its record in the log, or `None` for a fact that is not logged.
-    /// `context` has the record's time.
-    pub(crate) fn apply(
+    /// Applies a fact that was admitted before. `logged_offset` is the offset of the fact's record in the log, or `None` for an unlogged fact.
+    /// `context.now` is the time of the record.
+    pub(crate) fn apply_admitted(
         &mut self,
         fact: &Fact<'_>,
         logged_offset: Option<u64>,
         context: &mut HomeContext<'_>,
     ) -> Outcome {
-        let (hash, name, _) = fact.topic();
-        let topic_id = self.topics.find(hash, name);
+        let topic = fact.topic();
+        let topic_id = self.topics.find(topic.hash, topic.name);
         let partition_index = self.fact_partition_index(topic_id, fact);
         let is_replicated = self.logs.is_replicated();
         let partition = &mut self.logs.partitions[partition_index];
@@ -146,25 +154,25 @@ impl Home {
             return Outcome::Unknown;
         }
         if is_replicated {
-            // The time is that of the log's clock and not of this process, so that all nodes apply the record alike.
+            // All nodes must apply the record alike, so the time is that of the log and not that of this process.
             context.now.unix_s = match logged_offset {
                 Some(_) => partition.effective_time(context.now).unix_s,
                 None => partition.newest_time_s,
             };
         }
-        let outcome = self.apply_once(fact, partition_index, topic_id, offset, context);
+        let outcome = self.apply_unless_retry(fact, partition_index, topic_id, offset, context);
         let partition = &mut self.logs.partitions[partition_index];
-        // The fact has used the offset, even if the fact has changed nothing.
+        // The offset is used up, even if the fact was a retry and has changed nothing.
         match logged_offset {
-            Some(offset) => partition.note_offset(offset),
+            Some(offset) => partition.advance_to(offset),
             None => partition.sequence = offset,
         }
         outcome
     }
 
-    /// Applies a fact of this partition, unless its idempotency key was used before.
+    /// Applies a fact of this partition, unless it is a retry of a message that was applied before.
     #[inline]
-    fn apply_once(
+    fn apply_unless_retry(
         &mut self,
         fact: &Fact<'_>,
         partition_index: usize,
@@ -174,7 +182,7 @@ impl Home {
     ) -> Outcome {
         let key = match fact {
             Fact::Publish(message) => {
-                self.check_dedup(message, context.settings, context.now, TIME_DISORDER_MAX_S)
+                self.check_retry(message, context.settings, context.now, TIME_DISORDER_MAX_S)
             }
             Fact::Topic { .. } => Ok(None),
         };
@@ -183,12 +191,12 @@ impl Home {
         }
         match key {
             Ok(key) => {
-                // The admission has checked that there is room for the key, so there is no limit here.
+                // Admission has reserved room for the key, so there is no limit here.
                 let key = key.map(|key| IdempotencyKey {
                     answers_max: u32::MAX,
                     ..key
                 });
-                self.apply_at(
+                self.apply_new(
                     partition_index,
                     fact,
                     offset,
@@ -196,7 +204,7 @@ impl Home {
                     context,
                 )
             }
-            Err(_) if planted::is(Fault::KeyTwice) => self.apply_at(
+            Err(_) if planted::is(Fault::KeyTwice) => self.apply_new(
                 partition_index,
                 fact,
                 offset,
@@ -210,9 +218,9 @@ impl Home {
         }
     }
 
-    /// Applies a fact to this partition, at its offset in the log.
+    /// Applies a fact that is no retry. `offset` is the fact's offset in this partition.
     #[inline(always)] // most facts are messages
-    fn apply_at(
+    fn apply_new(
         &mut self,
         partition_index: usize,
         fact: &Fact<'_>,
@@ -245,7 +253,7 @@ impl Home {
     ) -> Outcome {
         let now = context.now;
         if change == Change::Create {
-            return self.apply_create(fact, topic_id, context.rules, now);
+            return self.create_topic(fact, topic_id, context.rules, now);
         }
         let Some(id) = topic_id.filter(|id| !self.topics.rows.get(*id).has(DELETED)) else {
             return Outcome::Missing;
@@ -253,7 +261,7 @@ impl Home {
         match change {
             Change::Create => {}
             Change::Delete => {
-                return self.apply_delete(id, offset, now, context.lanes);
+                return self.delete_topic(id, offset, now, context.lanes);
             }
             Change::Purge => _ = self.purge_topic(id, u64::MAX, u32::MAX, now),
             Change::PurgeSome(until, messages_max) => {
@@ -264,7 +272,8 @@ impl Home {
         Outcome::Done(self.topic_info(id, now))
     }
 
-    /// A digest of the writer sets and of the logged state of topics: which topics publishers have created, and their last offsets.
+    /// A digest of the state that all nodes of a cluster must have alike: the writer sets, the names and last offsets of the durable topics that publishers
+    /// have created, and the tables by which retries are told.
     pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.topics.rows.end()).filter_map(|id| self.topics.rows.try_get(id));
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
@@ -280,21 +289,22 @@ impl Home {
         match topic_id {
             Some(id) => self.topic_partition_index(id),
             None => {
-                self.logs.partition_index_by_slot[usize::from(topic::slot(fact.topic().1))].into()
+                let slot = topic::slot(fact.topic().name);
+                self.logs.partition_index_by_slot[usize::from(slot)].into()
             }
         }
     }
 
     /// Creates a topic; `Existed` if a publisher has created it before.
-    fn apply_create(
+    fn create_topic(
         &mut self,
         fact: &Fact<'_>,
-        row: Option<u32>,
+        topic_id: Option<u32>,
         rules: &Rules,
         now: Now,
     ) -> Outcome {
-        let (hash, name, client) = fact.topic();
-        let id = row.unwrap_or_else(|| self.insert_topic(hash, name, client, rules, now));
+        let FactTopic { hash, name, client } = fact.topic();
+        let id = topic_id.unwrap_or_else(|| self.insert_topic(hash, name, client, rules, now));
         let row = self.topics.rows.get_mut(id);
         let existed = row.has(CREATED) && !row.has(DELETED);
         row.flags = (row.flags | CREATED) & !DELETED;
@@ -307,8 +317,9 @@ impl Home {
         }
     }
 
-    /// Deletes a topic: ends its subscriptions, but keeps the row, so that subscribers with old positions learn that they have missed messages.
-    fn apply_delete(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
+    /// Deletes a topic: removes its messages and ends its subscriptions. Keeps the row with the last offset, so that a client that comes back with an old
+    /// position gets a gap.
+    fn delete_topic(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
         let info = self.topic_info(id, now);
         let partition_index = self.topic_partition_index(id);
         let (row, partition) = (
@@ -365,9 +376,8 @@ impl Home {
 }
 
 impl Logs {
-    /// Stores the offset and time of a record that changes no topic, and raises the partition's mark to `mark`: facts that are not logged may have
-    /// offsets up to it.
-    pub(crate) fn note_record(
+    /// Advances the partition past a record that changes no topic: to its offset and time. Raises the partition's mark to at least `mark`.
+    pub(crate) fn skip_record(
         &mut self,
         partition_index: usize,
         offset: u64,
@@ -376,19 +386,19 @@ impl Logs {
     ) {
         let is_replicated = self.is_replicated();
         let partition = &mut self.partitions[partition_index];
-        partition.note_offset(offset);
+        partition.advance_to(offset);
         partition.mark = partition.mark.max(mark.min(SlottedOffset::OFFSET_MAX));
         if is_replicated {
             partition.newest_time_s = partition.newest_time_s.max(unix_s);
         }
     }
 
-    /// Notes a batch that was read from the log of this partition.
-    pub(crate) fn note_batch_read(&mut self, partition_index: usize, batch: LastBatch) {
+    /// Stores which batch was read last from the log of this partition.
+    pub(crate) fn set_last_batch(&mut self, partition_index: usize, batch: LastBatch) {
         self.partitions[partition_index].last_batch = batch;
     }
 
-    /// The partitions, each with writer and number of the last batch read.
+    /// The last batch that was read, by partition.
     pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, LastBatch)> {
         let all = self.placement.of_home(self.me);
         all.zip(self.partitions.iter().map(|it| it.last_batch))

@@ -1,8 +1,8 @@
-//! Attaching: a home (the part of a shard that keeps topics) sends a subscriber a page (a bounded run) of the messages that the subscriber
-//! has missed, and registers the subscriber for live messages, those published from now on.
+//! An attach is a request to subscribe to a topic. The topic's home (the part of a shard that keeps the topic) answers it with a page (a bounded run) of
+//! the messages that the subscriber has missed, and registers the subscriber for live messages, those published from now on.
 //!
-//! Invariant: the page is read and the subscriber is registered in one step. Page and live messages use the same lane (an ordered queue of mail to
-//! one shard). So messages published later arrive after the page, and no message is missed.
+//! Invariant: the home reads the page and registers the subscriber in one call, so no message is published between the two. Page and live messages use
+//! the same lane (an ordered queue of mail to one shard), so the page arrives first.
 
 use crore_wire::topic;
 
@@ -20,8 +20,8 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, AttachOutcome, Page, Tell};
 
 impl Home {
-    /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live messages. A request that was queued
-    /// before comes with the `progress` of the search for its first message.
+    /// Answers an attach with a page of past messages, or queues the page if other pages wait. Registers the carrier (the subscriber's shard) for live
+    /// messages. An attach that was queued before is passed with the `progress` of the search for its first message.
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
@@ -49,7 +49,8 @@ impl Home {
             return self.wait_for_log(pending_page, partition_index, offset);
         }
         let must_queue = progress.is_none() && self.page_queue.must_queue(&self.turn_limits);
-        // A long-poll is counted only when it is known to wait. A request for the next page is not counted, since its subscriber was counted before.
+        // A long-poll counts as a subscriber only when it has found no message and waits. A request for a next page comes from a subscriber that was
+        // counted before.
         let counts_subscriber = !ask.is_next_page && !ask.poll;
         if must_queue && !counts_subscriber {
             return self.page_queue.queue_topic(
@@ -72,8 +73,8 @@ impl Home {
         };
         if must_queue && !self.has_nothing_to_read(id, ask, rules) {
             self.count_subscriber(id, from, ask);
-            // Nothing is read now. Live messages begin only when the page is read, because until then another subscription of the client may deliver
-            // them.
+            // The page is read later, and only then do the live messages of this subscription begin. Until then another subscription of the same client
+            // may deliver them.
             return self.page_queue.queue_topic(
                 from,
                 ask,
@@ -104,7 +105,7 @@ impl Home {
         self.queue_if_idle(id, now);
     }
 
-    /// Reads a page for a subscriber that is counted already, or queues it again.
+    /// Sends a subscriber that is counted already the page that it waits for, or queues the page again.
     pub(super) fn send_page_to_counted(
         &mut self,
         id: u32,
@@ -203,7 +204,7 @@ impl Home {
         let row = self.topics.rows.get_mut(id);
         let deletion = Since::At(Position::new(self.logs.epoch, row.last_offset()));
         if ask.read_only && row.has(DELETED) {
-            // After the deletion there is nothing yet. Reading does not make the topic again.
+            // Nothing was published since the deletion, and reading must not create the topic again.
             return match ask.since == deletion {
                 true => Ok(id),
                 false => Err(AttachOutcome::Gone),
@@ -213,12 +214,12 @@ impl Home {
         row.flags |= REQUESTED;
         if row.has(DELETED) {
             match ask.since {
-                // The subscriber has received the notice of the deletion, and continues after it.
+                // The subscriber knows of the deletion, since its position is after it. The topic exists again.
                 since if since == deletion => row.flags &= !DELETED,
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
                     return Err(AttachOutcome::Gone);
                 }
-                // A long-poll that has waited before must not create the topic again.
+                // A long-poll that was waiting when the topic was deleted must not create the topic again.
                 _ if ask.poll && ask.is_next_page => return Err(AttachOutcome::Gone),
                 _ => row.flags &= !DELETED,
             }
@@ -257,7 +258,7 @@ fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
     lanes.tell(from, Tell::Page { topic, to, page });
 }
 
-/// The beginning of the subscription: the position in the request, or the rule's default.
+/// Where the subscription begins: at the position in the request, or else at the rule's default.
 pub(super) fn first_position(ask: &Attach, rule: &Rule) -> Since {
     let first_position = match (rule.first, ask.poll) {
         (StartPosition::ByTransport, true) | (StartPosition::Oldest, _) => Since::Oldest,

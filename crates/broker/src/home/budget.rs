@@ -1,24 +1,23 @@
 //! Keeps the logs of a home, the part of a shard that keeps topics, within the byte budget that its partitions share: removes messages when
 //! the logs exceed it.
 //!
-//! One large message may need the room of very many small ones. Therefore a publish removes messages only for a bounded number of steps. The end of
-//! each turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. Logs exceed their budget, and topics exceed
-//! their limits, by one message at most.
+//! One large message may need the room of very many small messages. Therefore a publish takes only a bounded number of steps to remove messages. The
+//! end of each turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. Until then the logs exceed their budget,
+//! or a topic exceeds its limits, by one message at most.
 //!
 //! The partition with the most bytes loses messages first. In this way a topic that fills its partition makes room for itself, and equal
 //! partitions are trimmed equally.
 //!
 //! While one client holds far more bytes than others ([`Holdings`](crate::budget::admission::holdings::Holdings)), the messages of the others are
 //! spared. Messages that are not spared are removed oldest first, whatever their topic, and retained messages last. So a client with many small
-//! topics or retained messages cannot push out the messages of others. A client that is alone, such as a backend, may use the whole budget.
+//! topics or retained messages cannot push out the messages of others. If only one client publishes, such as a backend, it may use the whole budget.
 //!
 //! Removed messages leave free slots in chunks (the units in which a log allocates memory), and a chunk is freed only with its last message.
 //! Therefore the bytes of the chunks have a limit of their own: one and a half times the budget, plus the chunks that even an empty log keeps. If the
-//! chunks exceed this limit, the oldest messages are removed. Messages of the largest topics would not help, because chunks that are nearly empty may
-//! contain none of them.
+//! chunks exceed this limit, the oldest messages are removed, since the oldest chunks are the emptiest.
 //!
-//! Invariant: `counted_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
-//! log grows again, or when the budget is enforced.
+//! Invariant: `counted_max` is at least the sum of all logs' bytes. When a log grows, the growth is counted at once. When a log shrinks, the bytes are
+//! subtracted only when the log grows again, or when the budget is enforced.
 
 use alloc::vec::Vec;
 
@@ -77,9 +76,9 @@ impl Home {
         self.remove_for_limits(rules, now, usize::MAX, 0);
     }
 
-    /// Trims the topic that exceeds its limits, then removes messages for the byte budget, in about `steps_max` steps in total. Then removes at most
-    /// `removals_max` messages to free chunks; the next publish frees more. Returns whether a limit of the topic or the byte budget is still exceeded: then
-    /// more must be removed before the next publish.
+    /// Trims the topic that exceeds its limits, and then removes messages until the logs are within their byte budget, in about `steps_max` steps in
+    /// total. If that succeeds, removes at most `removals_max` messages to free chunks; the next publish frees more. Otherwise returns true: more must be
+    /// removed before the next publish.
     fn remove_for_limits(
         &mut self,
         rules: &Rules,
@@ -101,8 +100,8 @@ impl Home {
         for partition_index in 0..self.logs.partitions.len() {
             self.logs.count_log(partition_index);
         }
-        for (topic, rule_number, empty_chain) in emptied {
-            self.handle_emptied_chain(topic, rule_number, empty_chain, rules, now);
+        for EmptiedTopic { topic, rule, chain } in emptied {
+            self.handle_emptied_chain(topic, rule, chain, rules, now);
         }
         must_go_on
     }
@@ -116,8 +115,20 @@ pub(super) fn steps_for_making_room(turn_limits: &TurnLimits) -> usize {
 /// Passed as `all_bytes` so that no message is spared: no client holds a large part of this many bytes.
 const NOBODY_SPARED: usize = usize::MAX;
 
-/// Topics that have lost all their messages: topic, rule, and the topic's empty chain, or `NONE`.
-type Emptied = Vec<(u32, u8, u32)>;
+/// A topic that has lost all messages of its log.
+struct EmptiedTopic {
+    topic: u32,
+    /// The number of the topic's rule.
+    rule: u8,
+    /// The topic's chain (the list of its messages), which is empty; `NONE` if the topic has no chain any more.
+    chain: u32,
+}
+
+impl EmptiedTopic {
+    fn new(topic: u32, rule: u8, chain: u32) -> EmptiedTopic {
+        EmptiedTopic { topic, rule, chain }
+    }
+}
 
 impl Logs {
     /// Whether the logs may exceed their budget, or a topic exceeds its limits.
@@ -141,15 +152,15 @@ impl Logs {
         self.budget.bytes_max.saturating_add(free)
     }
 
-    /// Updates `held_max` with the present bytes of the log of this partition.
+    /// Replaces the bytes of this partition's log in `counted_max` by the present bytes.
     fn count_log(&mut self, partition_index: usize) {
         let Partition {
             log, counted_bytes, ..
         } = &mut self.partitions[partition_index];
         let bytes_before = core::mem::replace(counted_bytes, log.bytes_by_kind());
-        let held_max = &mut self.budget.counted_max;
-        held_max.messages = held_max.messages - bytes_before.messages + counted_bytes.messages;
-        held_max.chunks = held_max.chunks - bytes_before.chunks + counted_bytes.chunks;
+        let sum = &mut self.budget.counted_max;
+        sum.messages = sum.messages - bytes_before.messages + counted_bytes.messages;
+        sum.chunks = sum.chunks - bytes_before.chunks + counted_bytes.chunks;
     }
 
     /// Removes messages until the logs are within their budget or step `last_step` is reached. Returns whether more must be removed.
@@ -158,7 +169,7 @@ impl Logs {
         retained: u8,
         last_step: u64,
         now: Now,
-        emptied: &mut Emptied,
+        emptied: &mut Vec<EmptiedTopic>,
     ) -> bool {
         let mut all_bytes = self.budget.bytes_max;
         loop {
@@ -185,7 +196,9 @@ impl Logs {
                 all_bytes,
                 now.unix_s,
                 retained,
-                |topic, rule_number, empty_chain| emptied.push((topic, rule_number, empty_chain)),
+                |topic, rule_number, empty_chain| {
+                    emptied.push(EmptiedTopic::new(topic, rule_number, empty_chain))
+                },
             );
             if has_spared {
                 match remove_unspared(self, retained, last_step, now, emptied) {
@@ -205,7 +218,7 @@ impl Logs {
         retained: u8,
         now: Now,
         mut removals_left: usize,
-        emptied: &mut Emptied,
+        emptied: &mut Vec<EmptiedTopic>,
     ) {
         let mut all_bytes = self.budget.bytes_max;
         loop {
@@ -230,7 +243,9 @@ impl Logs {
                 all_bytes,
                 now.unix_s,
                 retained,
-                |topic, rule_number, empty_chain| emptied.push((topic, rule_number, empty_chain)),
+                |topic, rule_number, empty_chain| {
+                    emptied.push(EmptiedTopic::new(topic, rule_number, empty_chain))
+                },
             );
             removals_left -= removed;
             if has_spared {
@@ -272,14 +287,14 @@ fn remove_unspared(
     retained: u8,
     last_step: u64,
     now: Now,
-    emptied: &mut Emptied,
+    emptied: &mut Vec<EmptiedTopic>,
 ) -> SearchOutcome {
     let all_bytes = logs.budget.bytes_max;
     loop {
         for rule_number in 0..=retained {
             for Partition { log, .. } in &mut logs.partitions {
                 let emptied = |topic, rule_number, empty_chain| {
-                    emptied.push((topic, rule_number, empty_chain))
+                    emptied.push(EmptiedTopic::new(topic, rule_number, empty_chain))
                 };
                 let search =
                     log.remove_unspared(rule_number, all_bytes, last_step, now.unix_s, emptied);

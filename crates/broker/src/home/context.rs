@@ -1,5 +1,5 @@
-//! The parts of a shard that its home (the part that keeps topics) needs to handle facts (publishes, and changes of topics) and asks (requests of
-//! shards with subscribers). Also the result of the admission of a fact.
+//! What the functions of a home (the part of a shard that keeps topics) need from the rest of their shard to handle facts (publishes, and changes of
+//! topics) and asks (requests from carriers, the shards that hold connections). Also the result of the admission of a fact.
 
 use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;
@@ -18,7 +18,7 @@ pub(crate) struct HomeContext<'a> {
     pub lanes: &'a mut Lanes,
 }
 
-/// The results of an admission. They are valid only until the home changes, because the topic may then have another row.
+/// An admitted fact. Valid only until the home changes, because the topic may then have another row.
 #[derive(Default)]
 pub(crate) struct Admitted {
     /// The topic's row, if it exists.

@@ -13,7 +13,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
-/// The maximum number of topics that a search for an idle topic skips because they are in use again. This takes some hundred microseconds.
+/// A search for an idle topic gives up after this many topics that are in use again. This takes some hundred microseconds.
 const EVICTION_TRIES: usize = 1024;
 
 impl Home {
@@ -26,6 +26,7 @@ impl Home {
             && !self.topics.reservations.has(row.hash)
     }
 
+    /// Adds the topic to the queue of idle topics, if it is unused and not in the queue already.
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
         if self.is_unused(id) && !self.topics.rows.get(id).has(IN_IDLE_QUEUE) {
             let row = self.topics.rows.get_mut(id);
@@ -34,17 +35,18 @@ impl Home {
             let client = self.topics.creators.holder(id);
             self.topics
                 .idle_topics
-                .queue(row.rule, client, id, now.unix_s);
+                .push(row.rule, client, id, now.unix_s);
         }
     }
 
-    /// Begins the idle time of a topic whose last message was removed. The topic's position is forgotten after `position_age_s`.
+    /// Begins the idle time of a topic whose last message was removed. If the topic stays unused, it is forgotten after `position_age_s`.
     pub(super) fn begin_idle_time(&mut self, id: u32, now: Now) {
         self.topics.rows.get_mut(id).last_used_s = now.unix_s;
         self.queue_if_idle(id, now);
     }
 
-    /// Forgets the topics of a rule that have been idle for long enough. Examines at most `limit` topics; returns how many it has examined.
+    /// Forgets the topics that this rule governs and that have been idle for the rule's `position_age_s`. Examines at most `topics_max` topics; returns
+    /// how many it has examined.
     fn forget_idle(
         &mut self,
         rule_number: u8,
@@ -60,7 +62,7 @@ impl Home {
             let Some(id) = self
                 .topics
                 .idle_topics
-                .take_of_rule(rule_number, idle_since_s)
+                .pop_of_rule(rule_number, idle_since_s)
             else {
                 return examined;
             };
@@ -77,15 +79,14 @@ impl Home {
                     continue;
                 }
                 false => row.last_used_s,
-                // The topic still has interest (followers were not told that its last subscriber has left), so it is examined again in the
-                // next second.
+                // Followers have not been told yet that the last subscriber has left, so the topic is examined again in the next second.
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= IN_IDLE_QUEUE;
             let client = self.topics.creators.holder(id);
             self.topics
                 .idle_topics
-                .queue(rule_number, client, id, since_s);
+                .push(rule_number, client, id, since_s);
         }
         topics_max
     }
@@ -94,13 +95,13 @@ impl Home {
     /// `idle_since_s` or earlier. Chooses the first rule with such topics, and of these topics the one that has been idle for the longest time. Returns
     /// whether a topic was evicted.
     pub(super) fn evict_idle_topic(&mut self, client: Client, idle_since_s: u32) -> bool {
-        // If this loop finds no idle topic, the next call continues the search.
+        // The loop removes the topics that it examines from the queue, so the next call continues the search.
         for _ in 0..EVICTION_TRIES {
             let own_topic = match client {
                 Client::NOBODY => None,
-                client => self.topics.idle_topics.take_of_client(client),
+                client => self.topics.idle_topics.pop_of_client(client),
             };
-            let Some(id) = own_topic.or_else(|| self.topics.idle_topics.take_any(idle_since_s))
+            let Some(id) = own_topic.or_else(|| self.topics.idle_topics.pop_any(idle_since_s))
             else {
                 return false;
             };
@@ -114,6 +115,7 @@ impl Home {
         false
     }
 
+    /// Frees the topic's row. Remembers the topic's last offset, and the loss of its messages, for subscribers that come back with an old position.
     pub(super) fn forget_topic(&mut self, id: u32) {
         if !self.interest.followers.is_empty() {
             self.end_lingering_interest(id);
@@ -135,7 +137,8 @@ impl Home {
         self.topics.names.remove(row.name);
     }
 
-    /// Handles a topic whose chain (its list of messages) under this rule has become empty. `empty_chain` is that chain, or `NONE`.
+    /// Handles a chain (list of messages) of this topic that has become empty: that of the retained message if `rule_number` is the number for retained
+    /// messages, otherwise that of the topic's log. `empty_chain` is the chain, or `NONE`.
     pub(super) fn handle_emptied_chain(
         &mut self,
         id: u32,
@@ -153,7 +156,7 @@ impl Home {
         self.begin_idle_time(id, now);
     }
 
-    /// Drops a partition's expired messages of a rule, at most `limit`; returns the number dropped.
+    /// Removes expired messages of the topics that this rule governs in this partition, at most `limit`. Returns how many were removed.
     pub(super) fn expire_rule(
         &mut self,
         partition_index: usize,
@@ -174,16 +177,14 @@ impl Home {
                 emptied.push((topic, empty_chain));
             },
         );
-        // This must come before topics are forgotten. A topic that is queued as idle may have lost its last message just now, and then its idle time
-        // begins again.
+        // The idle time of these topics begins now, even if they are in the queue of idle topics already. So this must come before topics are forgotten.
         for (topic, empty_chain) in emptied {
             self.handle_emptied_chain(topic, rule_number, empty_chain, rules, now);
         }
         expired
     }
 
-    /// Makes [`remove_expired`](Home::remove_expired) look for expired state again. Called at least once a second. No record in flight is older than
-    /// `oldest_s`.
+    /// Called at least once a second, so that what has expired meanwhile is removed. No record in flight is older than second `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.log_time_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);
@@ -196,9 +197,9 @@ impl Home {
         self.topics.idle_topics.may_have_expired = true;
     }
 
-    /// Drops expired messages, and forgets idle topics whose position has expired. Called once in each turn (a pass of the shard's loop).
-    /// The limit is a fixed number plus the messages published in the turn, so that dropping keeps up with publishes. Returns whether more
-    /// are left.
+    /// Removes expired messages, and forgets topics that have been idle for long enough. Called once in each turn (a pass of the shard's loop).
+    /// Removes at most a fixed number plus the number of messages published in the turn, so that removal keeps up with publishes. Returns whether more are
+    /// left.
     pub fn remove_expired(&mut self, rules: &Rules, now: Now) -> bool {
         let published = core::mem::take(&mut self.topics.idle_topics.published_in_turn);
         let mut limit = self.turn_limits.removals_per_turn + published;
@@ -212,7 +213,7 @@ impl Home {
             return has_orphans && self.logs.counts.orphans.get() > 0;
         }
         for _ in 0..rules.count() {
-            let rule_number = self.topics.idle_topics.rule();
+            let rule_number = self.topics.idle_topics.next_rule();
             for partition_index in 0..self.logs.partitions.len() {
                 limit -= self.expire_rule(partition_index, rule_number, rules, now, limit);
             }

@@ -27,11 +27,11 @@ use crate::log::Log;
 use crate::log::arrival::{Arrival, ArrivalCursor};
 use crate::mail::{AttachFilters, AttachOutcome, FilterPage, Frames};
 
-/// Rows read for each message of a page: entry, chain, topic, and the topic's name.
+/// The number of rows that are read for each message of a page: its entry, its chain, its topic, and the topic's name.
 pub(super) const ROWS_PER_MESSAGE: usize = 4;
 
 impl Home {
-    /// Reads the page; `None` if it must wait in the queue of pages with large messages.
+    /// Reads the next page of a subscriber by filter from one partition; `None` if the page must wait in the queue of pages with large messages.
     pub(super) fn read_filter_page(
         &mut self,
         ask: &AttachFilters,
@@ -70,21 +70,21 @@ impl Home {
                 read_to += u64::from(planted::is(Fault::LostSeam));
                 break false;
             }
-            // Reading an entry may compare the topic's name with each filter, so each filter counts as one more visit.
+            // The topic's name may be compared with each filter, so an entry counts as one visit for each filter.
             visits += filters.len();
             self.steps.add(filters.len());
             let arrival = log.next_arrival(&mut cursor);
             let offset = arrival.as_ref().map_or(u64::MAX, Arrival::offset);
-            if !draft.note_forgotten_losses(offset) {
+            if !draft.take_forgotten_losses(offset) {
                 break false;
             }
             let Some(arrival) = arrival else { break true };
             self.steps.add(ROWS_PER_MESSAGE);
             match self.read_arrival(log, &arrival, &mut draft, rules, now, frames) {
-                ItemResult::Passed => {}
-                ItemResult::Lost if draft.count == 0 => draft.gap = true,
-                ItemResult::Lost | ItemResult::Full => break false,
-                ItemResult::Large => return None,
+                ReadResult::Passed => {}
+                ReadResult::Lost if draft.count == 0 => draft.gap = true,
+                ReadResult::Lost | ReadResult::Full => break false,
+                ReadResult::Large => return None,
             }
             read_to = offset;
         };
@@ -113,7 +113,7 @@ impl Home {
         })
     }
 
-    /// Adds the next item of the log to a page, if it is for the subscriber.
+    /// Adds an arrival (a message of the log, or the loss of one) to a page, if the subscriber must get it.
     fn read_arrival(
         &self,
         log: &Log,
@@ -122,10 +122,10 @@ impl Home {
         rules: &Rules,
         now: Now,
         frames: &mut Frames,
-    ) -> ItemResult {
+    ) -> ReadResult {
         let reader = draft.reader;
         match *arrival {
-            Arrival::Orphaned { .. } => ItemResult::Passed,
+            Arrival::Orphaned { .. } => ReadResult::Passed,
             Arrival::Lost {
                 offset,
                 topic,
@@ -155,15 +155,15 @@ impl Home {
                     || offset <= reader.snapshot_end
                     || log.last_lost_offset(row.chain).is_none_or(is_lost);
                 if !is_readable || is_expired || !draft.matches(name) {
-                    return ItemResult::Passed;
+                    return ReadResult::Passed;
                 }
                 let in_snapshot = reader.newest > 0 && offset <= reader.snapshot_end;
                 if in_snapshot && !log.is_among_newest(id, reader.newest) {
-                    return ItemResult::Passed;
+                    return ReadResult::Passed;
                 }
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                    // A message that is too old counts as lost, even if it is still in the log. A reader without a position gets a gap only
-                    // for losses after `offset_when_asked`.
+                    // A message that is too old counts as lost, even if it is still in the log. If the subscriber gave no position, it gets a gap only for
+                    // losses after its request (`offset_when_asked`).
                     let causes_gap = reader.losses_before == 0
                         || draft.ask.is_next_page
                         || offset > reader.offset_when_asked;
@@ -172,21 +172,21 @@ impl Home {
                 }
                 let bytes = log.bytes_of(id);
                 if draft.must_wait(bytes, &self.turn_limits) {
-                    return ItemResult::Large;
+                    return ReadResult::Large;
                 }
                 if !draft.count_if_it_fits(bytes, &self.turn_limits) {
-                    return ItemResult::Full;
+                    return ReadResult::Full;
                 }
                 let record = log.copy(id, frames);
                 frames.pages.push(record);
                 let name = frames.push_name(name);
                 frames.names.push(name);
-                ItemResult::Passed
+                ReadResult::Passed
             }
         }
     }
 
-    /// Drops expired messages of a partition before a page is read: at most as many as a page may examine.
+    /// Removes expired messages of a partition before a page is read: at most as many as a page may examine.
     fn remove_expired_before_page(&mut self, partition_index: usize, rules: &Rules, now: Now) {
         let mut limit = self.turn_limits.page_entries;
         for number in 0..rules.retained() {
@@ -196,8 +196,8 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a page has examined the maximum number of entries. `steps_before` is the count of steps at the page's beginning. If the reader gets
-    /// each topic's newest messages, all steps count, since finding these messages takes as long as reading them.
+    /// Whether a page has examined the maximum number of entries. `steps_before` is the count of steps at the page's beginning. If the reader gets only
+    /// the newest messages of each topic, the steps of the search for these messages count, too, since it takes as long as reading them.
     fn is_page_spent(
         &self,
         turn_limits: &TurnLimits,
@@ -214,8 +214,8 @@ impl PageQueue {
 }
 
 impl Reports {
-    /// Counts the gap or the resumption of a subscriber. All partitions answer the subscriber, so only partition 0 counts a resumption, or a gap with
-    /// which the subscription begins. A gap that is found by reading is counted in its partition.
+    /// Counts a gap or a resumption. The subscriber gets a page from each partition. So a resumption, or a gap with which the subscription begins, is
+    /// counted only for partition 0. A gap that is found in the log is counted for its partition.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
         let is_first_partition = reader.partition == 0;
         if gap {
@@ -231,23 +231,23 @@ struct UnfinishedPage<'a> {
     ask: &'a AttachFilters,
     filters: &'a [&'a [u8]],
     reader: Reader,
-    /// The offsets of the losses of forgotten topics for which the reader still must get a gap, in ascending order.
+    /// The offsets of losses of forgotten topics, in ascending order. The reader has got no gap for these losses yet.
     forgotten_losses: VecDeque<u64>,
     gap: bool,
-    /// A topic that has lost a message of this page.
+    /// A topic of which this page lacks a lost message.
     lossy_topic: Option<u32>,
-    /// The number of messages, and their bytes.
+    /// The number of messages.
     count: usize,
     bytes: usize,
     /// Whether the page must wait if it begins with a large message.
     must_large_wait: bool,
 }
 
-/// The result of reading an item.
-enum ItemResult {
-    /// The item was added to the page, or is not for this subscriber.
+/// The result of reading an arrival.
+enum ReadResult {
+    /// The message was added to the page, or is not for this subscriber.
     Passed,
-    /// The item is lost to the subscriber.
+    /// The subscriber must get a gap, since it has missed a message.
     Lost,
     /// The page is full.
     Full,
@@ -276,12 +276,12 @@ impl<'a> UnfinishedPage<'a> {
         }
     }
 
-    fn loss_if(&mut self, lost: bool, topic: u32) -> ItemResult {
+    fn loss_if(&mut self, lost: bool, topic: u32) -> ReadResult {
         if !lost {
-            return ItemResult::Passed;
+            return ReadResult::Passed;
         }
         self.lossy_topic = Some(topic);
-        ItemResult::Lost
+        ReadResult::Lost
     }
 
     fn matches(&self, name: &[u8]) -> bool {
@@ -290,9 +290,9 @@ impl<'a> UnfinishedPage<'a> {
             .any(|filter| topic::matches(filter, name))
     }
 
-    /// Turns losses of forgotten topics up to this offset into a gap, and returns true. If the page has messages already, returns false, since a gap
-    /// must come before the messages of its page: then the gap begins the next page.
-    fn note_forgotten_losses(&mut self, offset: u64) -> bool {
+    /// Makes the page begin with a gap if forgotten topics have lost messages up to this offset. Returns false if the page has messages already: a gap
+    /// must come before the messages of its page, so the gap begins the next page.
+    fn take_forgotten_losses(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;
         if !self.forgotten_losses.front().is_some_and(is_due) {
             return true;
@@ -312,7 +312,7 @@ impl<'a> UnfinishedPage<'a> {
         self.must_large_wait && self.count == 0 && bytes > turn_limits.page_bytes
     }
 
-    /// Counts a message of this size and returns true, if the page has room. An empty page always has room.
+    /// Returns whether the page has room for a message of this size, and counts the message if so. An empty page always has room.
     fn count_if_it_fits(&mut self, bytes: usize, turn_limits: &TurnLimits) -> bool {
         let messages_max = if self.ask.poll {
             1
@@ -328,7 +328,7 @@ impl<'a> UnfinishedPage<'a> {
     }
 }
 
-/// The cursor over the lists of these rules and of retained messages, and the offset after which each loss causes a gap.
+/// Returns a cursor over the messages of these rules and over retained messages, and the offset after which a loss causes a gap.
 fn open_cursor(
     log: &Log,
     matching_rules: &[u8],
@@ -343,8 +343,8 @@ fn open_cursor(
     let lists = matching_rules
         .iter()
         .map(|number| (*number, start(latest(number))));
-    // The list of retained messages comes last. A retained message that is also in its topic's log is read from the log and skipped in this list,
-    // even if a page ends in between.
+    // The list of retained messages comes last. A retained message may also be in its topic's log. It is read there, and skipped in this list, even if
+    // a page ends between the two.
     let retained = reader
         .gets_retained
         .then_some((rules.retained(), reader.start));

@@ -1,17 +1,18 @@
 //! Subscribers by filter (with the wildcards `+` and `#`): registers the filters of shards, and sends pages (bounded runs) of missed
 //! messages.
 //!
-//! A home (the part of a shard that keeps topics) knows shards, not connections. It sends a message once to each shard with a matching filter, and
-//! the shard finds its connections. The shard of the home does not register: the home reads the filters of that shard's connections directly.
+//! A home (the part of a shard that keeps topics) does not know which connections have a filter, only which shards. It sends a message once to each shard
+//! with a matching filter, and the shard finds its connections. The home's own shard is not registered: the home reads the filters of that shard's
+//! connections directly.
 //!
-//! Missed messages are read from the log in the order of arrival, in which lost messages have their places, too. So a subscriber gets a gap (the
-//! notice that messages are lost) before its position passes the loss, and only if a message was lost.
+//! Missed messages are read from the log in the order of arrival. The log has an entry for each lost message, too. So a subscriber gets a gap (the
+//! notice that messages are lost) exactly if a message for it was lost, and before it gets any later message.
 //!
 //! Invariants:
 //! * A filter is registered for a shard from the shard's first attach (a request to subscribe) until the shard's last subscriber has left
-//!   the filter. Mail between home and shard stays in order.
-//! * A page marked `at_head` uses the same lane (queue of mail to one shard) as the live messages.
-//! * A subscriber without a position first gets a snapshot: latest values under rules that keep the latest, and retained messages. The
+//!   the filter. Both requests arrive in order, since they use the same lane (queue of mail to one shard).
+//! * The last page before the live messages (marked `at_head`) uses the same lane as these messages, so it arrives first.
+//! * A subscriber without a position first gets a snapshot: retained messages, and the messages of topics whose rule keeps only the latest. The
 //!   snapshot ends at offset [`FilterPage::snapshot_end`].
 
 use super::Home;
@@ -37,8 +38,8 @@ impl Subscriptions {
 
 impl Home {
     /// Answers an attach by filter with pages of past messages, and registers the shard for live messages. `names` are the filters, separated by
-    /// [`SEPARATOR`](super::SEPARATOR). `positions` contains the position at which to begin in each partition of the home. Without `positions`, the position in
-    /// `ask` holds for all partitions.
+    /// [`SEPARATOR`](super::SEPARATOR). `positions` has the position at which to begin in each partition of the home; if it is `None`, all begin at the
+    /// position in `ask`.
     pub(crate) fn attach_filters(
         &mut self,
         from: ShardId,
@@ -110,7 +111,7 @@ impl Home {
             };
             return self.wait_for_log(pending_page, partition_index, offset);
         }
-        // A subscriber that begins with live messages reads no past messages, so it need not wait for the pages of others.
+        // If the subscriber begins with live messages, it reads no past messages, and need not wait for the pages of others.
         if reader.start < self.logs.partitions[partition_index].sequence
             && self.page_queue.must_queue(&self.turn_limits)
         {
@@ -173,6 +174,7 @@ impl Logs {
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 
+    /// The beginning of a subscription in this partition, by the position that the subscriber asks for.
     pub(super) fn new_reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
         let partition_index = self.placement.index_at_home(partition);
         let Partition {
@@ -183,22 +185,40 @@ impl Logs {
         } = &mut self.partitions[partition_index];
         let applied_to = (*applied_to).max(*sequence);
         let (sequence, losses) = (*sequence, log.losses.watched_count());
-        let reader = |start, snapshot_end, losses_before, gap, retained| Reader {
+        let from_start = Reader {
             partition,
-            start,
-            snapshot_end,
+            start: 0,
+            snapshot_end: 0,
             newest: ask.newest,
-            losses_before,
-            has_gap: gap,
-            gets_retained: retained,
+            losses_before: losses,
+            has_gap: false,
+            gets_retained: false,
             offset_when_asked: sequence,
         };
+        let from_end = Reader {
+            start: sequence,
+            snapshot_end: sequence,
+            ..from_start
+        };
         match ask.since {
-            Since::Default if !ask.poll => reader(0, sequence, losses, false, true),
-            Since::Live => reader(sequence, sequence, losses, false, false),
-            Since::Newest(_) => reader(0, sequence, losses, false, false),
-            Since::Default | Since::Oldest => reader(0, 0, losses, false, true),
-            Since::After(time_s) => reader(log.last_arrived_by(time_s), 0, losses, false, false),
+            Since::Default if !ask.poll => Reader {
+                snapshot_end: sequence,
+                gets_retained: true,
+                ..from_start
+            },
+            Since::Live => from_end,
+            Since::Newest(_) => Reader {
+                snapshot_end: sequence,
+                ..from_start
+            },
+            Since::Default | Since::Oldest => Reader {
+                gets_retained: true,
+                ..from_start
+            },
+            Since::After(time_s) => Reader {
+                start: log.last_arrived_by(time_s),
+                ..from_start
+            },
             Since::At(Position { epoch, offset })
                 if epoch == self.epoch && offset <= applied_to =>
             {
@@ -206,14 +226,30 @@ impl Logs {
                     // A subscriber past its initial snapshot does not get the retained messages again.
                     let is_in_snapshot = ask.losses_before > 0
                         && (ask.snapshot_end == 0 || offset < ask.snapshot_end);
-                    let retained = is_in_snapshot && ask.newest == 0;
-                    reader(offset, ask.snapshot_end, ask.losses_before, false, retained)
+                    Reader {
+                        start: offset,
+                        snapshot_end: ask.snapshot_end,
+                        losses_before: ask.losses_before,
+                        gets_retained: is_in_snapshot && ask.newest == 0,
+                        ..from_start
+                    }
                 } else {
-                    reader(offset, 0, 0, false, false)
+                    Reader {
+                        start: offset,
+                        losses_before: 0,
+                        ..from_start
+                    }
                 }
             }
-            Since::Unreadable => reader(sequence, sequence, losses, true, false),
-            Since::At(_) | Since::Unknown => reader(0, 0, losses, true, true),
+            Since::Unreadable => Reader {
+                has_gap: true,
+                ..from_end
+            },
+            Since::At(_) | Since::Unknown => Reader {
+                has_gap: true,
+                gets_retained: true,
+                ..from_start
+            },
         }
     }
 }

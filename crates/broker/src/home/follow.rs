@@ -4,8 +4,8 @@
 //! with interest, and then every change.
 //!
 //! A snapshot is made with a cursor over the table of topics. Each page of the snapshot examines a bounded number of rows. Invariant: a follower
-//! knows exactly the topics with interest in rows before its cursor. If the interest of a row before the cursor changes, the follower gets the change
-//! at once. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is freed. So the follower
+//! knows the topics with interest in the rows before its cursor, and no others. If the interest of a row before the cursor changes, the follower is told
+//! the change. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is freed. So the follower
 //! learns exactly once of each topic that is created or forgotten during a snapshot.
 //!
 //! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
@@ -13,9 +13,9 @@
 //! invariant. Other nodes are followers, too. They follow only the interest at this node, and they request their news (the changes since
 //! their last request).
 //!
-//! The functions here never write into the frames, the buffer that all mail of a turn (a pass of the shard's loop) shares. The reason: a subscriber
-//! may leave during a delivery, which still reads the frames. So news waits with the follower until the end of the turn. Without followers, the only
-//! cost is the check of an empty list.
+//! News waits with the follower until the end of the turn (a pass of the shard's loop). It is not written at once into the frames (the buffer that all
+//! mail of a turn shares), because a subscriber may leave, and so change the interest, during a delivery that still reads the frames. Without followers,
+//! the only cost is the check of an empty list.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -99,8 +99,8 @@ impl Home {
         }
     }
 
-    /// Tells the follower the next topic of another node. If the topic also has interest here, the follower was told when the cursor passed the
-    /// topic's row. Returns the cursor after that topic.
+    /// Adds the next topic of another node to the follower's news, unless the topic also has interest here: then the follower was told when the cursor
+    /// passed the topic's row. Returns the cursor after that topic.
     fn push_next_name(&self, follower: &mut Follower, last: &[u8]) -> SnapshotCursor {
         let Some(name) = self.interest.remote.next_after(last) else {
             return SnapshotCursor::Complete;
@@ -124,12 +124,12 @@ impl Home {
 
     fn push_interest_change(&mut self, id: u32, begins: bool) {
         let name = self.topics.names.get(self.topics.rows.get(id).name);
-        let remote = self.interest.remote.has(name);
+        let has_remote = self.interest.remote.has(name);
         let followers = self.interest.followers.len() as usize;
         self.steps.add(followers.div_ceil(FILTERS_PER_STEP));
         self.interest
             .followers
-            .push_local_change(id, name, begins, remote);
+            .push_local_change(id, name, begins, has_remote);
     }
 
     /// Begins the interest of a topic that has got its first subscriber.
@@ -153,7 +153,7 @@ impl Home {
         }
     }
 
-    /// Sends followers their news; returns whether more is due already.
+    /// Sends followers their news. Returns whether the interest of more topics must end now.
     pub(crate) fn send_interest_news(&mut self, now: Now, lanes: &mut Lanes) -> bool {
         if self.interest.followers.is_empty() {
             return false;
@@ -194,8 +194,8 @@ impl Home {
         }
     }
 
-    /// The news for another node or for webhooks, and whether more is left. With `filters`, a new stream of news to that node begins. `None`: the node must
-    /// start over.
+    /// The news of a stream to another node or to webhooks, and whether more is left. With `filters`, the stream begins now. `None` if news was lost: the
+    /// node must begin a new stream.
     pub(crate) fn next_news(
         &mut self,
         stream: u64,
@@ -222,7 +222,7 @@ impl Home {
         self.interest.followers.remove(FollowerKey::Node(stream));
     }
 
-    /// Applies another node's news; returns the number of topics without room.
+    /// Applies the news of another node. Returns the number of topics for which there is no room.
     fn apply_remote_news(&mut self, stream: u8, news: &InterestChanges) -> u32 {
         let mut refused = 0;
         for (begins, name) in news.iter() {
@@ -249,7 +249,7 @@ impl Home {
         }
     }
 
-    /// Removes a stream from some topics after `last_name`. Returns the last topic examined; `None` if there are no further topics.
+    /// Removes a stream of another node from some of the topics after `last_name`. Returns the last topic examined; `None` if all are examined.
     fn drop_remote_stream(&mut self, stream: u8, mut last_name: Box<[u8]>) -> Option<Box<[u8]>> {
         for _ in 0..NAMES_PER_ORDER {
             self.steps.add(1);

@@ -1,7 +1,6 @@
-//! The followers of a home (clients that are told which topics have subscribers), their unsent news, and the topics whose interest outlives their
-//! last subscriber. A topic has *interest* from its first subscriber until some seconds after its last subscriber has left.
-//!
-//! A *page* of the snapshot is a bounded part of it.
+//! The followers of a home (the part of a shard that keeps topics), and the topics whose interest lingers. A *follower* is a client or another node that
+//! is told which topics have subscribers: first by a snapshot, in pages of bounded size, and then by *news*, the changes. A topic has *interest* from its
+//! first subscriber until some seconds after its last subscriber has left; in these last seconds its interest *lingers*.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,7 +21,7 @@ const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 pub(super) enum FollowerKey {
     /// A connection, by its shard and its row there.
     Connection(ShardId, ReplyTo),
-    /// Another node, by the number of its stream. It follows only the interest at this node, and requests its news.
+    /// Another node, by the number of its stream. The node follows only the interest at this node, and requests its news, which is not sent unasked.
     Node(u64),
 }
 
@@ -82,7 +81,7 @@ impl Follower {
         }
     }
 
-    /// Adds a topic whose interest begins or ends to the news, if one of the filters matches.
+    /// Adds a topic to the news, if one of the follower's filters matches. `begins`: the topic's interest begins; otherwise it ends.
     pub fn push(&mut self, begins: bool, name: &[u8]) {
         if !(self.filters.iter()).any(|filter| topic::matches(filter, name)) {
             return;
@@ -103,9 +102,9 @@ impl Follower {
 /// All followers, and the news that waits for them.
 pub(super) struct Followers {
     followers: Vec<Follower>,
-    /// Topics without subscribers whose interest has not ended, with the second of its end.
+    /// By topic whose interest lingers: the second in which the interest ends.
     end_by_topic: BTreeMap<u32, u32>,
-    /// The entries of `end_by_topic` as pairs of end and topic, ordered by the end.
+    /// The same as pairs of second and topic.
     topics_by_end: BTreeSet<(u32, u32)>,
     /// Seconds for which interest outlives the last subscriber.
     pub debounce_s: u32,
@@ -239,18 +238,18 @@ impl Followers {
         self.end_by_topic.is_empty() && self.topics_by_end.is_empty()
     }
 
-    /// Tells a change of interest at this node to the followers whose snapshot has passed the row. If a follower knows the topic from another node
-    /// (`remote`), nothing changes for it, and it gets no news.
-    pub fn push_local_change(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
+    /// Adds a change of interest at this node to the news of the followers whose snapshot has passed the row. `has_remote`: the topic also has interest at
+    /// other nodes, so nothing changes for followers that know this already.
+    pub fn push_local_change(&mut self, topic: u32, name: &[u8], begins: bool, has_remote: bool) {
         for follower in &mut self.followers {
-            if follower.is_past_row(topic) && !(remote && follower.is_past_name(name)) {
+            if follower.is_past_row(topic) && !(has_remote && follower.is_past_name(name)) {
                 follower.push(begins, name);
                 self.has_news = true;
             }
         }
     }
 
-    /// Tells a change of interest at other nodes, in a topic that has no interest here.
+    /// Adds a change of interest at other nodes, in a topic that has no interest here, to the news of the followers whose snapshot has passed the name.
     pub fn push_remote_change(&mut self, name: &[u8], begins: bool) {
         for follower in &mut self.followers {
             if follower.is_past_name(name) {

@@ -2,8 +2,8 @@
 //! the notice that messages are lost.
 //!
 //! The newest losses are remembered with the topic's name, so that only subscribers whose filter matches the name get a gap. Older losses are
-//! remembered with the topic's rule only: then every subscriber whose filter may match topics of that rule gets a gap, if its position is older than
-//! the loss. Losses are numbered in the order in which they happened.
+//! remembered with the topic's rule only: every subscriber whose position is before the loss, and whose filter may match topics of that rule, gets a gap.
+//! Losses are numbered in the order in which they happened.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -15,18 +15,18 @@ use crate::base::rules::Rules;
 
 /// The last loss of a topic, or the highest loss of a rule.
 #[derive(Clone, Copy, Default)]
-struct Loss {
+pub(super) struct Loss {
     /// The highest offset that is lost.
-    offset: u64,
-    /// The number of the loss.
-    number: u64,
+    pub offset: u64,
+    /// The number of the loss; 0 if it was not numbered.
+    pub number: u64,
 }
 
-/// A forgotten topic that has lost messages.
-struct NamedLoss {
-    loss: Loss,
+/// A forgotten topic, and its last loss of messages.
+pub(super) struct NamedLoss {
+    pub loss: Loss,
     rule: u8,
-    name: Box<[u8]>,
+    pub name: Box<[u8]>,
 }
 
 /// The losses of a partition's forgotten topics.
@@ -52,7 +52,7 @@ impl ForgottenTopics {
         if self.named.len() >= self.named_max
             && let Some(NamedLoss { loss, rule, .. }) = self.named.pop_front()
         {
-            self.note(rule, loss.offset, loss.number);
+            self.add_for_rule(rule, loss.offset, loss.number);
         }
         self.named.push_back(NamedLoss {
             loss: Loss { offset, number },
@@ -61,22 +61,21 @@ impl ForgottenTopics {
         });
     }
 
-    /// Notes a loss for a rule.
-    pub fn note(&mut self, rule: u8, offset: u64, number: u64) {
+    /// Remembers a loss with a rule only.
+    pub fn add_for_rule(&mut self, rule: u8, offset: u64, number: u64) {
         let highest = &mut self.by_rule[rule as usize];
         highest.offset = highest.offset.max(offset);
         highest.number = highest.number.max(number);
     }
 
-    /// The highest offset of the losses that are noted for a rule.
+    /// The highest offset of the losses that are remembered with this rule only.
     pub fn last_lost_of_rule(&self, rule: u8) -> u64 {
         self.by_rule[usize::from(rule)].offset
     }
 
-    /// Offset and number of the last loss of each topic remembered by name, and the name.
-    pub fn named_losses(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
-        let named = self.named.iter();
-        named.map(|NamedLoss { loss, name, .. }| (loss.offset, loss.number, &name[..]))
+    /// The topics whose losses are remembered with the topic's name.
+    pub fn named_losses(&self) -> impl Iterator<Item = &NamedLoss> {
+        self.named.iter()
     }
 
     /// The rules with losses, each with the highest offset.
@@ -85,21 +84,21 @@ impl ForgottenTopics {
         offsets.filter(|(_, offset)| *offset > 0)
     }
 
-    /// Notes a loss for the rule with this filter, or for all rules if no rule has that filter.
-    pub fn note_for_filter(&mut self, filter: &[u8], offset: u64, rules: &Rules) {
-        self.note_numbered_for_filter(filter, Loss { offset, number: 0 }, rules);
+    /// Remembers a loss with the rule that has this filter, or with all rules if no rule has that filter.
+    pub fn add_for_filter(&mut self, filter: &[u8], offset: u64, rules: &Rules) {
+        self.add_loss_for_filter(filter, Loss { offset, number: 0 }, rules);
     }
 
-    fn note_numbered_for_filter(&mut self, filter: &[u8], loss: Loss, rules: &Rules) {
+    fn add_loss_for_filter(&mut self, filter: &[u8], loss: Loss, rules: &Rules) {
         let rule_with_filter = rules.number_with_filter(filter);
         for rule in 0..self.by_rule.len() as u8 {
             if rule_with_filter.is_none_or(|it| it == rule) {
-                self.note(rule, loss.offset, loss.number);
+                self.add_for_rule(rule, loss.offset, loss.number);
             }
         }
     }
 
-    /// Renumbers the rules. A loss noted for a rule that is gone is noted for all rules.
+    /// Changes the rules. A loss of a rule that no longer exists counts for all rules from now on.
     pub fn change_rules(&mut self, old_rules: &Rules, rules: &Rules) {
         for topic in &mut self.named {
             topic.rule = rules.number_for(&topic.name);
@@ -107,12 +106,12 @@ impl ForgottenTopics {
         let new_losses = alloc::vec![Loss::default(); rules.count()];
         let old_losses = core::mem::replace(&mut self.by_rule, new_losses);
         for (rule, loss) in (0..).zip(old_losses).filter(|(_, loss)| loss.offset > 0) {
-            self.note_numbered_for_filter(old_rules.get(rule).filter.as_bytes(), loss, rules);
+            self.add_loss_for_filter(old_rules.get(rule).filter.as_bytes(), loss, rules);
         }
     }
 
-    /// The offsets of losses that may concern these filters, in ascending order. Only losses after `offset` and with a number above
-    /// `losses_before` are returned.
+    /// The offsets of losses that may have hit messages of these filters, in ascending order: losses after `offset` whose number is above `losses_before`.
+    /// `rules` are the rules that may govern topics which match the filters.
     pub fn losses_after(
         &self,
         offset: u64,
@@ -122,7 +121,7 @@ impl ForgottenTopics {
     ) -> VecDeque<u64> {
         let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
         let of_rules = rules.iter().map(|rule| self.by_rule[*rule as usize]);
-        // A loss that was noted without a number counts for each reader that gave a position.
+        // A loss without a number counts only for subscribers that gave a position (their `losses_before` is 0).
         let of_rules = of_rules.filter(|loss| losses_before == 0 || loss.number > losses_before);
         let named = self.named.iter();
         let of_names = named.filter(|it| it.loss.number > losses_before && matches(&it.name));

@@ -1,18 +1,35 @@
-//! Pages (runs of past messages for subscribers) that must wait, because they begin after the last record that this node has applied. Their
-//! subscribers come from other nodes, which have applied more of the log.
+//! Pages (runs of past messages for subscribers) that cannot be read yet, because they begin after the last record that this node has applied. Such
+//! a subscriber was connected to another node before, and that node had applied more of the log.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 use super::page_queue::PendingPage;
 
-/// Partition, offset, and number of the page.
-pub(super) type FuturePageKey = (usize, u64, u64);
+/// The key of a page that waits for the log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FuturePageKey {
+    partition_index: usize,
+    /// The page begins after this offset.
+    offset: u64,
+    /// Pages are numbered in the order in which they came.
+    number: u64,
+}
+
+/// The keys of the pages for this partition that begin at `offset` or before it.
+fn keys_until(partition_index: usize, offset: u64) -> RangeInclusive<FuturePageKey> {
+    let key = |offset, number| FuturePageKey {
+        partition_index,
+        offset,
+        number,
+    };
+    key(0, 0)..=key(offset, u64::MAX)
+}
 
 /// The pages that wait for the log.
 #[derive(Default)]
 pub(crate) struct FuturePages {
-    /// The pages by partition, and by the offset at which they begin.
     pages: BTreeMap<FuturePageKey, PendingPage>,
     /// The number of the newest page.
     newest_number: u64,
@@ -30,40 +47,38 @@ impl FuturePages {
     pub fn push(&mut self, page: PendingPage, partition_index: usize, offset: u64) {
         self.newest_number += 1;
         self.names_bytes += page.names_bytes();
-        self.pages
-            .insert((partition_index, offset, self.newest_number), page);
+        let key = FuturePageKey {
+            partition_index,
+            offset,
+            number: self.newest_number,
+        };
+        self.pages.insert(key, page);
     }
 
-    /// The number of the newest page, if any page waits for this partition.
-    pub fn newest_of(&self, partition_index: usize) -> Option<u64> {
-        let mut of_partition = self
-            .pages
-            .range((partition_index, 0, 0)..(partition_index + 1, 0, 0));
+    /// The number of the newest page of all partitions, if any page waits for this partition.
+    pub fn newest_number(&self, partition_index: usize) -> Option<u64> {
+        let mut of_partition = self.pages.range(keys_until(partition_index, u64::MAX));
         of_partition.next().map(|_| self.newest_number)
     }
 
-    /// At most `limit` pages that wait for this partition, none newer than page `number`.
+    /// The keys of at most `limit` pages that wait for this partition, none newer than page `number`.
     pub fn keys_up_to(
         &self,
         partition_index: usize,
         number: u64,
         limit: usize,
     ) -> Vec<FuturePageKey> {
-        let of_partition = self
-            .pages
-            .range((partition_index, 0, 0)..(partition_index + 1, 0, 0));
-        let keys = of_partition.map(|(due, _)| *due);
-        keys.filter(|(_, _, count)| *count <= number)
+        let of_partition = self.pages.range(keys_until(partition_index, u64::MAX));
+        let keys = of_partition.map(|(key, _)| *key);
+        keys.filter(|key| key.number <= number)
             .take(limit)
             .collect()
     }
 
-    /// The first page for this partition that begins at this offset or before it.
+    /// The key of the first page for this partition that begins at this offset or before it.
     pub fn first_key_until(&self, partition_index: usize, offset: u64) -> Option<FuturePageKey> {
-        let mut reached = self
-            .pages
-            .range((partition_index, 0, 0)..=(partition_index, offset, u64::MAX));
-        reached.next().map(|(due, _)| *due)
+        let mut reached = self.pages.range(keys_until(partition_index, offset));
+        reached.next().map(|(key, _)| *key)
     }
 
     pub fn take(&mut self, key: &FuturePageKey) -> Option<PendingPage> {

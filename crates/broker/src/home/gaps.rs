@@ -1,5 +1,5 @@
-//! Counts the subscribers that get a gap (the notice that messages are lost) because their topic's log no longer has all of their messages.
-//! Shows the operator one example, with the setting that limits the log.
+//! Counts the subscribers that get a gap (the notice that messages are lost) because their topic's log no longer has all messages that they have missed.
+//! Shows the operator one such topic, with the setting that limits its log.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,7 +12,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::RetentionMode;
 
 impl Home {
-    /// Counts a subscriber that gets a gap because the topic's log no longer has all of its messages.
+    /// Counts a subscriber that gets a gap because the topic's log is too short.
     pub(super) fn count_gap(&mut self, id: u32, rules: &Rules) {
         self.reports.stats.short_logs += 1;
         if self.reports.notices.has(Notice::ShortLog) {
@@ -25,8 +25,8 @@ impl Home {
             .note_with_reason(Notice::ShortLog, &setting, name);
     }
 
-    /// Text for the operator: why the topic's log is short. This is damage of the log, or the setting whose limit the log has reached, with
-    /// the value of the setting. If no limit is reached, age or a purge has shortened the log; which of them is not recorded.
+    /// Text for the operator: why the topic's log is short. The text names damage of the log, or the setting whose limit the log has reached. If no limit
+    /// is reached, it names age and a purge, since the log does not record which of the two has shortened it.
     fn why_log_is_short(&self, id: u32, rules: &Rules) -> String {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);

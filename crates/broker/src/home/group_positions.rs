@@ -11,8 +11,12 @@ use alloc::collections::BTreeMap;
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Block, kind};
 
-/// The filter and the name of a group.
-pub(crate) type GroupKey = (Box<[u8]>, Box<[u8]>);
+/// The key of a group: different filters may have groups of the same name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupKey {
+    pub filter: Box<[u8]>,
+    pub name: Box<[u8]>,
+}
 
 /// Memory of an entry, without the bytes of its key and of its positions.
 const ENTRY_BYTES: usize = 2 * (size_of::<GroupKey>() + size_of::<Box<[Option<u64>]>>());
@@ -24,18 +28,17 @@ pub(crate) struct GroupPositions {
     bytes: usize,
 }
 
-/// A position to record. `None`: the group has ended.
+/// A position to record.
 pub(crate) struct DuePosition {
     /// The index of the partition at its home.
     pub partition_index: usize,
-    /// The group.
     pub group: GroupKey,
-    /// All messages up to this offset are delivered.
+    /// All messages up to this offset are delivered; `None` if the group has ended.
     pub offset: Option<u64>,
 }
 
 fn entry_bytes(key: &GroupKey, partitions: usize) -> usize {
-    ENTRY_BYTES + key.0.len() + key.1.len() + partitions * size_of::<Option<u64>>()
+    ENTRY_BYTES + key.filter.len() + key.name.len() + partitions * size_of::<Option<u64>>()
 }
 
 impl GroupPositions {
@@ -44,7 +47,7 @@ impl GroupPositions {
         self.bytes
     }
 
-    /// The recorded positions of a group, by index of the partition. Empty if none is recorded.
+    /// The recorded positions of a group, by index of the partition; empty if no position of the group is recorded.
     pub fn get(&self, group: &GroupKey) -> &[Option<u64>] {
         self.positions_by_group
             .get(group)
@@ -79,8 +82,8 @@ impl GroupPositions {
         }
     }
 
-    /// Writes the positions of the groups after `after` (`None`: of all). `partitions` are the partitions in the order of their indexes. Returns the
-    /// group to continue after, if any are left.
+    /// Writes the positions of the groups that come after `after`; of all groups if it is `None`. `partitions` are the partitions in the order of their
+    /// indexes. Returns `None` if all are written, otherwise the `after` of the next call.
     pub fn save<P: Iterator<Item = PartitionId>>(
         &self,
         partitions: impl Fn() -> P,
@@ -101,8 +104,8 @@ impl GroupPositions {
                 let Some(offset) = offset else { continue };
                 let mut out = block.record(kind::GROUP_POSITION);
                 out.number(partition.into());
-                out.field(&group.0);
-                out.field(&group.1);
+                out.field(&group.filter);
+                out.field(&group.name);
                 out.number(*offset);
             }
             last_saved = Some(group.clone());
@@ -126,7 +129,10 @@ mod tests {
 
     #[test]
     fn group_has_a_position_in_each_partition_until_it_ends_in_all() {
-        let group = || -> GroupKey { (b"a/#"[..].into(), b"workers"[..].into()) };
+        let group = || GroupKey {
+            filter: b"a/#"[..].into(),
+            name: b"workers"[..].into(),
+        };
         let mut all = GroupPositions::default();
         all.set(group(), 1, 3, Some(7));
         all.set(group(), 2, 3, Some(0));

@@ -1,5 +1,6 @@
-//! The groups of shared subscriptions at a home (the part of a shard that keeps topics): their members, cursors, and returned messages. A member's
-//! *credit* is the number of messages that it may still get before it acknowledges any.
+//! The groups of shared subscriptions at a home (the part of a shard that keeps topics): their members, cursors, and returned messages. `share_groups.rs`
+//! gives them messages. A member's *credit* is the number of messages that the member may still get before it acknowledges any. A group is *late* if it
+//! gets the message being published in a later turn (a pass of the shard's loop), see `groups/lists.rs`.
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection. Group numbers are never reused.
 //!
@@ -29,7 +30,7 @@ use members::Members;
 /// A group's read position in a partition.
 #[derive(Clone, Copy)]
 pub(super) struct GroupCursor {
-    /// Messages up to this offset were given to members, do not concern the group, or are older than the group.
+    /// The group needs no more messages up to this offset: they were given to members, do not match the filter, or are older than the group.
     pub offset: u64,
     /// Whether the log may have later messages for the group.
     pub is_behind: bool,
@@ -62,20 +63,13 @@ impl Group {
         self.members.take_credit()
     }
 
-    /// If positions are recorded: notes that the message with this offset of this partition was given to a member.
-    pub fn note_given(
-        &mut self,
-        records: bool,
-        partition_index: usize,
-        offset: u64,
-        member: Member,
-    ) {
-        if records {
-            self.in_flight.insert((partition_index, offset), member);
-        }
+    /// Adds a message of this partition that was given to a member. Called only if positions are recorded.
+    pub fn add_in_flight(&mut self, partition_index: usize, offset: u64, member: Member) {
+        self.in_flight.insert((partition_index, offset), member);
     }
 
-    /// The offset up to which all messages of this partition are delivered. `partition_index_of` gives the index of a topic's partition.
+    /// The offset up to which the group needs no message of this partition any more: none is in flight, and none waits for a member.
+    /// `partition_index_of` gives the index of a topic's partition.
     fn delivered_until(
         &self,
         partition_index: usize,
@@ -199,7 +193,7 @@ pub(super) struct Groups {
     bytes: usize,
     /// The groups that get the message being published.
     pub due: Vec<u64>,
-    /// The lists (`groups/lists.rs`) of the late groups. They get the message being published in a later turn (a pass of the shard's loop).
+    /// The lists of the groups for which the message being published is late.
     late_lists: Vec<u32>,
     /// Whether the page queue has an entry for the late groups.
     is_late_queued: bool,
@@ -215,8 +209,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// No groups, at a home with this number of partitions. `records`: their positions are recorded in the log.
-    pub fn new(seed: u64, partitions: usize, records: bool, steps: &Steps) -> Self {
+    /// No groups, at a home with this number of partitions. `has_records`: the positions of groups are recorded in the log.
+    pub fn new(seed: u64, partitions: usize, has_records: bool, steps: &Steps) -> Self {
         Groups {
             filters: Filters::new(seed, steps),
             lists: GroupsByFilter::default(),
@@ -227,7 +221,7 @@ impl Groups {
             due: Vec::new(),
             late_lists: Vec::new(),
             is_late_queued: false,
-            has_records: records,
+            has_records,
             recorded_positions: GroupPositions::default(),
             changed_keys: Vec::new(),
             next_examined: 0,
@@ -250,7 +244,7 @@ impl Groups {
         self.bytes + lists + self.filters.bytes() + self.recorded_positions.bytes()
     }
 
-    /// Changes a group by `add`. Counts the bytes by which the group has grown, plus the bytes that `add` returns.
+    /// Changes a group by `add`, and counts the bytes by which the group grows. `add` returns the bytes of topic names that it adds.
     fn change_and_count(&mut self, id: u64, add: impl FnOnce(&mut Group) -> usize) {
         if let Some(group) = self.groups.get_mut(&id) {
             let old_bytes = group.own_bytes();
@@ -315,8 +309,10 @@ impl Groups {
             in_flight: BTreeMap::new(),
         };
         if self.has_records {
-            self.changed_keys
-                .push((filter.into(), (&*group.name).into()));
+            self.changed_keys.push(GroupKey {
+                filter: filter.into(),
+                name: (&*group.name).into(),
+            });
         }
         self.bytes += group.own_bytes();
         self.groups.insert(id, group);
@@ -352,14 +348,17 @@ impl Groups {
         (id, is_new_subscriber)
     }
 
-    /// Counts another session without a connection that subscribes to this group. A new group continues after its recorded positions or, in a
-    /// partition without one, after the partition's last offset (`ends`).
+    /// Counts another session without a connection that subscribes to this group. A new group continues after its recorded positions. In a partition
+    /// without a recorded position it continues after the partition's last offset, which `last_offsets` has.
     pub fn add_session(&mut self, filter: &[u8], name: &[u8], last_offsets: &[u64]) {
         let existing = self.id_of(filter, name);
         let is_new = existing.is_none();
         let id =
             existing.or_else(|| self.create(filter, name, RESTORED, last_offsets.iter().copied()));
-        let key: GroupKey = (filter.into(), name.into());
+        let key = GroupKey {
+            filter: filter.into(),
+            name: name.into(),
+        };
         let recorded = self.recorded_positions.get(&key);
         let Some(group) = id.and_then(|id| self.groups.get_mut(&id)) else {
             return;
@@ -375,7 +374,7 @@ impl Groups {
         }
     }
 
-    /// Gives one credit back to a member, since the delivery of this message is complete. Returns false if the member has left.
+    /// Adds 1 to a member's credit, since the delivery of this message is complete. Returns false if the member has left.
     pub fn return_credit(
         &mut self,
         id: u64,
@@ -403,7 +402,7 @@ impl Groups {
     ) -> Vec<DuePosition> {
         let mut due = Vec::new();
         for group in core::mem::take(&mut self.changed_keys) {
-            match self.id_of(&group.0, &group.1) {
+            match self.id_of(&group.filter, &group.name) {
                 Some(id) => self.push_changed_positions(id, &partition_index_of, &mut due),
                 None => {
                     let positions = self.recorded_positions.get(&group).iter().enumerate();
@@ -430,7 +429,7 @@ impl Groups {
         due
     }
 
-    /// Adds the positions of a group that differ from the recorded positions.
+    /// Adds the positions of a group that differ from its recorded positions to `due`.
     fn push_changed_positions(
         &self,
         id: u64,
@@ -440,7 +439,10 @@ impl Groups {
         let Some(group) = self.groups.get(&id) else {
             return;
         };
-        let key: GroupKey = (group.filter.clone(), (&*group.name).into());
+        let key = GroupKey {
+            filter: group.filter.clone(),
+            name: (&*group.name).into(),
+        };
         let recorded = self.recorded_positions.get(&key);
         let only_partition = match topic::has_wildcard(&group.filter) {
             true => None,
@@ -513,8 +515,8 @@ impl Groups {
         may_give: bool,
         mut give: impl FnMut(u64, Member),
     ) -> bool {
-        // Each message costs the member's shard a visit (the work of a delivery to one connection). The visit is charged here, so that a home does
-        // not give members more messages than their shards can send.
+        // Each message costs the member's shard a visit (the delivery to one connection). The home counts these steps as its own, so that it does not give
+        // members more messages than their shards can send.
         let steps = if may_give { STEPS_PER_VISIT } else { 1 };
         self.steps
             .add(self.due.len() * steps + self.late_lists.len());
@@ -524,30 +526,32 @@ impl Groups {
             match if must_wait { None } else { group.take_credit() } {
                 Some(member) => {
                     give(*id, member);
-                    group.note_given(self.has_records, partition_index, offset, member);
-                    self.bytes += usize::from(self.has_records) * IN_FLIGHT_BYTES;
+                    if self.has_records {
+                        group.add_in_flight(partition_index, offset, member);
+                        self.bytes += IN_FLIGHT_BYTES;
+                    }
                     group.cursors[partition_index].offset = offset;
                 }
                 None => group.cursors[partition_index].is_behind = true,
             }
         }
-        (self.late_lists.iter()).for_each(|list| self.lists.note_message(*list, partition_index));
+        (self.late_lists.iter()).for_each(|list| self.lists.make_late(*list, partition_index));
         !self.late_lists.is_empty() && !core::mem::replace(&mut self.is_late_queued, true)
     }
 
     /// Marks some of the late groups as having messages in the log, and returns them. Other late groups may be [left](Groups::must_requeue_late).
     pub fn mark_late_behind(&mut self) -> Vec<u64> {
-        let (ids, partitions) = self.lists.take_late();
-        self.steps.add(ids.len());
-        for id in &ids {
+        let late = self.lists.take_late();
+        self.steps.add(late.ids.len());
+        for id in &late.ids {
             let Some(group) = self.groups.get_mut(id) else {
                 continue;
             };
-            for partition_index in &partitions {
+            for partition_index in &late.partitions {
                 group.cursors[*partition_index].is_behind = true;
             }
         }
-        ids
+        late.ids
     }
 
     /// Whether late groups are left. If so, the caller queues another entry for them.
@@ -556,8 +560,8 @@ impl Groups {
         self.is_late_queued
     }
 
-    /// Marks a group as queued if it has messages to give and is not queued already. Returns the party to charge: that of the group's next member, so
-    /// that a client with many groups gets only one share of the work.
+    /// Marks a group as queued, if it has messages to give and is not queued already. Returns the party that is charged for the group's pages: that of
+    /// the group's next member, so that a client with many groups gets only one share of the work.
     pub fn try_queue(&mut self, id: u64) -> Option<Party> {
         let group = self.groups.get_mut(&id)?;
         if group.is_queued || !group.can_give() {
@@ -582,7 +586,7 @@ impl Groups {
     }
 
     /// Whether the positions of groups are recorded in the log.
-    pub fn records(&self) -> bool {
+    pub fn has_records(&self) -> bool {
         self.has_records
     }
 
@@ -598,7 +602,10 @@ impl Groups {
         self.bytes -= group.own_bytes() + topic_name_bytes(&group.returned);
         if self.has_records {
             let name = Box::from(&*group.name);
-            self.changed_keys.push((group.filter.clone(), name));
+            self.changed_keys.push(GroupKey {
+                filter: group.filter.clone(),
+                name,
+            });
         }
         if self
             .lists
@@ -727,8 +734,8 @@ mod tests {
         };
         assert_eq!(position(&groups), [10, 20]);
         groups.change_and_count(id, |group| {
-            group.note_given(true, 0, 9, member);
-            group.note_given(true, 0, 7, member);
+            group.add_in_flight(0, 9, member);
+            group.add_in_flight(0, 7, member);
             let topic = b"a/x".as_slice().into();
             group
                 .returned

@@ -1,8 +1,8 @@
 //! Idempotency keys: the first answer to a publish with a key is kept, so that a retry publishes nothing and gets the same answer
 //! (draft-ietf-httpapi-idempotency-key-header).
 //!
-//! Answers are kept at the topic's home (the part of a shard that keeps the topic), which applies a publish in one step. A retry may arrive while the
-//! first publish is in flight to the engine, which writes the log. The home recognises such a retry when it applies it.
+//! Answers are kept at the topic's home (the part of a shard that keeps the topic). A retry may arrive while the first publish is in flight to the engine,
+//! which writes the log. Then the home recognises the retry when it applies it, since the first publish is applied before.
 //!
 //! User, topic and key are stored as one keyed 64-bit hash, and the message as another. If two keys have the same hash, the later publish is refused
 //! as if its key had been used for another message (422). With a million keys kept, this happens to one publish in 10^13. A publish is mistaken for a
@@ -19,7 +19,7 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Home;
-use super::answers::{Answer, Answers, IdempotencyKey, Retries};
+use super::answers::{Answer, AnswerCursor, Answers, IdempotencyKey, Retries};
 use crate::base::placement::{Placement, SlottedOffset};
 use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
@@ -31,19 +31,19 @@ use crate::mail::message::{DedupKey, Publish, Release, SessionKey};
 use crate::mail::{Outcome, TopicInfo};
 use crate::store::slab::NONE;
 
-/// Expired answers that one publish drops: more than it adds, so the table does not grow without bound.
+/// The maximum number of expired answers that one publish drops: more than it adds, so that the table does not grow without bound.
 const EXPIRED_PER_PUBLISH: usize = 4;
-/// Expired answers that a tick of the clock drops. Dropping them takes some hundred microseconds.
+/// The maximum number of expired answers that one tick of the clock drops. This takes some hundred microseconds.
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
-    /// Checks whether a message with an idempotency key, or with a packet id of a recorded session, is a retry. A message that is applied
-    /// later may be up to `disorder_max_s` seconds older than this one.
+    /// Checks whether a message is a retry: by its idempotency key or, for a QoS 2 message of a recorded session, by session and packet id. Returns the
+    /// idempotency key of a new message. A message that comes later may be up to `disorder_max_s` seconds older than this message.
     ///
     /// # Errors
-    /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.
+    /// The outcome of a publish whose key was used: the answer to the first publish, or a refusal if the key was used for another message.
     #[inline(always)] // most messages have no key
-    pub(super) fn check_dedup(
+    pub(super) fn check_retry(
         &mut self,
         message: &Publish<'_>,
         settings: &Settings,
@@ -385,12 +385,12 @@ impl Retries {
         hasher.digest()
     }
 
-    /// Writes answers from this group and row on (`None`: the group's oldest); returns where to continue, if any are left.
+    /// Writes the answers from the cursor `from` on. Returns the cursor to continue with, if any are left.
     pub(crate) fn save_answers(
         &self,
-        from: (usize, Option<u32>),
+        from: AnswerCursor,
         block: &mut Block<'_>,
-    ) -> Option<(usize, Option<u32>)> {
+    ) -> Option<AnswerCursor> {
         self.answers.as_ref()?.save(from, block)
     }
 }

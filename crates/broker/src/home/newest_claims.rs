@@ -1,17 +1,19 @@
-//! In a cluster: the newest claims of MQTT sessions, as far as a partition has shown them by QoS 2 messages and their releases.
+//! The newest claims of MQTT sessions in a cluster: a *claim* is the record by which a connection takes a session. The table contains the claims that a
+//! partition has seen named in the records of QoS 2 messages and of their releases.
 //!
-//! A client that gets no PUBREC sends its message again, perhaps to another node. The log may store the first node's copy only after the message was
-//! released, when the message's key is forgotten. But that copy names an older claim, so it is void. A late copy of a PUBREL is void for the same
-//! reason: otherwise it could release the next message with the same packet id.
+//! A client that gets no PUBREC sends its message again, perhaps to another node. The first node's copy of the message may reach the log late: after
+//! the second copy was released, so that the message's key is forgotten. But the first copy names an older claim, so it is void. A late copy of a PUBREL
+//! is void for the same reason: otherwise it could release the next message with the same packet id.
 //!
 //! The table is derived from the records of the partition and from the log's clock, so all nodes decide alike. Snapshots contain it.
 //!
-//! Why 60 seconds are enough: a node applies the claim that fences its connection within five seconds after the log has stored the claim. Otherwise
-//! the node is cut off, and admits no such message any more. A message that was admitted before is stored within `STORE_WITHIN_S` (`commit/batch.rs`), or it
-//! is void. So a record of an older claim comes at most some 12 seconds after the first record of a newer claim. The rest is for clocks that differ.
+//! Why 60 seconds are enough: when the log has stored a claim, the node of the session's former connection applies the claim within five seconds, and
+//! ends that connection. Otherwise the node is cut off, and admits no more of these messages. A message that was admitted before is stored within
+//! `STORE_WITHIN_S` (`commit/batch.rs`), or it is void. So a record of an older claim comes at most some 12 seconds after the first record of a newer
+//! claim. The other seconds allow for clocks that differ.
 //!
-//! Why a void copy is no loss: its client has got no PUBREC for it. Either the client sends the message again on the connection of the newer claim,
-//! or it has begun another session, or it is a second client with the same id, which has lost its session to the first client.
+//! No message is lost with a void copy, since the client has got no PUBREC for that copy. Either the client sends the message again on the connection of
+//! the newer claim, or it has begun another session, or it is a second client with the same id, which has lost its session to the first client.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -68,41 +70,48 @@ impl NewestClaims {
     }
 }
 
+/// The newest claim of a session.
+struct NewestClaim {
+    /// The offset of the claim's record.
+    claim: u64,
+    /// The second of the log in which the partition had the first record that names the claim.
+    since_s: u32,
+}
+
 /// The newest claims in the records of a partition.
 #[derive(Default)]
 pub(crate) struct PartitionClaims {
-    /// By session: the offset of the claim's record, and the second of the log in which the partition had the first record of that claim.
-    claims: BTreeMap<Party, (u64, u32)>,
-    /// The same sessions in the order of these seconds. Also contains entries that newer entries have replaced.
+    by_session: BTreeMap<Party, NewestClaim>,
+    /// Each `since_s` with its session, in ascending order. Also contains claims that newer claims have replaced.
     sessions_by_age: VecDeque<(u32, Party)>,
 }
 
 impl PartitionClaims {
     /// Heap bytes.
     fn bytes(&self) -> usize {
-        self.claims.len() * ENTRY_BYTES
+        self.by_session.len() * ENTRY_BYTES
             + self.sessions_by_age.capacity() * size_of::<(u32, Party)>()
     }
 
     /// Whether a record of this claim is void, because the partition has shown a newer claim of the session. `now_s` is the time of the log.
     pub fn is_outdated(&self, session: Party, claim: u64, now_s: u32) -> bool {
-        let newest = self.claims.get(&session);
-        newest.is_some_and(|(newest, since_s)| claim < *newest && !has_passed(*since_s, now_s))
+        let newest = self.by_session.get(&session);
+        newest.is_some_and(|it| claim < it.claim && !it.is_forgotten(now_s))
     }
 
-    /// Notes that the partition has a record of this claim; 0: a record without a claim, which is not of a cluster.
+    /// Called for each record that names a claim of the session. `claim` is 0 for a record that was written on one machine.
     pub fn note(&mut self, session: Party, claim: u64, now_s: u32) {
-        let newest = self.claims.get(&session);
-        let is_known = newest
-            .is_some_and(|(newest, since_s)| claim <= *newest && !has_passed(*since_s, now_s));
+        let newest = self.by_session.get(&session);
+        let is_known = newest.is_some_and(|it| claim <= it.claim && !it.is_forgotten(now_s));
         if claim != 0 && !is_known {
             self.insert(session, claim, now_s);
         }
     }
 
-    /// Adds an entry, which may come from a snapshot. An entry that does not come in the order of the seconds is forgotten later.
+    /// Adds a newest claim. A snapshot may add claims in another order than that of `since_s`: such a claim is forgotten later than others.
     pub fn insert(&mut self, session: Party, claim: u64, since_s: u32) {
-        self.claims.insert(session, (claim, since_s));
+        self.by_session
+            .insert(session, NewestClaim { claim, since_s });
         self.sessions_by_age.push_back((since_s, session));
     }
 
@@ -113,12 +122,13 @@ impl PartitionClaims {
                 self.sessions_by_age = VecDeque::new();
                 return;
             };
-            if !has_passed(since_s, now_s) {
+            if !is_over(since_s, now_s) {
                 return;
             }
             self.sessions_by_age.pop_front();
-            if self.claims.get(&session).is_some_and(|it| it.1 == since_s) {
-                self.claims.remove(&session);
+            let newest = self.by_session.get(&session);
+            if newest.is_some_and(|it| it.since_s == since_s) {
+                self.by_session.remove(&session);
             }
         }
     }
@@ -134,25 +144,32 @@ impl PartitionClaims {
     ) -> Option<Option<Party>> {
         let mut last_saved = after;
         let is_left = |session: &Party| after.is_none_or(|after| *session > after);
-        for (session, (claim, since_s)) in self.claims.iter().filter(|(it, _)| is_left(it)) {
+        for (session, newest) in self.by_session.iter().filter(|(it, _)| is_left(it)) {
             if block.is_full() {
                 return Some(last_saved);
             }
             last_saved = Some(*session);
-            if has_passed(*since_s, now_s) {
+            if newest.is_forgotten(now_s) {
                 continue;
             }
             let mut out = block.record(kind::NEWEST_CLAIM);
             out.number(partition.into());
             out.word(session.number());
-            out.number(*claim);
-            out.number((*since_s).into());
+            out.number(newest.claim);
+            out.number(newest.since_s.into());
         }
         None
     }
 }
 
-fn has_passed(since_s: u32, now_s: u32) -> bool {
+impl NewestClaim {
+    fn is_forgotten(&self, now_s: u32) -> bool {
+        is_over(self.since_s, now_s)
+    }
+}
+
+/// Whether a claim that the partition has had since `since_s` is forgotten at `now_s`.
+fn is_over(since_s: u32, now_s: u32) -> bool {
     since_s.saturating_add(CLAIM_KEPT_S) <= now_s
 }
 
@@ -178,6 +195,6 @@ mod tests {
             "the newer entry stays"
         );
         claims.forget_old(210);
-        assert_eq!((claims.bytes(), claims.claims.len()), (0, 0));
+        assert_eq!((claims.bytes(), claims.by_session.len()), (0, 0));
     }
 }

@@ -79,7 +79,7 @@ impl Home {
             _ => page.after,
         };
         let reached_end = log.read(chain, after, messages_max, LOG_BYTES_PER_ORDER, &mut frames);
-        // The newest offset that cannot be read any more. If the topic keeps no messages, its last message cannot be read either.
+        // The newest offset that cannot be read any more. A topic that keeps no messages has lost even its last message.
         let last_lost = log.last_lost_offset(chain).unwrap_or(last);
         let is_position_of_log = |epoch| {
             let seen = Since::At(Position::new(epoch, page.after));

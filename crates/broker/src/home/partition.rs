@@ -2,7 +2,7 @@
 //! home has forgotten.
 //!
 //! Words: a *writer* is a process that writes to the log, under a number of its own. A *fact* is a publish or a change of a
-//! topic. An unlogged fact gets an offset, but no record in the log.
+//! topic. A fact of a topic that is not durable is *unlogged*: it gets an offset, but no record in the log.
 
 use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;
@@ -66,9 +66,9 @@ impl Partition {
         }
     }
 
-    /// Notes the offset of a record read from the log, whether or not the record has changed anything.
+    /// Advances the partition to the offset of a record that was read from the log, whether or not the record has changed anything.
     #[inline]
-    pub fn note_offset(&mut self, offset: u64) {
+    pub fn advance_to(&mut self, offset: u64) {
         self.sequence = offset;
         if self.unlogged_max < u64::MAX {
             self.unlogged_max = offset | (OFFSETS_PER_BATCH - 1);
@@ -81,7 +81,7 @@ impl Partition {
         self.unlogged_max = self.sequence | (OFFSETS_PER_BATCH - 1);
     }
 
-    /// The time at which a fact that is admitted at `now` takes effect: never earlier than that of an earlier record.
+    /// The time at which a fact that is admitted at `now` takes effect: `now`, or the time of the newest record if that is later.
     #[inline]
     pub fn effective_time(&mut self, now: Now) -> Now {
         self.newest_time_s = self.newest_time_s.max(now.unix_s);

@@ -1,8 +1,8 @@
-//! Wills of recorded sessions that a limit or a full disk has refused, on one machine. Each is published again some seconds later, and is lost only if
-//! it is refused for ten minutes. A cluster has its own table (`retired_tokens.rs`).
+//! Wills of recorded sessions that a limit or a full disk has refused, on one machine. Such a will is published again some seconds later, and is lost
+//! only if it is refused for ten minutes. A cluster has its own table (`retired_tokens.rs`).
 //!
-//! While the client is away, the will waits with its session, so that it survives a planned restart too. This table has the wills without a place there:
-//! the session has ended, or a connection holds it. Its bytes count for the client like those of an absent session.
+//! While the session exists and no connection holds it, a refused will waits with the session, and survives a planned restart. This table has the other
+//! refused wills. Their bytes are charged to the client like those of a session without a connection.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -17,7 +17,7 @@ use crate::mail::session::Will;
 pub(crate) struct RefusedWill {
     /// The name of the session.
     pub name: Box<[u8]>,
-    /// The session, unless another connection holds it now.
+    /// The session of the will; `None` if another connection holds the session now.
     pub session: Option<LeftSession>,
     pub will: Box<Will>,
 }
@@ -37,22 +37,22 @@ impl RefusedWill {
 /// The wills of a home that were refused.
 #[derive(Default)]
 pub(crate) struct RefusedWills {
-    /// By token: the second in which a limit refused the will first.
+    /// By token of all refused wills: the second in which the will was refused first.
     since_s: BTreeMap<u64, u32>,
-    /// The wills without a place in a session, with the second in which each is published again.
+    /// The wills that do not wait with a session, each with the second in which it is published again.
     waiting: VecDeque<(u32, RefusedWill)>,
     waiting_bytes: usize,
 }
 
 impl RefusedWills {
-    /// A limit has refused this will. Returns the second in which it is published again; `None` if it was refused for too long.
+    /// The second in which the will with this token, which was refused just now, is published again; `None` if it has been refused for too long.
     pub fn next_try_s(&mut self, token: u64, now: Now) -> Option<u32> {
         let since_s = *self.since_s.entry(token).or_insert(now.unix_s);
         let is_kept = since_s.saturating_add(WILL_KEPT_S) > now.unix_s;
         is_kept.then(|| now.unix_s.saturating_add(WILL_RETRY_S))
     }
 
-    /// The will with this token was published, or is given up.
+    /// Forgets a will that was published or is given up.
     pub fn forget(&mut self, token: u64) {
         self.since_s.remove(&token);
     }
@@ -64,7 +64,7 @@ impl RefusedWills {
         self.waiting.push_back((again_s, refused));
     }
 
-    /// Takes a will that is to be published again now.
+    /// Removes and returns a will that is to be published again now.
     pub fn next_due(&mut self, counts: &Admission, now: Now) -> Option<RefusedWill> {
         let is_due = |(again_s, _): &(u32, RefusedWill)| *again_s <= now.unix_s;
         self.waiting.front().filter(|first| is_due(first))?;

@@ -4,8 +4,8 @@
 //! Invariants:
 //! * State that is derived from the log is the same at all nodes that have applied the same records. The exception is state that a process drops for
 //!   lack of room.
-//! * A client may come with a position that it got from a node which has applied more of the log. The client gets no gap (the notice that
-//!   messages are lost): its subscription begins when this node has applied the log up to the position.
+//! * A client that was connected to another node may have a position which this node has not reached, because the other node has applied more of the
+//!   log. The client gets no gap (the notice that messages are lost): its subscription begins when this node has reached the position.
 //!
 //! A *writer* is a process that writes to the log, under a number of its own.
 
@@ -36,8 +36,9 @@ impl Home {
         }
     }
 
-    /// Notes that a record of this partition was applied. `is_batch_end`: the record is the last one of its batch.
-    pub(crate) fn note_applied(&mut self, partition_index: usize, offset: u64, is_batch_end: bool) {
+    /// Called after each applied record. At the end of a batch, queues the pages that have waited for the log to get this far. `is_batch_end`: the record
+    /// is the last one of its batch.
+    pub(crate) fn after_record(&mut self, partition_index: usize, offset: u64, is_batch_end: bool) {
         let Some(future_pages) = &mut self.logs.future_pages else {
             return;
         };
@@ -53,13 +54,16 @@ impl Home {
         }
     }
 
-    /// The number of the newest page (a run of past messages for a subscriber) that waits for the log of this partition, if any waits.
+    /// The number of the newest page (a run of past messages for a subscriber) that waits for the log, if any waits for this partition.
     pub(crate) fn newest_future_page(&self, partition_index: usize) -> Option<u64> {
-        self.logs.future_pages.as_ref()?.newest_of(partition_index)
+        self.logs
+            .future_pages
+            .as_ref()?
+            .newest_number(partition_index)
     }
 
-    /// Gives up the positions of pages up to page `number` that still wait for the log of this partition, so that their subscribers get a gap. These
-    /// positions do not exist in this log, because this node has read a record that it wrote after those pages came.
+    /// Gives up the positions of the pages up to page `number` that still wait for the log of this partition, so that their subscribers get a gap. The
+    /// log does not contain these positions: this node has appended a record after those pages came, and has read that record before them.
     pub(crate) fn give_up_positions(&mut self, partition_index: usize, number: u64) {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
@@ -83,7 +87,7 @@ impl Home {
         }
     }
 
-    /// Forgets an idle topic if there are too many topics, since other processes create topics without a check of this process's limits.
+    /// Forgets an idle topic if there are too many topics. Needed because other nodes create topics without a check of this node's limits.
     pub(crate) fn evict_excess_topic(&mut self) {
         if self.topics.rows.len() as usize > self.topics.topics_max {
             self.evict_idle_topic(Client::NOBODY, u32::MAX);
@@ -101,8 +105,13 @@ impl Home {
 
 impl Logs {
     /// Whether the next batch in the log of this partition is valid: its writer is alive, and the batch number follows that of the writer's
-    /// last batch. Notes the number of a valid batch.
-    pub(crate) fn accept(&mut self, partition_index: usize, writer: u64, number: u64) -> bool {
+    /// last batch. Stores the number of a valid batch as that of the writer's last batch.
+    pub(crate) fn accept_batch(
+        &mut self,
+        partition_index: usize,
+        writer: u64,
+        number: u64,
+    ) -> bool {
         self.partitions[partition_index]
             .writer_set
             .accept(writer, number)
@@ -125,7 +134,7 @@ impl Logs {
         }
     }
 
-    /// The time of the log's clock; no later record is older. `None` if the log is not replicated.
+    /// The time of the log's clock: no record that follows is older. `None` if the log is not replicated.
     pub(super) fn log_time_s(&self) -> Option<u32> {
         self.future_pages.as_ref()?;
         self.partitions.iter().map(|it| it.newest_time_s).min()
@@ -182,7 +191,7 @@ impl Logs {
 }
 
 impl Home {
-    /// A digest of the state of a home of a cluster besides its topics.
+    /// A digest of the writer sets and of the keys of unreleased QoS 2 messages; 0 outside of a cluster.
     pub(super) fn digest_of_cluster(&self) -> u64 {
         if !self.logs.is_replicated() {
             return 0;

@@ -1,5 +1,5 @@
-//! Reservations for records in flight to the engine, which writes the log. A topic is not forgotten while one of its records is in flight.
-//! If the record will create the topic, room for the topic is reserved. Topics are known here by the hash of their names.
+//! Reservations for records in flight to the engine, which writes the log. A home (the part of a shard that keeps topics) does not forget a topic while
+//! one of its records is in flight. If the record will create the topic, room for the topic is reserved. A topic is identified by the hash of its name.
 
 use alloc::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::budget::admission::Client;
 /// The reservation for a record in flight: its topic, bytes and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
-    /// The hash of the topic's name. The topic is not forgotten meanwhile.
+    /// The hash of the topic's name.
     pub topic_hash: u32,
     /// The client that is charged.
     pub client: Client,

@@ -1,14 +1,16 @@
-//! Tokens of MQTT sessions and wills that have ended a short time ago, in a cluster. Homes recognise copies of the messages of such a session or will
-//! by keys with its token (`unreleased.rs`). Nodes release the keys a minute after the end, because copies can come until then: a node that was cut
-//! off, or a steward that died, may have appended a message that the log stores late. A node that is cut off publishes no will
-//! (`shard/session_replicas.rs`).
+//! Tokens of MQTT sessions and wills that have ended a short time ago, in a cluster. A token identifies a session or a will in the keys of its messages,
+//! by which homes recognise a second copy of a message (`unreleased.rs`).
 //!
-//! The table is derived from the records of the sessions' partition, so it is the same at all nodes. Snapshots contain it. The steward releases the
-//! keys first, and the other nodes half a minute later, when normally no key is left. So no key stays if a node dies.
+//! The log may store a copy up to a minute after the session or the will has ended: the copy comes from a node that was cut off, or from a steward that
+//! has died. (The steward is the node that ends sessions and publishes wills for the partition.) So the keys stay for that minute, and then nodes
+//! *release* the token: they append a record that removes its keys. The steward releases it first. The other nodes do so half a minute later, in case
+//! the steward has died; normally no key is left then.
 //!
-//! A will that a claim makes due stays ten minutes longer. A new steward publishes it again; its key prevents a second message if the last steward has
-//! published it. If a limit refuses it, the steward publishes it again some seconds later. The will is lost only if no steward can publish it within ten
-//! minutes.
+//! The table is derived from the records of the sessions' partition, so it is the same at all nodes. Snapshots contain it.
+//!
+//! If a claim (a connection that takes the session) makes a will due, the token stays ten minutes longer, with the will. If a limit refuses the will, the
+//! steward publishes it again some seconds later. A new steward publishes all wills again; the key of a will prevents a second message. So a will is lost
+//! only if no steward can publish it within ten minutes. A node that is cut off publishes no will (`shard/session_replicas.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -20,10 +22,10 @@ use crate::mail::session::Will;
 
 /// The steward releases a token this many seconds after the end.
 const STEWARD_RELEASE_S: u32 = 60;
-/// The other nodes release it this many seconds after the end.
+/// The other nodes release a token this many seconds after the end.
 const OTHERS_RELEASE_S: u32 = 90;
-/// A process that releases no keys, because it reads the log or makes a checkpoint, forgets a token after this many seconds of the log. A node that
-/// serves forgets a token when it releases the keys. That may be late, since all nodes may have been cut off for minutes.
+/// A process that only reads the log, such as one that makes a checkpoint, releases no tokens: it forgets a token after this many seconds of the log. A
+/// node that serves clients forgets a token when it releases it, which may be late, since all nodes may have been cut off for minutes.
 const FORGET_S: u32 = 120;
 
 /// A will that is due is published again and again for this many seconds while a limit refuses it.
@@ -38,10 +40,17 @@ struct RetiredToken {
     token: u64,
     /// The will, if the steward must publish it.
     will: Option<Box<Will>>,
-    /// The party of the session, and the bytes that the party is charged. `None` if restored from a snapshot of an earlier build.
-    charged: Option<(Party, usize)>,
-    /// As the steward, this node has published the will, or is doing so.
+    /// The charge for the will and for the token's keys. `None` if restored from a snapshot of an earlier build.
+    charge: Option<Charge>,
+    /// Whether this node, as the steward, has published the will or is doing so.
     is_published: bool,
+}
+
+/// The party (address or user) of a session, and bytes that it is charged.
+#[derive(Clone, Copy)]
+struct Charge {
+    party: Party,
+    bytes: usize,
 }
 
 /// A token as read from a snapshot.
@@ -56,11 +65,11 @@ pub(crate) struct SavedToken {
 
 /// Flags of a token in a snapshot.
 const HAS_WILL: u8 = 1;
-const HAS_PAYER: u8 = 2;
+const HAS_CHARGE: u8 = 2;
 
 /// The work of a node for a token.
 pub(crate) enum DueToken {
-    /// The steward publishes this will, and reports its number if a limit refuses it.
+    /// The steward publishes this will. If a limit refuses the will, the steward passes this number to [`RetiredTokens::note_refused`].
     Publish(Box<Will>, u64),
     /// Every node releases the keys with this token.
     Release(u64),
@@ -76,13 +85,13 @@ impl RetiredToken {
 #[derive(Default)]
 pub(crate) struct RetiredTokens {
     tokens: VecDeque<RetiredToken>,
-    /// The number of tokens that were here before.
+    /// The number of tokens that were removed: the first token has this number.
     removed_count: u64,
-    /// All tokens stay so many seconds longer.
+    /// Seconds by which all tokens of the table stay longer than [`STEWARD_RELEASE_S`] or [`OTHERS_RELEASE_S`].
     kept_longer_s: u32,
-    /// As the steward, this node has examined this many tokens, the first ones.
+    /// This node, as the steward, has examined the first `examined_count` tokens for wills to publish.
     examined_count: usize,
-    /// The second in which it examines all of them again, since some wills were refused; `None` if none was.
+    /// The second in which the steward examines all tokens again, because a will was refused; `None` if none was.
     retry_s: Option<u32>,
     /// Whether this process releases keys.
     pub releases_keys: bool,
@@ -103,8 +112,8 @@ impl RetiredTokens {
         self.tokens.capacity() * size_of::<RetiredToken>() + self.will_bytes
     }
 
-    /// Adds the token of a session or a will (0: none) that ended in second `end_s` of the log. The `payer` is charged for the will and for this many
-    /// bytes of keys until the token is released.
+    /// Adds the token of a session or a will that ended in second `end_s` of the log; `token` is 0 if there is none. Until the token is released, the party
+    /// of `payer` is charged for the will and for that many bytes of keys.
     pub fn insert(
         &mut self,
         (token, will): (u64, Option<Box<Will>>),
@@ -122,13 +131,14 @@ impl RetiredTokens {
                 end_s,
                 token,
                 will,
-                charged: None,
+                charge: None,
                 is_published: false,
             };
             let will_bytes = retired.will_bytes();
             self.will_bytes += will_bytes;
-            retired.charged = payer.map(|(party, key_bytes)| (party, will_bytes + key_bytes));
-            if let Some((party, bytes)) = retired.charged {
+            if let Some((party, key_bytes)) = payer {
+                let bytes = will_bytes + key_bytes;
+                retired.charge = Some(Charge { party, bytes });
                 counts.change_absent(party, 0, bytes);
             }
             self.tokens.push_back(retired);
@@ -138,8 +148,8 @@ impl RetiredTokens {
     fn pop(&mut self, counts: &Counts) -> Option<RetiredToken> {
         let first = self.tokens.pop_front()?;
         self.will_bytes -= first.will_bytes();
-        if let Some((party, bytes)) = first.charged {
-            counts.change_absent(party, bytes, 0);
+        if let Some(charge) = first.charge {
+            counts.change_absent(charge.party, charge.bytes, 0);
         }
         self.removed_count += 1;
         self.examined_count = self.examined_count.saturating_sub(1);
@@ -157,7 +167,7 @@ impl RetiredTokens {
             .for_each(|it| it.is_published = false);
     }
 
-    /// A limit has refused the will with this number.
+    /// Makes the steward publish the will with this number again some seconds later, since a limit has refused it.
     pub fn note_refused(&mut self, number: u64, now_s: u32) {
         let index = number
             .checked_sub(self.removed_count)
@@ -182,7 +192,8 @@ impl RetiredTokens {
         }
     }
 
-    /// The next work of this node; `None` if nothing is due. The steward examines each token once; `Some(None)` if the token has no will to publish.
+    /// The next work of this node; `None` if nothing is due. For the steward also `Some(None)`: it has examined a token that has no will to publish, and
+    /// must call this again.
     pub fn next_due(
         &mut self,
         is_steward: bool,
@@ -203,7 +214,7 @@ impl RetiredTokens {
         let number = self.removed_count + self.examined_count as u64;
         let next = self.tokens.get_mut(self.examined_count)?;
         self.examined_count += 1;
-        // A copy of the message can come a minute after it, and its key must be there then.
+        // The log may store a copy of the will a minute later, when its key must still be in the table. So it is too late to publish the will.
         let is_late = next
             .end_s
             .saturating_add(self.kept_longer_s.max(STEWARD_RELEASE_S))
@@ -240,16 +251,16 @@ impl RetiredTokens {
                 return Some(n);
             }
             let flag = |set, flag| if set { flag } else { 0 };
-            let (will, charged) = (retired.will.as_ref(), retired.charged);
+            let (will, charge) = (retired.will.as_ref(), retired.charge);
             let mut out = block.record(kind::RETIRED_TOKEN);
             out.number(partition.into());
             out.number(retired.end_s.into());
             out.word(retired.token);
-            out.byte(flag(will.is_some(), HAS_WILL) | flag(charged.is_some(), HAS_PAYER));
+            out.byte(flag(will.is_some(), HAS_WILL) | flag(charge.is_some(), HAS_CHARGE));
             if let Some(will) = will {
                 will.write(&mut out);
             }
-            if let Some((party, bytes)) = charged {
+            if let Some(Charge { party, bytes }) = charge {
                 let client = will.map_or(Client::NOBODY, |will| will.client);
                 out.number(client.number().into());
                 out.word(party.number());
@@ -265,7 +276,7 @@ impl RetiredTokens {
     /// The record is malformed.
     pub fn read(from: &mut FieldReader<'_>) -> Result<SavedToken, Damaged> {
         let (end_s, token, flags) = (from.number32()?, from.word()?, from.byte()?);
-        if flags & !(HAS_WILL | HAS_PAYER) != 0 {
+        if flags & !(HAS_WILL | HAS_CHARGE) != 0 {
             return Err(Damaged("a token has an unknown form"));
         }
         let mut will = match flags & HAS_WILL {
@@ -273,7 +284,7 @@ impl RetiredTokens {
             _ => Some(Box::new(Will::read(from)?)),
         };
         let mut payer = None;
-        if flags & HAS_PAYER != 0 {
+        if flags & HAS_CHARGE != 0 {
             let client = Client::from_number(from.number32()?);
             will.iter_mut().for_each(|will| will.client = client);
             payer = Some((Party::from_number(from.word()?), from.number32()? as usize));
@@ -308,7 +319,7 @@ mod tests {
         let read = |bytes: &[u8]| RetiredTokens::read(&mut FieldReader(&bytes[2..])).is_ok();
         assert!(read(&bytes));
         let flags = bytes.last_mut().expect("the flags are the end");
-        *flags |= HAS_PAYER << 1;
+        *flags |= HAS_CHARGE << 1;
         assert!(!read(&bytes));
     }
 }

@@ -17,7 +17,6 @@ use super::group_positions::{DuePosition, GroupKey};
 use super::groups::{Group, GroupCursor, GroupJoin, Groups};
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, ShardId};
@@ -204,10 +203,12 @@ impl Home {
             if let Some(record) = self.message_at(&topic, offset, lanes)
                 && let Some(partition_index) = self.logs.partition_index_here(partition)
             {
-                let records = self.subscriptions.groups.records();
+                let has_records = self.subscriptions.groups.has_records();
                 give_to_next_member(
                     &mut group,
-                    (id, partition_index, records),
+                    id,
+                    partition_index,
+                    has_records,
                     &topic,
                     record,
                     lanes,
@@ -283,10 +284,12 @@ impl Home {
                         let record = log.copy(entry, context.lanes.frames());
                         self.steps.add(STEPS_PER_VISIT);
                         *messages_left -= 1;
-                        let records = self.subscriptions.groups.records();
+                        let has_records = self.subscriptions.groups.has_records();
                         give_to_next_member(
                             group,
-                            (id, partition_index, records),
+                            id,
+                            partition_index,
+                            has_records,
                             name,
                             record,
                             context.lanes,
@@ -344,7 +347,10 @@ impl Home {
         world: &World,
     ) -> Result<(), Damaged> {
         let partition = from.number16()?;
-        let group = (Box::from(from.field()?), Box::from(from.field()?));
+        let group = GroupKey {
+            filter: from.field()?.into(),
+            name: from.field()?.into(),
+        };
         let offset = from.number()?;
         let is_of_origin =
             partition < world.partitions && origin.placement.home_of(partition) == origin.home;
@@ -377,20 +383,24 @@ impl Subscriptions {
     /// Drops the recorded positions of groups that do not exist.
     pub(crate) fn drop_positions_of_ended_groups(&mut self) {
         let mut positions = core::mem::take(&mut self.groups.recorded_positions);
-        positions.retain(|(filter, name)| self.groups.has(filter, name));
+        positions.retain(|group| self.groups.has(&group.filter, &group.name));
         self.groups.recorded_positions = positions;
     }
 }
 
-/// Gives a message of this partition to the next member of the group with this number. `records`: positions of groups are recorded in the log.
+/// Gives a message of this partition to the next member of the group with the number `id`. `has_records`: the positions of groups are recorded.
 fn give_to_next_member(
     group: &mut Group,
-    (id, partition_index, records): (u64, usize, bool),
+    id: u64,
+    partition_index: usize,
+    has_records: bool,
     name: &[u8],
     record: Record,
     lanes: &mut Lanes,
 ) {
     let member = group.take_credit().expect("a member has credit");
-    group.note_given(records, partition_index, record.offset, member);
+    if has_records {
+        group.add_in_flight(partition_index, record.offset, member);
+    }
     lanes.tell_group_member(member, id, name, record);
 }

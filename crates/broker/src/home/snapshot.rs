@@ -11,6 +11,7 @@ mod messages;
 use crore_wire::topic;
 
 use super::Home;
+use super::forgotten_topics::NamedLoss;
 use super::logs::Logs;
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
@@ -329,10 +330,10 @@ impl Logs {
     pub(crate) fn save_forgotten(&self, rules: &Rules, block: &mut Block<'_>) {
         let all = self.placement.of_home(self.me);
         for (partition, Partition { forgotten, .. }) in all.zip(&self.partitions) {
-            for (lost, number, name) in forgotten.named_losses() {
+            for NamedLoss { loss, name, .. } in forgotten.named_losses() {
                 let mut out = block.record(kind::FORGOTTEN);
-                out.number(lost);
-                out.number(number);
+                out.number(loss.offset);
+                out.number(loss.number);
                 out.field(name);
             }
             for (rule, lost) in forgotten.losses_by_rule() {
@@ -376,7 +377,7 @@ impl Logs {
             self.check_offset(partition_index, lost)?;
             self.partitions[partition_index]
                 .forgotten
-                .note_for_filter(filter, lost, rules);
+                .add_for_filter(filter, lost, rules);
         }
         Ok(())
     }

@@ -17,11 +17,16 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// No subscriptions, at a home with this number of partitions. `records`: positions of groups are recorded in the log.
-    pub(super) fn new(seed: u64, partitions: usize, records: bool, steps: &Steps) -> Subscriptions {
+    /// No subscriptions, at a home with this number of partitions. `has_records`: the positions of groups are recorded in the log.
+    pub(super) fn new(
+        seed: u64,
+        partitions: usize,
+        has_records: bool,
+        steps: &Steps,
+    ) -> Subscriptions {
         Subscriptions {
             filters: ShardFilters::new(seed, steps),
-            groups: Groups::new(seed, partitions, records, steps),
+            groups: Groups::new(seed, partitions, has_records, steps),
             qos: QosSubscriptions::new(seed, steps),
         }
     }

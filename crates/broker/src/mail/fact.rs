@@ -1,7 +1,8 @@
-//! Facts: messages, and changes of topics, at a home (the component of a shard that stores topics). Facts of durable topics are written to a
-//! log. A fact borrows the bytes of its ask or of its record.
+//! A fact is a message, or a change of a topic as a whole, before it is encoded. The home of the topic (the part of a shard that keeps topics) applies
+//! it. A fact of a durable topic is first written to the log as a record. A fact borrows its bytes: from the ask (the request to the home) that contains
+//! the fact, or from the record.
 //!
-//! A *gap* is the notice that messages are lost.
+//! A *gap* is the notice to a subscriber that messages are lost.
 
 use crate::budget::admission::Client;
 use crate::mail::message::Publish;
@@ -17,7 +18,7 @@ pub enum Change {
     Purge,
     /// Remove the messages up to this offset, at most this many.
     PurgeSome(u64, u32),
-    /// In a topic that keeps latest values: remove the message without a key. No reader sees a gap.
+    /// In a topic that keeps the latest message for each key: remove the latest message without a key. No subscriber gets a gap for it.
     ForgetLatest,
 }
 
@@ -45,15 +46,25 @@ impl<'a> Fact<'a> {
         !matches!(self, Fact::Topic { change, .. } if *change != Change::Create)
     }
 
-    /// The keyed hash of the topic's name, the name, and the client that is charged for the topic if the topic is created.
-    pub fn topic(&self) -> (u32, &'a [u8], Client) {
+    /// The topic that the fact changes.
+    pub fn topic(&self) -> FactTopic<'a> {
         match *self {
             Fact::Publish(&Publish {
                 hash, name, client, ..
             })
             | Fact::Topic {
                 hash, name, client, ..
-            } => (hash, name, client),
+            } => FactTopic { hash, name, client },
         }
     }
+}
+
+/// The topic that a fact changes.
+pub struct FactTopic<'a> {
+    /// The keyed hash of the name.
+    pub hash: u32,
+    /// The checked name.
+    pub name: &'a [u8],
+    /// The client that is charged for the topic, if the fact creates it.
+    pub client: Client,
 }

@@ -1,17 +1,17 @@
 //! Makes a cluster node that has fallen behind the log keep all messages, until it has read to the end.
 //!
-//! The record of a session and the messages that the session needs are mostly in different partitions. A node that was paused, or cut off
-//! from the log, may read the messages first, and remove them because nobody seems to need them. The session would then lack the messages at
-//! this node, without a notice. So after an interruption all homes of the node keep messages as for a subscription to everything. Each home
-//! writes a mark (a record without content) into each of its partitions, and the node is up to date when all marks are read. Then it removes what nobody
-//! needs, some topics at a time.
+//! The record of a session and the messages that the session needs are mostly in different partitions. After an *interruption* (the node was paused, or cut
+//! off from the log) the node may read the messages first, and remove them because no session seems to need them. Then the client of the session would
+//! miss these messages at this node without a notice. So after an interruption all homes of the node keep all messages. Each home writes a mark (a
+//! record that only uses an offset) into each of its partitions. When all marks are read, the node is up to date. Then it removes the messages that
+//! nothing needs, some topics at a time.
 //!
-//! A *home* is the component of a shard that stores partitions.
+//! A *home* is the part of a shard that keeps the topics of some partitions.
 //!
-//! Not covered: the log of one partition that is read seconds later than the others, while the node reads its own heartbeats in time.
+//! Not covered: a node may read its own heartbeats in time, but one partition some seconds later than the others.
 
 use crate::budget::admission::HEARTBEAT_GAP_S;
-use crate::commit::record::Note;
+use crate::commit::record::ControlRecord;
 use crate::home::qos_retention::ALL_TOPICS;
 use crate::shard::Shard;
 use crate::shard::cluster::NodeContext;
@@ -83,10 +83,11 @@ impl NodeContext<'_> {
         self.look_for_interruption();
         for partition_index in 0..self.cluster.partitions.len() {
             let partition = self.cluster.partitions[partition_index];
-            let in_flight = partition.notes_in_flight & kind_bit(&Note::Mark(0)) != 0;
+            let in_flight =
+                partition.control_kinds_in_flight & kind_bit(&ControlRecord::Mark(0)) != 0;
             if partition.read_to == ReadTo::Unknown && !in_flight {
                 self.cluster.partitions[partition_index].read_to = ReadTo::MarkInFlight;
-                self.write_note(partition_index, &Note::Mark(0));
+                self.write_control_record(partition_index, &ControlRecord::Mark(0));
             }
         }
     }

@@ -1,12 +1,13 @@
-//! A home's view of the other nodes of the cluster. The home is the component of a shard that stores partitions. `cluster.rs` updates the
-//! view. A *writer* is a process that writes to the log, and has a number. A *note* is a record by which nodes know of one another. A *mark*
-//! is a note without content. A *page* is a run of past messages that a subscriber waits for.
+//! What a home (the part of a shard that keeps topics) knows of the other nodes of the cluster. `cluster.rs` updates it.
+//!
+//! Words: a *writer* is a process that writes to the log, and has a number. A *control record* is a record that changes no topic. A *mark* is a control record that only
+//! uses an offset. A *page* is a run of past messages that a subscriber waits for.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::record_kind::KINDS;
-use crate::commit::record::Note;
+use crate::commit::record::ControlRecord;
 use crate::mail::orders::NodeState;
 
 /// The seconds for which dead nodes are remembered, and the maximum number of remembered nodes.
@@ -19,34 +20,36 @@ pub(super) struct ClusterView {
     pub nodes: Vec<NodeState>,
     /// Nodes that died within the last hour, in the order of their deaths; for operators.
     pub dead_nodes: Vec<NodeState>,
-    /// When this node read the first and the latest of its own heartbeats since the last interruption. 0 before the first heartbeat.
+    /// The second in which this node read the first of its own heartbeats since the last interruption; 0 before the first heartbeat.
     pub own_beats_since_s: u32,
+    /// The second in which this node read the latest of its own heartbeats; 0 before the first heartbeat.
     pub own_beat_s: u32,
     /// Writers whose death must be written to all partitions of this home.
     pub deaths_to_write: Vec<u64>,
     /// Writers whose death is logged in partition 0 and known to all homes of this node; only at the home of partition 0.
     pub announced_deaths: Vec<u64>,
     pub partitions: Vec<Partition>,
-    /// Whether the log was read to its end at the start. From then on, homes are told of each change of the messages that sessions need.
+    /// Whether this start has read the log to its end. From then on, homes are told of each change of the messages that sessions need.
     pub counts_needs: bool,
-    /// The second of this home's last check for interruptions, and the newest interruption that the home knows (`catch_up.rs`).
+    /// The second of this home's last check for interruptions (`catch_up.rs`).
     pub looked_s: u32,
+    /// The newest interruption that the home knows.
     pub interruption: u64,
     /// Whether all messages are kept, since some home of the node has not read to the end of the log.
     pub keeps_everything: bool,
-    /// After that: the next topic whose messages are removed if nobody needs them, until all topics were visited.
+    /// Once all homes have read to the end: the row of the next topic whose unneeded messages are removed. `None` when all topics were visited.
     pub unneeded_from: Option<u32>,
 }
 
 /// A partition of the home.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Partition {
-    /// The kinds of notes in flight, a bit each.
-    pub notes_in_flight: u32,
+    /// The kinds of control records in flight, one bit for each.
+    pub control_kinds_in_flight: u32,
     /// When a record was last applied.
     pub applied_s: u32,
     /// The number of the newest page that waited for the log when the mark in flight was written; 0 if none waited.
-    pub waiting_page: u64,
+    pub newest_waiting_page: u64,
     pub read_to: ReadTo,
 }
 
@@ -62,10 +65,10 @@ pub(super) enum ReadTo {
     Unknown,
 }
 
-/// The bit of this kind of note in `Partition::notes_in_flight`.
-pub(super) fn kind_bit(note: &Note<'_>) -> u32 {
+/// The bit of this kind of control record in `Partition::control_kinds_in_flight`.
+pub(super) fn kind_bit(control: &ControlRecord<'_>) -> u32 {
     const { assert!(KINDS <= u32::BITS as usize) };
-    1 << note.kind().row()
+    1 << control.kind().row()
 }
 
 impl ClusterView {

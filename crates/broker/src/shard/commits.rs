@@ -1,7 +1,7 @@
-//! Applies the batches of records that the engine (which writes the log) has committed, and answers the requests that waited for them. See
+//! Applies the batches of records that the engine (which writes the log) has committed, and answers the requests that waited for these records. See
 //! [`commit`](crate::commit).
 //!
-//! Words: a *home* is the component of a shard that stores topics; a *turn* is a pass of the shard's loop; a *gap* is the notice that
+//! Words: a *home* is the part of a shard that keeps topics; a *turn* is a pass of the shard's loop; a *gap* is the notice that
 //! messages are lost; an *epoch* is a number in each position, which changes with each start on the log.
 
 use alloc::sync::Arc;
@@ -21,7 +21,7 @@ use crate::client::asking::{home_context, remove_excess_messages};
 use crate::commit::Committed;
 use crate::commit::batch::{self, HEADER_BYTES, Header, Record, StoredHeader};
 use crate::commit::queue::Next;
-use crate::commit::record::{Note, may_skip_unknown};
+use crate::commit::record::{ControlRecord, may_skip_unknown};
 use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::session::record::SessionRecord;
 use crate::mail::{Ask, Fact, Outcome, Tell, WantedAnswer};
@@ -32,13 +32,14 @@ use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
     /// Queues a batch that was committed to the log of its partition.
-    pub(super) fn committed(&mut self, of: Committed) {
-        if let Some((at, _)) = partition_at_home(&mut self.home, of.header.partition) {
-            self.commits.push_committed(at, of);
+    pub(super) fn enqueue_committed(&mut self, committed: Committed) {
+        let partition = committed.header.partition;
+        if let Some((partition_index, _)) = partition_at_home(&mut self.home, partition) {
+            self.commits.push_committed(partition_index, committed);
         }
     }
 
-    /// Carries out requests whose records are committed, until the turn's budget is spent. Returns whether there were any.
+    /// Applies committed records and carries out the requests that wait for them, until the turn's budget is spent. Returns whether there were any.
     pub(crate) fn continue_commits(&mut self) -> bool {
         self.look_for_interruption();
         let mut any = false;
@@ -48,7 +49,7 @@ impl Shard {
             }
             let home = &mut self.home;
             let is_valid = |at, writer, number| match home {
-                Some(home) => home.logs.accept(at, writer, number),
+                Some(home) => home.logs.accept_batch(at, writer, number),
                 None => false,
             };
             let Some(next) = self.commits.take_next(self.front.clients.ctx.now, is_valid) else {
@@ -64,21 +65,26 @@ impl Shard {
         any
     }
 
-    /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], until the turn's budget is spent. Returns whether
-    /// it has looked for any. The records of these requests stay in flight, and are applied later without a second answer.
+    /// Answers requests that have been in flight for too long with [`Outcome::Unknown`], until the turn's budget is spent. The records of these requests
+    /// stay in flight, and are applied later without a second answer. Returns whether it has searched.
     pub(crate) fn answer_overdue_requests(&mut self) -> bool {
         let Front { clients, subs, .. } = &mut self.front;
         let (mut any, lanes) = (false, &mut subs.lanes);
-        while self.commits.is_late_search_unfinished() && (!clients.meter.work.is_spent() || !any) {
+        while self.commits.is_overdue_search_unfinished()
+            && (!clients.meter.work.is_spent() || !any)
+        {
             any = true;
             clients.meter.work.steps.add(1);
-            let Some(PendingRequest { from, request, .. }) = self.commits.next_late() else {
+            let Some(PendingRequest { from, request, .. }) = self.commits.next_overdue() else {
                 continue;
             };
             let answer = match request {
-                // With MQTT QoS 2, a second copy must not be acknowledged while the first is in flight. A will's key is released when its message
-                // is applied.
-                Request::Fact { once: true, .. } => continue,
+                // A QoS 2 message stays unanswered: otherwise its client could send a second copy, which must not be acknowledged while the first is in
+                // flight. A will waits too, since its key is released when its message is applied.
+                Request::Fact {
+                    is_exactly_once: true,
+                    ..
+                } => continue,
                 Request::Fact { answer, .. } => core::mem::replace(answer, WantedAnswer::None),
                 Request::Ask(ask) => match ask.0 {
                     Ask::Topic { answer, .. } => {
@@ -115,7 +121,7 @@ impl Shard {
                 ..
             } => (unlogged, answer, client, reserved),
             Request::Ask(ask) => {
-                let has_effect = record.is_none_or(|record| self.note_own_record(&record));
+                let has_effect = record.is_none_or(|record| self.apply_own_record(&record));
                 let (ask, bytes) = *ask;
                 return match has_effect {
                     true => self.carry_out_unlogged(from, ask, &bytes),
@@ -124,13 +130,13 @@ impl Shard {
             }
             Request::Answered => {
                 if let Some(record) = &record {
-                    self.note_own_record(record);
+                    self.apply_own_record(record);
                 }
                 return;
             }
             Request::EndRecorded(tokens) => {
                 if let Some(record) = &record {
-                    self.note_own_record(record);
+                    self.apply_own_record(record);
                 }
                 return self.release_tokens(tokens);
             }
@@ -154,7 +160,7 @@ impl Shard {
             let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
             let mut context = home_context(subs, &clients.ctx);
             outcome = Fact::decode(fact, clients.ctx.world.seed, client, |_, fact| {
-                Some(home.apply(fact, None, &mut context))
+                Some(home.apply_admitted(fact, None, &mut context))
             });
         }
         match outcome {
@@ -164,19 +170,20 @@ impl Shard {
         }
     }
 
-    /// Applies a record of this process that is not a fact. On one machine, only the offset of a session's record is noted here, since the
-    /// waiting request makes the change. Returns whether the record has an effect.
-    fn note_own_record(&mut self, record: &Record) -> bool {
+    /// Applies a record of this process that is not a fact. On one machine, the record of a session only advances the partition, since the waiting request
+    /// makes the change. Returns false if the record is void.
+    fn apply_own_record(&mut self, record: &Record) -> bool {
         let (stored, bytes) = (&record.stored, record.bytes());
-        let noted = self.apply_batch_record(stored, bytes, record.is_last(), Some(Client::NOBODY));
-        if noted.is_err() {
+        let outcome =
+            self.apply_batch_record(stored, bytes, record.is_last(), Some(Client::NOBODY));
+        if outcome.is_err() {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
-        !matches!(noted, Ok(Some(Outcome::Unknown)))
+        !matches!(outcome, Ok(Some(Outcome::Unknown)))
     }
 
-    /// Applies a record that no request waits for: a note, or a record of another process. The record's batch was checked. `is_own`: this
-    /// process wrote the record.
+    /// Applies a record that no request waits for: a control record that this node wrote without a request, or a record of another process. The record's batch was
+    /// checked. `is_own`: this process wrote the record.
     fn apply_unrequested(&mut self, record: &Record, is_own: bool) {
         let (header, bytes) = (&record.stored.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
@@ -187,14 +194,15 @@ impl Shard {
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         home.evict_excess_topic();
         if is_own
-            && let Ok(Some((_, note))) = Note::decode(bytes)
+            && let Ok(Some((_, control))) = ControlRecord::decode(bytes)
             && let Some(mut node) = self.node_context()
         {
-            node.note_applied(partition_index, &note);
+            node.after_own_control_record(partition_index, &control);
         }
     }
 
-    /// Applies a record of a batch of this home. `asker` is the client of this process that requested the record, if any. Returns the outcome.
+    /// Applies a record of a batch, and then what waits for the end of the batch. `asker` is the client that requested the record; `None` if no request of
+    /// this process waits for the record. Returns the outcome of a fact; for another record `Outcome::Unknown` if the record is void.
     fn apply_batch_record(
         &mut self,
         stored: &StoredHeader,
@@ -209,13 +217,13 @@ impl Shard {
             let offset = applied
                 .as_ref()
                 .map_or(stored.header.first_offset, |(offset, _)| *offset);
-            home.note_applied(partition_index, offset, is_last);
+            home.after_record(partition_index, offset, is_last);
             cluster.record_applied(partition_index, self.front.clients.ctx.now.s);
         }
         applied.map(|(_, outcome)| outcome)
     }
 
-    /// Applies a record; returns its offset, and the outcome of a fact.
+    /// Applies a record. Returns its offset, and the outcome as in [`Shard::apply_batch_record`].
     fn apply_record(
         &mut self,
         partition_index: usize,
@@ -227,18 +235,18 @@ impl Shard {
         if may_skip_unknown(record) == Some(true) {
             return Ok((header.first_offset, None));
         }
-        if let Some((behind, note)) = Note::decode(record)? {
-            let offset = header.first_offset + u64::from(behind);
-            let has_effect = self.apply_note(partition_index, stored, &note, offset);
+        if let Some((offset_delta, control)) = ControlRecord::decode(record)? {
+            let offset = header.first_offset + u64::from(offset_delta);
+            let has_effect = self.apply_control_record(partition_index, stored, &control, offset);
             return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let Front { clients, subs, .. } = &mut self.front;
         let world = &clients.ctx.world;
-        if let Some((behind, session)) = SessionRecord::decode(record)? {
-            let offset = header.first_offset + u64::from(behind);
+        if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
+            let offset = header.first_offset + u64::from(offset_delta);
             home.logs
-                .note_record(partition_index, offset, header.unix_s, 0);
+                .skip_record(partition_index, offset, header.unix_s, 0);
             if world.replicates_sessions() {
                 let has_effect =
                     self.apply_session_record(partition_index, &session, stored, offset);
@@ -257,29 +265,33 @@ impl Shard {
         let client = asker.unwrap_or(Client::NOBODY);
         let is_void =
             world.is_replicated() && stored.is_late() && !planted::is(Fault::LateAccepted);
-        Fact::decode(record, world.seed, client, |behind, fact| {
-            let (offset, name) = (header.first_offset + u64::from(behind), fact.topic().1);
+        Fact::decode(record, world.seed, client, |offset_delta, fact| {
+            let offset = header.first_offset + u64::from(offset_delta);
+            let name = fact.topic().name;
             if is_void {
                 home.logs
-                    .note_record(partition_index, offset, header.unix_s, 0);
+                    .skip_record(partition_index, offset, header.unix_s, 0);
                 return (offset, Some(Outcome::Unknown));
             }
             if asker.is_none() && !world.rules.is_durable(name) {
-                // The operator has changed the rules since then: topics of this rule no longer survive a crash.
-                home.logs.note_record(partition_index, offset, 0, 0);
+                // Since the record was written, the operator has changed the rules, and the topic no longer survives a crash.
+                home.logs.skip_record(partition_index, offset, 0, 0);
                 return (offset, None);
             }
             let own = asker.is_some() && world.is_replicated() && planted::is(Fault::OwnOffset);
             let offset = offset + u64::from(own) * 7;
             let mut context = home_context(subs, &clients.ctx);
             context.now.unix_s = header.unix_s;
-            (offset, Some(home.apply(fact, Some(offset), &mut context)))
+            (
+                offset,
+                Some(home.apply_admitted(fact, Some(offset), &mut context)),
+            )
         })
     }
 
-    /// Applies a batch of the log that no request of this process waits for. `header` is as the log reports it. Does nothing for:
+    /// Replays a batch of the log: no request of this process waits for it. `header` is as the log reports it. Does nothing for:
     /// * a batch of another home's partition,
-    /// * a batch that was applied before, here or by the writer of the checkpoint from which this home began,
+    /// * a batch that was replayed before, or that is contained in the checkpoint from which this home began,
     /// * a batch that fails the [check](batch::check), if the log is replicated.
     ///
     /// # Errors
@@ -304,13 +316,13 @@ impl Shard {
             true => logs.writer_set(at).last_offset,
             false => logs.sequence(at),
         };
-        let is_contained = header.first_offset != 0 && header.first_offset <= known;
-        if is_contained && !planted::is(Fault::FoldedTwice)
-            || is_replicated && !logs.accept(at, header.writer, header.number)
+        let is_applied = header.first_offset != 0 && header.first_offset <= known;
+        if is_applied && !planted::is(Fault::FoldedTwice)
+            || is_replicated && !logs.accept_batch(at, header.writer, header.number)
         {
             return Ok(());
         }
-        logs.note_batch_read(
+        logs.set_last_batch(
             at,
             LastBatch {
                 writer: header.writer,
@@ -329,21 +341,21 @@ impl Shard {
         records.expect_end()
     }
 
-    /// Records the loss of facts without a record. Called when the log was read after a crash. A partition continues after its mark (the
-    /// highest offset of such facts). A client with an older position is told of a gap if it may have missed a message.
+    /// Records that a crash has lost the facts without a record. Called when the log was replayed after a crash. Each partition continues after its mark
+    /// (the highest offset that such a fact may have). A client whose position is before the mark gets a gap if it may have missed a message.
     pub fn lose_unlogged(&mut self) {
         if let Some(home) = &mut self.home {
-            home.note_unlogged_lost(&self.front.clients.ctx.world.rules);
+            home.record_unlogged_loss(&self.front.clients.ctx.world.rules);
         }
     }
 
     /// Begins a new epoch of a partition whose log is damaged and may have lost records before its end. Called after the last batch.
-    /// Clients with older positions are told of a gap. `base` is the first offset of the log's last life (the time since the last start).
-    pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {
+    /// Clients with older positions get a gap. `ended_life_start` is the first offset of the log's last life, which began with the last start on the log.
+    pub fn begin_epoch(&mut self, partition: PartitionId, ended_life_start: u64) {
         if let Some((at, home)) = partition_at_home(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
         {
-            home.begin_epoch(at, base, &self.front.clients.ctx.world.rules);
+            home.begin_epoch(at, ended_life_start, &self.front.clients.ctx.world.rules);
         }
     }
 
@@ -353,7 +365,7 @@ impl Shard {
         home.flat_map(|home| home.logs.last_offsets()).collect()
     }
 
-    /// Sets the lives of the log (each start on the log begins a life), the new one included. Positions of all these lives are valid. Called
+    /// Sets the lives of the log, with the present life: each start on the log begins a life. Positions of all these lives are valid. Called
     /// on every shard, after the last batch.
     pub fn set_lives(&mut self, lives: &Arc<Lives>) {
         self.front.clients.ctx.lives = lives.clone();
@@ -368,8 +380,8 @@ impl Shard {
         home.flat_map(|home| home.logs.last_batches()).collect()
     }
 
-    /// A digest of the logged state of this home's topics, and of the sessions of a cluster. Two processes that have applied the same log have the
-    /// same XOR of the digests of all their homes.
+    /// A digest of the logged state of this home's topics, and of the sessions of a cluster. Two processes that have applied the same log get the
+    /// same number if each combines the digests of all its homes by XOR.
     pub fn digest(&self) -> u64 {
         let world = &self.front.clients.ctx.world;
         let home = self.home.as_ref();
@@ -378,7 +390,7 @@ impl Shard {
     }
 }
 
-/// The index of a partition at this home; `None` if another home keeps the partition.
+/// The index of a partition at this home, and the home; `None` if another home keeps the partition.
 fn partition_at_home(
     home: &mut Option<Home>,
     partition: PartitionId,

@@ -1,6 +1,6 @@
-//! Queues requests to a home (the component of a shard that stores topics). A request waits for the earlier requests that are in flight to
-//! the engine, which writes the log. Facts (publishes, and changes of topics) are admitted and appended to the log. Asks (requests of shards
-//! to the home) that change nothing logged only wait for their turn. See [`commit`](crate::commit).
+//! Queues requests to a home (the part of a shard that keeps topics) behind the earlier requests that are in flight to the engine, which writes the log.
+//! Facts (publishes, and changes of topics) are admitted and appended to the log. Asks (requests of shards to the home) that change nothing logged only
+//! wait for the earlier requests. See [`commit`](crate::commit).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ impl Shard {
             true => None,
             false => scope_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes),
         };
-        let Some(place) = scope.filter(|place| !self.commits.can_take_effect(*place)) else {
+        let Some(scope) = scope.filter(|scope| !self.commits.can_take_effect(*scope)) else {
             return self.carry_out_unlogged(from, ask, bytes);
         };
         let mut own_bytes = Vec::new();
@@ -41,13 +41,13 @@ impl Shard {
             request: Request::Ask(Box::new((ask, own_bytes))),
         };
         self.commits
-            .push(place, waiting, held_bytes, self.front.clients.ctx.now);
+            .push(scope, waiting, held_bytes, self.front.clients.ctx.now);
     }
 
-    /// Admits a fact, and applies it at once or when the engine has committed it. Returns the credit that the sender gets back only when
-    /// the fact is applied.
+    /// Admits a fact, and applies it at once or when the engine has committed it. Returns the credit that the sender gets back when the fact is applied; 0
+    /// if it is applied already.
     pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: WantedAnswer) -> usize {
-        let (ctx, name) = (&self.front.clients.ctx, fact.topic().1);
+        let (ctx, name) = (&self.front.clients.ctx, fact.topic().name);
         let appends = ctx.world.appends();
         let (partition_index, is_logged) = match appends {
             true => (
@@ -71,16 +71,16 @@ impl Shard {
             Fact::Topic { .. } => false,
         };
         let admitted = match is_logged {
-            // Another node may have taken the session long ago, as for a release.
+            // Another node may have taken the session meanwhile, so this node must not write for it.
             _ if is_of_session && is_outdated => Err(Outcome::Unknown),
-            true if !appends => Err(home.apply_now(fact, &mut context)),
+            true if !appends => Err(home.admit_and_apply(fact, &mut context)),
             false
                 if self
                     .commits
                     .can_unlogged_take_effect(partition_index, sequence) =>
             {
                 Err(match home.admit(fact, &context) {
-                    Ok(_) => home.apply(fact, None, &mut context),
+                    Ok(_) => home.apply_admitted(fact, None, &mut context),
                     Err(outcome) => outcome,
                 })
             }
@@ -93,7 +93,7 @@ impl Shard {
                 return 0;
             }
         };
-        let (weight, once) = match fact {
+        let (weight, is_exactly_once) = match fact {
             Fact::Publish(message) => {
                 let weight = context.lanes.weight(1, message_bytes(message));
                 (weight, message.headers.qos > 1 || is_of_session)
@@ -112,9 +112,9 @@ impl Shard {
             request: Request::Fact {
                 unlogged,
                 answer,
-                client: fact.topic().2,
+                client: fact.topic().client,
                 reserved,
-                once,
+                is_exactly_once,
             },
         };
         let encode = |out: &mut Vec<u8>, offset_delta| fact.encode(out, offset_delta);
@@ -157,8 +157,8 @@ fn scope_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
 /// nothing that is logged.
 fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
-        // This ask takes effect at once. The partitions commit independently: while the ask waited for one partition, another could apply
-        // messages without keeping them.
+        // A subscription by filter needs the messages of all partitions from now on. If this ask waited for one partition, another partition could apply
+        // messages meanwhile without keeping them. So the ask takes effect at once.
         Ask::CountQosSubscription { name, on: true, .. }
             if topic::has_wildcard(name.in_bytes(bytes)) =>
         {

@@ -1,5 +1,5 @@
-//! The requests that wait at a home, the shard that orders and stores the messages of a topic, until the engine (the log on disk or in a
-//! cluster) has committed their records or the records before them.
+//! The requests that wait at a home (the part of a shard that keeps topics) until the engine (which writes the log) has committed their records, or the
+//! records of earlier requests.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,23 +33,22 @@ impl PendingRequest {
 }
 
 pub(crate) enum Request {
-    /// An ask, which waits for the earlier changes, or for its record if it concerns a session. The second field has the names and other
-    /// bytes to which the [`Ask`] refers.
+    /// An ask, and the names and other bytes to which the [`Ask`] refers. It waits for earlier requests, or for its own record if it concerns a session.
     Ask(Box<(Ask, Vec<u8>)>),
     /// A request that needs no answer: nobody waits for its record, or it was answered already because it waited too long.
     Answered,
-    /// The record of a session that has ended, or whose will was published. When it is committed, homes forget the QoS 2 messages of the
-    /// session with the first token, and the will with the second. 0: there is none.
+    /// The record of a session that has ended, or whose will was published. When the record is committed, homes forget the QoS 2 messages of the session
+    /// with the first token, and the will with the second token. A token is 0 if there is none.
     EndRecorded([u64; 2]),
-    /// A change of a topic, such as a message.
+    /// A message, or a change of a topic.
     Fact {
-        /// The encoded change, if the topic is not durable, so that the change has no record.
+        /// The encoded fact, if the topic is not durable, so that the fact has no record in the log.
         unlogged: Option<Box<[u8]>>,
         answer: WantedAnswer,
         client: Client,
         reserved: Reservation,
-        /// Whether the change is a message with MQTT QoS 2, or the will of a recorded session. Its publisher waits for the real outcome,
-        /// however long that takes. Other publishers are told after some time that the outcome is unknown.
-        once: bool,
+        /// Whether the fact is a message with MQTT QoS 2, or the will of a recorded session. Its publisher waits for the real outcome, however long that
+        /// takes. Other publishers are told after some time that the outcome is unknown.
+        is_exactly_once: bool,
     },
 }

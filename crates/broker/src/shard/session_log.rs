@@ -13,10 +13,10 @@ use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::commit::queue::Scope;
-use crate::commit::record::{GroupPosition, Note};
+use crate::commit::record::{ControlRecord, GroupPosition};
 use crate::home::session_terms::LeftSession;
 use crate::home::sessions::{Claim, SessionsAtHome};
-use crate::home::{DuePosition, ONLY_HOMES_ARE_ASKED};
+use crate::home::{DuePosition, GroupKey, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::Release;
 use crate::mail::session::record::{
     ChangeAtHome, EncodedRecord, RecordedState, SessionChange, SessionRecord, Terms,
@@ -175,10 +175,10 @@ impl Shard {
                 .into_iter()
                 .for_each(|to| lanes.tell(from, Tell::Released(to, is_known)));
         }
-        let note = Note::Release(Release { key, claim });
+        let control = ControlRecord::Release(Release { key, claim });
         let write = |shard: &mut Shard, at, waiting| {
             shard.write_record(at, waiting, |out, offset_delta| {
-                note.encode(out, offset_delta);
+                control.encode(out, offset_delta);
             });
         };
         match (&places[..], to) {
@@ -258,14 +258,14 @@ impl Shard {
                 offset,
             } = due;
             let waiting = PendingRequest::new(self.front.clients.ctx.own_shard, Request::Answered);
-            let (filter, name) = (&group.0[..], &group.1[..]);
-            let note = Note::Group(GroupPosition {
+            let GroupKey { filter, name } = &group;
+            let control = ControlRecord::Group(GroupPosition {
                 filter,
                 name,
                 offset,
             });
             self.write_record(at, waiting, |out, offset_delta| {
-                note.encode(out, offset_delta);
+                control.encode(out, offset_delta);
             });
         }
     }
@@ -282,7 +282,7 @@ impl Shard {
         if self.sessions.take_unrecorded_start(partition_index) {
             let waiting = PendingRequest::new(self.front.clients.ctx.own_shard, Request::Answered);
             self.write_record(partition_index, waiting, |out, offset_delta| {
-                Note::Start.encode(out, offset_delta);
+                ControlRecord::Start.encode(out, offset_delta);
             });
         }
     }

@@ -239,7 +239,7 @@ impl Shard {
     }
 
     /// Notes whether this node is the steward of this partition.
-    pub(super) fn note_steward(&mut self, partition_index: usize) {
+    pub(super) fn update_steward(&mut self, partition_index: usize) {
         let Some(home) = &mut self.home else { return };
         let is_steward = home.logs.writer_set(partition_index).steward
             == Some(self.commits.writer(partition_index));

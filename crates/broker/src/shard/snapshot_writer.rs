@@ -1,8 +1,8 @@
 //! Writes the records of a snapshot, block by block.
 //!
-//! Topics are written before the records that refer to them, and messages in the order of arrival, so a reader needs only one pass.
+//! A topic is written before the records that refer to it, and messages in the order of arrival, so a reader needs only one pass.
 //!
-//! A *home* is the component of a shard that stores topics.
+//! A *home* is the part of a shard that keeps topics.
 
 use alloc::vec::Vec;
 
@@ -11,23 +11,32 @@ use crate::base::snapshot::{Block, Head, kind};
 use crate::budget::admission::Party;
 use crate::home::sessions::SessionsAtHome;
 use crate::home::unreleased::KeyInSlot;
-use crate::home::{GroupKey, Home};
+use crate::home::{AnswerCursor, GroupKey, Home};
 use crate::log::arrival::ArrivalCursor;
 
-/// The kind of record to write next, with the cursor within that kind.
+/// The kind of record to write next, with the cursor from which to continue within that kind.
 enum Stage {
     Head,
+    /// The row of the topic.
     Topics(u64),
     Filters(u64),
+    /// The number of the group.
     Groups(u64),
+    /// The index of the partition, and the offset of the loss.
     Losses((usize, u64)),
     Forgotten,
+    /// The index of the partition, and the cursor in its log.
     Messages(Option<(usize, ArrivalCursor)>),
-    Answers((usize, Option<u32>)),
+    Answers(AnswerCursor),
+    /// The last key written.
     Unreleased(Option<KeyInSlot>),
+    /// The index of the partition, and the last session written.
     NewestClaims((usize, Option<Party>)),
+    /// The last group written.
     GroupPositions(Option<GroupKey>),
+    /// The index of the partition, and the session.
     Sessions((usize, u64)),
+    /// The index of the partition, and the index of the token.
     RetiredTokens((usize, usize)),
     End,
     Over,
@@ -106,7 +115,7 @@ impl Stage {
             }
             Stage::Messages(at) => match home.logs.save_messages(at, rules, block) {
                 Some(at) => Stage::Messages(Some(at)),
-                None => Stage::Answers((0, None)),
+                None => Stage::Answers(AnswerCursor::default()),
             },
             Stage::Answers(from) => match home.retries.save_answers(from, block) {
                 Some(next) => Stage::Answers(next),

@@ -53,7 +53,8 @@ impl Shard {
             home.tick(self.commits.oldest_unix_s(self.front.clients.ctx.now));
         }
         move_due_clients(&mut self.drain_progress, &mut self.front, io);
-        self.commits.begin_late_search(self.front.clients.ctx.now.s);
+        self.commits
+            .begin_overdue_search(self.front.clients.ctx.now.s);
         if !self.sweep.is_under_way() {
             if !self.sweep.begin(self.front.clients.ctx.now.s) {
                 return;

@@ -27,7 +27,7 @@ impl Shard {
             || self.front.queues.has_resumed()
             || self.front.subs.lanes.has_asks()
             || self.commits.may_have_due()
-            || self.commits.is_late_search_unfinished()
+            || self.commits.is_overdue_search_unfinished()
             || self.has_unneeded_messages()
     }
 

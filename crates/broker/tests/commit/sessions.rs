@@ -3,7 +3,7 @@
 use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, LogRecord};
 use crore_broker::mail::session_record::{RecordedPatch, RecordedState, SessionChange};
-use crore_broker::{Note, Shard};
+use crore_broker::{ControlRecord, Shard};
 use crore_wire::mqtt::{
     Ack, Connect, Disconnect, PacketId, Properties, PropertyWriter, Publish, Qos, ReasonCode,
     SubscribeOptions, Version, Will, encode,
@@ -289,8 +289,8 @@ fn appended(server: &mut TestServer) -> Vec<String> {
                         }) => format!("{} {}", terms.expiry_s, terms.will.is_some()),
                         SessionChange::Patch(_) => "parts".to_string(),
                     },
-                    LogRecord::Note(Note::Release(_)) => "release".to_string(),
-                    LogRecord::Note(_) => return,
+                    LogRecord::Control(ControlRecord::Release(_)) => "release".to_string(),
+                    LogRecord::Control(_) => return,
                 });
             });
             assert!(read.is_ok());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crore_broker::batch::{self, Header, LogRecord};
 use crore_broker::{
-    Backlog, Batch, Committed, ForeignBatch, Note, OFFSET_BITS, PartitionId, Placement,
+    Backlog, Batch, Committed, ControlRecord, ForeignBatch, OFFSET_BITS, PartitionId, Placement,
 };
 use crore_rng::Rng;
 
@@ -202,7 +202,7 @@ impl ClusterLog {
             }
             let dead = &mut log.dead;
             let record_death = |_, entry: LogRecord<'_>| {
-                if let LogRecord::Note(Note::Dead(writer)) = entry {
+                if let LogRecord::Control(ControlRecord::Dead(writer)) = entry {
                     coverage.deaths += u64::from(dead.insert(writer));
                 }
             };

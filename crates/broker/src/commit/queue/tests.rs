@@ -178,9 +178,9 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     let mut commits = commits();
     let late = |commits: &mut CommitQueues<u32>, s| {
         let mut all = Vec::new();
-        commits.begin_late_search(s);
-        while commits.is_late_search_unfinished() {
-            all.extend(commits.next_late().copied());
+        commits.begin_overdue_search(s);
+        while commits.is_overdue_search_unfinished() {
+            all.extend(commits.next_overdue().copied());
         }
         all
     };
@@ -188,16 +188,16 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     commits.push(Scope::Partition(0), 2, 0, at(1));
     commits.push(Scope::All, 5, 0, at(1));
     write(&mut commits, 0, 3);
-    assert!(late(&mut commits, LATE_S - 1).is_empty());
+    assert!(late(&mut commits, OVERDUE_S - 1).is_empty());
     // The last write is old enough to be late, but the requests before it must be reported first.
-    assert_eq!(late(&mut commits, LATE_S), [1]);
-    assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
-    assert!(late(&mut commits, 3 * LATE_S).is_empty());
+    assert_eq!(late(&mut commits, OVERDUE_S), [1]);
+    assert_eq!(late(&mut commits, OVERDUE_S + 1), [2, 3, 5]);
+    assert!(late(&mut commits, 3 * OVERDUE_S).is_empty());
     sent(&mut commits, 0);
     commits.push_committed(0, committed(0, 1));
     assert_eq!(due(&mut commits), [1, 2, 5, 3]);
     write(&mut commits, 0, 4);
-    assert_eq!(late(&mut commits, LATE_S), [4]);
+    assert_eq!(late(&mut commits, OVERDUE_S), [4]);
 }
 
 #[test]

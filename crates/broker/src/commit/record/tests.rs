@@ -1,4 +1,4 @@
-//! Tests of records: an encoded record decodes to the same fact or note, and other bytes are refused.
+//! Tests of records: an encoded record decodes to the same fact or control record, and other bytes are refused.
 
 use proptest::prelude::*;
 
@@ -113,20 +113,23 @@ fn records_of_format_1_are_these_bytes() {
     };
     let release = |claim| {
         let key = SessionKey::new(9, 300);
-        Note::Release(Release { key, claim })
+        ControlRecord::Release(Release { key, claim })
     };
     let group = |offset| {
-        Note::Group(GroupPosition {
+        ControlRecord::Group(GroupPosition {
             filter: b"a/#",
             name: b"g",
             offset,
         })
     };
-    let notes: [(Note<'_>, &[u8]); 9] = [
-        (Note::Mark(300), b"\x07\x05\xac\x02"),
-        (Note::Heartbeat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
-        (Note::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
-        (Note::Steward(9), b"\x0a\x05\x09\0\0\0\0\0\0\0"),
+    let controls: [(ControlRecord<'_>, &[u8]); 9] = [
+        (ControlRecord::Mark(300), b"\x07\x05\xac\x02"),
+        (
+            ControlRecord::Heartbeat(beat),
+            b"\x08\x05\x03one\x01l\xac\x02",
+        ),
+        (ControlRecord::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
+        (ControlRecord::Steward(9), b"\x0a\x05\x09\0\0\0\0\0\0\0"),
         (release(0), b"\x0e\x05\x09\0\0\0\0\0\0\x20\xac\x02"),
         (
             release(300),
@@ -134,12 +137,12 @@ fn records_of_format_1_are_these_bytes() {
         ),
         (group(Some(300)), b"\x0f\x05\x03a/#\x01g\x01\xac\x02"),
         (group(None), b"\x0f\x05\x03a/#\x01g\0\0"),
-        (Note::Start, b"\x91\x05"),
+        (ControlRecord::Start, b"\x91\x05"),
     ];
-    for (note, bytes) in notes {
+    for (control, bytes) in controls {
         let mut record = Vec::new();
-        note.encode(&mut record, 5);
-        assert_eq!(record, bytes, "{note:?}");
+        control.encode(&mut record, 5);
+        assert_eq!(record, bytes, "{control:?}");
     }
     // Only the kinds 1 to 16 are known, and one that earlier versions may skip.
     assert!(
@@ -200,32 +203,32 @@ proptest! {
 
 #[test]
 fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
-    let beat = Note::Heartbeat(Heartbeat {
+    let beat = ControlRecord::Heartbeat(Heartbeat {
         name: b"one",
         admin_address: b"",
         connections: 300,
     });
-    for note in [
-        Note::Mark(1 << 40),
+    for control in [
+        ControlRecord::Mark(1 << 40),
         beat,
-        Note::Dead(7),
-        Note::Steward(u64::MAX),
-        Note::Release(Release {
+        ControlRecord::Dead(7),
+        ControlRecord::Steward(u64::MAX),
+        ControlRecord::Release(Release {
             key: SessionKey::new(7, u16::MAX),
             claim: 0,
         }),
     ] {
         let mut record = Vec::new();
-        note.encode(&mut record, 4095);
-        assert_eq!(Note::decode(&record), Ok(Some((4095, note))));
+        control.encode(&mut record, 4095);
+        assert_eq!(ControlRecord::decode(&record), Ok(Some((4095, control))));
         for len in 1..record.len() {
             assert!(
-                Note::decode(&record[..len]).is_err(),
-                "{note:?} cut to {len} bytes"
+                ControlRecord::decode(&record[..len]).is_err(),
+                "{control:?} cut to {len} bytes"
             );
         }
         record.push(0);
-        assert_eq!(Note::decode(&record).is_ok(), note == beat);
+        assert_eq!(ControlRecord::decode(&record).is_ok(), control == beat);
         assert_eq!(may_skip_unknown(&record), None);
     }
     assert_eq!(

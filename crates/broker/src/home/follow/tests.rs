@@ -198,7 +198,7 @@ impl Fixture {
                     now: self.now,
                     lanes: &mut self.lanes,
                 };
-                self.home.apply_now(&create, &mut context);
+                self.home.admit_and_apply(&create, &mut context);
             }
             Step::Follow(filter) => self.follow(FILTERS[filter]),
             Step::Unfollow(which) => {

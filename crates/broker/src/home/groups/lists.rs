@@ -1,8 +1,8 @@
 //! The groups of each filter, by name, and which of them are *late*.
 //!
-//! A publish gives its message to at most [`GROUPS_PER_PUBLISH`] groups. If the groups of a filter would exceed that number, they are late: the publish only
-//! notes the message's partition in the filter's list. In each later turn (a pass of the shard's loop), some of the groups learn that the log has
-//! messages for them.
+//! A publish gives its message to at most [`GROUPS_PER_PUBLISH`] groups. If the groups of a filter would exceed that number, they are *late*: the publish
+//! only adds the message's partition to the filter's list. In each later turn (a pass of the shard's loop), some of the late groups are told that the log
+//! of this partition has messages for them.
 //!
 //! Invariant: while the groups of a filter are late, no publish gives them a message. So each group reads all messages from the log, in order.
 
@@ -27,17 +27,27 @@ pub(super) const NAME_BYTES: usize = 3 * size_of::<(Arc<[u8]>, u64)>() / 2 + 16;
 /// The groups that share a filter.
 #[derive(Default)]
 struct GroupsOfFilter {
+    /// The numbers of the groups, by their names.
     ids: BTreeMap<Arc<[u8]>, u64>,
-    /// Partitions with messages of which the groups have not learned yet.
+    /// Partitions with messages of which no group was told yet.
     missed_partitions: Vec<usize>,
-    /// Present while the groups learn of missed messages, some of the groups in each turn.
+    /// Present while some groups were told of the same messages and others not yet.
     notification: Option<Notification>,
 }
 
 struct Notification {
     partitions: Vec<usize>,
-    /// The name of the last group that has learned of the missed messages.
+    /// The name of the last group that was told.
     last_notified: Option<Arc<[u8]>>,
+}
+
+/// Groups that are told now of messages in the log.
+#[derive(Default)]
+pub(super) struct LateGroups {
+    /// The numbers of the groups.
+    pub ids: Vec<u64>,
+    /// The indexes of the partitions with the messages.
+    pub partitions: Vec<usize>,
 }
 
 impl GroupsOfFilter {
@@ -50,8 +60,9 @@ impl GroupsOfFilter {
 #[derive(Default)]
 pub(super) struct GroupsByFilter {
     lists: SideTable<GroupsOfFilter>,
-    /// The numbers of the lists with late groups. `last_served` is the list that was served last.
+    /// The numbers of the lists with late groups.
     late_lists: BTreeSet<u32>,
+    /// The list of which [`take_late`](GroupsByFilter::take_late) has returned groups last.
     last_served: u32,
 }
 
@@ -93,8 +104,8 @@ impl GroupsByFilter {
         }
     }
 
-    /// Notes that the log of this partition has a message for the groups of a list.
-    pub fn note_message(&mut self, list: u32, partition: usize) {
+    /// Makes the groups of a list late: the log of this partition has a message for them.
+    pub fn make_late(&mut self, list: u32, partition: usize) {
         let missed = &mut self.lists.get_mut(list).missed_partitions;
         if !missed.contains(&partition) {
             missed.push(partition);
@@ -107,8 +118,8 @@ impl GroupsByFilter {
         !self.late_lists.is_empty()
     }
 
-    /// Takes some of the late groups of the next list; returns them, and the partitions in which they have missed messages.
-    pub fn take_late(&mut self) -> (Vec<u64>, Vec<usize>) {
+    /// Returns some of the late groups of the next list, which count as told from now on.
+    pub fn take_late(&mut self) -> LateGroups {
         let after_last = (Bound::Excluded(self.last_served), Bound::Unbounded);
         let next = self
             .late_lists
@@ -116,7 +127,7 @@ impl GroupsByFilter {
             .next()
             .or_else(|| self.late_lists.first());
         let Some(list_number) = next.copied() else {
-            return Default::default();
+            return LateGroups::default();
         };
         self.last_served = list_number;
         let list = self.lists.get_mut(list_number);
@@ -128,10 +139,10 @@ impl GroupsByFilter {
         let start = last_notified.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = list.ids.range::<[u8], _>((start, Bound::Unbounded));
         let notified: Vec<_> = rest.by_ref().take(GROUPS_PER_PUBLISH).collect();
-        let (ids, partitions) = (
-            notified.iter().map(|(_, id)| **id).collect(),
-            notification.partitions.clone(),
-        );
+        let late = LateGroups {
+            ids: notified.iter().map(|(_, id)| **id).collect(),
+            partitions: notification.partitions.clone(),
+        };
         let last_notified = notified.last().map(|(name, _)| Arc::clone(name));
         if rest.next().is_some() {
             notification.last_notified = last_notified;
@@ -139,6 +150,6 @@ impl GroupsByFilter {
         } else if list.missed_partitions.is_empty() {
             self.late_lists.remove(&list_number);
         }
-        (ids, partitions)
+        late
     }
 }

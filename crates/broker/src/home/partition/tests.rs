@@ -90,7 +90,7 @@ impl Fixture {
     }
 
     fn change(&mut self, fact: &Fact<'_>) -> TopicInfo {
-        match self.with(|home, context| home.apply_now(fact, context)) {
+        match self.with(|home, context| home.admit_and_apply(fact, context)) {
             Outcome::Done(info) => info,
             other => panic!("{fact:?}: {other:?}"),
         }

@@ -74,7 +74,7 @@ impl Fixture {
 
     fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Outcome {
         let message = self.message(name, data, retain);
-        self.with(|home, context| home.apply_now(&Fact::Publish(&message), context))
+        self.with(|home, context| home.admit_and_apply(&Fact::Publish(&message), context))
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut Home, &mut HomeContext<'_>) -> T) -> T {
@@ -257,7 +257,7 @@ fn keys_run_out_while_other_records_are_under_way() {
     let at = |unix_s| {
         move |home: &mut Home, context: &mut HomeContext<'_>, fact: &Fact<'_>| {
             context.now.unix_s = unix_s;
-            home.apply(fact, Some(u64::from(unix_s)), context)
+            home.apply_admitted(fact, Some(u64::from(unix_s)), context)
         }
     };
     for (message, unix_s) in [(&old, 1000), (&new, 1005)] {

@@ -2,7 +2,7 @@
 //! log was written, because the connection ended with that process.
 //!
 //! Invariant: a session outlives its connection for a limited time. If a connection held the session, this time begins when the next process begins
-//! to serve, which that process records ([`Note::Start`](crate::Note::Start)). Otherwise it begins at the time of the record.
+//! to serve, which that process records ([`ControlRecord::Start`](crate::ControlRecord::Start)). Otherwise it begins at the time of the record.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -99,7 +99,7 @@ impl Fixture {
             now: NOW,
             lanes: &mut lanes,
         };
-        (self.home).apply_now(&Fact::Publish(&message), &mut context);
+        (self.home).admit_and_apply(&Fact::Publish(&message), &mut context);
         let mut told = Vec::new();
         for (shard, lane) in lanes.to.iter().enumerate() {
             for tell in &lane.tells {

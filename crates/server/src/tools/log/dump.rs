@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use crore_broker::Note;
+use crore_broker::ControlRecord;
 use crore_broker::batch::{self, Header, LogRecord};
 use crore_broker::mail::session_record::SessionChange;
 use crore_broker::mail::{Change, Fact};
@@ -83,8 +83,10 @@ pub fn dump(
 fn is_wanted(entry: &LogRecord<'_>, filter: Option<&str>) -> bool {
     match (filter, entry) {
         (None, _) => true,
-        (Some(filter), LogRecord::Fact(fact)) => topic::matches(filter.as_bytes(), fact.topic().1),
-        (Some(_), LogRecord::Note(_) | LogRecord::Session(_)) => false,
+        (Some(filter), LogRecord::Fact(fact)) => {
+            topic::matches(filter.as_bytes(), fact.topic().name)
+        }
+        (Some(_), LogRecord::Control(_) | LogRecord::Session(_)) => false,
     }
 }
 
@@ -105,17 +107,17 @@ fn row(
     put("writer", json!(hex(header.writer)));
     put("kind", json!(entry.kind().name()));
     let fact = match entry {
-        LogRecord::Note(note) => {
-            match note {
-                Note::Mark(until) => put("until", json!(until)),
-                Note::Heartbeat(_) | Note::Start => {}
-                Note::Dead(of) | Note::Steward(of) => put("of", json!(hex(*of))),
-                Note::Group(group) => {
+        LogRecord::Control(control) => {
+            match control {
+                ControlRecord::Mark(until) => put("until", json!(until)),
+                ControlRecord::Heartbeat(_) | ControlRecord::Start => {}
+                ControlRecord::Dead(of) | ControlRecord::Steward(of) => put("of", json!(hex(*of))),
+                ControlRecord::Group(group) => {
                     put_bytes(&mut put, "filter", group.filter);
                     put_bytes(&mut put, "share", group.name);
                     put("until", json!(group.offset));
                 }
-                Note::Release(release) => {
+                ControlRecord::Release(release) => {
                     put("of", json!(hex(release.key.session.number())));
                     put("packet_id", json!(release.key.packet_id));
                 }
@@ -149,7 +151,7 @@ fn row(
         }
         LogRecord::Fact(fact) => fact,
     };
-    put_bytes(&mut put, "topic", fact.topic().1);
+    put_bytes(&mut put, "topic", fact.topic().name);
     match fact {
         Fact::Topic {
             change: Change::PurgeSome(until, most),
