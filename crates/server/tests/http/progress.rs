@@ -126,7 +126,8 @@ fn split_post(server: &Server, number: usize) {
     post(&mut conn, 2_000, 1_000);
     std::thread::sleep(Duration::from_millis(20)); // the pace of the load
     conn.send([b'x'; 1_000]);
-    assert_eq!(conn.response().status, 202, "publish {number}");
+    let answer = conn.response();
+    assert_eq!(answer.status, 202, "publish {number}: {answer:?}");
 }
 
 #[test]
