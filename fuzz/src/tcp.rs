@@ -20,6 +20,8 @@ const FIRST: u32 = 0xffff_f000;
 #[derive(Default)]
 struct Ledger {
     held: usize,
+    /// What is kept of all busy connections beside these bytes.
+    entries: usize,
 }
 
 impl Account for Ledger {
@@ -33,6 +35,11 @@ impl Account for Ledger {
             .held
             .checked_sub(bytes)
             .expect("no more than was charged");
+    }
+
+    fn resize_entry(&mut self, _: Conn, before: usize, after: usize) {
+        let others = self.entries.checked_sub(before);
+        self.entries = others.expect("no more than was charged") + after;
     }
 }
 
@@ -178,5 +185,6 @@ pub fn tcp(data: &[u8]) {
         );
     }
     table.reset(conn, now_us, &mut link);
-    assert_eq!(table.account.held, 0, "all is given back");
+    let account = &table.account;
+    assert_eq!((account.held, account.entries), (0, 0), "all is given back");
 }

@@ -48,6 +48,8 @@ pub enum AcceptResult {
     Connection(Link, IpAddr),
     /// There is no room (`errno`), so one connection was answered and closed. More may wait.
     Shed(i32),
+    /// The transport has as many connections as it may have (`xdp.connections_max`), so one was answered and closed. More may wait.
+    OverLimit,
     /// No connection waits, or accepting is paused.
     NoConnection,
     /// There is no room (`errno`) even to answer and close a connection, so accepting is paused.

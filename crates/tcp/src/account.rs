@@ -3,7 +3,7 @@
 use crate::row::Conn;
 
 /// The account of the caller. It is charged for every byte that a connection holds: sent and not acknowledged, not sent yet, received and not
-/// read, received out of order.
+/// read, received out of order. It is also charged for what is kept of a connection while it is busy.
 pub trait Account {
     /// Charges `bytes` to this connection. `false` if there is no room. Then received bytes are dropped, so that the peer retransmits them
     /// later, and bytes to send are refused.
@@ -11,6 +11,10 @@ pub trait Account {
 
     /// Gives back `bytes` that were charged to this connection.
     fn release(&mut self, conn: Conn, bytes: usize);
+
+    /// What is kept of a busy connection beside its data took `before` bytes, and takes `after` now. This cannot be refused: if it is more than there
+    /// is room for, memory is short, and data is refused.
+    fn resize_entry(&mut self, conn: Conn, before: usize, after: usize);
 
     /// Whether memory is short. Then connections have only [`Config::short_hold_ms`](crate::Config::short_hold_ms) to acknowledge what is held
     /// for them, and bytes out of order are dropped.

@@ -155,7 +155,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         match row.state {
             State::FinWait1 => self.rows[id as usize].state = State::FinWait2,
             State::Closing => {
-                self.rows[id as usize].state = State::TimeWait;
+                self.change_state(id, State::TimeWait);
                 self.touch(id);
             }
             State::LastAck => self.end(id, None),

@@ -296,13 +296,13 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         match row.state {
             State::Closed => self.discard(id),
             State::SynSent => {
-                row.set(flags::ORPHAN);
                 self.end(id, None);
+                self.discard(id);
             }
             _ if has_unread => self.reset(conn, now_us, device),
             _ => {
-                row.set(flags::ORPHAN);
                 self.shut_down(conn, now_us);
+                self.abandon(id, now_us, device);
             }
         }
     }
@@ -316,11 +316,11 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         if state == State::Closed {
             return self.discard(id);
         }
-        row.set(flags::ORPHAN);
         if state != State::SynSent && state != State::TimeWait {
             self.send_reset(id, now_us, device);
         }
         self.end(id, None);
+        self.discard(id);
     }
 
     /// Whether a connection is idle: it costs only its row.

@@ -36,6 +36,8 @@ pub struct Busy<H> {
     pub send: SendBuffer<H>,
     /// The received bytes.
     pub receive: ReceiveBuffer,
+    /// Bytes of the entry itself and of its lists that are charged.
+    pub charged: u32,
     /// The segments in flight.
     pub board: Scoreboard,
     pub congestion: Congestion,
@@ -72,6 +74,7 @@ impl<H: AsRef<[u8]>> Busy<H> {
             row,
             send: SendBuffer::new(next),
             receive: ReceiveBuffer::default(),
+            charged: 0,
             board: Scoreboard::default(),
             congestion,
             rack: Rack::default(),
@@ -89,6 +92,12 @@ impl<H: AsRef<[u8]>> Busy<H> {
             largest_window: 0,
             repeated: None,
         }
+    }
+
+    /// Bytes of the entry itself and of its lists: what it takes beside the data.
+    pub fn own_bytes(&self) -> u32 {
+        let lists = self.board.list_bytes() + self.receive.list_bytes() + self.send.list_bytes();
+        (size_of::<Busy<H>>() + lists) as u32
     }
 
     /// Whether nothing is under way, so that the entry can go.

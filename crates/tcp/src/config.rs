@@ -52,6 +52,8 @@ pub struct Config {
     pub time_waits: usize,
     /// How long a connection that the caller has closed may remain without progress.
     pub orphan_ms: u32,
+    /// The number of connections that the caller has closed and that the peer has not: beyond it the one that was closed first is reset.
+    pub orphans: usize,
     /// The time in which the peer must acknowledge all bytes that are held at its beginning, whatever it answers meanwhile. Then the time begins
     /// again, so no byte is held for longer than twice this time. It also ends the wait for bytes that precede those out of order: these are
     /// dropped. 0: no limit.
@@ -127,6 +129,7 @@ impl Default for Config {
             time_wait_ms: 60_000,
             time_waits: 1 << 16,
             orphan_ms: 60_000,
+            orphans: 1 << 15,
             hold_ms: 600_000,
             short_hold_ms: 10_000,
             challenges_per_s: 1_000,

@@ -1,13 +1,15 @@
-//! How connections end, and what is remembered of those that are over: TIME-WAIT, and cookies that must not be accepted again.
+//! How connections end, those that only the caller has closed, and what is remembered of those that are over: TIME-WAIT, and cookies that must not be
+//! accepted again.
 //!
 //! Invariant: a row is free once the connection is over, the caller has closed it, and nothing of it is remembered. Each of the three may be the
 //! last.
 
 use crate::account::Account;
 use crate::cookie::COOKIE_GOOD_MS;
+use crate::orphans::is_orphan;
 use crate::planted::{self, Fault};
 use crate::row::{Failure, NONE, State, flags};
-use crate::table::{Rest, Table};
+use crate::table::{Device, Rest, Table};
 
 impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Ends a connection. Its row is free at once if the caller has closed it, and otherwise when the caller closes it. Received bytes can
@@ -25,8 +27,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if !rests {
             self.unlink(id);
         }
+        self.change_state(id, State::Closed);
         let row = &mut self.rows[id as usize];
-        row.state = State::Closed;
         row.failure = failure;
         row.clear(flags::ACK_NOW);
         if !rests {
@@ -43,6 +45,37 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         } else if !rests {
             self.free(id);
         }
+    }
+
+    /// Changes the state of a connection.
+    pub(crate) fn change_state(&mut self, id: u32, state: State) {
+        let row = &mut self.rows[id as usize];
+        let was_orphan = is_orphan(row);
+        row.state = state;
+        if was_orphan && !is_orphan(row) {
+            self.orphans.remove();
+        }
+    }
+
+    /// Notes that the caller has closed a connection. If too many are closed and not over, the one that was closed first is reset.
+    pub(crate) fn abandon<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        let row = &mut self.rows[id as usize];
+        row.set(flags::ORPHAN);
+        if !is_orphan(row) {
+            return;
+        }
+        self.orphans.add(id, &mut self.rows);
+        if self.orphans.len() > self.config.orphans
+            && let Some(oldest) = self.orphans.oldest(&self.rows)
+        {
+            self.send_reset(oldest, now_us, device);
+            self.end(oldest, None);
+        }
+    }
+
+    /// The number of connections that the caller has closed and that the peer has not.
+    pub fn orphans(&self) -> usize {
+        self.orphans.len()
     }
 
     /// A connection in TIME-WAIT has acknowledged the peer's FIN. It is over at once if nothing is to be remembered.

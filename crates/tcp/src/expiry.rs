@@ -69,8 +69,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             if id == NONE {
                 continue;
             }
-            let dropped = busy.receive.drop_ranges();
-            if dropped > 0 {
+            if busy.receive.has_gaps() {
+                let dropped = busy.receive.drop_ranges();
                 (busy.receive.fin, busy.gap_us) = (None, NEVER);
                 self.counters.bytes_dropped += dropped as u64;
                 self.account.release(Conn(id), dropped);

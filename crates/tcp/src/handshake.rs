@@ -281,8 +281,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if self.is_successor(id, head, now_us) {
             return self.begin_anew(id, segment, now_us, device);
         }
-        // An old copy of a SYN has no answer.
-        if !head.has(flag::RST) && !head.has(flag::SYN) {
+        // A SYN is an old copy, which the peer has no use for, or that of another machine behind the same address, whose numbers are smaller. The
+        // latter learns at once that it needs another port: the cookie of the connection before must not become good again.
+        if !head.has(flag::RST) {
             self.refuse(segment, device);
         }
         None

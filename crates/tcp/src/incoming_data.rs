@@ -210,12 +210,13 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let dropped = busy.receive.drop_ranges();
         row.receive_next = row.receive_next.wrapping_add(1);
         row.set(flags::PEER_FIN);
-        row.state = match row.state {
+        let state = match row.state {
             State::Established => State::CloseWait,
             State::FinWait1 => State::Closing,
             State::FinWait2 => State::TimeWait,
             state => state,
         };
+        self.change_state(id, state);
         if dropped > 0 {
             self.account.release(Conn(id), dropped);
         }

@@ -84,6 +84,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             State::TimeWait if self.is_successor(id, &segment.head, now_us) => {
                 return self.begin_anew(id, segment, now_us, device);
             }
+            State::TimeWait if segment.head.flags & (flag::SYN | flag::ACK) == flag::SYN => {
+                return self.spent(id, segment, now_us, device);
+            }
             _ => {}
         }
         let (mut head, data) = (segment.head, segment.data);

@@ -25,6 +25,7 @@ mod expiry;
 mod handshake;
 mod incoming_data;
 mod input;
+mod orphans;
 mod output;
 mod packet;
 mod parked;

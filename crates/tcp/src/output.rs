@@ -59,6 +59,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             has_room = self.send_segment(id, flag::ACK, (sequence, 0), now_us, device);
         }
         self.arm(id, now_us);
+        self.charge_entry(id);
         self.tidy(id);
         if has_room && self.rows[id as usize].state == State::TimeWait {
             self.rest(id);

@@ -55,6 +55,11 @@ impl ReceiveBuffer {
                 .sum::<usize>()
     }
 
+    /// Bytes of the list of ranges.
+    pub fn list_bytes(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range>()
+    }
+
     /// Whether bytes or a FIN out of order are held.
     pub fn has_gaps(&self) -> bool {
         !self.ranges.is_empty() || self.fin.is_some()
@@ -177,7 +182,7 @@ impl ReceiveBuffer {
     /// Forgets all bytes out of order and returns their number.
     pub fn drop_ranges(&mut self) -> usize {
         let count = self.held() - self.unread();
-        self.ranges.clear();
+        self.ranges = Vec::new();
         count
     }
 }

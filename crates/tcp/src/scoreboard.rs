@@ -68,6 +68,11 @@ impl Scoreboard {
         (self.in_flight, self.lost, self.sacked) = (0, 0, 0);
     }
 
+    /// Bytes of the list.
+    pub fn list_bytes(&self) -> usize {
+        self.list.capacity() * size_of::<SentSegment>()
+    }
+
     /// The number of segments.
     pub fn len(&self) -> usize {
         self.list.len()

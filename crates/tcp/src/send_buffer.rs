@@ -48,6 +48,11 @@ impl<H: AsRef<[u8]>> SendBuffer<H> {
         self.end.wrapping_sub(self.start)
     }
 
+    /// Bytes of the list of pieces.
+    pub fn list_bytes(&self) -> usize {
+        self.pieces.capacity() * size_of::<Piece<H>>()
+    }
+
     /// The sequence number after the last byte.
     pub fn end(&self) -> u32 {
         self.end

@@ -62,7 +62,21 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         };
         self.busy[place as usize].largest_window = send_window;
         self.rows[id as usize].busy = place;
+        self.charge_entry(id);
         place
+    }
+
+    /// Charges what the side-table entry of a row takes now, beside the data.
+    pub(crate) fn charge_entry(&mut self, id: u32) {
+        let Some(busy) = self.busy.get_mut(self.rows[id as usize].busy as usize) else {
+            return;
+        };
+        let bytes = busy.own_bytes();
+        let before = core::mem::replace(&mut busy.charged, bytes);
+        if bytes != before {
+            self.account
+                .resize_entry(Conn(id), before as usize, bytes as usize);
+        }
     }
 
     /// Frees the side-table entry of a row if nothing is under way.
@@ -82,6 +96,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let Some(busy) = self.busy.get_mut(place as usize) else {
             return;
         };
+        let charged = core::mem::take(&mut busy.charged);
         let held = busy.send.len() as usize + busy.receive.held();
         let congestion = busy.congestion;
         busy.row = NONE;
@@ -97,6 +112,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             u32::MAX => (segments(congestion.window), NO_THRESHOLD),
             threshold => (segments(congestion.window), segments(threshold)),
         };
+        self.account.resize_entry(Conn(id), charged as usize, 0);
         if held > 0 {
             self.account.release(Conn(id), held);
         }

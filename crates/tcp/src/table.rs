@@ -12,6 +12,7 @@ use crate::account::Account;
 use crate::busy::Busy;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::orphans::Orphans;
 use crate::packet::{End, Head, header_bytes, write};
 use crate::row::{Conn, NONE, Row, flags};
 use crate::siphash::Secret;
@@ -74,6 +75,7 @@ pub struct Table<H, A> {
     pub(crate) next_pressed: usize,
     pub(crate) timers: Timers,
     pub(crate) time_waits: VecDeque<Rest>,
+    pub(crate) orphans: Orphans,
     /// The time that the caller has given last.
     pub(crate) now_us: u64,
     /// The next row that the slow sweep visits, and the time up to which it is done.
@@ -113,6 +115,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             next_pressed: 0,
             timers: Timers::default(),
             time_waits: VecDeque::new(),
+            orphans: Orphans::default(),
             now_us: 0,
             sweep: (0, 0),
             challenges: (0, 0),

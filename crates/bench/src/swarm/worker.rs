@@ -75,6 +75,8 @@ impl Account for NoAccount {
     }
 
     fn release(&mut self, _: Conn, _: usize) {}
+
+    fn resize_entry(&mut self, _: Conn, _: usize, _: usize) {}
 }
 
 /// The settings of the clients' TCP. It has no extensions, so that the server's end costs the least. The worker itself finds the client of

@@ -21,8 +21,8 @@ const CHANNELS_REQUEST: u32 = 0x3c;
 const ETHTOOL_REQUEST: libc::Ioctl = 0x8946;
 /// `ARPHRD_ETHER`.
 const ETHERNET_TYPE: u16 = 1;
-/// The driver of pairs of virtual interfaces.
-const VETH_DRIVER: &[u8] = b"veth\0";
+/// Drivers of interfaces whose packets may come from this machine, or from another virtual machine on it.
+const LOCAL_DRIVERS: [&str; 6] = ["veth", "bridge", "macvlan", "ipvlan", "tun", "virtio_net"];
 
 /// A network interface.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Interface {
     pub queues: u32,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Whether its packets may come from this machine, and have no checksums then.
+    /// Whether its packets may come from this machine, and have only the beginning of a checksum then.
     pub is_local: bool,
 }
 
@@ -89,7 +89,7 @@ impl Interface {
             mtu: requests.mtu()?,
             queues: requests.queues(),
             addresses,
-            is_local: requests.is_veth(),
+            is_local: requests.is_local(),
         })
     }
 }
@@ -178,12 +178,13 @@ impl Requests {
         channels.map_or(1, |it| (it[5].min(it[6]) + it[8]).max(1))
     }
 
-    fn is_veth(&self) -> bool {
+    fn is_local(&self) -> bool {
         // `struct ethtool_drvinfo`, whose first text is the driver's name.
         let info = self.ask_driver::<49>(DRIVER_REQUEST);
         info.is_some_and(|info| {
-            let name = info[1..].iter().flat_map(|word| word.to_ne_bytes());
-            name.take(VETH_DRIVER.len()).eq(VETH_DRIVER.iter().copied())
+            let bytes = info[1..].iter().flat_map(|word| word.to_ne_bytes());
+            let name: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+            LOCAL_DRIVERS.iter().any(|driver| driver.as_bytes() == name)
         })
     }
 }

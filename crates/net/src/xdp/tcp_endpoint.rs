@@ -30,7 +30,7 @@ const MEMORY_SHORT_MS: u32 = 50;
 /// The number of connections above the limit that can be accepted, only to answer and close them.
 const REFUSED_CONNECTIONS: u32 = 1_024;
 /// The share of the limit that may be connections which are closed and not over, since the client has not acknowledged all, and their smallest
-/// number. Beyond it closing resets.
+/// number. Beyond it the one that was closed first is reset.
 const LINGERING_DIVISOR: u32 = 8;
 const LINGERING_MIN: u32 = 1_024;
 /// The most bytes of a request that is refused which are read.
@@ -86,6 +86,12 @@ impl Account for Budget {
     fn release(&mut self, _: Conn, bytes: usize) {
         self.used -= bytes;
         self.is_full &= self.used > self.limit / 8 * 7;
+    }
+
+    fn resize_entry(&mut self, conn: Conn, before: usize, after: usize) {
+        self.release(conn, before);
+        self.used += after;
+        self.is_full |= self.used > self.limit;
     }
 
     fn is_short(&self) -> bool {
@@ -170,6 +176,7 @@ impl TcpEndpoint {
                 .saturating_add(limits.lingering())
                 .saturating_add(REFUSED_CONNECTIONS),
             backlog: limits.backlog,
+            orphans: limits.lingering() as usize,
             ..Config::default()
         };
         let budget = Budget {
@@ -382,7 +389,7 @@ impl TcpEndpoint {
         self.links += 1;
         if self.links > self.limits.connections {
             self.refuse(conn, answer);
-            return AcceptResult::Shed(libc::ENOBUFS);
+            return AcceptResult::OverLimit;
         }
         let (_, peer) = self.table.addresses(conn);
         AcceptResult::Connection(Link(conn.0), peer.ip())
@@ -456,12 +463,9 @@ impl TcpEndpoint {
         self.table.shut_down(conn, self.now_us);
     }
 
-    /// Closes a connection, with a reset if `resets`, or if too many linger already.
+    /// Closes a connection, with a reset if `resets`.
     pub(super) fn close(&mut self, conn: Conn, resets: bool) {
         self.links -= 1;
-        let open = self.table.resting() + self.links as usize;
-        let lingering = self.table.len().saturating_sub(open);
-        let resets = resets || lingering > self.limits.lingering() as usize;
         let mut device = EthernetDevice {
             transmitter: &mut self.transmitter,
             next_hops: &self.next_hops,

@@ -164,6 +164,53 @@ fn full_socket_takes_no_more_and_loses_nothing_that_it_took() {
 }
 
 #[test]
+fn socket_sends_as_before_after_its_link_was_down() {
+    let ip = |line: &str| {
+        let status = Command::new("ip").args(line.split(' ')).status();
+        assert!(status.is_ok_and(|status| status.success()), "{line}");
+    };
+    let Some((left, right)) = pair() else { return };
+    let settings = FrameSettings {
+        frames: 16,
+        frame_bytes: 2_048,
+    };
+    let redirect = Redirect::attach(right, 1, &addresses()).unwrap();
+    let mut to = XdpSocket::bind(right, 0, settings).unwrap();
+    redirect.queue_sockets().add(0, &to).unwrap();
+    let mut from = XdpSocket::bind(left, 0, settings).unwrap();
+    // The other end of the pair is down, so there is no carrier; then the socket's own interface.
+    for (down, first) in [("right", 0), ("left", 1_000)] {
+        ip(&format!("link set {down} down"));
+        // Many more than there are frames, and as many at once as it takes.
+        for number in first..first + 200 {
+            let taken = (0..100).take_while(|_| send(&mut from, &frame(number, 100)));
+            assert!(taken.count() <= 16);
+            from.transmitter.flush();
+        }
+        ip(&format!("link set {down} up"));
+        // The first may be lost: the kernel still activates the link.
+        let begun = Instant::now();
+        let is_first = |bytes: &[u8]| bytes == frame(first + 500, 100);
+        let mut has_arrived = false;
+        while !has_arrived {
+            assert!(begun.elapsed() < WAIT, "{down}");
+            send(&mut from, &frame(first + 500, 100));
+            from.transmitter.flush();
+            to.wait(Duration::from_millis(10));
+            to.receiver
+                .receive(64, |bytes| has_arrived |= is_first(bytes));
+        }
+        for number in first + 501..first + 600 {
+            let sent = frame(number, 100);
+            assert!(send(&mut from, &sent), "{down}: {number}");
+            from.transmitter.flush();
+            // Some of those before may arrive before it.
+            while received(&mut to, 1)[0] != sent {}
+        }
+    }
+}
+
+#[test]
 fn program_leaves_the_interface_with_its_last_holder() {
     let Some((left, _)) = pair() else { return };
     let shown = || {

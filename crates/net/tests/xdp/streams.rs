@@ -53,13 +53,34 @@ fn limits(buffered_bytes: usize) -> EndpointLimits {
     }
 }
 
+/// The link of a server's interface, one end of a pair.
+const PAIR: [&str; 1] = ["link add server type veth peer name client"];
+/// The server's interface is a bridge, to which one end of the pair belongs.
+const BRIDGE: [&str; 5] = [
+    "link add port type veth peer name client",
+    "link add server type bridge",
+    "link set server address 02:00:00:00:00:01",
+    "link set port master server",
+    "link set port up",
+];
+/// The server's interface is a second address of one end of the pair.
+const MACVLAN: [&str; 3] = [
+    "link add port type veth peer name client",
+    "link set port up",
+    "link add server link port type macvlan mode private",
+];
+
 /// Runs a test in a namespace from which a server over `AF_XDP` can be reached. The server sends back what it receives.
 fn with_server(limits: EndpointLimits, test: impl FnOnce() + Send + 'static) {
-    with_halting_server(limits, |_| test());
+    with_server_on(&PAIR, limits, |_| test());
 }
 
-/// [`with_server`], whose server does nothing while the test holds the lock.
-fn with_halting_server(limits: EndpointLimits, test: impl FnOnce(&Mutex<()>) + Send + 'static) {
+/// [`with_server`] with an interface that these commands make. The server does nothing while the test holds the lock.
+fn with_server_on(
+    link: &'static [&'static str],
+    limits: EndpointLimits,
+    test: impl FnOnce(&Mutex<()>) + Send + 'static,
+) {
     let halt = Arc::new(Mutex::new(()));
     let server_halt = Arc::clone(&halt);
     let (tell_thread, client_thread) = mpsc::channel();
@@ -69,8 +90,10 @@ fn with_halting_server(limits: EndpointLimits, test: impl FnOnce(&Mutex<()>) + S
     let serving = thread::spawn(move || {
         let client: Option<libc::c_long> = client_thread.recv().expect("the client's thread");
         let made = client.is_some_and(|client| {
+            // Else the lower interface of a stack would answer for the address of the upper one.
             unshare()
-                && ip("link add server type veth peer name client")
+                && std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1").is_ok()
+                && link.iter().copied().all(ip)
                 && ip("addr add 10.77.0.1/16 dev server")
                 && ip("-6 addr add fd77::1/64 dev server nodad")
                 && ip("link set server up")
@@ -138,7 +161,7 @@ fn serve(mut transport: XdpTransport, stops: &AtomicBool, halt: &Mutex<()>) {
                     loop {
                         let (link, peer) = match transport.accept(listener, 0, |_| FULL.to_vec()) {
                             AcceptResult::Connection(link, peer) => (link, peer),
-                            AcceptResult::Shed(_) => continue,
+                            AcceptResult::OverLimit => continue,
                             _ => break,
                         };
                         assert_eq!(transport.peer(link), Some(peer));
@@ -229,6 +252,17 @@ fn client_of_the_kernel_gets_back_what_it_has_sent() {
             }
         }
     });
+}
+
+#[test]
+fn packets_of_this_machine_without_checksums_are_taken_on_any_virtual_interface() {
+    for link in [&MACVLAN[..], &BRIDGE] {
+        with_server_on(link, limits(1 << 20), |_| {
+            // Small, since a packet that the kernel has joined fits no frame.
+            exchange(connect(false), 1_000, 0);
+            exchange(connect(true), 1_000, 1);
+        });
+    }
 }
 
 #[test]
@@ -453,7 +487,7 @@ fn flood_of_syns_beside_clients_costs_no_byte_and_no_connection() {
 
 #[test]
 fn ring_that_is_not_served_overflows_and_loses_no_byte() {
-    with_halting_server(limits(1 << 20), |halt| {
+    with_server_on(&PAIR, limits(1 << 20), |halt| {
         let mut stream = connect(false);
         stream.write_all(b"first").expect("room");
         stream.read_exact(&mut [0; 5]).expect("bytes");

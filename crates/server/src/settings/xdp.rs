@@ -28,7 +28,7 @@ pub struct Xdp {
     #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
     #[schemars(extend("x-share" = "that of `limits.connections_per_shard`"))]
     pub connections_max: u32,
-    /// Bytes of all these connections that are sent and not acknowledged, or received and not read.
+    /// Bytes of all these connections that are sent and not acknowledged, or received and not read, and what is kept beside them of those that are busy.
     #[default(256 << 20)]
     #[schemars(range(min = MIN_BUFFER_BYTES, max = isize::MAX as usize))]
     #[schemars(extend("x-share" = "none yet: `limits.connections_per_address_max` bounds the connections of an address, each of which has at most 256 KiB to send and 64 KiB received"))]

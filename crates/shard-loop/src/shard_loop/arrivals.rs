@@ -75,10 +75,14 @@ impl<T: Transport> ShardLoop<T> {
                 AcceptResult::Connection(link, peer) => {
                     self.accept_queue.push(SocketId(link.0), peer)
                 }
-                AcceptResult::Shed(_) => {
+                shed @ (AcceptResult::Shed(_) | AcceptResult::OverLimit) => {
                     self.accept_queue.charge();
                     self.io.meter.loop_stats.shed += 1;
-                    self.log_refusal("out of descriptors or memory", now);
+                    let why = match shed {
+                        AcceptResult::OverLimit => "xdp.connections_max is reached",
+                        _ => "out of descriptors or memory",
+                    };
+                    self.log_refusal(why, now);
                     break;
                 }
                 AcceptResult::CannotShed(_) => {

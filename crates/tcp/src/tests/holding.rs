@@ -2,8 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::network::Packets;
-use super::peer::Peer;
+use super::network::{Packets, Shared};
+use super::peer::{Peer, said};
+use crate::busy::Busy;
+use crate::scoreboard::SentSegment;
 use crate::{Config, Conn, End, KeepAlive, Part, Received, Sent, State, flag};
 
 /// The longest time that a byte is held, in milliseconds.
@@ -296,4 +298,58 @@ fn short_memory_soon_ends_what_the_caller_has_closed_and_makes_no_progress() {
     assert_eq!(peer.table.account.total, 1_000);
     peer.wait(200);
     assert_eq!(peer.table.account.total, 0);
+}
+
+#[test]
+fn connection_that_was_closed_first_gives_way_when_too_many_wait_for_their_peers() {
+    let mut peer = Peer::connected(Config {
+        orphans: 2,
+        ..Peer::config()
+    });
+    let conns: Vec<Conn> = (50_000..50_004)
+        .map(|port| another(&mut peer, port))
+        .collect();
+    let mut device = Packets::default();
+    let mut close = |peer: &mut Peer, conn| {
+        peer.table.close(conn, peer.now_us, &mut device);
+        peer.table.poll(peer.now_us, &mut device);
+        let packets = core::mem::take(&mut device.list);
+        let said = said(&packets).into_iter();
+        said.map(|(head, _)| (head.to.port, head.has(flag::RST)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(close(&mut peer, conns[0]), [(50_000, false)]);
+    assert_eq!(close(&mut peer, conns[1]), [(50_001, false)]);
+    let resets_the_first = [(50_000, true), (50_002, false)];
+    assert_eq!(close(&mut peer, conns[2]), resets_the_first);
+    assert_eq!(peer.table.orphans(), 2);
+    // The second is over, so its place is free.
+    peer.own.port = 50_001;
+    let (_, ack) = (peer.next, peer.table.rows[conns[1].0 as usize].send_next);
+    peer.say(flag::FIN | flag::ACK, 1_001, ack, &[]);
+    assert_eq!(peer.table.orphans(), 1);
+    assert_eq!(close(&mut peer, conns[3]), [(50_003, false)]);
+}
+
+#[test]
+fn what_busy_connections_need_beside_their_bytes_is_charged() {
+    let mut peer = Peer::connected(Peer::config());
+    assert_eq!(peer.table.account.entries, 0);
+    let (next, ack) = (peer.next, peer.ack);
+    // A byte out of order costs an entry, and many small segments a place each.
+    peer.say(flag::ACK, next + 10, ack, b"x");
+    let of_entry = peer.table.account.entries;
+    assert!(of_entry >= size_of::<Busy<Shared>>(), "{of_entry}");
+    for _ in 0..100 {
+        peer.send(b"y");
+    }
+    let of_segments = peer.table.account.entries - of_entry;
+    assert!(of_segments >= 100 * size_of::<SentSegment>() - of_entry);
+    peer.say(flag::ACK, next, ack + 100, &[]);
+    // While memory is short it goes, even if there is only an end of stream out of order.
+    peer.say(flag::ACK | flag::FIN, next + 20, ack + 100, &[]);
+    assert!(peer.table.account.entries >= of_entry);
+    peer.table.account.is_short = true;
+    peer.wait(1);
+    assert_eq!((peer.table.account.entries, peer.table.busy()), (0, 0));
 }

@@ -1,7 +1,7 @@
 //! What holds for a table between any two calls. The tests with a simulated network check it after each turn.
 
 use super::network::Endpoint;
-use crate::row::{NONE, flags};
+use crate::row::{NONE, Row, flags};
 use crate::timers::NEVER;
 use crate::{Conn, State};
 
@@ -13,6 +13,15 @@ pub fn check(table: &Endpoint) -> Result<(), &'static str> {
     let busy = table.busy.iter().filter(|busy| busy.row != NONE).count();
     if busy != table.busy() {
         return Err("a free place of the side table is in use");
+    }
+    let charged: usize = table.busy.iter().map(|busy| busy.charged as usize).sum();
+    if table.account.entries != charged {
+        return Err("the charge of the side table differs from its entries");
+    }
+    let is_orphan =
+        |row: &&Row| row.is(flags::ORPHAN) && !matches!(row.state, State::Closed | State::TimeWait);
+    if table.rows.iter().filter(is_orphan).count() != table.orphans() {
+        return Err("the number of orphans is wrong");
     }
     for (place, busy) in (0..).zip(&table.busy) {
         if busy.row != NONE && table.rows[busy.row as usize].busy != place {
@@ -69,6 +78,9 @@ fn check_row(table: &Endpoint, id: u32) -> Result<(), &'static str> {
     }
     if row.is(flags::DIRTY) {
         return Ok(());
+    }
+    if busy.charged != busy.own_bytes() {
+        return Err("an entry is charged for other bytes than it takes");
     }
     if !busy.board.is_empty() && busy.wait_us == NEVER {
         return Err("nothing happens if what is in flight is lost");

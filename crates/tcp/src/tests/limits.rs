@@ -309,3 +309,31 @@ fn settings_that_no_connection_could_work_with_are_raised_or_lowered() {
     assert_eq!(peer.read(), b"request");
     assert_eq!(peer.send(&[1; 100])[0].1, [1; 64 - 12]);
 }
+
+#[test]
+fn client_behind_the_address_of_another_learns_at_once_that_its_port_is_taken() {
+    for timestamps in [false, true] {
+        for is_in_time_wait in [false, true] {
+            let mut peer = Peer::new(Peer::config());
+            if is_in_time_wait {
+                peer = peer.connect(timestamps);
+                peer.table.shut_down(peer.conn, peer.now_us);
+                peer.wait(0);
+                peer.say(flag::FIN | flag::ACK, peer.next, peer.ack + 1, &[]);
+                assert_eq!(peer.state(), State::TimeWait);
+            } else {
+                spent(&mut peer, timestamps);
+            }
+            peer.wait(10);
+            // Its numbers and its clock are smaller than those of the first client.
+            let answers = peer.say_with(flag::SYN, 300, 0, &[], 0, |head| {
+                head.options.timestamps = timestamps.then_some((5, 0));
+            });
+            let [(answer, _)] = &answers[..] else {
+                panic!("{timestamps} {is_in_time_wait}: {answers:?}")
+            };
+            assert_eq!(answer.flags, flag::RST | flag::ACK);
+            assert_eq!((answer.sequence, answer.acknowledged), (0, 301));
+        }
+    }
+}

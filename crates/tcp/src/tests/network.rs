@@ -28,6 +28,8 @@ pub struct Ledger {
     pub held: BTreeMap<u32, usize>,
     pub total: usize,
     pub peak: usize,
+    /// What is kept of all busy connections beside these bytes.
+    pub entries: usize,
     pub limit: usize,
     /// What the table is told.
     pub is_short: bool,
@@ -39,6 +41,7 @@ impl Default for Ledger {
             held: BTreeMap::new(),
             total: 0,
             peak: 0,
+            entries: 0,
             limit: usize::MAX,
             is_short: false,
         }
@@ -66,6 +69,11 @@ impl Account for Ledger {
             self.held.remove(&conn.0);
         }
         self.total -= bytes;
+    }
+
+    fn resize_entry(&mut self, _: Conn, before: usize, after: usize) {
+        let others = self.entries.checked_sub(before);
+        self.entries = others.expect("no more than was charged") + after;
     }
 
     fn is_short(&self) -> bool {

@@ -27,6 +27,8 @@ impl Account for Free {
     }
 
     fn release(&mut self, _: Conn, _: usize) {}
+
+    fn resize_entry(&mut self, _: Conn, _: usize, _: usize) {}
 }
 
 /// The device, with the packets of a turn.
