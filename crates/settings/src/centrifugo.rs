@@ -25,6 +25,9 @@ pub struct Centrifugo {
     #[default("/emulation".into())]
     #[schemars(extend("format" = "a prefix"))]
     pub emulation_path: String,
+    /// Whether a `:` in the name of a channel stands for the `/` between the levels of a topic, so that the channel `chat:7` is the topic `chat/7`. A `/` in the
+    /// name of a channel then stands for a `:`.
+    pub colon_for_slash: bool,
     /// Time between two pings of the server. Clients are told it when they connect.
     #[default(25)]
     #[schemars(range(min = 5, max = MAX_WAIT_S), extend("x-zero" = "off"))]

@@ -140,7 +140,27 @@ impl CallSubject<Box<str>, Box<[u8]>> {
 /// A call's subject as slices of the command.
 pub type BorrowedSubject<'a> = CallSubject<&'a str, &'a [u8]>;
 
-impl BorrowedSubject<'_> {
+impl<'a> BorrowedSubject<'a> {
+    /// The channel, if the kind has any.
+    pub fn channel(&self) -> Option<&'a str> {
+        match self {
+            CallSubject::Subscribe { channel, .. }
+            | CallSubject::SubRefresh { channel }
+            | CallSubject::Publish { channel, .. } => Some(channel),
+            CallSubject::Connect { .. } | CallSubject::Refresh | CallSubject::Rpc { .. } => None,
+        }
+    }
+
+    /// The same with another channel, of a kind that has one.
+    pub fn with_channel(self, channel: &'a str) -> BorrowedSubject<'a> {
+        match self {
+            CallSubject::Subscribe { data, .. } => CallSubject::Subscribe { channel, data },
+            CallSubject::SubRefresh { .. } => CallSubject::SubRefresh { channel },
+            CallSubject::Publish { data, .. } => CallSubject::Publish { channel, data },
+            CallSubject::Connect { .. } | CallSubject::Refresh | CallSubject::Rpc { .. } => self,
+        }
+    }
+
     /// The bytes that a call of it takes in memory, without what is known of its client.
     pub fn call_bytes(&self) -> usize {
         let texts = match self {

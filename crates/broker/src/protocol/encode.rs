@@ -123,16 +123,26 @@ impl Encoding {
     /// Whether a message contains its position.
     #[inline]
     pub fn names_position(self) -> bool {
-        !matches!(
+        // Pushes of Centrifugo's protocol have the offset alone.
+        !self.names_channel()
+            && !matches!(
+                self,
+                Encoding::PlainFrame
+                    | Encoding::CompressedFrame
+                    | Encoding::MqttPacket
+                    | Encoding::Mqtt5Packet
+                    | Encoding::MqttFrame
+                    | Encoding::Mqtt5Frame
+                    | Encoding::PusherFrame
+            )
+    }
+
+    /// Whether a message is a push of Centrifugo's protocol, which names its channel.
+    #[inline]
+    pub fn names_channel(self) -> bool {
+        matches!(
             self,
-            Encoding::PlainFrame
-                | Encoding::CompressedFrame
-                | Encoding::MqttPacket
-                | Encoding::Mqtt5Packet
-                | Encoding::MqttFrame
-                | Encoding::Mqtt5Frame
-                // They have the offset alone.
-                | Encoding::PushJson
+            Encoding::PushJson
                 | Encoding::PushProtobuf
                 | Encoding::PushEvents
                 | Encoding::PushEventsToEnd
@@ -145,7 +155,6 @@ impl Encoding {
                 | Encoding::OneWayEventsToEnd
                 | Encoding::OneWayLines
                 | Encoding::OneWayLinesToEnd
-                | Encoding::PusherFrame
         )
     }
 }

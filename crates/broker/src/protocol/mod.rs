@@ -28,6 +28,7 @@ mod websocket;
 
 pub use crate::client::publishing::{PublishRefusal, check_message};
 pub use crate::client::review::Review;
+pub use centrifugo::names::channel_names as centrifugo_channel_names;
 pub use centrifugo::reasons::error_of as centrifugo_error_of;
 pub use centrifugo::state::{client_id_text, client_named as centrifugo_client_named, epoch_text};
 pub use http::headers;

@@ -1,12 +1,14 @@
 //! Encodes the messages of the current run (live messages that are delivered together) once for all connections that get the same
 //! bytes.
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::{self, Position};
 use crate::client::delivery::FilterMessage;
 use crate::mail::Frames;
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{Clients, Context, Feed, Matching, Topics};
 
@@ -25,6 +27,12 @@ pub(crate) fn encode_once(
     if !feed.run.encoded(encoding).is_empty() {
         return;
     }
+    // Reading the name would cost a cache miss in each delivery, so it is read only if it is written.
+    let name = match (encoding.names_channel(), encoding.names_topic()) {
+        (true, _) => channel_names(&clients.ctx.world).exchange_bytes(topics.name(topic)),
+        (false, true) => Cow::Borrowed(topics.name(topic)),
+        (false, false) => Cow::Borrowed(&b""[..]),
+    };
     for n in 0..feed.run.all_records().len() {
         let record = feed.run.all_records()[n];
         let id = &mut clients.scratch.position;
@@ -33,12 +41,7 @@ pub(crate) fn encode_once(
             position::write(id, Position::new(clients.ctx.world.epoch, record.offset));
         }
         let message = Message {
-            // Reading the name would cost a cache miss in each delivery, so it is read only if it is written.
-            topic: if encoding.names_topic() {
-                topics.name(topic)
-            } else {
-                b""
-            },
+            topic: &name,
             id,
             frames,
             record: &record,

@@ -7,7 +7,7 @@ use crate::rights::{LATER_S, closed, token};
 use crate::support::port::{Answer, raw};
 use crate::support::{Server, until};
 
-const KEY: &str = "a-key-of-the-backend";
+pub const KEY: &str = "a-key-of-the-backend";
 
 fn keyed() -> String {
     format!("{ON}[admin]\napi_key = '{KEY}'\n")

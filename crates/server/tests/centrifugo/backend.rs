@@ -14,7 +14,7 @@ use crate::support::Server;
 
 /// A backend on a port of the kernel's choice. A request gets the answer that stands in its data, or else in its meta. For the method or the channel `held` the
 /// answer waits.
-struct Backend {
+pub struct Backend {
     address: SocketAddr,
     requests: Receiver<Value>,
     /// Lets a held answer go.
@@ -22,7 +22,7 @@ struct Backend {
 }
 
 impl Backend {
-    fn start() -> Backend {
+    pub fn start() -> Backend {
         Backend::answering(None)
     }
 
@@ -80,13 +80,13 @@ impl Backend {
         self.settings_for("'rpc'", more)
     }
 
-    fn settings_for(&self, events: &str, more: &str) -> String {
+    pub fn settings_for(&self, events: &str, more: &str) -> String {
         let url = format!("http://{}/calls", self.address);
         format!("{ON}[[backend]]\nurl = '{url}'\nevents = [{events}]\n{more}\n")
     }
 
     /// The next request.
-    fn request(&self) -> Value {
+    pub fn request(&self) -> Value {
         self.requests.recv().expect("a request")
     }
 }

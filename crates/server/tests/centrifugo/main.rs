@@ -12,6 +12,7 @@ mod doors;
 mod emulation;
 mod join_leave;
 mod messages;
+mod names;
 mod one_way;
 mod recovery;
 mod refusals;

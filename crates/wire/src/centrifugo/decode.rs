@@ -54,7 +54,10 @@ impl<'a> Commands<'a> {
             Format::Json => self.line(at, scratch),
             Format::Protobuf => self.message(at, scratch),
         };
-        let command = raw.and_then(|raw| command::command(&raw, self.frame, scratch));
+        let command = raw.and_then(|mut raw| {
+            scratch.name_topics(&mut raw, self.frame);
+            command::command(&raw, self.frame, scratch)
+        });
         if command.is_err() {
             self.at = None;
         }
@@ -184,8 +187,10 @@ fn one(
     limits: &Limits,
 ) -> Result<Raw, Error> {
     scratch.clear();
-    match format {
+    let mut raw = match format {
         Format::Json => read_json::read(bytes, 0, fields, scratch, limits),
         Format::Protobuf => read_protobuf::read(Reader::new(bytes, 0), fields, scratch, limits),
-    }
+    }?;
+    scratch.name_topics(&mut raw, bytes);
+    Ok(raw)
 }

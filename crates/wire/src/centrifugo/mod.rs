@@ -23,6 +23,7 @@ pub mod encode;
 mod error;
 mod format;
 pub mod fossil;
+mod names;
 mod protobuf;
 mod raw;
 mod read_json;
@@ -38,6 +39,7 @@ pub use command::{
 pub use decode::{Commands, Limits, Scratch};
 pub use error::Error;
 pub use format::Format;
+pub use names::ChannelNames;
 pub use reply::{
     Answer, ClientInfo, ConnectResult, ErrorReply, HistoryResult, Publication, Push, Reply,
     SubscribeResult, Ttl,

@@ -2,6 +2,7 @@
 //! after the whole command is read, because the scratch buffer may move when it grows.
 
 use super::error::Error;
+use super::names::{ChannelNames, exchange_byte};
 use super::schema::{Field, RequestKind, Slot};
 use alloc::vec::Vec;
 
@@ -121,9 +122,46 @@ pub struct Scratch {
     pub(super) text: Vec<u8>,
     pub(super) subs: Vec<Raw>,
     pub(super) headers: Vec<(Span, Span)>,
+    names: ChannelNames,
 }
 
 impl Scratch {
+    /// Buffers whose reader gives each channel the name of its topic.
+    pub fn new(names: ChannelNames) -> Scratch {
+        Scratch {
+            names,
+            ..Scratch::default()
+        }
+    }
+
+    /// Gives the channels of a message the names of their topics. `frame` is what the message was read from.
+    pub(super) fn name_topics(&mut self, raw: &mut Raw, frame: &[u8]) {
+        let (text, names) = (&mut self.text, self.names);
+        let channels = self.subs.iter_mut().map(|sub| &mut sub.channel);
+        for span in channels.chain([&mut raw.channel]) {
+            let bytes = match span.decoded {
+                true => &text[span.start..span.end],
+                false => &frame[span.start..span.end],
+            };
+            if !names.changes(bytes) {
+                continue;
+            }
+            let start = text.len();
+            match span.decoded {
+                true => text.extend_from_within(span.start..span.end),
+                false => text.extend_from_slice(&frame[span.start..span.end]),
+            }
+            for byte in &mut text[start..] {
+                *byte = exchange_byte(*byte);
+            }
+            *span = Span {
+                start,
+                end: text.len(),
+                decoded: true,
+            };
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.text.clear();
         self.subs.clear();

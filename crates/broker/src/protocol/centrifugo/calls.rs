@@ -6,6 +6,7 @@ use crore_wire::centrifugo::codes::ErrorCode;
 use crate::client::rights::user_of;
 use crate::io::Io;
 use crate::mail::backend::{BackendCall, BackendCaller, BackendRefusal, BorrowedSubject};
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::reply::CommandRefusal;
 use crate::protocol::centrifugo::state::{client_id, state};
@@ -33,6 +34,12 @@ pub(super) fn ask<I: Io>(
         census,
         ..
     } = front;
+    let names = channel_names(&clients.ctx.world);
+    let channel = subject.channel().map(|channel| names.exchange(channel));
+    let subject = &match &channel {
+        Some(channel) => subject.with_channel(channel),
+        None => *subject,
+    };
     if !clients.has_memory_for(census, slot, subject.call_bytes()) {
         return Err(CommandRefusal::error(ErrorCode::TOO_MANY_REQUESTS));
     }

@@ -14,6 +14,7 @@ use crate::client::send;
 use crate::io::Io;
 use crate::mail::{Frames, Page, Record};
 use crate::protocol::centrifugo::delta::{has_deltas, note_sent, text_of, write_delta_push};
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::{DELTA, format_of, pushes_of};
 use crate::protocol::centrifugo::publication::{Data, DeltaForm};
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_reply};
@@ -133,9 +134,10 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
         let (record, frames) = (message.record, message.frames);
         let encoding = pushes_of(clients.conns.get(slot));
         send::append_if_it_fits(clients, slot, message, out, |clients, bytes| {
-            let (subscription, name) = ((slot, sub_index), message.name);
-            if !write_delta_push(clients, subscription, name, (record, frames), bytes) {
-                write_push(encoding, name, (record, frames), bytes);
+            let subscription = (slot, sub_index);
+            let channel = channel_names(&clients.ctx.world).exchange_bytes(message.name);
+            if !write_delta_push(clients, subscription, &channel, (record, frames), bytes) {
+                write_push(encoding, &channel, (record, frames), bytes);
             }
         })
     }

@@ -22,6 +22,7 @@ use crate::protocol::centrifugo::connect::handle_connect;
 use crate::protocol::centrifugo::expiry::end_subscriptions_without_right;
 use crate::protocol::centrifugo::history::handle_history;
 use crate::protocol::centrifugo::join_leave::ask_for_changes;
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ONE_WAY, PROTOBUF, format_of};
 use crate::protocol::centrifugo::presence::{awaits_members, handle_presence_command};
 use crate::protocol::centrifugo::publish::handle_publish_command;
@@ -257,7 +258,7 @@ impl Front {
             headers: HEADERS_MAX,
         };
         let format = format_of(self.clients.conns.get(slot));
-        let mut scratch = decode::Scratch::default();
+        let mut scratch = decode::Scratch::new(channel_names(&self.clients.ctx.world));
         let mut commands = Commands::new(format, bytes, limits);
         let mut rest = bytes.len();
         while rest > 0 {

@@ -12,6 +12,7 @@ use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::rights::grants_of;
 use crate::mail::backend::ConnectGrant;
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::centrifugo::reply::CommandRefusal;
@@ -56,8 +57,14 @@ pub(super) fn handle_connect(
     }
     match granted {
         Some(granted) => {
-            let wanted = granted.subs.iter().map(|(channel, sub)| WantedChannel {
-                channel,
+            let names = channel_names(&clients.ctx.world);
+            let topics = granted
+                .subs
+                .iter()
+                .map(|(channel, sub)| (names.exchange(channel), sub));
+            let topics: Vec<_> = topics.collect();
+            let wanted = topics.iter().map(|(topic, sub)| WantedChannel {
+                channel: topic,
                 data: &sub.data,
                 until_unix_s: sub.until_unix_s,
             });

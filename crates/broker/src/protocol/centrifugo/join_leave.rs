@@ -13,6 +13,7 @@ use crate::client::presence::ask_presence;
 use crate::io::Io;
 use crate::mail::ReplyTo;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::state::{
     WatchedChannel, client_id_text, is_subscribing, state, state_mut,
@@ -79,9 +80,10 @@ pub(super) fn push_changes<I: Io>(
         watching.skips_snapshot = skips && !page.completes;
         if !skips && !is_subscribing(clients, slot, sub_index) {
             // Topics are UTF-8.
-            let channel = core::str::from_utf8(&watching.topic).unwrap_or_default();
+            let topic = core::str::from_utf8(&watching.topic).unwrap_or_default();
+            let channel = channel_names(&clients.ctx.world).exchange(topic);
             for change in page.changes.iter() {
-                write_change(clients, slot, channel, &change);
+                write_change(clients, slot, &channel, &change);
             }
             clients.send_reply(slot, io);
         }

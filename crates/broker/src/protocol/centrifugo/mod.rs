@@ -1,5 +1,5 @@
 //! Centrifugo's client protocol, version 2, over WebSocket and HTTP. `crore_wire::centrifugo` reads its commands and writes its replies. A channel is a topic
-//! of the same name. `docs/CENTRIFUGO.md` says what is built.
+//! of the same name, or of the one that `names` gives it. `docs/CENTRIFUGO.md` says what is built.
 //!
 //! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect` (with `welcome`), `subscribe`, `publish`,
 //! `history`, `presence` and `rpc` carry them out. `backend` asks the operator's backend about them, and `renewal` about what it has granted. `body` begins the transports over HTTP without WebSocket, which send to the client in the body of an answer that does
@@ -27,6 +27,7 @@ pub(crate) mod emulation;
 mod expiry;
 mod history;
 pub(crate) mod join_leave;
+pub(crate) mod names;
 mod one_way;
 mod options;
 pub(crate) mod orders;

@@ -31,6 +31,7 @@ use crate::mail::AttachOutcome;
 use crate::mail::orders::ServerSide;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::history::ask_for_page;
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reasons::disconnect_of;
@@ -64,7 +65,7 @@ pub(super) fn begin_by_token(
     let claims = claims.unwrap_or_else(|| b"{}".into());
     let limits = &clients.ctx.world.settings.limits;
     let subscriptions_max = limits.subscriptions_max();
-    let mut scratch = decode::Scratch::default();
+    let mut scratch = decode::Scratch::new(channel_names(&clients.ctx.world));
     let claimed =
         decode::connect_claims(&claims, &mut scratch, subscriptions_max).map_err(|error| {
             let code = match error {
@@ -272,11 +273,17 @@ fn reply_to_connect(
     pending: &PendingConnect,
     starts: &[ServerStart],
 ) {
+    let names = channel_names(&clients.ctx.world);
+    let channels: Vec<_> = starts
+        .iter()
+        .map(|start| names.exchange(&start.channel))
+        .collect();
     let epochs: Vec<String> = starts
         .iter()
         .map(|start| epoch_text(start.position.unwrap_or_default().epoch))
         .collect();
-    let subs = starts.iter().zip(&epochs).map(|(start, epoch)| {
+    let subs = starts.iter().zip(&epochs).zip(&channels);
+    let subs = subs.map(|((start, epoch), channel)| {
         let result = SubscribeResult {
             ttl: None,
             recoverable: true,
@@ -289,7 +296,7 @@ fn reply_to_connect(
             was_recovering: start.since.is_some(),
             delta: false,
         };
-        (&*start.channel, result)
+        (&**channel, result)
     });
     let subs: Vec<_> = subs.collect();
     finish_connect(clients, slot, (pending.id, &pending.data), &subs);
@@ -313,7 +320,7 @@ fn push_subscribe(clients: &mut Clients, slot: u32, start: &ServerStart) {
     let position = start.position.unwrap_or_default();
     let data = Data::of(format_of(clients.conns.get(slot)), &start.data);
     let push = Push::Subscribe {
-        channel: &start.channel,
+        channel: &channel_names(&clients.ctx.world).exchange(&start.channel),
         recoverable: true,
         epoch: &epoch_text(position.epoch),
         offset: position.offset,

@@ -24,6 +24,7 @@ use crate::mail::backend::SubscribeGrant;
 use crate::protocol::centrifugo::close::end_with_text;
 use crate::protocol::centrifugo::delta::{begin_deltas, end_deltas};
 use crate::protocol::centrifugo::join_leave::{begin_pushes, end_pushes};
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_error, write_push, write_reply};
 use crate::protocol::centrifugo::state::{
     PendingSubscribe, SeparateGrant, StartedBy, is_subscribing, state, state_mut,
@@ -317,9 +318,10 @@ pub(super) fn end_subscription(
         write_error(clients, slot, id, code_of_refusal, code.text);
     }
     let name = name_of(&clients.conns, subs, slot, sub_index);
+    // Topics are UTF-8.
+    let name = core::str::from_utf8(&name).unwrap_or_default();
     let push = Push::Unsubscribe {
-        // Topics are UTF-8.
-        channel: core::str::from_utf8(&name).unwrap_or_default(),
+        channel: &channel_names(&clients.ctx.world).exchange(name),
         code: code.code,
         reason: code.text,
     };

@@ -17,6 +17,7 @@ use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::io::Io;
+use crate::protocol::centrifugo::names::channel_names;
 use crate::protocol::centrifugo::options::VERSION;
 use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::centrifugo::reply::{CommandRefusal, write_reply};
@@ -259,6 +260,7 @@ fn is_for(clients: &Clients, token_rights: &VerifiedClient, token: &str, channel
     {
         return true;
     }
+    let channel = channel_names(&clients.ctx.world).exchange(channel);
     has_channel(token, |named| named == channel)
 }
 

@@ -8,7 +8,7 @@ use crore_wire::topic;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::topics::{Place, data_of, named};
+use super::topics::{Place, data_of, topic_of};
 use super::{Empty, Failure, read};
 use crate::control::api::answer::ApiError;
 use crate::control::api::cluster;
@@ -145,7 +145,7 @@ pub async fn call(
         "subscribe" => subscribe(&world, params)?,
         "unsubscribe" => {
             let channel = read::<Unsubscribe>(params)?.channel;
-            ConnectionOrder::Unsubscribe(named(&channel)?.as_bytes().into())
+            ConnectionOrder::Unsubscribe(topic_of(&world, &channel)?.as_bytes().into())
         }
         "disconnect" => disconnect(params)?,
         "refresh" => refresh(params)?,
@@ -157,7 +157,8 @@ pub async fn call(
 
 fn subscribe(world: &World, params: &str) -> Result<ConnectionOrder, Failure> {
     let asked: Subscribe<'_> = read(params)?;
-    let name = named(&asked.channel)?.as_bytes();
+    let topic = topic_of(world, &asked.channel)?;
+    let name = topic.as_bytes();
     topic::check_name(name, world.settings.limits.topic_bytes)
         .map_err(|error| Failure::bad(format!("the channel {error}")))?;
     Ok(ConnectionOrder::Subscribe(Box::new(ServerSide {

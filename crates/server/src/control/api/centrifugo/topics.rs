@@ -1,15 +1,18 @@
 //! The methods of the API that are about channels, which are topics.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use crore_broker::Control;
 use crore_broker::mail::message::Headers;
 use crore_broker::mail::presence::{PresenceChange, PresencePage};
 use crore_broker::orders::{self, LogPageRequest, TopicsPageRequest};
 use crore_broker::position::Position;
-use crore_broker::protocol::{client_id_text, epoch_text};
+use crore_broker::protocol::{
+    centrifugo_channel_names as channel_names, client_id_text, epoch_text,
+};
+use crore_broker::{Control, ShardId, World};
 use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::json::is_json;
 use serde::{Deserialize, Serialize};
@@ -181,11 +184,18 @@ impl Place {
     }
 }
 
-pub fn named(channel: &str) -> Result<&str, Failure> {
+/// The topic of a channel.
+pub fn topic_of<'a>(world: &World, channel: &'a str) -> Result<Cow<'a, str>, Failure> {
     match channel {
         "" => Err(Failure::bad("a channel is missing")),
-        channel => Ok(channel),
+        channel => Ok(channel_names(world).exchange(channel)),
     }
+}
+
+/// The topic of a channel, and its home.
+fn name_and_home_of(state: &AdminState, channel: &str) -> Result<(Box<[u8]>, ShardId), Failure> {
+    let topic = topic_of(&state.lifecycle.world(), channel)?;
+    Ok(name_and_home(state, &topic)?)
 }
 
 async fn publish_to(
@@ -193,7 +203,12 @@ async fn publish_to(
     channel: &str,
     message: NewMessage,
 ) -> Result<Place, Failure> {
-    let info = publish_message(state, named(channel)?, message).await?;
+    let info = publish_message(
+        state,
+        &topic_of(&state.lifecycle.world(), channel)?,
+        message,
+    )
+    .await?;
     Ok(Place {
         offset: info.offset,
         epoch: epoch_text(info.epoch),
@@ -222,7 +237,7 @@ pub async fn broadcast(state: &AdminState, params: &str) -> Result<Responses, Fa
 
 /// At most a page of the log.
 pub async fn history(state: &AdminState, asked: History) -> Result<Publications, Failure> {
-    let (name, home) = name_and_home(state, named(&asked.channel)?)?;
+    let (name, home) = name_and_home_of(state, &asked.channel)?;
     let is_reverse = asked.reverse == Some(true);
     let (after, epoch) = match &asked.since {
         Some(_) if is_reverse => {
@@ -302,7 +317,7 @@ fn publication(message: orders::Message) -> Publication {
 }
 
 pub async fn history_remove(state: &AdminState, asked: Channel) -> Result<Empty, Failure> {
-    let (name, home) = name_and_home(state, named(&asked.channel)?)?;
+    let (name, home) = name_and_home_of(state, &asked.channel)?;
     if topic_at(state, home, name.clone()).await?.is_some() {
         purge_topic(state, home, name).await?;
     }
@@ -353,7 +368,7 @@ async fn members(
     channel: &str,
     after: u64,
 ) -> Result<Box<PresencePage>, Failure> {
-    let (name, home) = name_and_home(state, named(channel)?)?;
+    let (name, home) = name_and_home_of(state, channel)?;
     let rules = &state.lifecycle.world().rules;
     if !rules.get(rules.number_for(&name)).presence {
         let words = "presence is off for this channel: its rule has no presence = true";
@@ -370,6 +385,7 @@ pub async fn channels(state: &AdminState, asked: Pattern) -> Result<Subscribed, 
     if pattern.contains(['[', ']', '{', '}', '!', '\\']) {
         return Err(Failure::not_built("a pattern with more than * and ?"));
     }
+    let names = channel_names(&state.lifecycle.world());
     let mut channels = BTreeMap::new();
     for home in 0..state.lifecycle.world().homes {
         let mut from = Some(0);
@@ -386,7 +402,7 @@ pub async fn channels(state: &AdminState, asked: Pattern) -> Result<Subscribed, 
                 .map_err(ApiError::from)?;
             from = page.next;
             for topic in page.found {
-                let name = text(&topic.name);
+                let name = names.exchange(&text(&topic.name)).into_owned();
                 let num_clients = topic.info.subscribers;
                 if num_clients > 0 && (pattern.is_empty() || matches(pattern, &name)) {
                     channels.insert(name, Clients { num_clients });
