@@ -435,7 +435,13 @@ impl VerifierState {
                 (concurrency.unwrap_or(1), "access-ask")
             }
         };
-        let sender = JobSender(Arc::default());
+        let jobs = match queue {
+            // Each request holds a thread for as long as the endpoint takes, so no party may hold them all.
+            Queue::Callback => JobQueue::with_share((count / 2).max(1)),
+            // These take no longer than the processor needs.
+            Queue::Tokens | Queue::Passwords => JobQueue::default(),
+        };
+        let sender = JobSender(Arc::new(jobs));
         for _ in 0..count {
             let (jobs, events) = (Arc::clone(&sender.0), self.events.clone());
             if let Err(error) = spawn(name, move || run_worker(queue, &jobs, &events)) {
@@ -574,15 +580,17 @@ fn run_worker(queue: Queue, jobs: &JobQueue<Job>, events: &Sender<VerifierEvent>
                 )
             }
         };
+        let asker = question.asker;
         let done = JobResult {
             flight: job.flight(),
             queue,
-            asker: question.asker,
+            asker,
             result: found,
             cache_s,
         };
         if events.send(VerifierEvent::JobResult(done)).is_err() {
             return;
         }
+        jobs.finish(asker);
     }
 }

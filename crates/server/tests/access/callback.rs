@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::reload::reload;
 use crate::support::http::{Conn, once};
-use crate::support::{Server, until};
+use crate::support::{Server, connect_from, until};
 
 /// The operator's HTTP server. It counts its requests, and can delay its answers.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Endpoint {
             match word {
                 "closes" => return None,
                 // Sends nothing until the server closes the connection.
-                "silence" => return stream.read(&mut [0]).ok().map(drop),
+                _ if word.starts_with("silence") => return stream.read(&mut [0]).ok().map(drop),
                 _ => {}
             }
             if let Some(answer) = odd_answer(word) {
@@ -402,6 +402,23 @@ fn callback_is_asked_once_for_all_waiting_requests_and_again_when_its_answer_exp
         assert_eq!(publish(&server, "Bearer no cache"), 202);
     }
     assert_eq!(endpoint.asked(), 4, "what it says may not be kept is not");
+}
+
+#[test]
+fn one_address_cannot_hold_all_requests_to_the_callback() {
+    let (endpoint, settings) = Endpoint::start("concurrency = 2\n");
+    let server = Server::with(&settings);
+    let mut storm: Vec<Conn> = (0..4)
+        .map(|_| Conn::from_stream(connect_from(2, server.address()), &server))
+        .collect();
+    for (n, conn) in storm.iter_mut().enumerate() {
+        let authorization = format!("Bearer silence {n}");
+        let headers = [("Authorization", authorization.as_str())];
+        conn.ask("POST", "/pub/doors/callback", &headers, "x");
+    }
+    endpoint.await_asked();
+    assert_eq!(publish(&server, "Bearer yes"), 202);
+    assert_eq!(endpoint.asked(), 2, "one for each address");
 }
 
 #[test]
