@@ -226,6 +226,33 @@ pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
+/// The filter of the names that both filters match; `None` if there are none. Both must have passed [`check_filter`] or [`check_name`].
+pub fn intersection(one: &[u8], other: &[u8]) -> Option<Vec<u8>> {
+    if !overlaps(one, other) {
+        return None;
+    }
+    let (mut ones, mut others) = (levels(one), levels(other));
+    let mut both: Vec<&[u8]> = Vec::new();
+    loop {
+        match (ones.next(), others.next()) {
+            (None, None | Some(b"#")) | (Some(b"#"), None) => break,
+            (Some(b"#"), Some(level)) => {
+                both.push(level);
+                both.extend(others);
+                break;
+            }
+            (Some(level), Some(b"#")) => {
+                both.push(level);
+                both.extend(ones);
+                break;
+            }
+            (Some(b"+"), Some(level)) | (Some(level), _) => both.push(level),
+            (None, Some(_)) => return None,
+        }
+    }
+    Some(both.join(&b'/'))
+}
+
 /// The hash of a topic's name, from which the topic's partition follows: XXH3 with 64 bits and seed 0. It is the same on every machine and
 /// in every version.
 pub fn stable_hash(name: &[u8]) -> u64 {

@@ -311,7 +311,8 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_it_when_a_name_matches_both() {
+fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_and_meets_it_where_a_name_matches_both()
+ {
     let levels = ["a", "b", "", "+", "#"];
     let first = ["a", "", "+", "#", "$a"];
     let mut filters: Vec<String> = first.map(String::from).to_vec();
@@ -338,6 +339,16 @@ fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_it_when_a_n
                 topic::matches(f, name.as_bytes()) && topic::matches(g, name.as_bytes())
             });
             assert_eq!(topic::overlaps(g, f), both, "{granted} overlaps {filter}");
+            let intersection = topic::intersection(g, f);
+            for name in names.iter().map(String::as_bytes) {
+                let is_in_both = topic::matches(g, name) && topic::matches(f, name);
+                let is_in_it = |it: &Vec<u8>| topic::matches(it, name);
+                assert_eq!(
+                    intersection.as_ref().is_some_and(is_in_it),
+                    is_in_both,
+                    "{granted} and {filter}"
+                );
+            }
         }
     }
 }

@@ -79,18 +79,50 @@ impl PusherApp {
     }
 }
 
-/// The rule of the presence channels of the app with this id: that which the operator has for them, with presence.
-pub fn presence_rule(app_id: &str, rules: &[Rule]) -> Rule {
-    let level = [TOPICS, app_id, "/", PRESENCE_LEVEL].concat();
-    let topic = [&level, "presence-"].concat();
-    let governs = |rule: &&Rule| {
-        rule.filter == "#" || topic::matches(rule.filter.as_bytes(), topic.as_bytes())
+/// The operator's rules, by which the presence channels of the apps with these ids have presence. Where a rule without presence governs some of these channels and also
+/// other topics, a copy with presence, for these channels only, stands before it.
+pub fn with_presence_channels<'a>(
+    app_ids: impl Iterator<Item = &'a str>,
+    rules: &[Rule],
+) -> Vec<Rule> {
+    let of_app = |id| [TOPICS, id, "/", PRESENCE_LEVEL, "+"].concat();
+    let of_apps: Vec<String> = app_ids.map(of_app).collect();
+    let mut all: Vec<Rule> = Vec::new();
+    let is_governed = |all: &[Rule], filter: &str| {
+        let mut earlier = all.iter().map(|rule| rule.filter.as_bytes());
+        earlier.any(|earlier| topic::covers(earlier, filter.as_bytes()))
     };
-    Rule {
-        filter: [&level, "+"].concat(),
-        presence: true,
-        ..rules.iter().find(governs).cloned().unwrap_or_default()
+    for rule in rules {
+        for channels in &of_apps {
+            let filter = topic::intersection(rule.filter.as_bytes(), channels.as_bytes());
+            let filter = filter.and_then(|filter| String::from_utf8(filter).ok());
+            let Some(filter) = filter.filter(|filter| !is_governed(&all, filter)) else {
+                continue;
+            };
+            if !rule.presence && filter != rule.filter {
+                all.push(Rule {
+                    filter,
+                    presence: true,
+                    ..rule.clone()
+                });
+            }
+        }
+        let mut rule = rule.clone();
+        let has_channels_only =
+            |channels: &String| topic::covers(channels.as_bytes(), rule.filter.as_bytes());
+        rule.presence |= of_apps.iter().any(has_channels_only);
+        all.push(rule);
     }
+    for channels in of_apps {
+        if !is_governed(&all, &channels) {
+            all.push(Rule {
+                filter: channels,
+                presence: true,
+                ..Rule::default()
+            });
+        }
+    }
+    all
 }
 
 /// The name of a user of the app with this id, for the operator. Users of two apps may have the same id.
@@ -189,19 +221,57 @@ mod tests {
         }
     }
 
-    #[test]
-    fn presence_channels_have_the_operators_rule_with_presence() {
-        let rules = [Rule {
-            filter: "pusher/chat/#".into(),
-            log_messages: 7,
+    /// The filter, presence and `log_messages` of each rule.
+    fn with_presence(rules: &[(&str, bool)]) -> Vec<(String, bool, u32)> {
+        let rule = |(number, (filter, presence)): (u32, &(&str, bool))| Rule {
+            filter: (*filter).into(),
+            presence: *presence,
+            log_messages: number,
             ..Rule::default()
-        }];
-        let rule = presence_rule("chat", &rules);
-        let expected = ("pusher/chat/presence/+", true, 7);
-        assert_eq!((&*rule.filter, rule.presence, rule.log_messages), expected);
-        assert_eq!(
-            presence_rule("chat", &[]).log_messages,
-            Rule::default().log_messages
+        };
+        let rules: Vec<Rule> = (0..).zip(rules).map(rule).collect();
+        let all = with_presence_channels(["chat", "shop"].into_iter(), &rules);
+        let values = all.into_iter();
+        values
+            .map(|rule| (rule.filter, rule.presence, rule.log_messages))
+            .collect()
+    }
+
+    #[test]
+    fn presence_channels_have_the_operators_rules_with_presence() {
+        let (chat, shop) = ("pusher/chat/presence/+", "pusher/shop/presence/+");
+        let room = "pusher/chat/presence/presence-room";
+        let default = Rule::default().log_messages;
+        let expect = |rules: &[(&str, bool)], expected: &[(&str, bool, u32)]| {
+            let found = with_presence(rules);
+            let found: Vec<_> = found.iter().map(|it| (&*it.0, it.1, it.2)).collect();
+            assert_eq!(found, expected, "{rules:?}");
+        };
+        expect(&[], &[(chat, true, default), (shop, true, default)]);
+        expect(
+            &[(room, false), ("pusher/chat/#", false)],
+            &[
+                (room, true, 0),
+                (chat, true, 1),
+                ("pusher/chat/#", false, 1),
+                (shop, true, default),
+            ],
+        );
+        let everywhere = "+/+/presence/presence-room";
+        let shop_room = "pusher/shop/presence/presence-room";
+        expect(
+            &[(everywhere, false), (room, false), ("#", true)],
+            &[
+                (room, true, 0),
+                (shop_room, true, 0),
+                (everywhere, false, 0),
+                (room, true, 1),
+                ("#", true, 2),
+            ],
+        );
+        expect(
+            &[("#", false)],
+            &[(chat, true, 0), (shop, true, 0), ("#", false, 0)],
         );
     }
 

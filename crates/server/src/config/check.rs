@@ -4,6 +4,7 @@
 use std::iter;
 use std::net::SocketAddr;
 
+use crore_broker::pusher::with_presence_channels;
 use crore_broker::rules::RULES_MAX;
 use crore_broker::settings::{Drain, Limits, Rule};
 use crore_settings::MAX_TOPIC_BYTES;
@@ -37,11 +38,11 @@ pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     backend::check(&file.backends, problems);
     pusher::check(&file.pusher_apps, problems);
     webhook::check(&file.webhooks, problems);
-    // The presence channels of each app have a rule.
-    let rules = file.rules.len() + file.pusher_apps.len();
+    let app_ids = file.pusher_apps.iter().map(|app| &*app.id);
+    let rules = with_presence_channels(app_ids, &file.rules).len();
     if rules > RULES_MAX {
         let what = format!(
-            "{rules} rules, with the one that --keep adds where none is for all topics, and one for each pusher_app; write at most {RULES_MAX}"
+            "{rules} rules, with the one that --keep adds where none is for all topics, and those for the presence channels of each pusher_app; write at most {RULES_MAX}"
         );
         problems.fail("rule", what);
     }

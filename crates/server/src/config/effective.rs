@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crore_broker::node::Node;
-use crore_broker::pusher::presence_rule;
+use crore_broker::pusher::with_presence_channels;
 use crore_broker::settings::{Http, Mqtt, Settings};
 
 use super::check::exposed_address;
@@ -51,9 +51,8 @@ impl EffectiveSettings {
             true => file.cluster.durable_sessions,
             false => file.state.has_durable_sessions(),
         };
-        let presence_rules = file.pusher_apps.iter();
-        let presence_rules = presence_rules.map(|app| presence_rule(&app.id, &file.rules));
-        let rules = presence_rules.chain(file.rules.iter().cloned()).collect();
+        let app_ids = file.pusher_apps.iter().map(|app| &*app.id);
+        let rules = with_presence_channels(app_ids, &file.rules);
         Settings {
             http: Http {
                 loopback_hosts_only: exposed_address(&file).is_none(),

@@ -134,3 +134,22 @@ fn members_of_a_large_channel_come_in_one_event() {
     assert_eq!(data["ids"].as_array().unwrap().len(), 301);
     assert_eq!(data["hash"]["user7"]["name"], "user7");
 }
+
+#[test]
+fn rule_for_a_single_presence_channel_applies_to_it_only() {
+    let state = State::new();
+    let rules = "[[rule]]\nmatch = 'pusher/chat/presence/presence-small'\npresence_max = 1\n[[rule]]\nmatch = 'pusher/#'\npresence_max = 3\n";
+    let server = Server::with(&(apps(&state) + rules));
+    let mut members: Vec<Client> = Vec::new();
+    for name in ["ann", "bob"] {
+        let mut member = Client::connected(&server);
+        member.ask_to_join("presence-small", &user(name));
+        member.ask_to_join(ROOM, &user(name));
+        members.push(member);
+        let count = members.len() as u64;
+        server.await_subscribers("pusher/chat/presence/presence-room", count);
+    }
+    let mut last = Client::connected(&server);
+    assert_eq!(last.join("presence-small", &user("last"))["count"], 1);
+    assert_eq!(last.join(ROOM, &user("last"))["count"], 3);
+}
