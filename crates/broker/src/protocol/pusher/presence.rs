@@ -306,3 +306,144 @@ fn put_memberships(clients: &mut Clients, slot: u32, memberships: Vec<Membership
         false => state_mut(&mut clients.conns, slot).memberships = memberships,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::{ConnId, ShardId};
+    use crate::io::RecordingIo;
+    use crate::mail::presence::{MemberConn, PresenceChanges};
+    use crate::protocol::pusher::tests::connected;
+    use alloc::collections::BTreeMap;
+    use alloc::string::String;
+
+    /// A member with this number.
+    fn member(id: u64, user: &str) -> Member<'_> {
+        let conn = ConnId {
+            slot: id as u32,
+            generation: 0,
+        };
+        Member {
+            id,
+            at: MemberConn::here(ShardId::default(), conn),
+            process: 0,
+            since_s: 0,
+            user: user.as_bytes(),
+            info: b"",
+        }
+    }
+
+    fn joins(id: u64, user: &str) -> PresenceChange<'_> {
+        PresenceChange::Join(member(id, user))
+    }
+
+    fn leaves(id: u64, user: &str) -> PresenceChange<'_> {
+        PresenceChange::Leave(member(id, user))
+    }
+
+    enum Part {
+        First,
+        Middle,
+        Last,
+    }
+
+    /// A page of a snapshot.
+    fn page(part: Part, changes: &[PresenceChange<'_>]) -> PresencePage {
+        let mut encoded = PresenceChanges::default();
+        changes.iter().for_each(|change| encoded.push(change));
+        PresencePage {
+            changes: encoded,
+            resets: matches!(part, Part::First),
+            completes: matches!(part, Part::Last),
+            ..PresencePage::default()
+        }
+    }
+
+    /// The JSON of the events that a client which collects the members is sent for these pages.
+    fn told(pages: &[PresencePage]) -> Vec<String> {
+        let mut io = RecordingIo::default();
+        let mut shard = connected(&["a"], "a", &mut io);
+        let clients = &mut shard.front().clients;
+        let mut membership = Membership {
+            sub_key: 0,
+            topic: 0,
+            name: b"pusher/a/presence/presence-room"[..].into(),
+            client: clients.conns.get(0).consumer.client,
+            user: "me".into(),
+            info: Box::default(),
+            progress: MembershipProgress::Collecting(CollectedUsers::default()),
+            is_page_due: false,
+            users: BTreeMap::new(),
+        };
+        clients.scratch.reply.clear();
+        let mut events = Vec::new();
+        for page in pages {
+            take_page(clients, &mut membership, page);
+            let bytes = core::mem::take(&mut clients.scratch.reply);
+            // A frame begins with at most four bytes that are not of the event.
+            let text = String::from_utf8_lossy(&bytes);
+            events.extend(text.split("{\"event\":").skip(1).map(String::from));
+        }
+        events
+    }
+
+    fn assert_told(pages: &[PresencePage], expected: &[(&str, &str)]) {
+        let events = told(pages);
+        assert_eq!(events.len(), expected.len(), "{events:?}");
+        for (event, (name, data)) in events.iter().zip(expected) {
+            assert!(event.contains(name) && event.contains(data), "{event}");
+        }
+    }
+
+    const SUCCEEDED: &str = "subscription_succeeded";
+
+    #[test]
+    fn user_who_leaves_during_the_snapshot_is_not_in_it() {
+        let pages = [
+            page(Part::First, &[joins(1, "ann"), joins(2, "bob")]),
+            page(Part::Middle, &[leaves(1, "ann"), joins(3, "cid")]),
+            page(Part::Last, &[leaves(3, "cid"), joins(4, "me")]),
+        ];
+        let ids = r#"\"count\":2,\"ids\":[\"bob\",\"me\"]"#;
+        assert_told(&pages, &[(SUCCEEDED, ids)]);
+    }
+
+    #[test]
+    fn user_who_leaves_during_the_snapshot_with_one_of_two_connections_stays() {
+        let pages = [
+            page(Part::First, &[joins(1, "ann"), joins(2, "ann")]),
+            page(Part::Last, &[leaves(1, "ann")]),
+            page(Part::Middle, &[leaves(2, "ann")]),
+        ];
+        let removed = ("member_removed", r#"\"user_id\":\"ann\""#);
+        assert_told(&pages, &[(SUCCEEDED, r#"\"ids\":[\"ann\"]"#), removed]);
+    }
+
+    #[test]
+    fn second_snapshot_replaces_the_first_that_is_not_whole() {
+        let pages = [
+            page(Part::First, &[joins(1, "ann"), joins(2, "bob")]),
+            page(Part::First, &[joins(2, "bob")]),
+            page(Part::Last, &[joins(3, "me")]),
+            page(Part::Middle, &[leaves(2, "bob")]),
+        ];
+        let ids = r#"\"count\":2,\"ids\":[\"bob\",\"me\"]"#;
+        let removed = ("member_removed", r#"\"user_id\":\"bob\""#);
+        assert_told(&pages, &[(SUCCEEDED, ids), removed]);
+    }
+
+    #[test]
+    fn anonymous_members_are_no_users() {
+        let pages = [page(Part::First, &[joins(1, "")]), page(Part::Last, &[])];
+        assert_told(&pages, &[(SUCCEEDED, r#"\"count\":0,\"ids\":[]"#)]);
+        let changes = [joins(1, ""), leaves(1, "")];
+        assert_told(
+            &[
+                page(Part::First, &[]),
+                page(Part::Last, &[]),
+                page(Part::Middle, &changes),
+            ],
+            &[(SUCCEEDED, "")],
+        );
+    }
+}

@@ -28,7 +28,7 @@ fn app(id: &str) -> PusherApp {
 }
 
 /// A shard with a connection to the app with this id.
-fn connected(apps: &[&str], id: &str, io: &mut RecordingIo) -> Shard {
+pub(super) fn connected(apps: &[&str], id: &str, io: &mut RecordingIo) -> Shard {
     let settings = Settings {
         pusher_apps: apps.iter().map(|id| app(id)).collect(),
         ..Settings::default()
