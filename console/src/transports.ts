@@ -10,6 +10,7 @@ export const TRANSPORTS: Record<string, string> = {
   mqtt: "MQTT",
   mqtt_websocket: "MQTT over WebSocket",
   centrifugo: "Centrifugo",
+  pusher: "Pusher",
   http2: "HTTP/2",
 };
 
