@@ -1,24 +1,38 @@
-//! Tests pusher-js, the client library of Pusher, and pusher, its server library for Node.
+//! Tests pusher-js, the client library of Pusher, its server libraries for Node and Python, and Laravel Echo in Chromium.
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command};
 
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::support::Server;
 use crate::support::state::State;
+use crate::support::ws::{FIN, TEXT, Ws};
+use crate::support::{Server, hold_port, until};
 
 const SECRET: &str = "7ad3773142a6692b25b8";
 
-/// A server with the app `chat`, on which a lost connection leaves at once.
-fn server() -> (Server, State) {
-    let state = State::new();
+/// The file with the secret of the app.
+fn secret_file(state: &State) -> String {
     std::fs::create_dir_all(&state.directory).unwrap();
     let file = state.directory.join("pusher-secret");
     std::fs::write(&file, SECRET).unwrap();
-    let file = file.display();
-    let settings = format!(
+    file.display().to_string()
+}
+
+/// The settings of the app `chat`, with which a lost connection leaves at once.
+fn app(state: &State) -> String {
+    let file = secret_file(state);
+    format!(
         "[presence]\nleave_s = 0\n[[pusher_app]]\nid = 'chat'\nkey = 'chat-key'\nsecret_file = '{file}'\nclient_events = true\n"
-    );
-    (Server::with_admin(&settings), state)
+    )
+}
+
+/// A server with this app.
+fn server() -> (Server, State) {
+    let state = State::new();
+    (Server::with_admin(&app(&state)), state)
 }
 
 /// A client of this user, which is connected.
@@ -143,4 +157,124 @@ fn signature_with_another_secret_opens_neither_a_channel_nor_the_api() {
     );
     client.tell(&json!({"trigger": ["news"], "event": "x", "data": 1}));
     assert_eq!(client.next("refused_by_api")["status"], 401);
+}
+
+/// The events of the next webhook that has some, whose signature the library has found valid.
+fn webhook_events(library: &Client) -> Vec<Value> {
+    let webhook = library.next("webhook");
+    let events = webhook["events"].as_array();
+    let events = events.unwrap_or_else(|| panic!("a webhook that is not valid: {webhook}"));
+    events.clone()
+}
+
+fn server_library_signs_publishes_and_checks_webhooks(mut library: Client) {
+    let state = State::new();
+    let port = library.next("listens")["port"].clone();
+    let webhook = format!(
+        "[[webhook]]\nurl = 'http://127.0.0.1:{port}/'\nprivate = true\nmatch = ['pusher/7/#']\nevents = ['channel_occupied', 'member_added']\n\
+         format = 'pusher'\nkey = 'chat-key'\nsecret_file = '{}'\n",
+        secret_file(&state)
+    );
+    // The library for Python accepts ids of digits only.
+    let app = app(&state).replace("id = 'chat'", "id = '7'");
+    let server = Server::with_admin(&(app + &webhook));
+    library.tell(&json!({"server": server.admin().to_string()}));
+    let mut ws = Ws::open(&server, "/app/chat-key?protocol=7", &[]);
+    let event = |ws: &mut Ws| -> (String, Value) {
+        let event: Value = serde_json::from_str(&ws.frame().text()).expect("JSON");
+        let data = event["data"].as_str().expect("a string");
+        let name = event["event"].as_str().expect("a name");
+        (name.into(), serde_json::from_str(data).expect("JSON"))
+    };
+    let (_, data) = event(&mut ws);
+    for channel in ["private-a", "presence-a"] {
+        library.tell(&json!({"auth": data["socket_id"], "channel": channel, "user": "ann"}));
+        let mut data = library.next("auth");
+        data["channel"] = channel.into();
+        let subscribe = json!({"event": "pusher:subscribe", "data": data});
+        ws.send(FIN | TEXT, subscribe.to_string());
+        let (name, _) = event(&mut ws);
+        assert_eq!(name, "pusher_internal:subscription_succeeded", "{channel}");
+        library.tell(&json!({"trigger": channel, "data": {"n": [1, "é"]}}));
+        assert_eq!(event(&mut ws), ("x".into(), json!({"n": [1, "é"]})));
+    }
+    library.tell(&json!({"users": "presence-a"}));
+    assert_eq!(library.next("users")["users"], json!([{"id": "ann"}]));
+    let mut wanted = vec![
+        json!({"name": "channel_occupied", "channel": "private-a"}),
+        json!({"name": "member_added", "channel": "presence-a", "user_id": "ann"}),
+    ];
+    while !wanted.is_empty() {
+        let events = webhook_events(&library);
+        wanted.retain(|wanted| !events.contains(wanted));
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn server_library_for_node_signs_publishes_and_checks_webhooks() {
+    let library = Client::node("pusher_server.mjs", &["7", "chat-key", SECRET]);
+    server_library_signs_publishes_and_checks_webhooks(library);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn server_library_for_python_signs_publishes_and_checks_webhooks() {
+    let library = Client::python("pusher_server.py", &["7", "chat-key", SECRET]);
+    server_library_signs_publishes_and_checks_webhooks(library);
+}
+
+/// The pages of `examples/pusher-chat`, which use Laravel Echo, with the example's settings and its backend.
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn pages_with_laravel_echo_see_each_other_and_their_messages() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/pusher-chat");
+    let state = State::new();
+    let secret = secret_file(&state);
+    let page = hold_port();
+    let settings = std::fs::read_to_string(example.join("crore.toml")).expect("a file");
+    let settings = settings.replace("secret.txt", &secret);
+    let settings = settings.replace("127.0.0.1:3000", &page.addr().to_string());
+    let server = Server::with_admin(&settings);
+    let tools = std::env::var("CRORE_CLIENT_TESTS").expect("`cargo xtask test` sets it");
+    let mut command = Command::new("node");
+    command
+        .arg(example.join("server.mjs"))
+        .env("CRORE", server.address().to_string())
+        .env("CRORE_ADMIN", server.admin().to_string())
+        .env("PORT", page.addr().port().to_string())
+        .env("SECRET_FILE", &secret)
+        .env("PACKAGES", format!("{tools}/package.json"));
+    let _backend = Ended(command.spawn().expect("node starts"));
+    until("the backend listens", || {
+        TcpStream::connect(page.addr()).is_ok()
+    });
+    let address = format!("http://{}", page.addr());
+    let mut pages = Client::node("echo_pages.mjs", &[&address, "ann", "bob"]);
+    pages.next("ready");
+    let await_text = |pages: &mut Client, by: &str, place: &str, text: &str| {
+        pages.tell(&json!({"await": text, "in": place, "by": by}));
+        pages.next("shown");
+    };
+    for user in ["ann", "bob"] {
+        await_text(&mut pages, user, "#users", "ann, bob");
+    }
+    pages.tell(&json!({"type": "hello", "by": "bob"}));
+    await_text(&mut pages, "ann", "#typing", "bob is typing");
+    pages.tell(&json!({"send": true, "by": "bob"}));
+    for user in ["ann", "bob"] {
+        await_text(&mut pages, user, "#messages", "bob: hello");
+    }
+    pages.tell(&json!({"close": "bob"}));
+    await_text(&mut pages, "ann", "#users", "ann");
+}
+
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -1,0 +1,51 @@
+"""Pusher's server library for Python, and a receiver of webhooks. The app's id, key and secret in; JSON lines out. {"server": address},
+{"auth": socket_id, "channel": channel, "user": user}, {"trigger": channel, "data": data} and {"users": channel} on its input are done."""
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pusher
+
+app_id, key, secret = sys.argv[1:4]
+
+
+def say(kind, **what):
+    print(json.dumps({"kind": kind, **what}), flush=True)
+
+
+def connected_to(address):
+    host, port = address.split(":")
+    return pusher.Pusher(app_id=app_id, key=key, secret=secret, host=host, port=int(port), ssl=False)
+
+
+class Receiver(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        sent = self.headers["X-Pusher-Key"], self.headers["X-Pusher-Signature"], body
+        webhook = connected_to("localhost:1").validate_webhook(*sent)
+        say("webhook", events=webhook and webhook["events"])
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+receiver = HTTPServer(("127.0.0.1", 0), Receiver)
+threading.Thread(target=receiver.serve_forever, daemon=True).start()
+say("listens", port=receiver.server_port)
+server = None
+for line in sys.stdin:
+    command = json.loads(line)
+    if "server" in command:
+        server = connected_to(command["server"])
+    if "auth" in command:
+        data = {"user_id": command["user"]} if command["channel"].startswith("presence-") else None
+        say("auth", **server.authenticate(command["channel"], command["auth"], data))
+    if "trigger" in command:
+        server.trigger(command["trigger"], "x", command["data"])
+        say("triggered")
+    if "users" in command:
+        say("users", users=server.users_info(command["users"])["users"])
