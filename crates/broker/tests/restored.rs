@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crore_broker::batch::{self, LogRecord};
 use crore_broker::mail::message::Headers;
 use crore_broker::orders::AdminPublish;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Input, Restored, Shard, Ticket, TurnLimits, World};
+use crore_broker::{Control, Input, Note, Restored, Shard, Ticket, TurnLimits, World};
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, PropertyWriter, Qos, SubscribeOptions, Version,
     Will, encode,
@@ -194,6 +195,40 @@ fn local_state_comes_back_after_a_planned_restart() {
         assert_eq!(messages(&mut after, topic), "2", "{topic}");
     }
     assert!(connect(&mut after).1, "its session is there");
+}
+
+/// Otherwise a crash in the first seconds of a server that records sessions, after one that did not, would lose what the group has not delivered.
+#[test]
+fn positions_of_restored_groups_are_recorded_in_the_first_second() {
+    let mut server = served();
+    let mut settings = Settings::default();
+    settings.mqtt.durable_sessions = true;
+    let world =
+        Arc::into_inner(support::partitioned(settings, 1, 1, 4)).expect("nobody else has it");
+    let world = Arc::new(World {
+        writer: Some(1),
+        ..world
+    });
+    let mut next = restarted_in(world, &mut server, |restored| restored);
+    next.settle();
+    next.advance_and_tick_s(1);
+    assert!(
+        !next.now.s.is_multiple_of(5),
+        "the time for positions that have moved"
+    );
+    next.settle();
+    let mut partitions = Vec::new();
+    for waiting in &next.io[0].batches {
+        let read = batch::for_each_record(&waiting.bytes, |_, entry| {
+            if let LogRecord::Note(Note::Group(position)) = entry {
+                assert_eq!(position.filter, b"shared/#");
+                partitions.push(waiting.header.partition);
+            }
+        });
+        assert!(read.is_ok());
+    }
+    partitions.sort_unstable();
+    assert_eq!(partitions, [0, 1, 2, 3]);
 }
 
 #[test]

@@ -2,10 +2,17 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::mqtt::{Dialect, Packet};
+use crore_wire::mqtt::ReasonCode;
+
+use super::mqtt::{self, Dialect, Packet};
 use super::parse;
+
+/// The pause before a client connects to the next node.
+const NEXT_NODE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a request or a connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +23,9 @@ pub enum LinkError {
     /// The connection broke, or the server is unavailable for now.
     #[error("the connection broke")]
     Disconnected,
+    /// The server refused the client with a CONNACK, or disconnected it with a DISCONNECT.
+    #[error("the server refused: {0}")]
+    Refused(ReasonCode),
     /// The server violated the protocol.
     #[error("{0}")]
     Violation(String),
@@ -28,15 +38,43 @@ impl LinkError {
     }
 }
 
+impl From<mqtt::Error> for LinkError {
+    fn from(error: mqtt::Error) -> LinkError {
+        match error {
+            mqtt::Error::Refused(reason) => LinkError::Refused(reason),
+            other => LinkError::violation(other),
+        }
+    }
+}
+
 /// Runs `session` again after each disconnect, until it succeeds, the server is gone, or the server violates the protocol. Returns the violation.
 pub fn reconnect_until_gone(mut session: impl FnMut() -> Result<(), LinkError>) -> Option<String> {
     loop {
         match session() {
             Ok(()) | Err(LinkError::NotListening) => return None,
             Err(LinkError::Violation(why)) => return Some(why),
+            Err(refused @ LinkError::Refused(_)) => return Some(refused.to_string()),
             Err(LinkError::Disconnected) => {}
         }
     }
+}
+
+/// Runs `session` at the nodes of a cluster in turn, until `must_stop` is set or a server violates the protocol. Returns the violation.
+pub fn connect_in_turn(
+    nodes: &[SocketAddr],
+    must_stop: &AtomicBool,
+    mut session: impl FnMut(SocketAddr) -> Result<(), LinkError>,
+) -> Option<String> {
+    for node in nodes.iter().cycle() {
+        if must_stop.load(Relaxed) {
+            break;
+        }
+        if let Err(LinkError::Violation(why)) = session(*node) {
+            return Some(why);
+        }
+        std::thread::sleep(NEXT_NODE_PAUSE);
+    }
+    None
 }
 
 /// A connection.
@@ -88,10 +126,7 @@ impl Link {
         handle: impl FnOnce(Packet<'_>) -> T,
     ) -> Result<T, LinkError> {
         loop {
-            if let Some((packet, bytes)) = dialect
-                .parse_packet(&self.buffer)
-                .map_err(LinkError::violation)?
-            {
+            if let Some((packet, bytes)) = dialect.parse_packet(&self.buffer)? {
                 let handled = handle(packet);
                 self.buffer.drain(..bytes);
                 return Ok(handled);

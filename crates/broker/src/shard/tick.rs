@@ -65,8 +65,9 @@ impl Shard {
             self.publish_refused_wills();
             self.record_starts();
             let ctx = &self.front.clients.ctx;
-            if ctx.world.records_sessions() && ctx.now.s.is_multiple_of(GROUP_INTERVAL_S) {
-                self.record_group_positions(true);
+            if ctx.world.records_sessions() {
+                // Groups that a planned restart has restored may have no recorded position yet. A crash would lose what they have not delivered.
+                self.record_group_positions(ctx.now.s.is_multiple_of(GROUP_INTERVAL_S));
             }
             if let Some(mut node) = self.node_context() {
                 node.tick();

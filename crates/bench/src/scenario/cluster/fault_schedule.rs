@@ -1,6 +1,7 @@
 //! Plans and causes the faults of a `cluster` run: faults of each kind in random order, with waits between them.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -83,13 +84,15 @@ pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<PlannedFault> {
     planned_faults
 }
 
-/// Causes all faults while clients publish and subscribe, then waits until all clients have all messages.
+/// Causes all faults while clients publish and subscribe, then waits until all clients have all messages. `fault_changes` counts the beginning
+/// and the end of each fault.
 pub fn run(
     shared: &SharedState,
     testbed: &mut Testbed,
     planned_faults: &[PlannedFault],
     seed: u64,
     connections: u32,
+    fault_changes: &AtomicU32,
 ) -> Result<Vec<FaultRecord>> {
     wait_until_open(shared, connections)?;
     report::note(&format!("{connections} subscribers are connected"));
@@ -105,7 +108,9 @@ pub fn run(
     for (number, planned_fault) in planned_faults.iter().enumerate() {
         wait_without_fault();
         testbed.check()?;
+        fault_changes.fetch_add(1, Relaxed);
         let record = run_fault(shared, testbed, planned_fault, connections);
+        fault_changes.fetch_add(1, Relaxed);
         let record = record.with_context(|| format!("fault {number}, {planned_fault:?}"))?;
         let seconds = |from: u64, to: u64| (to - from) as f64 / 1e9;
         report::note(&format!(

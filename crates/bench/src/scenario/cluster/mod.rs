@@ -8,20 +8,25 @@
 //! messages before the subscriber came back. Then the run reads each node's logs from the beginning, and checks them in the same way.
 //! Further publishers do not retry, but publish a newer value at the other node (`newest_value`): each topic's last value must be the one that
 //! was answered last.
+//!
+//! With `--sessions` some MQTT clients have durable sessions, which they continue at any node (`session_load`).
 
 mod fault_schedule;
 mod logs;
 mod newest_value;
 mod pauses;
+mod session_load;
 mod testbed;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::chaos::{self, RunResult, SharedState, run_clients};
+use super::crash::Course;
 use crate::report;
 use crate::rig::{RunArgs, ServerKind, ServerOptions};
 use fault_schedule::FaultRecord;
+use session_load::SessionLoad;
 use testbed::{Fault, NODES};
 pub use testbed::{SERVERS, Testbed};
 
@@ -35,7 +40,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(SUBSCRIBERS);
     // Each node must have room for all clients, which move to this node when the other one fails.
     let options = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
-    let mut testbed = Testbed::make(args, options, &chaos::settings(args.accepts()))?;
+    let settings = chaos::settings(args.accepts()) + session_load::RULES;
+    let mut testbed = Testbed::make(args, options, &settings)?;
     let version = testbed.nats.version();
     let no_cut_reason = testbed.why_no_cut().map(String::from);
     if let Some(reason) = &no_cut_reason {
@@ -49,16 +55,22 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let planned_faults = fault_schedule::plan(times, args.seed);
     let shared = SharedState::new(args.seed, connections);
     let addresses = testbed.addresses();
+    let mut session_load = SessionLoad::new(args);
+    let course = Course::default();
     let cause_events = || {
         let (fault_records, newest_values) = newest_value::run(&addresses, args.seed, || {
-            fault_schedule::run(
-                &shared,
-                &mut testbed,
-                &planned_faults,
-                args.seed,
-                connections,
-            )
+            session_load.run(&addresses, &course, || {
+                fault_schedule::run(
+                    &shared,
+                    &mut testbed,
+                    &planned_faults,
+                    args.seed,
+                    connections,
+                    &course.fault_changes,
+                )
+            })
         })?;
+        session_load.check(&addresses, &fault_records);
         let reread_totals = logs::read(&shared, &addresses)?;
         Ok((fault_records, newest_values, reread_totals))
     };
@@ -68,6 +80,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     outcome.clients.totals.merge(&reread_totals);
     print_summary(&outcome, &fault_records, &shared);
     newest_values.print();
+    let sessions = session_load.result();
+    sessions.print();
     let of_this_run = json!({
         "nodes": NODES,
         "nats_servers": SERVERS,
@@ -80,10 +94,12 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "no_cuts_because": no_cut_reason,
         "read_again_from_the_beginning": reread_totals.counts.messages,
         "newest_values": newest_values,
+        "sessions": sessions,
         "faults": pauses::by_fault(&fault_records, &outcome.publishers.answers),
     });
     let mut result = report::merge(outcome.json(&shared), of_this_run);
-    result["clean"] = json!(outcome.is_clean(&shared) && newest_values.is_clean());
+    result["clean"] =
+        json!(outcome.is_clean(&shared) && newest_values.is_clean() && sessions.is_clean());
     Ok(result)
 }
 

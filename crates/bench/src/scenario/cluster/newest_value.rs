@@ -191,7 +191,7 @@ fn publish_until(
             Err(LinkError::Violation(reason)) => {
                 return Err(anyhow!("publish to {topic}: {reason}"));
             }
-            Err(LinkError::Disconnected | LinkError::NotListening) => {
+            Err(LinkError::Refused(_) | LinkError::Disconnected | LinkError::NotListening) => {
                 answered.push(false);
                 node = (node + 1) % addresses.len();
                 std::thread::sleep(OUTCOME_TIMEOUT);

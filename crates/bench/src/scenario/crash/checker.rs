@@ -167,6 +167,11 @@ impl Checker {
         }
     }
 
+    /// Counts violations of the protocol.
+    pub fn add_violations(&mut self, violations: impl Iterator<Item = String>) {
+        violations.for_each(|violation| self.faults.add(Fault::Protocol, || violation));
+    }
+
     /// Returns the logs, and replaces them by empty ones, since the logs will be read again from the beginning.
     pub fn take_logs(&mut self) -> Vec<Log> {
         std::mem::replace(&mut self.logs, Checker::new().logs)

@@ -20,6 +20,7 @@ mod checker;
 mod filler;
 mod log_reader;
 mod message;
+mod outage;
 mod publisher;
 mod rounds;
 mod session;
@@ -34,8 +35,15 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{Directory, RunArgs};
-pub use log_reader::topic_info;
+pub use checker::{Checker, Faults};
+pub use log_reader::{LogReader, check_unchanged, topic_info};
+pub use message::PUBLISHERS;
+pub use outage::Outage;
+pub use publisher::{Counts, Publisher};
 use rounds::{Outcome, Rounds};
+pub use session::Course;
+pub use session_check::SessionCounts;
+pub use sessions::Sessions;
 use volume::{Disk, FILLED_DISK_MIB, POWER_CUT_DISK_MIB, Volume};
 
 /// Default of `--kills`.
@@ -128,25 +136,7 @@ fn report_outcome(what: &str, outcome: &Outcome) {
         outcome.faults.counts.values().sum::<u64>(),
     ));
     if let Some(sessions) = &outcome.sessions {
-        report::say(&format!(
-            "{} sessions: {} connections, {} of them resumed, {} rounds away, {} messages received; {} of QoS 1 came again; \
-             {} wills published, {} twice; at a crash {} wills lost, {} published after a DISCONNECT",
-            sessions.clients,
-            sessions.connections,
-            sessions.resumed,
-            sessions.rounds_away,
-            sessions.received,
-            sessions.qos1_repeated,
-            sessions.wills,
-            sessions.wills_twice,
-            sessions.wills_lost_at_crash,
-            sessions.wills_after_disconnect,
-        ));
-        for (kind, notes) in &sessions.notes {
-            for note in notes {
-                report::say(&format!("{kind}: {note}"));
-            }
-        }
+        sessions.print();
     }
     outcome
         .faults

@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crore_wire::mqtt::{PacketId, PacketType};
 use serde_json::Value;
 
 use super::message::{self, Message, PublishMethod};
-use crate::client::link::{Link, LinkError, reconnect_until_gone};
+use crate::client::link::{Link, LinkError, connect_in_turn, reconnect_until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Version, client_id};
 use crate::client::parse;
 use crate::client::position::Position;
@@ -29,6 +29,10 @@ const MQTT_IN_FLIGHT_MAX: u32 = 16;
 const PIPELINED_MAX: u32 = 4;
 /// The maximum pause after the answers, in milliseconds. The pauses leave the server about half of the processor time.
 const PAUSE_MS_MAX: u32 = 30;
+/// In a cluster a publish without an answer takes effect within this time or never.
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which a publisher that waits polls whether it must stop.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The counts of publishers.
 #[derive(Clone, Copy, Debug, Default, derive_more::AddAssign, serde::Serialize)]
@@ -59,6 +63,8 @@ pub struct Publisher {
     index: u32,
     run: u64,
     size: u32,
+    /// The maximum pause after the answers, in milliseconds.
+    pub pause_ms_max: u32,
     random: Random,
     /// The number of messages that the publisher has sent.
     pub sent: u32,
@@ -79,6 +85,7 @@ impl Publisher {
             index,
             run,
             size,
+            pause_ms_max: PAUSE_MS_MAX,
             random: Random::new(run ^ u64::from(index + 1) << 32),
             sent: 0,
             in_flight: VecDeque::new(),
@@ -90,17 +97,39 @@ impl Publisher {
 
     /// Publishes until the server is gone, or until `stop` is set and everything is answered.
     pub fn run(&mut self, address: SocketAddr, stop: &AtomicBool) {
-        let violation = reconnect_until_gone(|| {
-            let result = match message::publish_method(self.index) {
-                PublishMethod::Mqtt => self.run_mqtt(address, stop),
-                _ => self.run_http(address, stop),
-            };
-            if !message::is_keyed(self.index) {
-                self.counts.unanswered += self.in_flight.len() as u64;
-                self.in_flight.clear();
+        let violation = reconnect_until_gone(|| self.run_connection(address, stop));
+        self.record_violation(violation);
+    }
+
+    /// Publishes at the nodes of a cluster in turn, until `stop` is set and everything is answered. A publisher without keys waits until the
+    /// messages without an answer can no longer take effect, since a later message may overtake them at the other node.
+    pub fn run_in_cluster(&mut self, nodes: &[SocketAddr], stop: &AtomicBool) {
+        let violation = connect_in_turn(nodes, stop, |node| {
+            let end = self.run_connection(node, stop);
+            if end.is_err() && !message::is_keyed(self.index) {
+                let start = Instant::now();
+                while start.elapsed() < OUTCOME_TIMEOUT && !stop.load(Relaxed) {
+                    std::thread::sleep(POLL_INTERVAL);
+                }
             }
-            result
+            end
         });
+        self.record_violation(violation);
+    }
+
+    fn run_connection(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), LinkError> {
+        let result = match message::publish_method(self.index) {
+            PublishMethod::Mqtt => self.run_mqtt(address, stop),
+            _ => self.run_http(address, stop),
+        };
+        if !message::is_keyed(self.index) {
+            self.counts.unanswered += self.in_flight.len() as u64;
+            self.in_flight.clear();
+        }
+        result
+    }
+
+    fn record_violation(&mut self, violation: Option<String>) {
         let described = violation.map(|reason| format!("publisher {}: {reason}", self.index));
         self.violations.extend(described);
     }
@@ -116,7 +145,7 @@ impl Publisher {
     }
 
     fn pause(&mut self) {
-        let pause = u64::from(self.random.below(PAUSE_MS_MAX * 1000));
+        let pause = u64::from(self.random.below(self.pause_ms_max * 1000));
         std::thread::sleep(Duration::from_micros(pause));
     }
 

@@ -443,9 +443,7 @@ impl Rounds {
                 .answers
                 .drain(..)
                 .for_each(|answer| checker.check_answer(&answer));
-            for violation in publisher.violations.drain(..) {
-                checker.faults.add(Fault::Protocol, || violation);
-            }
+            checker.add_violations(publisher.violations.drain(..));
         }
         for (subscriber, progress) in &mut self.subscribers {
             let name = subscriber.name();
@@ -453,9 +451,7 @@ impl Rounds {
                 self.outcome.seen += u64::from(matches!(observation, Observation::Message { .. }));
                 checker.check_observation(&name, progress, observation);
             }
-            for violation in subscriber.violations.drain(..) {
-                checker.faults.add(Fault::Protocol, || violation);
-            }
+            checker.add_violations(subscriber.violations.drain(..));
         }
     }
 

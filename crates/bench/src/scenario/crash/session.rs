@@ -8,14 +8,15 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use crore_wire::mqtt::{PacketId, PacketType, PropertyWriter, Qos, Will};
 
 use super::message::{self, GROUPS, Message, TOPICS};
-use crate::client::link::{Link, LinkError, reconnect_until_gone};
+use super::outage::Outage;
+use crate::client::link::{Link, LinkError, connect_in_turn, reconnect_until_gone};
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, SessionMode, Version, client_id};
 use crate::measure::payload::Random;
 
@@ -34,6 +35,20 @@ const ACKNOWLEDGED_MAX: u32 = 60;
 /// The maximum duration of a connection of a client that reconnects, and the maximum pause between its connections, in milliseconds.
 const CONNECTED_MS_MAX: u32 = 500;
 const PAUSE_MS_MAX: u32 = 200;
+/// In a cluster a client stays away before one of `AWAY_BEFORE_EVERY` connections, and ends its session before one of
+/// `ENDS_BEFORE_EVERY`.
+const AWAY_BEFORE_EVERY: u32 = 8;
+const ENDS_BEFORE_EVERY: u32 = 40;
+/// How long a client of a cluster stays away, and how long its longer connections are, at most, in milliseconds.
+const AWAY_MS_MAX: u32 = 8_000;
+const STAYS_MS_MAX: u32 = 10_000;
+/// In a cluster a CONNECT with a clean session takes effect within this time or never, if its CONNACK does not come.
+const CLEAN_START_TIMEOUT: Duration = Duration::from_secs(10);
+/// In a cluster the log has the end of a connection after this time. Before one of `PAUSES_LONG_EVERY` connections the client waits so long.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(2);
+const PAUSES_LONG_EVERY: u32 = 3;
+/// The duration of a connection after the last publish in a cluster.
+const LAST_CONNECTION: Duration = Duration::from_secs(3);
 /// The delays of wills, in seconds. MQTT 3.1.1 has no delay.
 const WILL_DELAYS_S: [u32; 3] = [0, 1, 3];
 /// The longest delay of a will.
@@ -73,6 +88,21 @@ pub enum SessionEvent {
     },
     /// The client sent a DISCONNECT, and the server closed the connection. So the server has handled all earlier acknowledgements.
     Disconnected,
+    /// The log may lack what the client acknowledged so far: a fault of the cluster began or ended, or the client connects to another node soon.
+    MaybeUnrecorded,
+}
+
+/// What the sessions of a run with a cluster must know of its course.
+#[derive(Debug, Default)]
+pub struct Course {
+    /// The number of faults that have begun, and of recoveries from them. It is odd during a fault.
+    pub fault_changes: AtomicU32,
+    /// Whether the publishers have ended, so that the clients acknowledge everything.
+    pub is_last: AtomicBool,
+    /// The number of clients that know this.
+    pub in_last: AtomicU32,
+    /// Whether the clients must end.
+    pub must_stop: AtomicBool,
 }
 
 /// How a connection ended.
@@ -134,6 +164,8 @@ pub struct Session {
     pub connections: Vec<Connection>,
     /// The number of messages that all subscribers received.
     received: Arc<AtomicU64>,
+    /// From the end of a connection to the next one, which came so early that the log of a cluster may have its claim before that end.
+    pub early_connects: Vec<Outage>,
     /// Rounds in which the client was away.
     pub rounds_away: u64,
     /// Violations of the protocol.
@@ -157,7 +189,8 @@ fn filters_and_topics(index: u32) -> (Vec<String>, Vec<u32>) {
             )
         }
         2 => (vec![format!("crash/{group}/+")], group_topics),
-        3 => (vec![format!("+/{group}/#")], group_topics),
+        // Not `+/{group}/#`, which matches topics of `chaos`.
+        3 => (vec![format!("+/{group}/+/#")], group_topics),
         // The subscriptions overlap.
         4 => (
             vec![
@@ -195,6 +228,7 @@ impl Session {
             events: Vec::new(),
             connections: Vec::new(),
             received: received.clone(),
+            early_connects: Vec::new(),
             rounds_away: 0,
             violations: Vec::new(),
         }
@@ -244,11 +278,80 @@ impl Session {
             loop {
                 let plan = self.draw_plan(reconnects, is_last);
                 self.run_connection(address, &plan)?;
-                let pause = self.random.below(PAUSE_MS_MAX);
-                std::thread::sleep(Duration::from_millis(pause.into()));
+                self.pause(PAUSE_MS_MAX);
             }
         });
         self.record_violation(violation);
+    }
+
+    /// Runs the client at the nodes of a cluster, as `course` says.
+    pub fn run_in_cluster(&mut self, nodes: &[SocketAddr], course: &Course) {
+        let (mut known_changes, mut is_in_last) = (0, false);
+        let violation = connect_in_turn(nodes, &course.must_stop, |_| {
+            let is_last = course.is_last.load(Relaxed);
+            if is_last && !std::mem::replace(&mut is_in_last, true) {
+                course.in_last.fetch_add(1, Relaxed);
+            }
+            let changes = course.fault_changes.load(Relaxed);
+            let had_fault = std::mem::replace(&mut known_changes, changes) != changes
+                || !changes.is_multiple_of(2);
+            if self.records_early_connect() || had_fault {
+                self.events.push(SessionEvent::MaybeUnrecorded);
+            }
+            let node = nodes[self.random.below(nodes.len() as u32) as usize];
+            let mut is_chosen =
+                |period| !is_last && self.is_subscribed && self.random.below(period) == 0;
+            let (stays_away, ends_session) =
+                (is_chosen(AWAY_BEFORE_EVERY), is_chosen(ENDS_BEFORE_EVERY));
+            if stays_away {
+                self.rounds_away += 1;
+                self.pause(AWAY_MS_MAX);
+                return Ok(());
+            }
+            if ends_session {
+                let end = self.end_session(node);
+                if end.is_err() {
+                    std::thread::sleep(CLEAN_START_TIMEOUT);
+                }
+                return end;
+            }
+            let mut plan = self.draw_plan(true, is_last);
+            if is_last {
+                plan.duration = Some(LAST_CONNECTION);
+            } else if self.random.below(STAYS_EVERY) == 0 {
+                let connected_ms = self.random.below(STAYS_MS_MAX);
+                plan.duration = Some(Duration::from_millis(connected_ms.into()));
+            }
+            self.run_connection(node, &plan)?;
+            self.pause(PAUSE_MS_MAX);
+            if self.random.below(PAUSES_LONG_EVERY) == 0 {
+                std::thread::sleep(RECORD_TIMEOUT);
+            }
+            Ok(())
+        });
+        self.record_violation(violation);
+    }
+
+    /// Whether the client connects so early that the log may have the claim before the end of the last connection. Records that as an outage.
+    fn records_early_connect(&mut self) -> bool {
+        let last_end = self
+            .connections
+            .last()
+            .and_then(|connection| connection.end);
+        let Some((_, begin)) = last_end.filter(|(_, end)| end.elapsed() < RECORD_TIMEOUT) else {
+            return false;
+        };
+        self.early_connects.push(Outage {
+            begin,
+            end: Instant::now(),
+        });
+        true
+    }
+
+    /// Waits for a random time of less than `ms_max`.
+    fn pause(&mut self, ms_max: u32) {
+        let pause = self.random.below(ms_max);
+        std::thread::sleep(Duration::from_millis(pause.into()));
     }
 
     /// Records that the server was killed soon after `at`. It is unknown which bytes the server has read since `at`.
@@ -337,10 +440,7 @@ impl Session {
         let mut message_count = 0;
         loop {
             let mut handled_bytes = 0;
-            while let Some((packet, bytes)) = dialect
-                .parse_packet(&link.buffer[handled_bytes..])
-                .map_err(LinkError::violation)?
-            {
+            while let Some((packet, bytes)) = dialect.parse_packet(&link.buffer[handled_bytes..])? {
                 handled_bytes += bytes;
                 let is_silent = message_count >= plan.acknowledged_max;
                 message_count += u32::from(matches!(packet, Packet::Publish(..)));

@@ -23,6 +23,7 @@ use serde::Serialize;
 use super::checker::{Checker, Fault};
 use super::message;
 use super::session::SessionEvent;
+use crate::report;
 
 /// The maximum number of descriptions of each kind of tolerated event.
 const NOTES_MAX: usize = 10;
@@ -63,6 +64,29 @@ impl SessionCounts {
         let notes = self.notes.entry(kind).or_default();
         if notes.len() < NOTES_MAX {
             notes.push(describe());
+        }
+    }
+
+    /// Prints the counts and the notes.
+    pub fn print(&self) {
+        report::say(&format!(
+            "{} sessions: {} connections, {} of them resumed, {} rounds away, {} messages received; {} of QoS 1 came again; \
+             {} wills published, {} twice; at a crash {} wills lost, {} published after a DISCONNECT",
+            self.clients,
+            self.connections,
+            self.resumed,
+            self.rounds_away,
+            self.received,
+            self.qos1_repeated,
+            self.wills,
+            self.wills_twice,
+            self.wills_lost_at_crash,
+            self.wills_after_disconnect,
+        ));
+        for (kind, notes) in &self.notes {
+            for note in notes {
+                report::say(&format!("{kind}: {note}"));
+            }
         }
     }
 }
@@ -198,6 +222,7 @@ impl SessionProgress {
                 self.reset_starts(|progress| progress.receipts.clear());
             }
             SessionEvent::Subscribed => self.reset_starts(|_| ()),
+            SessionEvent::MaybeUnrecorded => self.record_crash(),
             SessionEvent::Disconnected => drop(self.disconnected_cleanly.insert(self.connection)),
             SessionEvent::IdReused { topic, number } => {
                 checker.faults.add(Fault::Protocol, || {

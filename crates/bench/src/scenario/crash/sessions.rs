@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use super::checker::{Checker, Fault};
+use super::checker::Checker;
 use super::log_reader;
+use super::outage::Outage;
 use super::session::{Session, WILL_DELAY_MAX_S};
 use super::session_check::{SessionCounts, SessionProgress};
 use super::wills;
@@ -26,8 +27,8 @@ pub struct Sessions {
     sessions: Vec<(Session, SessionProgress)>,
     random: Random,
     counts: SessionCounts,
-    /// When the server was gone after each kill.
-    crashes: Vec<Instant>,
+    /// The times in which the server could fail.
+    outages: Vec<Outage>,
 }
 
 impl Sessions {
@@ -41,7 +42,7 @@ impl Sessions {
         Sessions {
             sessions: (0..count).map(session).collect(),
             random: Random::new(args.seed ^ 0x5e5),
-            crashes: Vec::new(),
+            outages: Vec::new(),
             counts: SessionCounts {
                 clients: count.into(),
                 ..SessionCounts::default()
@@ -73,9 +74,17 @@ impl Sessions {
     /// Records that the server was killed soon after `killed_after`.
     pub fn record_crash(&mut self, killed_after: Instant) {
         // A client may have connected between `killed_after` and the end of the server.
-        self.crashes.push(Instant::now());
+        self.record_outage(Outage {
+            begin: killed_after,
+            end: Instant::now(),
+        });
         self.clients()
             .for_each(|session| session.record_crash(killed_after));
+    }
+
+    /// Records a time in which the server could fail.
+    pub fn record_outage(&mut self, outage: Outage) {
+        self.outages.push(outage);
     }
 
     /// Checks what the clients recorded before the crash.
@@ -85,9 +94,7 @@ impl Sessions {
                 progress.check(event, checker, &mut self.counts);
             }
             progress.record_crash();
-            for violation in session.violations.drain(..) {
-                checker.faults.add(Fault::Protocol, || violation);
-            }
+            checker.add_violations(session.violations.drain(..));
         }
     }
 
@@ -110,11 +117,12 @@ impl Sessions {
             };
             let name = session.name();
             let connections = &session.connections;
+            let outages = [&self.outages[..], &session.early_connects].concat();
             wills::check(
                 &name,
                 connections,
                 &counts_by_number,
-                &self.crashes,
+                &outages,
                 &mut checker.faults,
                 &mut self.counts,
             );

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::checker::{Fault, Faults};
+use super::outage::Outage;
 use super::session::{Connection, Ending};
 use super::session_check::SessionCounts;
 
@@ -58,20 +59,18 @@ pub fn all_due(connections: &[Connection]) -> impl Iterator<Item = u32> {
         .map(|(number, _)| number)
 }
 
-/// The time from `at` to the next crash, if it is shorter than [`CRASH_WINDOW`].
-fn time_to_crash(at: Instant, crashes: &[Instant]) -> Option<Duration> {
-    let after = crashes
-        .iter()
-        .filter_map(|crash| crash.checked_duration_since(at));
-    after.min().filter(|time| *time < CRASH_WINDOW)
+/// The time from `at` to the next outage, if it is shorter than [`CRASH_WINDOW`].
+fn time_to_outage(at: Instant, outages: &[Outage]) -> Option<Duration> {
+    let times = outages.iter().filter_map(|outage| outage.time_after(at));
+    times.min().filter(|time| *time < CRASH_WINDOW)
 }
 
-/// Checks the wills of one client. `copies_by_number` has the number of copies of each will in the log. The server was killed at the times `crashes`.
+/// Checks the wills of one client. `copies_by_number` has the number of copies of each will in the log.
 pub fn check(
     name: &str,
     connections: &[Connection],
     copies_by_number: &HashMap<u32, u64>,
-    crashes: &[Instant],
+    outages: &[Outage],
     faults: &mut Faults,
     counts: &mut SessionCounts,
 ) {
@@ -82,12 +81,12 @@ pub fn check(
         else {
             continue;
         };
-        let crash_after = time_to_crash(connected_at, crashes).or(time_to_crash(end, crashes));
+        let crash_after = time_to_outage(connected_at, outages).or(time_to_outage(end, outages));
         let describe = || {
             let (lived, delay_s) = (end.duration_since(connected_at), connection.delay_s);
-            let crashed = crashes
+            let crashed = outages
                 .iter()
-                .filter_map(|crash| crash.checked_duration_since(end))
+                .filter_map(|outage| outage.time_after(end))
                 .min();
             format!(
                 "{name}: the will of connection {number}, which was {ending:?} after {lived:?}, {crashed:?} before a crash; delay {delay_s} s"
@@ -145,7 +144,10 @@ mod tests {
             "it",
             &[first, next],
             &copies_by_number,
-            &[crash],
+            &[Outage {
+                begin: crash,
+                end: crash,
+            }],
             &mut faults,
             &mut counts,
         );
