@@ -141,6 +141,12 @@ impl Rules {
             .eq(others.all.iter().map(filter_and_log))
     }
 
+    /// Whether every topic lists the same members with these rules as with `others`.
+    pub fn lists_same_members(&self, others: &Rules) -> bool {
+        let members = |rule: &Rule| (rule.filter.clone(), rule.presence, rule.presence_max);
+        (self.all.iter().map(members)).eq(others.all.iter().map(members))
+    }
+
     /// The number of the first rule with this filter: an operator's or the default one.
     pub fn number_with_filter(&self, filter: &[u8]) -> Option<u8> {
         let all = &self.all[..=self.operator_rules().len()];

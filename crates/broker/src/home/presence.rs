@@ -268,9 +268,10 @@ impl Presence {
         now: Now,
     ) {
         let topic = self.find_or_create_topic(name);
-        if self.find_member(topic, conn).is_some()
-            || self.continue_member(topic, conn, (user, info), now)
-        {
+        if let Some(member) = self.find_member(topic, conn) {
+            return self.keep_member(member, now);
+        }
+        if self.continue_member(topic, conn, (user, info), now) {
             return;
         }
         let must_wait = self.must_wait(topic, user);
@@ -295,6 +296,14 @@ impl Presence {
             false => self.list_member(member),
         }
         self.tell_peers_of_join(member, now);
+    }
+
+    /// The connection of a member subscribes again, perhaps before the member has left.
+    fn keep_member(&mut self, member: u32, now: Now) {
+        if !self.members.get(member).has_connection() {
+            self.cancel_leave(member);
+            self.tell_peers_of_join(member, now);
+        }
     }
 
     /// Makes room for a member, if that is possible. Returns whether there is room.
@@ -450,9 +459,13 @@ impl Presence {
         if let Some(waiting) = self.find_waiting(member)
             && !self.tells_connections(topic)
         {
-            let conn = self.members.get(waiting).conn();
+            let row = self.members.get(waiting);
+            let (conn, snapshot) = (row.conn(), row.snapshot);
             self.remove_waiting(waiting);
-            return self.give_connection(member, conn);
+            self.give_connection(member, conn);
+            // The present snapshot may not have named the connection yet.
+            self.members.get_mut(member).snapshot = snapshot;
+            return self.tell_peers_of_move(waiting, member, now);
         }
         if linger_s == 0 || self.members.get(member).user_and_info().0.is_empty() {
             return self.remove_member(member);
@@ -509,13 +522,12 @@ impl Presence {
         let members = presence_topic.members_by_join.len();
         self.push_to_streams((member, Some(&row)), false, is_last_here);
         if let Some(watched) = self.watched_topics.get_mut(&topic) {
-            let (added_bytes, forgotten_bytes) = watched.remember_leave(
-                Leave {
-                    number: leave_number,
-                    row,
-                },
-                members,
-            );
+            let leave = Leave {
+                number: leave_number,
+                process: self.peers.process_of(row.conn()),
+                row,
+            };
+            let (added_bytes, forgotten_bytes) = watched.remember_leave(leave, members);
             self.leave_bytes = self.leave_bytes + added_bytes - forgotten_bytes;
         }
         if count == 0 {

@@ -11,7 +11,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::hooks::MemberChange;
 use crate::mail::lanes::Lanes;
-use crate::mail::peer_presence::{PeerPresence, PeerPresenceReply};
+use crate::mail::peer_presence::{PeerChanges, PeerPresence, PeerPresenceReply};
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
 /// The members that leave in one turn (a pass of the shard's loop) may take its steps divided by this number, since deliveries come after them.
@@ -70,7 +70,7 @@ impl Home {
         self.steps.add_bytes(presence.take_moved_bytes());
     }
 
-    /// Carries out an order about the members of other nodes. Without room in memory, their members are only counted.
+    /// Carries out an order about the members of other nodes. Without room in memory, their members are only counted, and only in topics that have a row.
     pub(crate) fn handle_peer_presence(
         &mut self,
         order: PeerPresence,
@@ -79,6 +79,10 @@ impl Home {
         now: Now,
     ) -> PeerPresenceReply {
         let rows_max = self.turn_limits.interest_page_topics;
+        if let (PeerPresence::Next(_), None) = (&order, &self.presence) {
+            // Nobody is here. When somebody comes, the stream is unknown, so the node begins another one.
+            return PeerPresenceReply::Changes(Some((PeerChanges::default(), false)));
+        }
         let seed = self.topics.seed();
         let new_presence = || Box::new(Presence::new(seed, now));
         let presence = self.presence.get_or_insert_with(new_presence);
@@ -106,11 +110,12 @@ impl Home {
                     self.steps.add(1);
                     let rule = rules.get(rules.number_for(change.topic()));
                     let members_max = if has_room { rule.presence_max } else { 0 };
-                    if rule.presence {
-                        presence.apply_peer_change(node, &change, members_max, now);
-                    }
+                    let is_counted = has_room || presence.has_topic(change.topic());
+                    let members_max = (rule.presence && is_counted).then_some(members_max);
+                    presence.apply_peer_change(node, &change, members_max, now);
                 }
-                None
+                self.steps.add_bytes(presence.take_moved_bytes());
+                return PeerPresenceReply::Applied { has_room };
             }
             PeerPresence::EndSnapshot(node, from) => {
                 presence.remove_gone_members((node, false), from, linger_s, now)

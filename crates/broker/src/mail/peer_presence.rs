@@ -148,6 +148,11 @@ impl PeerChanges {
         &self.0
     }
 
+    /// The bytes of memory.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
     /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -328,6 +333,11 @@ pub enum PeerPresenceReply {
     Changes(Option<(PeerChanges, bool)>),
     /// The row with which the next such order must continue; `None` if all is done.
     Next(Option<u32>),
+    /// The changes are applied.
+    Applied {
+        /// Whether there was room in memory. If not, some members are missing, and the node must be asked for all of them when there is room.
+        has_room: bool,
+    },
 }
 
 /// What a poller knows of a polled node: how far its streams are.
@@ -390,7 +400,8 @@ impl PolledNode {
         self.streams.clear();
     }
 
-    /// Begins a round, in which each home is asked until it has told everything.
+    /// Begins a round, in which each home is asked until it has told everything. A round that is not complete goes on, so that each home is asked in its
+    /// turn.
     pub fn begin_round(&mut self) {
         if self.streams.is_empty() {
             self.stream = self.stream.wrapping_add(1);
@@ -398,8 +409,9 @@ impl PolledNode {
             // Its answer says how many homes there are.
             self.streams.push(HomeStream::default());
         }
-        for stream in &mut self.streams {
-            stream.has_answered = false;
+        if self.streams.iter().all(|it| it.has_answered) {
+            let streams = self.streams.iter_mut();
+            streams.for_each(|it| it.has_answered = false);
         }
     }
 
@@ -551,6 +563,29 @@ mod tests {
                 "{info:?}"
             );
         }
+    }
+
+    #[test]
+    fn every_home_of_a_node_is_asked_although_no_round_is_completed_at_once() {
+        let mut node = PolledNode::new(1, 10);
+        let mut asked = Vec::new();
+        for _ in 0..4 {
+            node.begin_round();
+            for _ in 0..2 {
+                let question = node.next_question(9).expect("three homes, two questions");
+                asked.push(question.home);
+                let answer = PeerAnswer {
+                    process: 5,
+                    homes: 3,
+                    ..PeerAnswer::default()
+                };
+                node.note_answer(&question, Some(answer), 20);
+                if node.next_question(9).is_none() {
+                    node.begin_round();
+                }
+            }
+        }
+        assert_eq!(asked, [0, 1, 2, 0, 1, 2, 0, 1]);
     }
 
     #[test]

@@ -3,14 +3,15 @@
 //!
 //! A node is dead only when the log says so. Until then, its members stay as they were when the node last answered.
 //!
-//! Bounds: a node asks one question at a time of each other node, and waits for the answer at most [`ANSWER_TIMEOUT`]. A node answers one question at a
-//! time, and sends one order to one shard for each answer. A node asks only if some rule has presence.
+//! Bounds: a node asks one question at a time of each other node, and waits for the answer at most [`ANSWER_TIMEOUT`]. No poll waits for the answers of
+//! another node. A node answers one question at a time, and sends one order to one shard for each answer. A node asks only if some rule has presence.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crore_broker::account::MemoryLevel;
 use crore_broker::mail::peer_presence::{
     PEERS_MAX, PeerAnswer, PeerChange, PeerChanges, PeerPresence as Order, PeerPresenceReply,
     PeerQuestion, PolledNode,
@@ -19,7 +20,7 @@ use crore_broker::{Control, ShardId, World};
 use crore_nats::Question;
 use crore_net::clock;
 use futures_util::StreamExt as _;
-use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use serde::de::IgnoredAny;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -33,8 +34,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Delay before a lost NATS subscription is renewed. This node's name for questions may change, which is checked as often.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The maximum number of answers that are read from one node in one poll, so that the list of nodes is soon read again.
+/// The maximum number of answers that are read from a node in one poll, and the time after which it is asked no further question in this poll, so that
+/// a node that is dead is soon forgotten. The next poll goes on with the next question.
 const ANSWERS_PER_POLL_MAX: usize = 64;
+const POLL_MAX: Duration = Duration::from_secs(1);
 /// The maximum number of changes in one order to a home. So many changes take a home some hundred microseconds.
 const CHANGES_PER_ORDER_MAX: usize = 512;
 
@@ -46,8 +49,25 @@ pub struct PresenceSync {
     peer_nodes: PeerNodes,
 }
 
+/// Another node, as far as it is polled.
+struct Polled {
+    node: PolledNode,
+    /// The number of changes of the rules when it was last asked for all members.
+    rules_changes: u32,
+    /// Whether members are missing here because memory was short.
+    has_left_out: bool,
+}
+
+/// What is known of another node while it is polled, too.
+struct KnownNode {
+    slot: u8,
+    heard_s: u32,
+    /// `None` while a poll runs.
+    polled: Option<Polled>,
+}
+
 /// The other nodes, by their writer numbers.
-type PolledNodes = BTreeMap<u64, PolledNode>;
+type KnownNodes = BTreeMap<u64, KnownNode>;
 
 impl PresenceSync {
     /// Spawns the tasks of both sides, if this is a node of a cluster.
@@ -58,6 +78,8 @@ impl PresenceSync {
                 shards,
                 peer_nodes,
             };
+            // The age of what this node knows counts from here on until all nodes have answered.
+            this.world().admission.note_presence(now_s());
             tokio::spawn(this.clone().serve());
             tokio::spawn(this.poll());
         }
@@ -82,8 +104,15 @@ impl PresenceSync {
                 && let Some(questions) = peers.questions_to(&name_for_questions(&name)).await
             {
                 let mut questions = pin!(questions);
-                // A node that others have declared dead gets a new name, and questions are then sent to the new name.
-                while self.peer_nodes.own_writer().await.as_ref() == Some(&name) {
+                let mut checked = Instant::now();
+                loop {
+                    // A node that others have declared dead gets a new name, and questions are then sent to the new name.
+                    if checked.elapsed() >= RETRY_DELAY {
+                        if self.peer_nodes.own_writer().await.as_ref() != Some(&name) {
+                            break;
+                        }
+                        checked = Instant::now();
+                    }
                     match timeout(RETRY_DELAY, questions.next()).await {
                         Ok(Some(question)) => self.answer(question).await,
                         Ok(None) => break,
@@ -118,31 +147,84 @@ impl PresenceSync {
 
     /// Polls the other nodes. Never returns.
     async fn poll(self) {
-        let mut nodes = PolledNodes::new();
+        let (mut nodes, mut polls) = (KnownNodes::new(), FuturesUnordered::new());
+        let (mut world, mut rules_changes) = (self.world(), 0);
         let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
-            self.poll_all(&mut nodes).await;
+            tokio::select! {
+                _ = ticks.tick() => {
+                    let former = std::mem::replace(&mut world, self.world());
+                    // Homes have left out members for which the former rules had no room.
+                    if !former.rules.lists_same_members(&world.rules) {
+                        rules_changes += 1;
+                    }
+                    let Some(own) = self.update_nodes(&mut nodes, rules_changes).await else {
+                        continue;
+                    };
+                    let idle = nodes.iter_mut();
+                    let idle = idle.filter_map(|(writer, it)| Some((*writer, it.polled.take()?)));
+                    for (writer, polled) in idle {
+                        polls.push(self.poll_node(own, writer, polled, rules_changes));
+                    }
+                }
+                Some((writer, polled)) = polls.next() => {
+                    if let Some(known) = nodes.get_mut(&writer) {
+                        known.heard_s = polled.node.heard_s();
+                        known.polled = Some(polled);
+                    }
+                }
+            }
         }
     }
 
-    async fn poll_all(&self, nodes: &mut PolledNodes) {
-        let has_presence = self.world().rules.has_presence();
-        if !has_presence && nodes.is_empty() {
-            return;
+    /// Forgets nodes that have died, and adds new ones. Returns this node's writer number; `None` if nobody is to be polled.
+    async fn update_nodes(&self, nodes: &mut KnownNodes, rules_changes: u32) -> Option<u64> {
+        let world = self.world();
+        if !world.rules.has_presence() {
+            world.admission.note_presence(now_s());
+            self.drop_nodes(nodes, |_| true).await;
+            return None;
         }
-        let Some(state) = self.peer_nodes.nodes_in_log().await else {
-            return;
-        };
-        let Some(own) = state.nodes.iter().find(|node| node.is_self) else {
-            return;
-        };
+        let state = self.peer_nodes.nodes_in_log().await?;
+        let own = state.nodes.iter().find(|node| node.is_self)?.writer;
         let others = state.nodes.iter().filter(|node| !node.is_self);
         let living: Vec<u64> = others.map(|node| node.writer).collect();
-        let gone = nodes.keys().filter(|writer| !living.contains(writer));
-        for writer in gone.copied().collect::<Vec<u64>>() {
-            let slot = nodes[&writer].slot();
+        self.drop_nodes(nodes, |writer| !living.contains(writer))
+            .await;
+        for writer in living {
+            let is_free = |slot: &u8| nodes.values().all(|it| it.slot != *slot);
+            if !nodes.contains_key(&writer)
+                && let Some(slot) = (1..=PEERS_MAX as u8).find(is_free)
+            {
+                let polled = Polled {
+                    node: PolledNode::new(slot, now_s()),
+                    rules_changes,
+                    has_left_out: false,
+                };
+                let known = KnownNode {
+                    slot,
+                    heard_s: now_s(),
+                    polled: Some(polled),
+                };
+                nodes.insert(writer, known);
+            }
+        }
+        match nodes.values().map(|it| it.heard_s).min() {
+            Some(heard_s) => world.admission.note_presence(heard_s),
+            // A node that is cut off may not know all nodes, so an empty list does not prove that it knows all members.
+            None if state.is_cut_off => {}
+            None => world.admission.note_presence(now_s()),
+        }
+        Some(own)
+    }
+
+    /// Forgets nodes, whose members leave. A node whose poll runs is forgotten later.
+    async fn drop_nodes(&self, nodes: &mut KnownNodes, is_gone: impl Fn(&u64) -> bool) {
+        let gone = nodes.iter();
+        let gone = gone.filter(|(writer, it)| is_gone(writer) && it.polled.is_some());
+        let gone: Vec<(u64, u8)> = gone.map(|(writer, it)| (*writer, it.slot)).collect();
+        for (writer, slot) in gone {
             // A shard that does not answer is asked again in the next poll.
             if self
                 .remove_members(|from| Order::Drop(slot, from))
@@ -152,33 +234,34 @@ impl PresenceSync {
                 nodes.remove(&writer);
             }
         }
-        for writer in &living {
-            let is_free = |slot: &u8| nodes.values().all(|it| it.slot() != *slot);
-            if !nodes.contains_key(writer)
-                && let Some(slot) = (1..=PEERS_MAX as u8).find(is_free)
-            {
-                nodes.insert(*writer, PolledNode::new(slot, now_s()));
-            }
-        }
-        let asked = nodes
-            .iter_mut()
-            .filter(|(writer, _)| living.contains(writer));
-        let polls = asked.map(|(writer, node)| self.poll_node(own.writer, *writer, node));
-        join_all(polls).await;
-        let heard_s = nodes.values().map(PolledNode::heard_s).min();
-        match heard_s {
-            Some(heard_s) => self.world().admission.note_presence(heard_s),
-            // A node that is cut off may not know all nodes, so an empty list does not prove that it knows all members.
-            None if state.is_cut_off => {}
-            None => self.world().admission.note_presence(now_s()),
-        }
     }
 
-    /// Polls a node until it has no more changes, but for at most `ANSWERS_PER_POLL_MAX` answers.
-    async fn poll_node(&self, own: u64, writer: u64, node: &mut PolledNode) {
+    /// Polls a node until it has no more changes, within the limits of one poll.
+    async fn poll_node(
+        &self,
+        own: u64,
+        writer: u64,
+        mut polled: Polled,
+        rules_changes: u32,
+    ) -> (u64, Polled) {
+        let is_calm = self.world().admission.account.level() == MemoryLevel::Calm;
+        if polled.rules_changes != rules_changes || polled.has_left_out && is_calm {
+            (polled.rules_changes, polled.has_left_out) = (rules_changes, false);
+            polled.node.begin_again();
+        }
+        self.continue_round(own, writer, &mut polled).await;
+        (writer, polled)
+    }
+
+    async fn continue_round(&self, own: u64, writer: u64, polled: &mut Polled) {
+        let node = &mut polled.node;
         let slot = node.slot();
         node.begin_round();
+        let began = Instant::now();
         for _ in 0..ANSWERS_PER_POLL_MAX {
+            if began.elapsed() >= POLL_MAX {
+                return;
+            }
             let Some(question) = node.next_question(own) else {
                 return;
             };
@@ -197,8 +280,9 @@ impl PresenceSync {
                     }
                 }
             }
-            if self.apply(slot, &news.changes).await.is_none() {
-                return node.begin_again();
+            match self.apply(slot, &news.changes).await {
+                Some(has_room) => polled.has_left_out |= !has_room,
+                None => return node.begin_again(),
             }
             if news.ends_snapshot
                 && self
@@ -215,26 +299,27 @@ impl PresenceSync {
         let peers = self.peer_nodes.peers()?;
         let name = name_for_questions(&writer_text(writer));
         let answer = timeout(ANSWER_TIMEOUT, peers.ask_one(&name, question.encode())).await;
-        let answer = PeerAnswer::parse(&answer.ok()??)?;
-        let is_valid = answer.changes.iter().all(|it| has_valid_info(&it));
-        is_valid.then_some(answer)
+        PeerAnswer::parse(&answer.ok()??)
     }
 
-    /// Passes changes to the homes. None if a home does not answer.
-    async fn apply(&self, slot: u8, changes: &PeerChanges) -> Option<()> {
+    /// Passes changes to the homes, without members whose info is not valid. Returns whether there was room in memory for all; `None` if a home does not
+    /// answer.
+    async fn apply(&self, slot: u8, changes: &PeerChanges) -> Option<bool> {
+        let mut had_room = true;
         let placement = self.world().placement();
-        let all: Vec<PeerChange<'_>> = changes.iter().collect();
-        for some in all.chunks(CHANGES_PER_ORDER_MAX) {
+        let mut valid = changes.iter().filter(has_valid_info).peekable();
+        while valid.peek().is_some() {
             let mut by_home: BTreeMap<ShardId, PeerChanges> = BTreeMap::new();
-            for change in some {
+            for change in valid.by_ref().take(CHANGES_PER_ORDER_MAX) {
                 let home = placement.home_of_name(change.topic());
-                by_home.entry(home).or_default().push(change);
+                by_home.entry(home).or_default().push(&change);
             }
             for (home, changes) in by_home {
-                self.ask_home(home, Order::Apply(slot, changes)).await?;
+                let reply = self.ask_home(home, Order::Apply(slot, changes)).await?;
+                had_room &= matches!(reply, PeerPresenceReply::Applied { has_room: true });
             }
         }
-        Some(())
+        Some(had_room)
     }
 
     /// Removes members at every home, step by step. `order` makes the order for the step that begins at a row. `None` if a home does not answer.

@@ -14,12 +14,16 @@ use crate::support::{Server, until};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-fn node(servers: &Servers, leave_s: u32) -> Server {
+fn settings(servers: &Servers, leave_s: u32, presence: bool) -> String {
     let more = format!(
-        "presence = true\n[presence]\nleave_s = {leave_s}\n[access.anonymous]\npresence = ['#']\n\
+        "presence = {presence}\n[presence]\nleave_s = {leave_s}\n[access.anonymous]\npresence = ['#']\n\
          [access]\n[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n"
     );
-    Server::with_admin(&(crate::settings(servers) + &more))
+    crate::settings(servers) + &more
+}
+
+fn node(servers: &Servers, leave_s: u32) -> Server {
+    Server::with_admin(&settings(servers, leave_s, true))
 }
 
 /// Nodes that know each other.
@@ -48,7 +52,10 @@ fn subscriber(server: &Server, user: &str) -> Ws {
 fn read(server: &Server) -> Value {
     let answer = once(server, "GET", "/presence/room", &[], "");
     assert_eq!(answer.status, 200, "{answer:?}");
-    answer.json()
+    let read = answer.json();
+    // Before a node has heard of all others, the age counts from its start.
+    assert!(read["age"].as_u64().unwrap_or_default() < 100_000, "{read}");
+    read
 }
 
 /// The users of the members, as a node lists them.
@@ -150,6 +157,24 @@ fn members_of_all_nodes_are_present_at_each_node() {
     drop(bob);
     watchers.iter_mut().for_each(|it| it.expect(&["-bob"]));
     await_users(&late, &[]);
+}
+
+#[test]
+fn node_whose_rules_had_no_presence_for_a_while_knows_who_came_and_left_meanwhile() {
+    let Some((servers, [one, other])) = nodes::<2>(0) else {
+        return;
+    };
+    let ann = subscriber(&one, "ann");
+    await_users(&other, &["ann"]);
+    let status = || once(&other, "GET", "/presence/room", &[], "").status;
+    other.reload(&settings(&servers, 0, false));
+    until("no presence", || status() == 404);
+    drop(ann);
+    let _bob = subscriber(&one, "bob");
+    await_users(&one, &["bob"]);
+    other.reload(&settings(&servers, 0, true));
+    until("presence", || status() == 200);
+    await_users(&other, &["bob"]);
 }
 
 #[test]

@@ -75,8 +75,8 @@ impl PageSource<'_> {
             }
             watcher.leaves_until = gone.number;
             if gone.row.id <= watcher.joins_until {
-                page.changes
-                    .push(&PresenceChange::Leave(self.member(&gone.row)));
+                let member = gone.row.member(gone.process);
+                page.changes.push(&PresenceChange::Leave(member));
             }
         }
         if !page.more {

@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use super::rows::{MemberRow, PresenceTopic};
 use super::{Presence, UserKey};
 use crate::base::time::Now;
+use crate::base::work::STEP_BYTES;
 use crate::mail::peer_presence::{
     ANSWER_BYTES, PEERS_MAX, PENDING_BYTES_MAX, PeerChange, PeerChanges, PeerQuestion,
 };
@@ -31,21 +32,28 @@ const ENDED_WAITS_MAX: usize = 256;
 const STREAM_TIMEOUT_S: u32 = 10;
 /// The maximum number of rows and of counts that one call visits to find those that have gone.
 const SWEPT_PER_CALL: usize = 4_096;
-/// The node of a member whose node has died. No other node has this number.
-const DEAD_NODE: u8 = u8::MAX;
+/// Members that have gone are removed until these bytes are moved; each counts as a step at least.
+const SWEPT_BYTES_MAX: usize = 1_024 * STEP_BYTES;
+/// The first number for nodes that have died. Living nodes have smaller numbers. The numbers are used in turn, and a member of a dead node leaves long
+/// before its number is used again.
+const DEAD_NODES: u8 = 64;
 /// No member stays for longer after its connection has ended, whatever its node says.
 const LEAVES_IN_S_MAX: u32 = 86_400;
 
-const _: () = assert!(PEERS_MAX < DEAD_NODE as usize);
+const _: () = assert!(PEERS_MAX < DEAD_NODES as usize);
 
 /// What the other nodes tell, and what they are told.
 #[derive(Default)]
 pub(super) struct Peers {
     /// By the number by which this node knows the node.
     nodes: BTreeMap<u8, Peer>,
+    /// The processes of nodes that have died, by the number that their members have now.
+    dead_processes: BTreeMap<u8, u64>,
+    /// The number of the node that died last, above [`DEAD_NODES`].
+    last_dead: u8,
     streams: Vec<PeerStream>,
-    /// Connections that other nodes have, and that are only counted: by node, snapshot and topic.
-    counts: BTreeMap<(u8, u16, u32), PeerCount>,
+    /// Connections that other nodes have, and that are only counted: by node and topic.
+    counts: BTreeMap<(u8, u32), PeerCount>,
     /// The connections that wait, by the second in which they become members, with the limit of the topic's members.
     waiting: BTreeMap<(u32, u32), u32>,
     waiting_users: BTreeSet<(UserKey, u32)>,
@@ -58,13 +66,27 @@ struct Peer {
     snapshot: u16,
     /// Whether its last answer has not come.
     is_silent: bool,
+    /// The topic with which the search for its counts that have gone continues.
+    swept_topic: u32,
+    /// The number that its members get, since it has died; 0 while it lives.
+    dead_number: u8,
 }
 
-/// How many connections of a topic a node only counts (`told`), and how many of those that it lists are only counted here.
+/// How many connections of a topic a node only counts (`told`), and how many of those that it lists are only counted here, as far as its snapshot has told.
 #[derive(Clone, Copy, Default)]
 struct PeerCount {
+    snapshot: u16,
     told: u32,
     overflowed: u32,
+    /// All of them by earlier snapshots, which is valid until the snapshot is complete.
+    former: u64,
+}
+
+impl PeerCount {
+    /// The connections. Other nodes may tell any number, so the sum needs more bits.
+    fn connections(self) -> u64 {
+        (u64::from(self.told) + u64::from(self.overflowed)).max(self.former)
+    }
 }
 
 /// What another node knows of the members at this node.
@@ -96,20 +118,33 @@ impl PeerStream {
 impl Peers {
     /// The bytes of streams, counts and waiting connections, whose rows are counted as members.
     pub(super) fn bytes(&self) -> usize {
-        const COUNT_BYTES: usize = size_of::<((u8, u16, u32), PeerCount)>() * 3 / 2;
+        const COUNT_BYTES: usize = size_of::<((u8, u32), PeerCount)>() * 3 / 2;
         const WAITING_BYTES: usize =
             (size_of::<((u32, u32), u32)>() + size_of::<(UserKey, u32)>()) * 3 / 2;
         let streams = self.streams.iter();
         streams
-            .map(|stream| size_of::<PeerStream>() + stream.changes.bytes().len())
+            .map(|stream| size_of::<PeerStream>() + stream.changes.capacity())
             .sum::<usize>()
             + self.counts.len() * COUNT_BYTES
             + self.waiting.len() * WAITING_BYTES
     }
 
-    /// The writer number with which the process of a connection began; 0 for this process, and for a node that has died.
+    /// The writer number with which the process of a connection began; 0 for this process.
     pub(super) fn process_of(&self, conn: MemberConn) -> u64 {
-        self.nodes.get(&conn.node).map_or(0, |peer| peer.process)
+        let living = self.nodes.get(&conn.node).map(|peer| peer.process);
+        let dead = || self.dead_processes.get(&conn.node).copied();
+        living.or_else(dead).unwrap_or_default()
+    }
+
+    /// The number that the members of a node get, which has died.
+    fn dead_number_of(&mut self, node: u8) -> u8 {
+        let peer = self.nodes.entry(node).or_default();
+        if peer.dead_number == 0 {
+            self.last_dead = (self.last_dead + 1) % (u8::MAX - DEAD_NODES);
+            peer.dead_number = DEAD_NODES + self.last_dead;
+            self.dead_processes.insert(peer.dead_number, peer.process);
+        }
+        peer.dead_number
     }
 
     /// The number of the snapshot that a node sends; 0 for this node.
@@ -230,6 +265,30 @@ impl Presence {
         (streams.by_ref().filter(|it| member < it.next_row)).for_each(|it| it.push(&change));
     }
 
+    /// Tells the other nodes that the connection of this node that waited in row `from` is now the member in row `to`. A stream whose cursor is between
+    /// the rows would otherwise never hear of it, or hear twice of it and not of its end.
+    pub(super) fn tell_peers_of_move(&mut self, from: u32, to: u32, now: Now) {
+        let row = self.members.get(to);
+        if row.node > 0 || self.peers.streams.is_empty() {
+            return;
+        }
+        let topic = &self.topics.get(row.topic).name;
+        let join = join_of(topic, row, now);
+        // The snapshot will name the connection at its new row, which cancels the leave.
+        let leave = PeerChange::Leave {
+            topic,
+            conn: row.conn(),
+            linger_s: STREAM_TIMEOUT_S,
+        };
+        for stream in &mut self.peers.streams {
+            match (from < stream.next_row, to < stream.next_row) {
+                (false, true) => stream.push(&join),
+                (true, false) => stream.push(&leave),
+                _ => {}
+            }
+        }
+    }
+
     /// Tells the other nodes how many connections of the topic are only counted here.
     fn tell_peers_of_count(&mut self, topic: u32) {
         let change = unlisted_of(self.topics.get(topic));
@@ -239,15 +298,36 @@ impl Presence {
 
     /// Counts a connection that is not listed.
     pub(super) fn add_unlisted(&mut self, topic: u32, conn: MemberConn) {
-        self.note_change(topic);
-        let row = self.topics.get_mut(topic);
         if conn.node == 0 {
-            row.unlisted_count += 1;
+            self.note_change(topic);
+            self.topics.get_mut(topic).unlisted_count += 1;
             return self.tell_peers_of_count(topic);
         }
-        row.unlisted_at_peers += 1;
-        let key = (conn.node, self.peers.snapshot_of(conn.node), topic);
-        self.peers.counts.entry(key).or_default().overflowed += 1;
+        self.change_count(conn.node, topic, |count| count.overflowed += 1);
+    }
+
+    /// Changes how many connections of a topic at another node are only counted.
+    fn change_count(&mut self, node: u8, topic: u32, change: impl FnOnce(&mut PeerCount)) {
+        let snapshot = self.peers.snapshot_of(node);
+        let count = self.peers.counts.entry((node, topic)).or_default();
+        let before = count.connections();
+        if count.snapshot != snapshot {
+            *count = PeerCount {
+                snapshot,
+                former: before,
+                ..PeerCount::default()
+            };
+        }
+        change(count);
+        let after = count.connections();
+        if after == 0 {
+            self.peers.counts.remove(&(node, topic));
+        }
+        if after != before {
+            let row = self.topics.get_mut(topic);
+            row.unlisted_at_peers = row.unlisted_at_peers - before + after;
+            self.note_change(topic);
+        }
     }
 
     /// A connection that is not listed has gone.
@@ -256,21 +336,16 @@ impl Presence {
         if conn.node == 0 && row.unlisted_count > 0 {
             row.unlisted_count -= 1;
             self.tell_peers_of_count(topic);
+            self.note_change(topic);
         } else {
-            let key = (conn.node, self.peers.snapshot_of(conn.node), topic);
-            let Some(count) = self.peers.counts.get_mut(&key) else {
-                return;
-            };
-            if count.overflowed == 0 {
+            let snapshot = self.peers.snapshot_of(conn.node);
+            let count = self.peers.counts.get(&(conn.node, topic));
+            // A connection that the snapshot has not named yet is not in its count.
+            if !count.is_some_and(|it| it.snapshot == snapshot && it.overflowed > 0) {
                 return;
             }
-            count.overflowed -= 1;
-            if count.told + count.overflowed == 0 {
-                self.peers.counts.remove(&key);
-            }
-            row.unlisted_at_peers -= 1;
+            self.change_count(conn.node, topic, |count| count.overflowed -= 1);
         }
-        self.note_change(topic);
         self.remove_topic_if_unused(topic);
     }
 
@@ -377,12 +452,12 @@ impl Presence {
         }
     }
 
-    /// Applies a change at another node. `members_max` is the limit of the topic's members here.
+    /// Applies a change at another node. `members_max` is the limit of the topic's members here; `None`: nothing is added to the topic.
     pub fn apply_peer_change(
         &mut self,
         node: u8,
         change: &PeerChange<'_>,
-        members_max: u32,
+        members_max: Option<u32>,
         now: Now,
     ) {
         match *change {
@@ -394,6 +469,9 @@ impl Presence {
                 user,
                 info,
             } => {
+                let Some(members_max) = members_max else {
+                    return;
+                };
                 let conn = MemberConn { node, ..conn };
                 let leaves_in_s = leaves_in_s.min(LEAVES_IN_S_MAX);
                 let known = self.find(topic).and_then(|id| self.find_member(id, conn));
@@ -419,16 +497,26 @@ impl Presence {
                 let conn = MemberConn { node, ..conn };
                 self.leave(topic, conn, linger_s.min(LEAVES_IN_S_MAX), now);
             }
-            PeerChange::Unlisted { topic, count } => self.note_peer_count(node, topic, count),
+            PeerChange::Unlisted { topic, count } => {
+                let count = members_max.map_or(0, |_| count);
+                self.note_peer_count(node, topic, count);
+            }
         }
+    }
+
+    /// Whether the topic has a row.
+    pub fn has_topic(&self, name: &[u8]) -> bool {
+        self.find(name).is_some()
     }
 
     /// A snapshot names a member that is known.
     fn confirm_member(&mut self, member: u32, leaves_in_s: u32, now: Now) {
         let row = self.members.get_mut(member);
         row.snapshot = self.peers.snapshot_of(row.node);
-        if leaves_in_s > 0 && row.leaves_s == 0 {
-            self.end_connection(member, leaves_in_s, now);
+        match row.has_connection() {
+            true if leaves_in_s > 0 => self.end_connection(member, leaves_in_s, now),
+            false if leaves_in_s == 0 => self.cancel_leave(member),
+            _ => {}
         }
     }
 
@@ -442,7 +530,7 @@ impl Presence {
         leaves_in_s: u32,
         now: Now,
     ) {
-        let Some(topic) = self.find(topic) else {
+        let Some(topic) = self.find(topic).filter(|it| !self.tells_connections(*it)) else {
             return;
         };
         let (key, until_s) = (
@@ -471,15 +559,7 @@ impl Presence {
             None if count == 0 => return,
             None => self.find_or_create_topic(topic),
         };
-        let key = (node, self.peers.snapshot_of(node), topic);
-        let entry = self.peers.counts.entry(key).or_default();
-        let before = core::mem::replace(&mut entry.told, count);
-        if entry.told + entry.overflowed == 0 {
-            self.peers.counts.remove(&key);
-        }
-        let row = self.topics.get_mut(topic);
-        row.unlisted_at_peers = (row.unlisted_at_peers - before).saturating_add(count);
-        self.note_change(topic);
+        self.change_count(node, topic, |it| it.told = count);
         self.remove_topic_if_unused(topic);
     }
 
@@ -492,12 +572,25 @@ impl Presence {
         linger_s: u32,
         now: Now,
     ) -> Option<u32> {
+        if from == 0 {
+            let peer = self.peers.nodes.entry(node).or_default();
+            peer.swept_topic = 0;
+            // These come first, so that no member continues with a connection that has gone.
+            if self.remove_gone_waiting(node, has_died) {
+                return Some(0);
+            }
+        }
+        let dead_number = has_died.then(|| self.peers.dead_number_of(node));
         let snapshot = self.peers.snapshot_of(node);
         let end = self
             .members
             .end()
             .min(from.saturating_add(SWEPT_PER_CALL as u32));
+        let moved_before = self.moved_bytes;
         for member in from..end {
+            if self.moved_bytes - moved_before >= SWEPT_BYTES_MAX {
+                return Some(member);
+            }
             let has_gone = |row: &&MemberRow| {
                 let is_of_node = row.topic != NONE && row.node == node;
                 is_of_node && (has_died || row.snapshot != snapshot)
@@ -505,44 +598,63 @@ impl Presence {
             let Some(row) = self.members.try_get(member).filter(has_gone) else {
                 continue;
             };
-            let was_connected = row.leaves_s == 0 || row.id == 0;
-            if has_died {
-                let conn = MemberConn {
-                    node: DEAD_NODE,
-                    ..row.conn()
-                };
+            let (was_connected, conn) = (row.has_connection(), row.conn());
+            self.moved_bytes += STEP_BYTES;
+            if let Some(node) = dead_number {
                 self.member_index.remove(&mut self.members, member);
-                self.members.get_mut(member).move_to(conn);
+                let row = self.members.get_mut(member);
+                row.move_to(MemberConn { node, ..conn });
                 self.member_index.insert(&mut self.members, member);
             }
             if was_connected {
                 self.end_connection(member, linger_s, now);
             }
         }
-        if end < self.members.end() {
-            return Some(end);
-        }
-        let counts = self
-            .peers
-            .counts
-            .range((node, 0, 0)..=(node, u16::MAX, NONE));
-        let has_gone = |at: &(u8, u16, u32)| has_died || at.1 != snapshot;
-        let gone = counts.map(|(at, _)| *at).filter(has_gone);
-        let gone: Vec<_> = gone.take(SWEPT_PER_CALL).collect();
-        for at in &gone {
-            let count = self.peers.counts.remove(at).unwrap_or_default();
-            let row = self.topics.get_mut(at.2);
-            row.unlisted_at_peers -= count.told + count.overflowed;
-            self.note_change(at.2);
-            self.remove_topic_if_unused(at.2);
-        }
-        if gone.len() == SWEPT_PER_CALL {
+        if end < self.members.end() || self.remove_gone_counts(node, has_died) {
             return Some(end);
         }
         if has_died {
             self.peers.nodes.remove(&node);
         }
         None
+    }
+
+    /// Removes connections of a node that wait and have gone. Returns whether more have.
+    fn remove_gone_waiting(&mut self, node: u8, has_died: bool) -> bool {
+        let snapshot = self.peers.snapshot_of(node);
+        let waiting = self.peers.waiting.keys().map(|(_, member)| *member);
+        let has_gone = |member: &u32| {
+            let row = self.members.get(*member);
+            row.node == node && (has_died || row.snapshot != snapshot)
+        };
+        let gone: Vec<u32> = waiting.filter(has_gone).take(SWEPT_PER_CALL).collect();
+        gone.iter().for_each(|member| self.remove_waiting(*member));
+        gone.len() == SWEPT_PER_CALL
+    }
+
+    /// Removes what a node had counted before its last snapshot, or all of its counts. Returns whether more is left.
+    fn remove_gone_counts(&mut self, node: u8, has_died: bool) -> bool {
+        let Some(peer) = self.peers.nodes.get(&node) else {
+            return false;
+        };
+        let all = self
+            .peers
+            .counts
+            .range((node, peer.swept_topic)..=(node, NONE));
+        let topics: Vec<u32> = all
+            .map(|((_, topic), _)| *topic)
+            .take(SWEPT_PER_CALL)
+            .collect();
+        for topic in &topics {
+            self.change_count(node, *topic, |count| match has_died {
+                true => *count = PeerCount::default(),
+                false => count.former = 0,
+            });
+            self.remove_topic_if_unused(*topic);
+        }
+        let peer = self.peers.nodes.entry(node).or_default();
+        peer.swept_topic = topics.last().map_or(0, |topic| topic + 1);
+        topics.len() == SWEPT_PER_CALL
     }
 }
 

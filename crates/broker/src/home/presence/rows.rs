@@ -66,6 +66,11 @@ impl MemberRow {
         }
     }
 
+    /// Whether the connection has not ended: it waits, or it is that of a member who does not leave.
+    pub(super) fn has_connection(&self) -> bool {
+        self.leaves_s == 0 || self.id == 0
+    }
+
     /// Gives the member another connection.
     pub(super) fn move_to(&mut self, conn: MemberConn) {
         (self.node, self.shard) = (conn.node, conn.shard);
@@ -111,7 +116,7 @@ pub(super) struct PresenceTopic {
     pub(super) user_count: u32,
     /// The number of connections of this node that are only counted, and of those of other nodes.
     pub(super) unlisted_count: u32,
-    pub(super) unlisted_at_peers: u32,
+    pub(super) unlisted_at_peers: u64,
     /// The last change of which watchers are told.
     pub(super) watched_change: u64,
     /// The last change that a reader can see. It can be a member that continues with another connection, of which watchers are not told.
@@ -143,7 +148,8 @@ chained!(PresenceTopic);
 impl PresenceTopic {
     /// The connections that are only counted.
     pub(super) fn unlisted(&self) -> u32 {
-        self.unlisted_count.saturating_add(self.unlisted_at_peers)
+        let sum = u64::from(self.unlisted_count) + self.unlisted_at_peers;
+        u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
     pub(super) fn counts(&self) -> PresenceCounts {
@@ -160,6 +166,8 @@ impl PresenceTopic {
 pub(super) struct Leave {
     /// The number of the leave.
     pub(super) number: u64,
+    /// The writer number of its connection's process, since the number of the node is given to another one some time after this one has gone.
+    pub(super) process: u64,
     pub(super) row: MemberRow,
 }
 

@@ -189,8 +189,7 @@ pub(crate) fn write_member(ctx: &Context, member: &Member<'_>, out: &mut Vec<u8>
     out.push(b'-');
     position::write_decimal(out, conn.generation.into());
     out.push(b'"');
-    let has_died = member.at.node > 0 && member.process == 0;
-    if ctx.world.is_replicated() && !has_died {
+    if ctx.world.is_replicated() {
         let process = match member.at.node {
             0 => ctx.world.writer.unwrap_or_default(),
             _ => member.process,
