@@ -3,14 +3,12 @@
 
 use std::sync::Arc;
 
-use crore_broker::Verdict;
-use crore_broker::access::{Grants, Right, VerifiedClient};
 use crore_broker::account::MemoryLevel;
 use crore_broker::settings::Rule;
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits, World};
 use crore_wire::mqtt::{PacketId, Properties, Qos, SubscribeOptions, Version, encode};
-use support::{NOW, TestServer};
+use support::{NOW, TestServer, stream};
 
 mod support;
 
@@ -36,39 +34,6 @@ fn closed_world() -> Arc<World> {
     let mut settings = settings(true);
     settings.access.closed = true;
     support::world(settings, 1, 1)
-}
-
-/// Opens an event stream of a path, with a token of this user and info if it has a name.
-fn stream(server: &mut TestServer, shard: usize, path: &str, (user, info): (&str, &str)) -> usize {
-    let conn = server.open(shard);
-    let token = match user {
-        "" => String::new(),
-        user => format!("Authorization: Bearer {user}\r\n"),
-    };
-    let head = format!(
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{token}\r\n"
-    );
-    server.send(conn, head);
-    if !user.is_empty() {
-        let (asker, question) = server.io[shard].questions.pop().expect("a question");
-        let rights = [Right::Subscribe, Right::Presence].map(|right| (right, "#"));
-        let grants = Grants::new(user, rights).expect("they are valid");
-        let grants = match info {
-            "" => grants,
-            info => grants.with_info(info),
-        };
-        let verdict = Verdict {
-            digest: question.digest,
-            found: Ok(VerifiedClient {
-                grants: Arc::new(grants),
-                until_unix_s: u32::MAX,
-            }),
-            believed_until_s: NOW.unix_s + 3600,
-            settings_generation: question.settings_generation,
-        };
-        server.handle(shard, Input::Verdict(asker, verdict));
-    }
-    conn
 }
 
 /// The counts of the topic.

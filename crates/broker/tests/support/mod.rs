@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crore_broker::access::Question;
+use crore_broker::access::{Grants, Question, Right, VerifiedClient};
 use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
     Batch, CloseMode, Committed, ConnId, Input, Io, Mail, Now, Offsets, OutputPart, PartitionId,
-    Report, Shard, ShardId, Slice, SocketId, Ticket, TurnLimits, World,
+    Report, Shard, ShardId, Slice, SocketId, Ticket, TurnLimits, Verdict, World,
 };
 use crore_wire::mqtt;
 
@@ -146,6 +146,44 @@ impl Io for Sockets {
         self.questions.push((conn, question));
         true
     }
+}
+
+/// Opens an event stream of a path, with a token of this user and info if it has a name.
+pub fn stream(
+    server: &mut TestServer,
+    shard: usize,
+    path: &str,
+    (user, info): (&str, &str),
+) -> usize {
+    let conn = server.open(shard);
+    let token = match user {
+        "" => String::new(),
+        user => format!("Authorization: Bearer {user}\r\n"),
+    };
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{token}\r\n"
+    );
+    server.send(conn, head);
+    // A shard asks once about a token.
+    if let Some((asker, question)) = server.io[shard].questions.pop() {
+        let rights = [Right::Subscribe, Right::Presence].map(|right| (right, "#"));
+        let grants = Grants::new(user, rights).expect("they are valid");
+        let grants = match info {
+            "" => grants,
+            info => grants.with_info(info),
+        };
+        let verdict = Verdict {
+            digest: question.digest,
+            found: Ok(VerifiedClient {
+                grants: Arc::new(grants),
+                until_unix_s: u32::MAX,
+            }),
+            believed_until_s: NOW.unix_s + 3600,
+            settings_generation: question.settings_generation,
+        };
+        server.handle(shard, Input::Verdict(asker, verdict));
+    }
+    conn
 }
 
 /// A world: the settings and the shared state of shards. The first `homes` shards are homes (they keep topics), with one partition each.
