@@ -7,7 +7,7 @@ use crore_broker::mail::message::Headers;
 use crore_broker::orders::AdminPublish;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Input, Note, Restored, Shard, Ticket, TurnLimits, World};
+use crore_broker::{Control, ControlRecord, Input, Restored, Shard, Ticket, TurnLimits, World};
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, PropertyWriter, Qos, SubscribeOptions, Version,
     Will, encode,
@@ -220,7 +220,7 @@ fn positions_of_restored_groups_are_recorded_in_the_first_second() {
     let mut partitions = Vec::new();
     for waiting in &next.io[0].batches {
         let read = batch::for_each_record(&waiting.bytes, |_, entry| {
-            if let LogRecord::Note(Note::Group(position)) = entry {
+            if let LogRecord::Control(ControlRecord::Group(position)) = entry {
                 assert_eq!(position.filter, b"shared/#");
                 partitions.push(waiting.header.partition);
             }
