@@ -22,7 +22,7 @@ const USAGE: &str = "\
 cargo xtask COMMAND
 
   test [--release]  all tests, the model of the mailbox, those with third-party clients, ten thousand
-                    stalled subscribers and 13,000 fresh seeds too; installs what they need
+                    stalled subscribers and 14,000 fresh seeds too; installs what they need
   lint              formatting, clippy and the documentation build; warnings are errors
   ci                lint, then test
   compare [--quick] [ARGS]

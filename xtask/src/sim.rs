@@ -7,12 +7,18 @@ use std::path::PathBuf;
 use crate::run::{Program, source_seed, target_directory, together};
 
 /// The new seeds of every test run: for each range of the simulator's seeds its first one, and their number. They take two minutes on two cores.
-const FRESH_SEEDS: [(u64, &str); 2] = [(CLUSTERS, "12000"), (CLUSTER_SESSIONS, "1000")];
+const FRESH_SEEDS: [(u64, &str); 3] = [
+    (CLUSTERS, "12000"),
+    (CLUSTER_SESSIONS, "1000"),
+    (CENTRIFUGO, "1000"),
+];
 
 /// Seeds with this bit may have several nodes (`CLUSTERS_FROM` of the simulator).
 const CLUSTERS: u64 = 1 << 61;
 /// The first of the seeds whose worlds are clusters with MQTT sessions (`CLUSTER_SESSIONS_FROM` of the simulator).
 const CLUSTER_SESSIONS: u64 = 1 << 59;
+/// The first of the seeds whose worlds have clients of Centrifugo's protocol (`CENTRIFUGO_FROM` of the simulator).
+const CENTRIFUGO: u64 = 1 << 58;
 
 /// Builds the simulator and runs it with these arguments. `--planted` and `--fault` need a build with the planted faults.
 pub fn run(args: &[&str]) -> Result<()> {

@@ -38,6 +38,8 @@ counts! {
     messages "messages": "Messages that subscribers received.";
     acknowledged "acknowledged": "Messages that were acknowledged.";
     polls "polls": "Long-polls answered with a message.";
+    recovered "recovered": "Subscriptions of Centrifugo's clients that lost nothing.";
+    unrecovered "unrecovered": "Subscriptions of Centrifugo's clients that were told of a loss.";
     told_gaps "told gaps": "Gaps reported to subscribers.";
     enveloped_gaps "enveloped gaps": "Gaps reported in an envelope.";
     ended_by_delete "ended by delete": "Subscriptions ended by a delete of the topic.";
@@ -86,7 +88,9 @@ counts! {
 
 /// What a search among clusters with MQTT sessions need not have met: these worlds have no deletes, interest, retained messages, restarts or disks, and
 /// messages that are sent again on one connection are rare.
-const NOT_OF_CLUSTER_SESSIONS: [&str; 21] = [
+const NOT_OF_CLUSTER_SESSIONS: [&str; 23] = [
+    "recovered",
+    "unrecovered",
     "ended by delete",
     "views",
     "interest",
@@ -119,6 +123,8 @@ impl Coverage {
     /// The kinds that did not occur. Kinds that only some ranges of seeds can produce are left out.
     pub fn missing(&self) -> Vec<&'static str> {
         let optional = [
+            "recovered",
+            "unrecovered",
             "recovered sessions",
             "again after crash",
             "wills after crash",
@@ -137,6 +143,18 @@ impl Coverage {
             "lost branches",
         ];
         self.missing_but(&optional)
+    }
+
+    /// The kinds that did not occur in a search among worlds with Centrifugo's clients.
+    pub fn missing_of_centrifugo(&self) -> Vec<&'static str> {
+        let own = [
+            ("recovered", self.recovered),
+            ("unrecovered", self.unrecovered),
+        ];
+        let none = own.into_iter().filter(|(_, count)| *count == 0);
+        let mut missing = self.missing();
+        missing.extend(none.map(|(kind, _)| kind));
+        missing
     }
 
     fn missing_but(&self, optional: &[&str]) -> Vec<&'static str> {

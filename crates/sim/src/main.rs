@@ -144,9 +144,14 @@ fn search(args: &Args) -> bool {
             for (kind, count) in coverage.kinds() {
                 println!("  {kind:<24} {count}");
             }
-            let missing = match crore_sim::plan::has_cluster_sessions(first) {
-                true => coverage.missing_of_cluster_sessions(),
-                false => coverage.missing(),
+            let missing = match first {
+                _ if crore_sim::plan::has_cluster_sessions(first) => {
+                    coverage.missing_of_cluster_sessions()
+                }
+                _ if crore_sim::plan::has_centrifugo_clients(first) => {
+                    coverage.missing_of_centrifugo()
+                }
+                _ => coverage.missing(),
             };
             if !missing.is_empty() {
                 println!("failed: these events never happened: {missing:?}");
@@ -220,6 +225,7 @@ fn check_planted_faults(args: &Args) -> bool {
             | Fault::ForgottenWriters => crore_sim::plan::CLUSTERS_FROM,
             Fault::EarlySuback => crore_sim::plan::DURABLE_SESSIONS_FROM,
             Fault::HighPosition => crore_sim::plan::STEADY_SUBSCRIPTIONS_FROM,
+            Fault::SkippedPublication | Fault::HighReplyOffset => crore_sim::plan::CENTRIFUGO_FROM,
             Fault::OneLife => crore_sim::plan::COPIES_FROM,
             _ => 0,
         };

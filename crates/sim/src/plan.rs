@@ -6,8 +6,8 @@ mod draw;
 mod steps;
 
 pub use draw::{
-    CLUSTER_SESSIONS_FROM, CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM,
-    STEADY_SUBSCRIPTIONS_FROM, has_cluster_sessions,
+    CENTRIFUGO_FROM, CLUSTER_SESSIONS_FROM, CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM,
+    STEADY_SUBSCRIPTIONS_FROM, has_centrifugo_clients, has_cluster_sessions,
 };
 
 use crate::engine::EngineBehavior;
@@ -44,6 +44,8 @@ pub enum Op {
     CutFollower(u8),
     /// An MQTT client does something.
     Mqtt(u8, MqttAction),
+    /// A client of Centrifugo's protocol does something.
+    Centrifugo(u8, CentrifugoAction),
 }
 
 /// An action of a publisher.
@@ -80,6 +82,23 @@ pub enum MqttAction {
     Ping,
     /// Sends DISCONNECT and closes.
     Leave,
+    /// Loses its connection.
+    Cut,
+    /// Gives the client's socket another window: the number of unread bytes that the socket holds.
+    ResizeWindow,
+}
+
+/// An action of a client of Centrifugo's protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CentrifugoAction {
+    /// Connects, if it has no connection.
+    Connect,
+    /// Reads some of the received bytes.
+    Read,
+    /// Subscribes to a topic, or unsubscribes from it.
+    ChangeSubscription,
+    /// Subscribes to all its topics.
+    SubscribeMissing,
     /// Loses its connection.
     Cut,
     /// Gives the client's socket another window: the number of unread bytes that the socket holds.
@@ -131,6 +150,8 @@ pub struct Plan {
     pub filtered_percent: u32,
     /// Whether WebSockets with positions ask for `envelope=json` instead of `ws+meta.nchan`.
     pub envelopes: bool,
+    /// Number of clients of Centrifugo's protocol.
+    pub centrifugo_clients: usize,
     /// Number of MQTT clients.
     pub mqtt_clients: usize,
     /// Percentage of MQTT clients that also subscribe to `#`.

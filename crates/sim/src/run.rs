@@ -147,6 +147,9 @@ fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Vio
     for subscriber in &sim.clients.subscribers {
         subscriber.check(&sim.truth, &unplaced)?;
     }
+    for client in &sim.clients.centrifugo {
+        client.check(&sim.truth, &unplaced)?;
+    }
     for client in &sim.clients.mqtt {
         client.check(&sim.truth)?;
     }
@@ -222,6 +225,9 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
     for subscriber in &mut sim.clients.subscribers {
         subscriber.require_newest(&sim.truth);
     }
+    for client in &mut sim.clients.centrifugo {
+        client.require_newest();
+    }
     for client in &mut sim.clients.mqtt {
         client.check_all_received(&sim.truth)?;
     }
@@ -262,7 +268,12 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     sim.flush_publisher(n);
     settle(sim, rng)?;
     let some_retry = sim.clients.subscribers.iter().any(|s| !s.is_established())
-        || sim.clients.mqtt.iter().any(|client| !client.is_connected());
+        || sim.clients.mqtt.iter().any(|client| !client.is_connected())
+        || sim
+            .clients
+            .centrifugo
+            .iter()
+            .any(|client| !client.is_established());
     if some_retry || sim.clients.publishers[n].link.is_none() {
         // A refused client tries again while the infos are read, so subscriptions begin and end meanwhile, and nothing can be compared.
         return Ok(());
@@ -274,20 +285,18 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     settle(sim, rng)?;
     let linger = sim.plan.settings.interest.debounce_s > 0;
     let infos = sim.clients.publishers[n].subscribers.iter();
-    // A deleted topic has no info. Its MQTT subscribers stay, since MQTT cannot report a delete, so they are counted at the clients. With
+    // A deleted topic has no info. Its subscribers over MQTT and Centrifugo's protocol stay, so they are counted at the clients. With
     // narrow budgets there may be no room for the topic, so that a resumed session lacks its subscription. Then the topic is not compared.
-    let mqtt_subscribers = |topic: usize| {
-        sim.clients
-            .mqtt
-            .iter()
-            .filter(|c| c.subscribes_to(topic))
-            .count() as u64
+    let lasting_subscribers = |topic: usize| {
+        let (mqtt, centrifugo) = (sim.clients.mqtt.iter(), sim.clients.centrifugo.iter());
+        let mqtt = mqtt.filter(|it| it.subscribes_to(topic)).count();
+        (mqtt + centrifugo.filter(|it| it.subscribes_to(topic)).count()) as u64
     };
     let known = infos.filter(|(_, count)| count.is_some() || sim.truth.allowed.budgets_are_wide);
     let subscribers: Vec<(String, u64)> = known
         .map(|(topic, count)| {
             let name = sim.truth.topics[*topic].name.clone();
-            (name, count.unwrap_or_else(|| mqtt_subscribers(*topic)))
+            (name, count.unwrap_or_else(|| lasting_subscribers(*topic)))
         })
         .collect();
     for follower in sim.clients.followers.iter().filter(|f| f.is_synchronized()) {
@@ -307,6 +316,9 @@ fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     for n in 0..sim.clients.subscribers.len() {
         sim.read_subscriber(n, usize::MAX)?;
     }
+    for n in 0..sim.clients.centrifugo.len() {
+        sim.centrifugo_read(n, usize::MAX)?;
+    }
     sim.truth.last_stalled_step = Some(sim.truth.step);
     Ok(())
 }
@@ -315,6 +327,7 @@ fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
 struct Attempts {
     subscribers: Vec<usize>,
     followers: Vec<usize>,
+    centrifugo: Vec<usize>,
     mqtt: Vec<usize>,
 }
 
@@ -323,6 +336,7 @@ fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     let mut attempts = Attempts {
         subscribers: vec![0; sim.clients.subscribers.len()],
         followers: vec![0; sim.clients.followers.len()],
+        centrifugo: vec![0; sim.clients.centrifugo.len()],
         mqtt: vec![0; sim.clients.mqtt.len()],
     };
     let mut credit_rounds = 0;
@@ -359,6 +373,9 @@ fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
                 progressed = true;
             }
         }
+        for (n, attempts) in attempts.centrifugo.iter_mut().enumerate() {
+            progressed |= sim.centrifugo_progress(n, attempts, ATTEMPTS_MAX, rng)?;
+        }
         for (n, attempts) in attempts.mqtt.iter_mut().enumerate() {
             progressed |= sim.mqtt_progress(n, attempts, ATTEMPTS_MAX, rng)?;
         }
@@ -390,6 +407,12 @@ fn check_settled(sim: &Simulation, attempts: &Attempts) -> Result<(), Violation>
         let is_open = client.link.is_some_and(|link| sim.net.is_open(link));
         if is_open && attempts.mqtt[n] < ATTEMPTS_MAX {
             client.check_nothing_pending()?;
+        }
+    }
+    for (n, client) in sim.clients.centrifugo.iter().enumerate() {
+        let is_open = client.link.is_some_and(|link| sim.net.is_open(link));
+        if is_open && attempts.centrifugo[n] < ATTEMPTS_MAX && client.is_waiting() {
+            return Err(format!("Centrifugo's client {n} was never answered"));
         }
     }
     for (n, follower) in sim.clients.followers.iter().enumerate() {

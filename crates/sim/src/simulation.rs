@@ -3,6 +3,7 @@
 //!
 //! A *writer* is a process that writes to the log, under one number.
 
+mod centrifugo;
 mod clients;
 mod crash;
 pub mod limits;
@@ -212,6 +213,7 @@ impl Simulation {
                 self.read_publisher(usize::from(n), rng.pick(&[1, 20, 300, usize::MAX]))
             }
             Op::Mqtt(n, action) => self.mqtt(usize::from(n), action, rng),
+            Op::Centrifugo(n, action) => self.centrifugo(usize::from(n), action, rng),
             Op::Follow(n) => {
                 self.follow(usize::from(n), rng);
                 Ok(())

@@ -1,6 +1,7 @@
 //! Seeds that once failed, each with the fault that it showed, and a fixed set of others. A run is short here;
 //! `cargo xtask sim` runs many long ones in a faster build.
 
+use crore_sim::plan::CENTRIFUGO_FROM;
 use crore_sim::{Coverage, run, run_seed};
 
 /// The fault that each of these seeds finds in a broker without the fix. A change in the meaning of seeds (the plan, the
@@ -299,6 +300,8 @@ const FOUND: &[(&str, u64, usize)] = &[
 /// Seeds of the fixed set, and their steps.
 const SEEDS: u64 = 150;
 const STEPS: usize = 400;
+/// Seeds with clients of Centrifugo's protocol.
+const CENTRIFUGO_SEEDS: u64 = 40;
 
 fn must_pass(name: &str, seed: u64, steps: usize) -> Coverage {
     match run_seed(seed, steps) {
@@ -327,6 +330,16 @@ fn a_fixed_set_passes_and_meets_everything() {
         Vec::<&str>::new(),
         "kinds that were not met"
     );
+}
+
+#[test]
+fn clients_of_centrifugo_recover_or_are_told_of_a_loss() {
+    run::catch_panics();
+    let mut coverage = Coverage::default();
+    for seed in 0..CENTRIFUGO_SEEDS {
+        coverage += must_pass("Centrifugo's clients", CENTRIFUGO_FROM + seed, STEPS);
+    }
+    assert!(coverage.recovered > 0 && coverage.unrecovered > 0);
 }
 
 #[test]

@@ -94,6 +94,10 @@ pub enum Fault {
     FoldedTwice,
     /// The recorded position of a session is behind QoS 1 messages that the client has not acknowledged.
     HighPosition,
+    /// The reply to a subscribe of Centrifugo's protocol lacks the first publication after the client's position.
+    SkippedPublication,
+    /// The reply to a subscribe of Centrifugo's protocol names an offset that is one too high.
+    HighReplyOffset,
 }
 
 /// The fault that is switched on, or 0.

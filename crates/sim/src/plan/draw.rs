@@ -67,6 +67,10 @@ const SALT_CLUSTER_SESSIONS: u64 = 0xC15E_5510;
 const SALT_PACKET_IDS: u64 = 0x1D50_0123;
 /// The salt of clusters.
 const SALT_CLUSTERS: u64 = 0xC105_7E25;
+/// The salt of clients of Centrifugo's protocol.
+const SALT_CENTRIFUGO: u64 = 0xCE27_21F0;
+/// The first seed of those whose worlds all have clients of Centrifugo's protocol, up to [`CLUSTER_SESSIONS_FROM`].
+pub const CENTRIFUGO_FROM: u64 = 1 << 58;
 /// The first seed of those whose worlds are all clusters with MQTT sessions, up to [`DURABLE_SESSIONS_FROM`].
 pub const CLUSTER_SESSIONS_FROM: u64 = 1 << 59;
 /// The first seed of those in whose worlds MQTT clients may use few packet ids, up to [`DURABLE_SESSIONS_FROM`].
@@ -130,6 +134,11 @@ const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
 /// Choices for the largest message in bytes. With a larger message the byte budget of a log would have no effect.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
+/// Whether the world of this seed has clients of Centrifugo's protocol.
+pub fn has_centrifugo_clients(seed: u64) -> bool {
+    (CENTRIFUGO_FROM..CLUSTER_SESSIONS_FROM).contains(&seed)
+}
+
 /// Whether the world of this seed is a cluster with MQTT sessions.
 pub fn has_cluster_sessions(seed: u64) -> bool {
     (CLUSTER_SESSIONS_FROM..DURABLE_SESSIONS_FROM).contains(&seed)
@@ -182,6 +191,9 @@ impl Plan {
             if seed >= FEW_PACKET_IDS_FROM {
                 use_few_packet_ids(&mut plan, &mut rng_of(SALT_PACKET_IDS));
             }
+        }
+        if has_centrifugo_clients(seed) {
+            add_centrifugo_clients(&mut plan, &mut rng_of(SALT_CENTRIFUGO));
         }
         if seed >= COPIES_FROM {
             add_log_restore(&mut plan, &mut rng_of(SALT_COPIES));
@@ -241,6 +253,7 @@ fn basic_world(rng: &mut Rng) -> Plan {
         followers: 0,
         filtered_percent: 0,
         envelopes: false,
+        centrifugo_clients: 0,
         mqtt_clients: 0,
         wildcard_percent: 0,
         retains: false,
@@ -401,6 +414,19 @@ fn add_mqtt_clients(plan: &mut Plan, percent: u32, rng: &mut Rng) {
     plan.retains =
         rates == 0 && wide && limits.connections_per_address_max == 0 && sessions_max >= 1000;
     // Most rules keep long logs here, because worlds without MQTT already test how short logs affect subscribers.
+    for rule in &mut plan.settings.rules {
+        if rng.chance(60) {
+            (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);
+        }
+    }
+}
+
+/// Gives the world clients of Centrifugo's protocol. Most rules keep long logs, so that most subscriptions recover.
+fn add_centrifugo_clients(plan: &mut Plan, rng: &mut Rng) {
+    plan.centrifugo_clients = rng.range(1, 6);
+    let settings = &mut plan.settings.centrifugo;
+    settings.enabled = true;
+    settings.ping_interval_s = rng.pick(&[0, 25]);
     for rule in &mut plan.settings.rules {
         if rng.chance(60) {
             (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);

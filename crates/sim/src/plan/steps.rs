@@ -2,12 +2,14 @@
 
 use crore_rng::Rng;
 
-use super::{BATCH_LINES_MAX, MqttAction, Op, Plan, PublisherAction, Step};
+use super::{BATCH_LINES_MAX, CentrifugoAction, MqttAction, Op, Plan, PublisherAction, Step};
 
 /// Percentage of steps that are steps of a follower, in plans with followers.
 const FOLLOWER_STEPS_PERCENT: u32 = 12;
 /// Percentage of steps that are steps of an MQTT client, in plans with MQTT clients.
 const MQTT_STEPS_PERCENT: u32 = 40;
+/// Percentage of steps that are steps of a client of Centrifugo's protocol, in plans with such clients.
+const CENTRIFUGO_STEPS_PERCENT: u32 = 35;
 /// Percentage of the starved shard's turns (rounds of its loop) that another shard gets.
 const STARVED_PERCENT: u32 = 95;
 
@@ -17,6 +19,7 @@ impl Plan {
         let mut rng = Rng::new(seed);
         let mut follower_rng = Rng::new(seed ^ 0xF011_0135);
         let mut mqtt_rng = Rng::new(seed ^ 0x3477_0311);
+        let mut centrifugo_rng = Rng::new(seed ^ 0xCE27_0311);
         let step = |_| {
             let mut step = self.step(&mut rng);
             if self.followers > 0 && follower_rng.chance(FOLLOWER_STEPS_PERCENT) {
@@ -36,6 +39,10 @@ impl Plan {
                         false => mqtt_action(&mut mqtt_rng),
                     },
                 );
+            }
+            if self.centrifugo_clients > 0 && centrifugo_rng.chance(CENTRIFUGO_STEPS_PERCENT) {
+                let client = centrifugo_rng.below(self.centrifugo_clients) as u8;
+                step.op = Op::Centrifugo(client, centrifugo_action(&mut centrifugo_rng));
             }
             step
         };
@@ -86,6 +93,17 @@ fn mqtt_action(rng: &mut Rng) -> MqttAction {
         92..94 => MqttAction::Leave,
         94..97 => MqttAction::Cut,
         _ => MqttAction::ResizeWindow,
+    }
+}
+
+fn centrifugo_action(rng: &mut Rng) -> CentrifugoAction {
+    match rng.below(100) {
+        0..15 => CentrifugoAction::Connect,
+        15..65 => CentrifugoAction::Read,
+        65..85 => CentrifugoAction::ChangeSubscription,
+        85..91 => CentrifugoAction::SubscribeMissing,
+        91..96 => CentrifugoAction::Cut,
+        _ => CentrifugoAction::ResizeWindow,
     }
 }
 

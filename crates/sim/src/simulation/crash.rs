@@ -111,6 +111,11 @@ impl Simulation {
                 self.read_subscriber(n, usize::MAX)?;
             }
         }
+        for n in 0..self.clients.centrifugo.len() {
+            if rng.chance(60) {
+                self.centrifugo_read(n, usize::MAX)?;
+            }
+        }
         for n in 0..self.clients.mqtt.len() {
             if rng.chance(60) {
                 self.mqtt_read(n, usize::MAX, rng)?;

@@ -3,6 +3,7 @@
 
 use crore_rng::Rng;
 
+use crate::client::centrifugo::CentrifugoClient;
 use crate::client::follower::Follower;
 use crate::client::mqtt::Client;
 use crate::client::publisher::Publisher;
@@ -18,6 +19,8 @@ pub struct Clients {
     pub publishers: Vec<Publisher>,
     /// The followers, which watch the topics that have subscribers.
     pub followers: Vec<Follower>,
+    /// The clients of Centrifugo's protocol.
+    pub centrifugo: Vec<CentrifugoClient>,
     /// The MQTT clients.
     pub mqtt: Vec<Client>,
 }
@@ -31,6 +34,9 @@ impl Clients {
         self.publishers
             .iter_mut()
             .for_each(Publisher::connection_ended);
+        self.centrifugo
+            .iter_mut()
+            .for_each(CentrifugoClient::connection_ended);
     }
 
     /// The clients of this plan. Their random properties are drawn from `seed`.
@@ -56,13 +62,20 @@ impl Clients {
             subscribers,
             publishers,
             followers: followers(plan, seed),
+            centrifugo: centrifugo_clients(plan, seed),
             mqtt: mqtt_clients(plan, seed),
         }
     }
 
     /// The number of all clients.
     pub fn count(&self) -> usize {
-        self.subscribers.len() + self.publishers.len() + self.followers.len() + self.mqtt.len()
+        // A client of Centrifugo's protocol has a request of its own for each topic.
+        let centrifugo = self.centrifugo.iter().map(|it| 1 + it.topics_count());
+        self.subscribers.len()
+            + self.publishers.len()
+            + self.followers.len()
+            + self.mqtt.len()
+            + centrifugo.sum::<usize>()
     }
 }
 
@@ -99,6 +112,21 @@ fn followers(plan: &Plan, seed: u64) -> Vec<Follower> {
     };
     (0..plan.followers)
         .map(|n| Follower::new(filter(), n % 2 == 1))
+        .collect()
+}
+
+fn centrifugo_clients(plan: &Plan, seed: u64) -> Vec<CentrifugoClient> {
+    let mut rng = Rng::new(seed ^ 0xCE27_4511);
+    (0..plan.centrifugo_clients)
+        .map(|_| {
+            // Two topics of a plan may have one name.
+            let mut topics: Vec<usize> = (0..plan.topics.len()).collect();
+            rng.shuffle(&mut topics);
+            topics.truncate(rng.range(1, 4));
+            topics.sort_by_key(|topic| &plan.topics[*topic]);
+            topics.dedup_by_key(|topic| &plan.topics[*topic]);
+            CentrifugoClient::new(&topics)
+        })
         .collect()
 }
 

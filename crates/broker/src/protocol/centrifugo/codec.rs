@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::centrifugo::{Answer, Payload, Publication, SubscribeResult};
 
 use crate::base::ids::PartitionId;
+use crate::base::planted::{self, Fault};
 use crate::base::position::Position;
 use crate::base::reason::Reason;
 use crate::client::codec::{Message, OfferOutcome, SubscriptionHandler};
@@ -49,6 +50,8 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
             take_begin_by_server(clients, slot, sub_index);
             return false;
         };
+        let is_planted = planted::is(Fault::SkippedPublication) && pending.wants_recovery;
+        let records = &records[usize::from(is_planted).min(records.len())..];
         let format = format_of(clients.conns.get(slot));
         let payloads = records
             .iter()
@@ -86,7 +89,7 @@ impl SubscriptionHandler<AllProtocols> for CentrifugoCodec {
             epoch: &epoch_text(page.epoch),
             publications: &publications,
             recovered: pending.wants_recovery && !pending.is_lost && !page.gap,
-            offset: page.head,
+            offset: page.head + u64::from(planted::is(Fault::HighReplyOffset)),
             positioned: true,
             data: Payload::Value(&pending.data),
             was_recovering: pending.wants_recovery,
