@@ -15,6 +15,7 @@ fn subscribe<'a>(channel: &'a str, auth: &'a str, channel_data: &'a str) -> Requ
         channel: channel.into(),
         auth: auth.into(),
         channel_data: channel_data.into(),
+        since: None,
     }
 }
 

@@ -37,6 +37,8 @@ pub struct PusherApp {
     pub secret: Secret,
     /// Whether clients may publish client events.
     pub client_events: bool,
+    /// Whether clients may begin subscriptions at a position.
+    pub resume: bool,
 }
 
 /// A secret, which is not printed.
@@ -168,6 +170,7 @@ mod tests {
             key: "278d425bdf160c739803".into(),
             secret: Secret(b"7ad3773142a6692b25b8".to_vec()),
             client_events: false,
+            resume: false,
         }
     }
 

@@ -178,7 +178,7 @@ counters! {
     attaches: "Counted subscriptions";
     detaches: "Counted subscriptions that were given back";
     resumes metric "crore_resumed_subscriptions_total": "Subscriptions that resumed at a position without a gap";
-    gaps metric "crore_gaps_total": "Gaps: times that a subscription lost messages because they were no longer kept. Clients of MQTT and of Pusher's protocol are not told. A subscription by filter counts a gap once for each partition and each page of messages with a loss";
+    gaps metric "crore_gaps_total": "Gaps: times that a subscription lost messages because they were no longer kept. Clients of MQTT are not told, and of Pusher's protocol only those that resume. A subscription by filter counts a gap once for each partition and each page of messages with a loss";
     short_logs metric "crore_short_logs_total": "Gaps because the topic's log was too short, by its rule or by `limits.log_bytes`";
     fallbacks metric "crore_fallbacks_total": "Subscriptions of slow clients that continued from the log";
     credit_waits metric "crore_credit_waits_total": "Publishers that waited for another shard";

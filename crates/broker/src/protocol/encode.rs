@@ -11,7 +11,7 @@ use crore_wire::centrifugo::Format;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
-use crate::base::position::write_decimal;
+use crate::base::position::{Position, write_decimal};
 use crate::client::row::{Row, State};
 use crate::client::run::Encodings;
 use crate::mail::properties::{publisher, user_properties_of};
@@ -398,6 +398,13 @@ pub(crate) fn write_pusher_frame(
 ) {
     let start = out.end();
     event::write_message(topic, (record, frames), &mut out.own);
+    frame_rope(out, start, Opcode::Text);
+}
+
+/// Appends the position after a message as an event of Pusher's protocol, in a frame.
+pub(crate) fn write_pusher_position(topic: &[u8], position: Position, out: &mut Rope) {
+    let start = out.end();
+    event::write_position(topic, position, &mut out.own);
     frame_rope(out, start, Opcode::Text);
 }
 

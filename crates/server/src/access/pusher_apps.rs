@@ -23,6 +23,7 @@ pub fn read(apps: &[pusher::PusherApp]) -> Result<Vec<PusherApp>, Vec<(String, S
                 key: app.key.clone(),
                 secret: Secret(secret),
                 client_events: app.client_events,
+                resume: app.resume,
             }),
             Err(what) => faults.push((format!("pusher_app[{}].secret_file", index + 1), what)),
         }

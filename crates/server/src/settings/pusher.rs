@@ -27,6 +27,8 @@ pub struct PusherApp {
     pub secret_file: PathBuf,
     /// Whether clients may publish [client events](PUSHER.md#client-events) in private and presence channels.
     pub client_events: bool,
+    /// Whether clients may [begin a subscription at a position](PUSHER.md#resume), and so read what the topic's log has, also from before their first subscription.
+    pub resume: bool,
 }
 
 /// Checks the values. The files are checked when they are read.

@@ -8,5 +8,6 @@ mod client;
 mod client_events;
 mod connect;
 mod presence;
+mod resume;
 mod signin;
 mod subscriptions;

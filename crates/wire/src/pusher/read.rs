@@ -66,6 +66,8 @@ pub enum Request<'a> {
         auth: Cow<'a, str>,
         /// The user of a presence channel, as JSON.
         channel_data: Cow<'a, str>,
+        /// The position where the subscription begins. An extension of this server's.
+        since: Option<Cow<'a, str>>,
     },
     /// `pusher:unsubscribe`.
     Unsubscribe {
@@ -112,12 +114,13 @@ impl<'a> Request<'a> {
             "pusher:ping" => Ok(Request::Ping),
             "pusher:pong" => Ok(Request::Pong),
             "pusher:subscribe" => {
-                let [channel, auth, channel_data] =
-                    read_fields(&data, ["channel", "auth", "channel_data"])?;
+                let [channel, auth, channel_data, since] =
+                    read_fields(&data, ["channel", "auth", "channel_data", "since"])?;
                 Ok(Request::Subscribe {
                     channel: channel.ok_or(Error::Missing("data.channel"))?,
                     auth: auth.unwrap_or_default(),
                     channel_data: channel_data.unwrap_or_default(),
+                    since,
                 })
             }
             "pusher:unsubscribe" => {

@@ -13,8 +13,10 @@ use crate::client::row::Row;
 use crate::client::send;
 use crate::io::Io;
 use crate::mail::{Frames, LatestValues, Page, Record};
-use crate::protocol::encode::{Encoding, write_pusher_frame};
+use crate::protocol::encode::{Encoding, write_pusher_frame, write_pusher_position};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
+use crate::protocol::pusher::event::{POSITION, position_data};
+use crate::protocol::pusher::options::POSITIONS;
 use crate::protocol::pusher::reply::{refuse_subscription, write_event};
 use crate::protocol::pusher::state::{origin_of, take_pending_subscribe};
 use crate::protocol::pusher::subscribe::drop_subscription;
@@ -26,6 +28,11 @@ pub(crate) struct PusherCodec;
 pub(super) fn is_excluded(clients: &Clients, slot: u32, record: &Record, frames: &Frames) -> bool {
     let origin = frames.origin(record);
     origin != 0 && origin == origin_of(clients, slot)
+}
+
+/// Whether the client is told the position after each message.
+pub(super) fn tells_positions(clients: &Clients, slot: u32) -> bool {
+    clients.conns.get(slot).has_option(POSITIONS)
 }
 
 impl SubscriptionHandler<AllProtocols> for PusherCodec {
@@ -61,6 +68,13 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
                 Some(channel),
                 EventData::Text(b"{}"),
             );
+            clients.send_reply(slot, io);
+        }
+        // The messages of the page, if there are any, are followed by their positions.
+        let has_messages = page.count as usize > records.len();
+        if tells_positions(clients, slot) && !has_messages {
+            let data = position_data(Position::new(page.epoch, page.head));
+            write_event(clients, POSITION, Some(channel), EventData::Text(&data));
             clients.send_reply(slot, io);
         }
         if !kind.is_cache {
@@ -108,22 +122,37 @@ impl SubscriptionHandler<AllProtocols> for PusherCodec {
         out: &mut Packets,
     ) -> OfferOutcome {
         let (record, frames) = (message.record, message.frames);
-        if is_excluded(clients, slot, record, frames) {
+        let is_excluded = is_excluded(clients, slot, record, frames);
+        let tells_position = tells_positions(clients, slot);
+        if is_excluded && !tells_position {
             return OfferOutcome::Done;
         }
-        send::append_if_it_fits(clients, slot, message, out, |_, bytes| {
-            write_pusher_frame(message.name, (record, frames), bytes);
+        send::append_if_it_fits(clients, slot, message, out, |clients, bytes| {
+            if !is_excluded {
+                write_pusher_frame(message.name, (record, frames), bytes);
+            }
+            if tells_position {
+                let position = Position::new(clients.ctx.world.epoch, record.offset);
+                write_pusher_position(message.name, position, bytes);
+            }
         })
     }
 
-    /// The protocol cannot tell the client. The home has counted the gap.
+    /// Tells the client if it knows positions. The protocol itself cannot, and the home has counted the gap.
     fn gap<I: Io>(
-        _clients: &mut Clients,
-        _subs: &mut Subscriptions,
-        _of: (u32, u32),
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        (slot, sub_index): (u32, u32),
         _from: (PartitionId, Position),
-        _io: &mut I,
+        io: &mut I,
     ) {
+        if tells_positions(clients, slot) {
+            let topic = name_of(&clients.conns, subs, slot, sub_index);
+            let channel = &*channel_of(&topic);
+            let data = EventData::Text(b"{}");
+            write_event(clients, b"crore:gap", Some(channel), data);
+            clients.send_reply(slot, io);
+        }
     }
 
     /// Does not tell the client, because its subscription outlives the topic.

@@ -15,7 +15,7 @@ use crate::mail::{Frames, Outcome, ReplyTo};
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Front};
 use crate::protocol::pusher::close::pusher_end;
-use crate::protocol::pusher::codec::{PusherCodec, is_excluded};
+use crate::protocol::pusher::codec::{PusherCodec, is_excluded, tells_positions};
 use crate::protocol::pusher::options::AWAITS_PONG;
 use crate::protocol::pusher::ping::client_is_silent;
 use crate::protocol::pusher::presence::{ask_for_changes, watch_begun};
@@ -125,11 +125,12 @@ impl Protocol<AllProtocols> for Pusher {
         watch_begun(&mut front.clients, &mut front.subs.lanes, of.slot);
     }
 
-    /// All subscribers get the same events, except a connection that published one of the run.
+    /// All subscribers get the same events, except a connection that published one of the run, and those that are told positions.
     fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
         let mut records = front.feed.run.records().iter();
-        let is_shared = !records.any(|record| is_excluded(&front.clients, slot, record, frames));
+        let is_shared = !tells_positions(&front.clients, slot)
+            && !records.any(|record| is_excluded(&front.clients, slot, record, frames));
         if !is_shared {
             if !front.clients.conns.get(slot).has_option(SUBSCRIPTION_LIST) {
                 front.clients.move_to_list(slot);

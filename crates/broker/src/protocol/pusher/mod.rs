@@ -8,7 +8,7 @@
 //! Invariants:
 //! * The rights of a client are those of its app: its topics are open to everybody with the key, except private channels, which need a signature for this connection.
 //! * A client event is not sent to the connection that published it, and neither is an event whose publisher names the connection's socket id.
-//! * A message is encoded once for all clients. An idle client with one subscription needs no memory besides its row.
+//! * A message is encoded once for all clients, except for those that are told positions. An idle client with one subscription needs no memory besides its row.
 
 pub(crate) mod begin;
 mod close;

@@ -49,11 +49,13 @@ pub(super) fn handle_event<I: Io>(
             channel,
             auth,
             channel_data,
+            since,
         } => {
             let event = SubscribeEvent {
                 channel: &channel,
                 auth: &auth,
                 channel_data: &channel_data,
+                since: since.as_deref(),
             };
             handle_subscribe_event(clients, subs, census, slot, &event);
         }

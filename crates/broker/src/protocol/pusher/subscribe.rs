@@ -2,12 +2,14 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crore_wire::pusher::{CHANNEL_BYTES_MAX, ChannelKind, User, is_channel_name};
 use crore_wire::topic;
 
 use crate::base::journal::EventKind;
-use crate::base::position::Since;
+use crate::base::position::{self, Since};
 use crate::base::pusher::USER_CHANNEL;
 use crate::base::reason::Reason;
 use crate::client::list::{check_room, index_of_topic, index_with_serial, remove_subscription};
@@ -15,6 +17,7 @@ use crate::client::subscribing::{
     FirstPage, SubscribeRequest, SubscribeTarget, SubscriptionKind, subscribe,
 };
 use crate::protocol::front::{Census, Clients, SubscriptionState, Subscriptions};
+use crate::protocol::pusher::options::POSITIONS;
 use crate::protocol::pusher::presence::{
     begin_membership, end_membership, enter_watcher, leave_watcher,
 };
@@ -33,6 +36,7 @@ pub(super) struct SubscribeEvent<'a> {
     pub channel: &'a str,
     pub auth: &'a str,
     pub channel_data: &'a str,
+    pub since: Option<&'a str>,
 }
 
 /// Begins a subscription. The client is told when the home has answered.
@@ -68,6 +72,7 @@ fn begin_subscription(
         true => Some(member_in(event.channel_data)?),
         false => None,
     };
+    let since = start_of(clients, slot, event)?;
     clients.move_to_list(slot);
     if index_of_topic(clients, subs, slot, &name).is_some() {
         let text = format!("there is a subscription to {channel} already");
@@ -89,7 +94,7 @@ fn begin_subscription(
     }
     let request = SubscribeRequest {
         target: SubscribeTarget::Topic(&name),
-        since: &[Since::Live],
+        since: &since,
         first_page: FirstPage {
             with_retained: kind.is_cache,
             ..FirstPage::ALL
@@ -108,6 +113,9 @@ fn begin_subscription(
     };
     if let Some(user) = &user {
         begin_membership(clients, slot, sub_index, (&name, user));
+    }
+    if event.since.is_some() {
+        clients.conns.get_mut(slot).consumer.options |= POSITIONS;
     }
     let key = index_with_serial(&clients.conns, slot, sub_index);
     let pending = &mut state_mut(&mut clients.conns, slot).pending_subscribes;
@@ -150,7 +158,7 @@ pub(super) fn topic_of(
     clients: &Clients,
     slot: u32,
     channel: &str,
-) -> Result<alloc::vec::Vec<u8>, (Reason, String)> {
+) -> Result<Vec<u8>, (Reason, String)> {
     // A refusal repeats the name, so the name is checked first.
     let user = channel.strip_prefix(USER_CHANNEL);
     if !user.map_or_else(|| is_channel_name(channel), is_user_id) {
@@ -184,6 +192,7 @@ fn check_signature(
         channel,
         auth,
         channel_data,
+        ..
     } = *event;
     let socket_id = socket_id(clients, slot);
     let parts = [socket_id.as_bytes(), b":", channel.as_bytes()];
@@ -200,6 +209,25 @@ fn check_signature(
             Err((Reason::PusherSignature, text))
         }
     }
+}
+
+/// Where a subscription begins: with the next message, unless the client names a position.
+fn start_of(
+    clients: &Clients,
+    slot: u32,
+    event: &SubscribeEvent<'_>,
+) -> Result<Vec<Since>, (Reason, String)> {
+    let Some(text) = event.since else {
+        return Ok(vec![Since::Live]);
+    };
+    if !app_of(clients, slot).is_some_and(|app| app.resume) {
+        let text = "data.since is not allowed; pusher_app.resume = true permits it";
+        return Err((Reason::BadEvent, text.into()));
+    }
+    position::parse(text.as_bytes(), 0, 1).map_err(|_| {
+        let text = "data.since is no position: write that of the last crore:position, or live";
+        (Reason::BadEvent, text.into())
+    })
 }
 
 /// The user of a subscription to a presence channel.

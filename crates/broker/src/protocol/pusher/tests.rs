@@ -24,6 +24,7 @@ fn app(id: &str) -> PusherApp {
         key: id.into(),
         secret: Secret(b"0123456789abcdef".to_vec()),
         client_events: true,
+        resume: false,
     }
 }
 
