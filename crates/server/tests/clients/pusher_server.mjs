@@ -1,5 +1,6 @@
 // Pusher's server library for Node, and a receiver of webhooks. The app's id, key and secret in; JSON lines out. {"server": address},
-// {"auth": socket_id, "channel": channel, "user": user}, {"trigger": channel, "data": data} and {"users": channel} on its input are done.
+// {"auth": socket_id, "channel": channel, "user": user}, {"trigger": channel, "data": data}, {"users": channel} and
+// {"webhooks": true} on its input are done.
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
@@ -13,11 +14,12 @@ const connectedTo = (address) => {
   return new Server({ appId, key, secret, host, port, useTLS: false });
 };
 
+const webhooks = [];
 const receiver = createServer(async (request, response) => {
   let rawBody = "";
   for await (const part of request) rawBody += part;
   const webhook = connectedTo("localhost:1").webhook({ headers: request.headers, rawBody });
-  say({ kind: "webhook", events: webhook.isValid() ? webhook.getEvents() : null });
+  webhooks.push(webhook);
   response.end();
 });
 receiver.listen(0, "127.0.0.1", () => say({ kind: "listens", port: receiver.address().port }));
@@ -39,6 +41,10 @@ input.on("line", async (line) => {
   if ("users" in command) {
     const answer = await server.get({ path: `/channels/${command.users}/users` });
     say({ kind: "users", ...(await answer.json()) });
+  }
+  if ("webhooks" in command) {
+    const valid = webhooks.filter((webhook) => webhook.isValid());
+    say({ kind: "webhooks", events: valid.flatMap((webhook) => webhook.getEvents()), are_valid: valid.length === webhooks.length });
   }
 });
 input.on("close", () => process.exit(0));

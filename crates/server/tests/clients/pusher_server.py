@@ -1,5 +1,6 @@
 """Pusher's server library for Python, and a receiver of webhooks. The app's id, key and secret in; JSON lines out. {"server": address},
-{"auth": socket_id, "channel": channel, "user": user}, {"trigger": channel, "data": data} and {"users": channel} on its input are done."""
+{"auth": socket_id, "channel": channel, "user": user}, {"trigger": channel, "data": data},
+{"users": channel} and {"webhooks": true} on its input are done."""
 import json
 import sys
 import threading
@@ -24,7 +25,7 @@ class Receiver(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         sent = self.headers["X-Pusher-Key"], self.headers["X-Pusher-Signature"], body
         webhook = connected_to("localhost:1").validate_webhook(*sent)
-        say("webhook", events=webhook and webhook["events"])
+        webhooks.append(webhook)
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -33,6 +34,7 @@ class Receiver(BaseHTTPRequestHandler):
         pass
 
 
+webhooks = []
 receiver = HTTPServer(("127.0.0.1", 0), Receiver)
 threading.Thread(target=receiver.serve_forever, daemon=True).start()
 say("listens", port=receiver.server_port)
@@ -49,3 +51,7 @@ for line in sys.stdin:
         say("triggered")
     if "users" in command:
         say("users", users=server.users_info(command["users"])["users"])
+    if "webhooks" in command:
+        valid = [webhook for webhook in webhooks if webhook]
+        events = [event for webhook in valid for event in webhook["events"]]
+        say("webhooks", events=events, are_valid=len(valid) == len(webhooks))
