@@ -80,7 +80,9 @@ impl<P: ProtocolTypes> Clients<P> {
             let conn = event.conn.filter(|conn| self.conns.is_current(*conn));
             let named = conn.and_then(|conn| self.conns.address_of(conn.slot, io));
             event.address = named.or(event.address);
-            if let Some(journal) = &mut self.meter.journal {
+            // A request of HTTP/2 has a row of its own, but is no client.
+            let is_request = conn.is_some_and(|conn| self.conns.is_stream(conn.slot));
+            if let Some(journal) = self.meter.journal.as_mut().filter(|_| !is_request) {
                 journal.report_to_streams(&event);
             }
             io.report_client_event(&event);

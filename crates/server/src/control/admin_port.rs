@@ -34,6 +34,8 @@ use super::connection_slots::{ConnectionSlots, Slot};
 use crate::log::LoggedCount;
 use crate::settings::admin::Admin;
 
+/// The maximum size of a request's head, which is held until it is complete.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of open overflow connections.
 const OVERFLOW_MAX: usize = 16;
 /// Pause after a failed accept, for example when the process has no free descriptor.
@@ -161,6 +163,7 @@ impl AdminPort {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(self.head_timeout)
+            .max_buf_size(HEAD_BYTES_MAX)
             .keep_alive(slot.is_some());
         async move {
             let has_request = AtomicBool::new(false);

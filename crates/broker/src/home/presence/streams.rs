@@ -1,6 +1,9 @@
 //! Streams of the changes of members, for the operator's webhooks. A stream begins with a snapshot: a cursor over the table of members. Invariant: a
 //! stream knows exactly the members in rows before its cursor. A change of such a row is reported at once; the cursor finds the others. In a cluster each
 //! node reports its own members only.
+//!
+//! Some receivers are told of users only. Of the members of one user, a stream may know some and not others while its snapshot is read. So meanwhile each
+//! join counts as the first of its user, and the last leave of a user is reported even if the stream does not know the member.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -108,7 +111,8 @@ impl Presence {
         (!stream.has_lost_changes).then_some((news, stream.next_row < u32::MAX))
     }
 
-    /// Reports the join or leave of the member in this row to the streams that have passed the row.
+    /// Reports the join or leave of the member in this row to the streams that have passed the row. `is_of_user`: it is the first member of its user at this
+    /// node, or was the last one.
     pub(super) fn push_to_streams(
         &mut self,
         (member, row): (u32, Option<&MemberRow>),
@@ -124,8 +128,9 @@ impl Presence {
         }
         let name = &self.topics.get(row.topic).name;
         for stream in &mut self.streams {
-            if member < stream.next_row {
-                stream.push(name, row, joins, is_of_user);
+            let reads_snapshot = stream.next_row < u32::MAX;
+            if member < stream.next_row || !joins && is_of_user {
+                stream.push(name, row, joins, is_of_user || joins && reads_snapshot);
             }
         }
     }

@@ -104,21 +104,18 @@ pub enum Event {
 }
 
 impl Event {
-    /// The events of a shard: first the topics that have subscribers now, then members and clients, then the topics without subscribers. So a topic is
-    /// occupied before its first member, and vacated after its last one.
+    /// The events of a shard: first the changes of subscribers, then members and clients, then those topics that have lost their last subscriber and got no
+    /// other one. So a topic is occupied before its first member.
     pub fn all(news: HookNews) -> Vec<Event> {
-        let last: HashMap<&[u8], bool> = (news.subscribers.iter())
-            .map(|(begins, name)| (name, begins))
-            .collect();
-        let subscribers = |are_there: bool| -> Vec<Event> {
-            let changes = news.subscribers.iter();
-            changes
-                .filter(|(_, name)| last[name] == are_there)
-                .map(|(begins, name)| Event::Subscribers(begins, text(name)))
-                .collect()
-        };
-        let mut all = subscribers(true);
-        let ends = subscribers(false);
+        let changes = || news.subscribers.iter().enumerate();
+        let last_changes: HashMap<&[u8], usize> =
+            changes().map(|(index, (_, name))| (name, index)).collect();
+        let event =
+            |(_, (begins, name)): (usize, (bool, &[u8]))| Event::Subscribers(begins, text(name));
+        let (ends, others): (Vec<_>, Vec<_>) =
+            changes().partition(|(index, (begins, name))| !begins && last_changes[name] == *index);
+        let mut all: Vec<Event> = others.into_iter().map(event).collect();
+        let ends: Vec<Event> = ends.into_iter().map(event).collect();
         all.extend(news.members.into_iter().map(Event::Member));
         for event in news.clients {
             let conn = event.conn.map(|conn| conn.token().to_string());
@@ -273,6 +270,8 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crore_broker::ConnId;
+    use crore_broker::mail::presence::MemberConn;
 
     #[test]
     fn pusher_form_names_the_channels_of_apps() {
@@ -285,6 +284,48 @@ mod tests {
             assert_eq!(event.pusher()["channel"], channel);
             assert_eq!(event.standard("1")["topic"], topic);
         }
+    }
+
+    #[test]
+    fn topic_is_occupied_before_its_members_although_it_is_vacated_in_the_same_news() {
+        let mut news = HookNews::default();
+        for (begins, topic) in [(true, "a"), (false, "a"), (false, "b"), (true, "b")] {
+            news.subscribers.push(begins, topic.as_bytes());
+        }
+        news.members.push(MemberChange {
+            joins: true,
+            is_of_user: true,
+            topic: b"a"[..].into(),
+            id: 1,
+            at: MemberConn::here(
+                0,
+                ConnId {
+                    slot: 1,
+                    generation: 1,
+                },
+            ),
+            user: b"ann"[..].into(),
+            info: b""[..].into(),
+        });
+        let events = Event::all(news);
+        let told = events.iter().map(|event| {
+            let event = event.standard("1");
+            format!(
+                "{} {}",
+                event["event"].as_str().unwrap(),
+                event["topic"].as_str().unwrap()
+            )
+        });
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [
+                "channel_occupied a",
+                "channel_vacated b",
+                "channel_occupied b",
+                "member_added a",
+                "channel_vacated a"
+            ]
+        );
     }
 
     #[test]

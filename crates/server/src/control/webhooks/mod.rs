@@ -239,8 +239,8 @@ impl Lane {
                     break;
                 }
             }
-            if is_snapshot && !more {
-                is_snapshot = false;
+            let completes_snapshot = is_snapshot && !more;
+            if completes_snapshot {
                 events.push(Event::ResyncEnd(self.part.subject));
             }
             // A shard that is too busy for the next page of a snapshot says that there is more, and sends nothing.
@@ -249,6 +249,7 @@ impl Lane {
             if !self.deliver(wanted).await {
                 return !is_snapshot;
             }
+            is_snapshot &= !completes_snapshot;
             if waits {
                 tokio::time::sleep(self.batch_time()).await;
             }
