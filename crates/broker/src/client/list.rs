@@ -23,6 +23,8 @@ use crate::store::slab::NONE;
 const SERIAL_SHIFT: u32 = 16;
 /// Pages that may be requested for a client at once. With more, its received bytes wait, so that the pages in flight are bounded.
 const PAGES_MAX: u32 = 64;
+/// The least number of entries by which a list grows.
+const LIST_GROWTH_MIN: usize = 4;
 
 /// Whether this index of the list is free.
 pub(crate) fn is_free_index<S: SubscriptionState>(sub: &ListedSubscription<S>) -> bool {
@@ -108,6 +110,10 @@ pub(crate) fn add_to_list<P: ProtocolTypes>(
             part
         }
         None => {
+            if list.len() == list.capacity() {
+                // Most clients subscribe once to all that they want, so a list does not double: an eighth of its entries is room for more.
+                list.reserve_exact((list.len() / 8).max(LIST_GROWTH_MIN));
+            }
             list.push(sub);
             list.len() - 1
         }

@@ -499,6 +499,23 @@ fn answer_for_a_connection_that_is_gone_reaches_no_other() {
 }
 
 #[test]
+fn list_of_fifty_subscriptions_has_little_room_for_more() {
+    let mut io = RecordingIo::default();
+    let mut shard = upgraded(&mut io);
+    receive(&mut shard, &frame(CONNECT), NOW, &mut io);
+    for n in 0..50 {
+        let command = format!("{{\"id\":2,\"subscribe\":{{\"channel\":\"c{n}\"}}}}");
+        receive(&mut shard, &frame(&command), NOW, &mut io);
+    }
+    let list = &shard.front().clients.conns.side_row(0).list;
+    assert!(
+        list.len() == 50 && list.capacity() <= 56,
+        "{}",
+        list.capacity()
+    );
+}
+
+#[test]
 fn search_in_a_long_list_is_counted_as_work() {
     let mut io = RecordingIo::default();
     let mut shard = upgraded(&mut io);
