@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Serves an empty page on its own port. Returns the page's origin. If there is a server behind the page, all other requests go to that
 /// server, as with a site's proxy. The threads end with the test program.
-fn page(before: Option<SocketAddr>) -> String {
+pub fn page(before: Option<SocketAddr>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {

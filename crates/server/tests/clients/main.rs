@@ -34,4 +34,5 @@ mod pusher;
 mod quickstart;
 mod recipes;
 mod scripts;
+mod tickers;
 mod validators;

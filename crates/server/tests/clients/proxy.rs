@@ -42,9 +42,10 @@ impl Proxy {
         std::thread::spawn(move || {
             let limits = CHOPS.iter().cycle().map(|limit| chops.then_some(*limit));
             for (client, limit) in listener.incoming().map_while(Result::ok).zip(limits) {
-                // While the network is down, a new connection is closed at once.
-                if up.load(Ordering::SeqCst) {
-                    let upstream = TcpStream::connect(server).expect("the server");
+                // While the network or the server is down, a new connection is closed at once.
+                if up.load(Ordering::SeqCst)
+                    && let Ok(upstream) = TcpStream::connect(server)
+                {
                     let own =
                         [&client, &upstream].map(|stream| stream.try_clone().expect("a clone"));
                     held.lock().expect("the list").extend(own);
