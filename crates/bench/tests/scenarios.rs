@@ -141,17 +141,50 @@ fn servers_measured_side_by_side_have_their_own_windows_and_lose_no_message() {
     }
 }
 
-#[test]
+/// Only root may make namespaces and devices.
 #[allow(clippy::print_stderr, reason = "a test that did not run says so")]
-fn swarm_loses_no_message_while_clients_disconnect_and_reconnect() {
-    // Only root may make namespaces and devices.
+fn may_run_a_swarm() -> bool {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
-    if !is_root || !Path::new("/dev/net/tun").exists() {
+    let may = is_root && Path::new("/dev/net/tun").exists();
+    if !may {
         eprintln!("not run: a swarm needs root and /dev/net/tun");
+    }
+    may
+}
+
+#[test]
+fn kernels_tcp_and_ours_are_compared_over_the_same_pair_of_interfaces() {
+    if !may_run_a_swarm() {
         return;
     }
+    let flags = ["--rounds", "1", "--duration", "1", "--rate", "500"];
+    let size = ["--connections", "300"];
+    let result = run_scenario(&[&["pair", "--transport", "xdp"], &flags[..], &size].concat());
+    for transport in ["veth", "xdp"] {
+        let run = &result["runs"][transport][0];
+        assert_eq!(run["clean"], true, "{transport}: {run}");
+        for row in ["unicast", "set-up"] {
+            let ratio = result["rows"][row]["ratio_of_server_with_kernel"].as_f64();
+            assert!(ratio.unwrap() > 0.0, "{row}: {result}");
+        }
+    }
+}
+
+#[test]
+fn swarm_loses_no_message_while_clients_disconnect_and_reconnect() {
+    if !may_run_a_swarm() {
+        return;
+    }
+    for transport in ["tun", "xdp"] {
+        swarm_loses_no_message_over(transport);
+    }
+}
+
+fn swarm_loses_no_message_over(transport: &str) {
     let flags = ["--connections", "3000", "--duration", "5", "--rate", "2000"];
-    let result = run_scenario(&[&["million"], &flags[..]].concat());
+    let transport_flags = ["--transport", transport];
+    let result = run_scenario(&[&["million"], &flags[..], &transport_flags].concat());
+    assert_eq!(result["transport"], transport);
     assert_eq!(result["faults"], serde_json::json!({}));
     let count = |pointer: &str| count(&result, pointer);
     assert!(

@@ -7,6 +7,7 @@ use strum::IntoStaticStr;
 
 use super::certificate::Certificate;
 use super::kind::ServerKind;
+use super::transport::Transport;
 use crate::client::mqtt::MqttArgs;
 use crate::measure::units;
 use crate::subscribe::Protocol;
@@ -98,6 +99,12 @@ pub struct RunArgs {
     /// The scenario to run
     #[arg(value_enum)]
     pub scenario: Scenario,
+    /// What carries the packets, for million and soak; for pair xdp compares Crore over the kernel's TCP with Crore over its own
+    #[arg(long, value_enum)]
+    pub transport: Option<Transport>,
+    /// Number of threads of the clients, for million and soak
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub threads: u8,
     /// Which connections hold opens
     #[arg(long, value_enum, default_value_t)]
     pub preset: Preset,

@@ -13,6 +13,7 @@ mod ports;
 mod sample;
 mod server;
 mod tools;
+mod transport;
 
 pub use args::RunArgs;
 pub use audience::Audience;
@@ -30,3 +31,4 @@ pub use server::{Server, ServerOptions, in_control_group, server_program};
 pub use tools::{
     Publisher, Subscriber, count_at, is_clean, local_address_pattern, number_at, topic_pattern,
 };
+pub use transport::Transport;

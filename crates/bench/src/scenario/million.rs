@@ -70,6 +70,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let of_this_run = json!({
         "clean": outcome.faults.is_empty(),
         "clients": "swarm",
+        "transport": swarm.transport.name(),
         "shards": swarm.shards(),
         "log_messages": swarm.log_messages,
         "connections": connections,
@@ -101,6 +102,8 @@ pub fn swarm_of(args: &RunArgs) -> Result<SwarmArgs> {
     };
     Ok(SwarmArgs {
         server_binary: args.server_binary.clone(),
+        transport: args.transport.unwrap_or_default(),
+        threads: args.threads,
         shards: args.shards,
         heartbeat_s: args.heartbeat,
         log_messages: args.keep.unwrap_or(0),

@@ -7,17 +7,18 @@
 //! `--pin` gives the server and the tools a core each.
 //!
 //! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as
-//! the reference and without the floor. The result includes faults of the peers, but only faults of Crore make the run fail.
+//! the reference and without the floor. `--transport` compares Crore with itself instead (`transports`). The result includes faults of the peers, but only faults of Crore make the run fail.
 
 mod fan_out;
 mod measure;
+mod transports;
 
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
 use crate::measure::stats::median;
 use crate::report;
-use crate::rig::{RunArgs, ServerKind, versions};
+use crate::rig::{RunArgs, ServerKind, Transport, versions};
 use crate::subscribe::Protocol;
 use fan_out::fan_out_with;
 use measure::WindowResults;
@@ -136,6 +137,13 @@ fn kinds(args: &RunArgs) -> Vec<ServerKind> {
 
 /// Runs the rows, each `--rounds` times.
 pub fn run(args: &RunArgs) -> Result<Value> {
+    if let Some(transport) = args.transport {
+        ensure!(
+            transport == Transport::Xdp,
+            "pair compares Crore over the kernel's TCP with Crore over its own: --transport xdp"
+        );
+        return transports::run(args);
+    }
     let known_rows: &[Row] = if is_mqtt(args) { &MQTT_ROWS } else { &ROWS };
     let is_known = |name: &String| known_rows.iter().any(|row| row.name == *name);
     let names: Vec<&str> = known_rows.iter().map(|row| row.name).collect();

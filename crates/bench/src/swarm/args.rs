@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::measure::units;
+use crate::rig::Transport;
 
 /// How a client subscribes and receives messages.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -25,29 +26,6 @@ impl Protocol {
             Protocol::Ws => "ws",
             Protocol::Sse => "sse",
             Protocol::Tcp => "tcp",
-        }
-    }
-}
-
-/// What carries the packets, and what the server's TCP is.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Transport {
-    /// A TUN device for each thread, to the kernel's TCP
-    #[default]
-    Tun,
-    /// A pair of virtual interfaces, to the kernel's TCP
-    Veth,
-    /// A pair of virtual interfaces, to Crore's own TCP over AF_XDP (docs/XDP.md), with a queue and a shard for each thread
-    Xdp,
-}
-
-impl Transport {
-    /// The name in flags and results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Tun => "tun",
-            Transport::Veth => "veth",
-            Transport::Xdp => "xdp",
         }
     }
 }

@@ -25,9 +25,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+pub use crate::rig::Transport;
 use crate::rig::{Sample, pause};
 use crate::{report, sys};
-pub use args::{Protocol, SwarmArgs, Transport};
+pub use args::{Protocol, SwarmArgs};
 pub use counts::Counts;
 pub use namespace::{Namespace, SERVER};
 pub use run::{Outcome, SwarmRun};

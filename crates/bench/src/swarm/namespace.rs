@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 
-use super::args::Transport;
 use super::veth::{self, VethQueue};
+use crate::rig::Transport;
 use crate::sys::tun::{self, Interface, Tun};
 
 /// Where the server listens.

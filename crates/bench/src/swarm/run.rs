@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crore_tcp::End;
 use serde_json::{Value, json};
 
-use super::args::{Protocol, SwarmArgs, Transport};
+use super::args::{Protocol, SwarmArgs};
 use super::client_row::ClientRow;
 use super::counts::Counts;
 use super::namespace::{self, Namespace, SERVER};
@@ -19,7 +19,7 @@ use super::worker::RETRIES;
 use super::workers::Swarm;
 use crate::measure::pattern::Pattern;
 use crate::publish::{self, PublishArgs, PublisherThread};
-use crate::rig::{Sample, Server, ServerKind, ServerOptions, pause, topic_pattern};
+use crate::rig::{Sample, Server, ServerKind, ServerOptions, Transport, pause, topic_pattern};
 use crate::{report, sys};
 
 /// The maximum number of connections per shard. A descriptor table may be limited to 20,000. This number is well below that, because a server
