@@ -61,7 +61,8 @@ pub struct Config {
     /// The same time while memory is short ([`Account::is_short`](crate::Account::is_short)), so that peers which acknowledge nothing give way
     /// to the others.
     pub short_hold_ms: u32,
-    /// The number of segments in each second to which an acknowledgement answers only because they are not acceptable (RFC 5961 §7).
+    /// The number of segments in each second to which an acknowledgement answers only because they are not acceptable (RFC 5961 §7). A SYN is always
+    /// answered.
     pub challenges_per_s: u32,
 }
 

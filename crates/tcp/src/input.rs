@@ -110,7 +110,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         if head.has(flag::SYN) {
             self.counters.unacceptable += 1;
-            self.challenge(id, now_us);
+            self.acknowledge(id);
             return None;
         }
         if !head.has(flag::ACK) {
@@ -214,7 +214,13 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     /// Answers a segment outside the window, or an old one, with an acknowledgement. One with data or a FIN is a retransmission, whose sender
     /// waits for the acknowledgement.
+    ///
+    /// One with a SYN is answered without a limit: after a crash of the peer, or of many, only the reset that it sends in return ends the old
+    /// connection. It has no answer that would have an answer again.
     fn refuse_old(&mut self, id: u32, head: &Head, bytes: usize, now_us: u64) {
+        if head.has(flag::SYN) {
+            return self.acknowledge(id);
+        }
         if bytes == 0 && !head.has(flag::FIN) {
             return self.challenge(id, now_us);
         }

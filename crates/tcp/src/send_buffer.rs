@@ -4,11 +4,15 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem::take;
 
 use crate::sequence::is_after;
 
 /// Copies that follow one another share a piece of at most this many bytes.
 const PIECE_BYTES: usize = 4_096;
+/// An empty buffer keeps room for so many pieces, and for a copy of so many bytes, so that a message and its acknowledgement allocate nothing.
+const KEPT_PIECES: usize = 4;
+const KEPT_BYTES: usize = 1_024;
 
 #[derive(Debug)]
 enum Bytes<H> {
@@ -31,6 +35,8 @@ pub struct SendBuffer<H> {
     /// The sequence number of the first byte that is kept, and the one after the last.
     start: u32,
     end: u32,
+    /// The memory of an earlier copy, for the next one.
+    spare: Vec<u8>,
 }
 
 impl<H: AsRef<[u8]>> SendBuffer<H> {
@@ -40,7 +46,13 @@ impl<H: AsRef<[u8]>> SendBuffer<H> {
             pieces: VecDeque::new(),
             start,
             end: start,
+            spare: Vec::new(),
         }
+    }
+
+    /// Makes an empty buffer one whose first byte will have this sequence number.
+    pub fn begin(&mut self, start: u32) {
+        (self.start, self.end) = (start, start);
     }
 
     /// Number of bytes.
@@ -48,9 +60,9 @@ impl<H: AsRef<[u8]>> SendBuffer<H> {
         self.end.wrapping_sub(self.start)
     }
 
-    /// Bytes of the list of pieces.
+    /// Bytes of the list of pieces, and of the memory for the next copy.
     pub fn list_bytes(&self) -> usize {
-        self.pieces.capacity() * size_of::<Piece<H>>()
+        self.pieces.capacity() * size_of::<Piece<H>>() + self.spare.capacity()
     }
 
     /// The sequence number after the last byte.
@@ -70,11 +82,15 @@ impl<H: AsRef<[u8]>> SendBuffer<H> {
                 held.extend_from_slice(bytes);
                 *held_end = end;
             }
-            _ => self.pieces.push_back(Piece {
-                start: self.end,
-                end,
-                bytes: Bytes::Copied(bytes.to_vec()),
-            }),
+            _ => {
+                let mut copy = take(&mut self.spare);
+                copy.extend_from_slice(bytes);
+                self.pieces.push_back(Piece {
+                    start: self.end,
+                    end,
+                    bytes: Bytes::Copied(copy),
+                });
+            }
         }
         self.end = end;
     }
@@ -107,14 +123,31 @@ impl<H: AsRef<[u8]>> SendBuffer<H> {
             .front()
             .is_some_and(|piece| !is_after(piece.end, until))
         {
-            self.pieces.pop_front();
+            if let Some(piece) = self.pieces.pop_front() {
+                self.keep(piece);
+            }
         }
         count as usize
     }
 
+    /// Keeps the memory of a copy for the next one, if it is small and there is none.
+    fn keep(&mut self, piece: Piece<H>) {
+        if let Bytes::Copied(mut bytes) = piece.bytes
+            && bytes.capacity() <= KEPT_BYTES
+            && self.spare.capacity() == 0
+        {
+            bytes.clear();
+            self.spare = bytes;
+        }
+    }
+
     /// Forgets all bytes.
     pub fn clear(&mut self) {
-        self.pieces = VecDeque::new();
+        if let Some(piece) = self.pieces.pop_front() {
+            self.keep(piece);
+        }
+        self.pieces.clear();
+        self.pieces.shrink_to(KEPT_PIECES);
         self.start = self.end;
     }
 

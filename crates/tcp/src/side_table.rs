@@ -9,6 +9,7 @@ use crate::account::Account;
 use crate::busy::Busy;
 use crate::congestion::{Congestion, initial_window};
 use crate::row::{Conn, NO_THRESHOLD, NONE};
+use crate::send_buffer::SendBuffer;
 use crate::table::Table;
 use crate::timers::{NEVER, Timers};
 
@@ -45,10 +46,13 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let place = match self.free_busy.pop() {
             Some(place) => {
                 let old = &mut self.busy[place as usize];
+                let mut send = core::mem::replace(&mut old.send, SendBuffer::new(next));
+                send.begin(next);
                 let fresh = Busy::new(id, next, congestion, now_us);
                 // The entries among the timers belong to the place. Empty buffers keep their memory.
                 *old = Busy {
                     entry_us: old.entry_us,
+                    send,
                     receive: core::mem::take(&mut old.receive),
                     board: core::mem::take(&mut old.board),
                     ..fresh

@@ -1,20 +1,23 @@
 //! The checksum of IP, TCP and ICMP (RFC 1071), and numbers of several bytes.
 
 /// A checksum in progress (RFC 1071). Every part but the last has an even number of bytes.
+///
+/// Eight bytes are added at once, in the byte order of the machine, and the sum is swapped at the end (RFC 1071 §2).
 #[derive(Clone, Copy, Default)]
 pub struct Sum(u64);
 
 impl Sum {
     /// Adds bytes.
     pub fn with(self, bytes: &[u8]) -> Sum {
-        let (words, rest) = bytes.as_chunks::<4>();
-        let mut sum = self.0;
-        for word in words {
-            sum += u64::from(u32::from_be_bytes(*word));
-        }
-        let mut last = [0; 4];
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        Sum(sum + u64::from(u32::from_be_bytes(last)))
+        // A carry counts as one (RFC 1071 §2).
+        let add = |sum: u64, word: &[u8; 8]| {
+            let (sum, carries) = sum.overflowing_add(u64::from_ne_bytes(*word));
+            sum + u64::from(carries)
+        };
+        Sum(add(words.iter().fold(self.0, add), &last))
     }
 
     /// The checksum. It is 0 over bytes that contain their correct checksum.
@@ -23,7 +26,7 @@ impl Sum {
         while sum >> 16 != 0 {
             sum = (sum & 0xffff) + (sum >> 16);
         }
-        !(sum as u16)
+        !u16::from_be(sum as u16)
     }
 }
 

@@ -15,7 +15,7 @@ fn clock(said: &[Said]) -> u32 {
 fn spent_challenges_leave_probes_their_answers() {
     let mut peer = Peer::connected(Peer::config());
     let (next, ack) = (peer.next, peer.ack);
-    while !peer.say(flag::SYN, next, 0, &[]).is_empty() {}
+    while !peer.say(flag::RST, next + 1, 0, &[]).is_empty() {}
     // Another end's question whether the connection is alive, or the window open.
     let answers = peer.say(flag::ACK, next - 1, ack, &[]);
     assert_eq!((answers.len(), answers[0].0.acknowledged), (1, next));
@@ -336,4 +336,22 @@ fn client_behind_the_address_of_another_learns_at_once_that_its_port_is_taken() 
             assert_eq!((answer.sequence, answer.acknowledged), (0, 301));
         }
     }
+}
+
+#[test]
+fn all_clients_that_lost_their_connections_at_once_are_answered_at_once() {
+    let mut peer = Peer::connected(Peer::config());
+    let next = peer.next;
+    // A SYN within the window, and one outside of it.
+    for sequence in [next + 5, next - 500] {
+        for _ in 0..2 * Config::default().challenges_per_s {
+            let answers = peer.say(flag::SYN, sequence, 0, &[]);
+            let [(answer, _)] = &answers[..] else {
+                panic!("{answers:?}")
+            };
+            assert_eq!((answer.flags, answer.acknowledged), (flag::ACK, next));
+        }
+    }
+    peer.say(flag::RST, next, 0, &[]);
+    assert_eq!(peer.state(), State::Closed);
 }
