@@ -115,6 +115,8 @@ pub struct Home {
     pub(crate) interest: TopicInterest,
     /// The members of topics; `None` before the first request about members.
     presence: Option<Box<Presence>>,
+    /// The writer number with which this process began; 0 outside a cluster.
+    process: u64,
     /// The pages that were sent to watchers in this turn, and their bytes.
     presence_pages: usize,
     presence_page_bytes: usize,
@@ -147,6 +149,7 @@ impl Home {
             partitions.for_each(|it| it.log.losses.keep_earlier());
         }
         if world.is_replicated() {
+            home.process = world.writer.unwrap_or_default();
             home.set_replicated();
         }
         home
@@ -186,6 +189,7 @@ impl Home {
             ),
             interest: TopicInterest::new(settings.interest.debounce_s),
             presence: None,
+            process: 0,
             presence_pages: 0,
             presence_page_bytes: 0,
             retries: Retries::new(seed, placement.count_at(me), admission.clone()),

@@ -95,8 +95,9 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// An empty table. `now` makes its number differ from that of earlier tables.
-    pub fn new(seed: u64, now: Now) -> Presence {
+    /// An empty table. `now` makes its number differ from that of earlier tables, and `process` from those of other nodes of a cluster, which have the
+    /// same seed.
+    pub fn new(seed: u64, process: u64, now: Now) -> Presence {
         Presence {
             topics: Slab::default(),
             topic_index: Index::default(),
@@ -113,7 +114,7 @@ impl Presence {
             peers: Peers::default(),
             unwatched_topics: BTreeSet::new(),
             last_change: 0,
-            table_number: xxh3_64_with_seed(&now.unix_s.to_le_bytes(), seed) as u32,
+            table_number: xxh3_64_with_seed(&now.unix_s.to_le_bytes(), seed ^ process) as u32,
             seed,
             text_bytes: 0,
             member_list_bytes: 0,
@@ -554,25 +555,31 @@ impl Presence {
         more_wait
     }
 
-    /// Forgets the leaves of topics that nobody has watched for some time, in at most `topics_max` topics. Returns whether more are due.
-    pub fn forget_unwatched(&mut self, now: Now, topics_max: usize) -> bool {
-        for _ in 0..topics_max {
-            match self.unwatched_topics.first().copied() {
-                Some((ends_s, topic)) if ends_s <= now.s => {
-                    self.unwatched_topics.remove(&(ends_s, topic));
-                    self.forget_leaves(topic);
-                }
-                _ => return false,
+    /// Forgets the leaves of topics that nobody has watched for some time, for about `steps_max` steps. Returns whether more are due.
+    pub fn forget_unwatched(&mut self, now: Now, steps_max: usize) -> bool {
+        let mut steps_left = steps_max;
+        while let Some((ends_s, topic)) = self.unwatched_topics.first().copied()
+            && ends_s <= now.s
+        {
+            let Some(watched) = self.watched_topics.get_mut(&topic) else {
+                return false;
+            };
+            if steps_left == 0 {
+                return true;
+            }
+            let forgotten = watched.forget_leaves(steps_left);
+            let is_done = watched.leaves.is_empty();
+            let steps = forgotten.count.max(1);
+            steps_left -= steps;
+            self.moved_bytes += steps * STEP_BYTES;
+            self.leave_bytes -= forgotten.bytes;
+            if is_done {
+                self.unwatched_topics.remove(&(ends_s, topic));
+                self.watched_topics.remove(&topic);
+                self.remove_topic_if_unused(topic);
             }
         }
-        (self.unwatched_topics.first()).is_some_and(|(ends_s, _)| *ends_s <= now.s)
-    }
-
-    /// Forgets what is remembered for the watchers of a topic, which has none any more.
-    fn forget_leaves(&mut self, topic: u32) {
-        let watched = self.watched_topics.remove(&topic).unwrap_or_default();
-        self.leave_bytes -= watched.leaves.iter().map(Leave::bytes).sum::<usize>();
-        self.remove_topic_if_unused(topic);
+        false
     }
 
     /// Reads the members of a topic that joined after change `after`, at most `members_max`.
@@ -673,7 +680,10 @@ impl Presence {
             // Without members and leaves, there is nothing to remember for a watcher that resumes.
             match has_gone || self.topics.get(topic).counts().clients > 0 {
                 true => drop(self.unwatched_topics.insert((ends_s, topic))),
-                false => self.forget_leaves(topic),
+                false => {
+                    self.watched_topics.remove(&topic);
+                    self.remove_topic_if_unused(topic);
+                }
             }
             return;
         }

@@ -14,10 +14,9 @@ use crate::mail::lanes::Lanes;
 use crate::mail::peer_presence::{PeerChanges, PeerPresence, PeerPresenceReply};
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
-/// The members that leave in one turn (a pass of the shard's loop) may take its steps divided by this number, since deliveries come after them.
+/// The members that leave in one turn (a pass of the shard's loop) may take its steps divided by this number, since deliveries come after them. So may the
+/// members that are forgotten.
 const LEAVE_STEPS_DIVISOR: u32 = 8;
-/// The maximum number of topics that are forgotten in one turn.
-const FORGOTTEN_PER_TURN: usize = 256;
 /// The maximum number of pages for watchers in one turn. Each costs as much as a visit (the work of a delivery to one connection).
 const PAGES_PER_TURN: usize = 64;
 /// The approximate maximum bytes of pages for watchers in one turn.
@@ -38,8 +37,8 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         self.steps.add(1);
-        let seed = self.topics.seed();
-        let new_presence = || Box::new(Presence::new(seed, now));
+        let (seed, process) = (self.topics.seed(), self.process);
+        let new_presence = || Box::new(Presence::new(seed, process, now));
         let presence = self.presence.get_or_insert_with(new_presence);
         let conn_of = |conn| MemberConn::here(from, conn);
         let now_ns = lanes.stamp;
@@ -83,8 +82,8 @@ impl Home {
             // Nobody is here. When somebody comes, the stream is unknown, so the node begins another one.
             return PeerPresenceReply::Changes(Some((PeerChanges::default(), false)));
         }
-        let seed = self.topics.seed();
-        let new_presence = || Box::new(Presence::new(seed, now));
+        let (seed, process) = (self.topics.seed(), self.process);
+        let new_presence = || Box::new(Presence::new(seed, process, now));
         let presence = self.presence.get_or_insert_with(new_presence);
         let reply = match order {
             PeerPresence::Next(question) => {
@@ -130,8 +129,8 @@ impl Home {
 
     /// Begins a stream of the changes of members, for the operator's webhooks.
     pub(crate) fn begin_member_stream(&mut self, number: u64, filters: Vec<Box<[u8]>>, now: Now) {
-        let seed = self.topics.seed();
-        let new_presence = || Box::new(Presence::new(seed, now));
+        let (seed, process) = (self.topics.seed(), self.process);
+        let new_presence = || Box::new(Presence::new(seed, process, now));
         let presence = self.presence.get_or_insert_with(new_presence);
         presence.begin_stream(number, filters);
     }
@@ -165,10 +164,11 @@ impl Home {
         let Some(presence) = &mut self.presence else {
             return false;
         };
-        let steps_max = self.turn_limits.steps_per_turn / LEAVE_STEPS_DIVISOR;
-        let has_more = presence.remove_absent(now, steps_max as usize);
+        let steps_max = (self.turn_limits.steps_per_turn / LEAVE_STEPS_DIVISOR) as usize;
+        let has_absent = presence.remove_absent(now, steps_max);
+        let has_unwatched = presence.forget_unwatched(now, steps_max);
         self.steps.add_bytes(presence.take_moved_bytes());
-        has_more | presence.forget_unwatched(now, FORGOTTEN_PER_TURN)
+        has_absent | has_unwatched
     }
 
     /// Sends watchers their news, up to the limits of a turn.

@@ -247,4 +247,14 @@ fn node_that_is_cut_off_keeps_its_view_and_says_how_old_it_is() {
     await_users(&other, &["bob"]);
     until("a fresh view", || read(&other).get("stale").is_none());
     await_users(&one, &["bob"]);
+    // Whoever has an old view does not keep it.
+    servers.kill(0);
+    until("an old view", || read(&other)["stale"] == true);
+    let tag = once(&other, "GET", "/presence/room", &[], "").header("etag");
+    let tag = tag.expect("a tag");
+    servers.run(0);
+    until("a fresh view", || read(&other).get("stale").is_none());
+    let known = [("If-None-Match", tag.as_str())];
+    let fresh = once(&other, "GET", "/presence/room", &known, "");
+    assert_eq!(fresh.status, 200, "{tag}");
 }

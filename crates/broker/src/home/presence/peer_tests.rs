@@ -12,7 +12,7 @@ use crate::base::settings::{Rule, Settings};
 use crate::budget::admission::Admission;
 use crate::home::Home;
 use crate::mail::peer_presence::{
-    PeerAnswer, PeerChange, PeerChanges, PeerPresence, PeerPresenceReply, PolledNode,
+    PeerAnswer, PeerChange, PeerChanges, PeerPresence, PeerPresenceReply, PeerQuestion, PolledNode,
 };
 use crate::mail::presence::PresenceChange;
 
@@ -65,7 +65,7 @@ struct World {
 }
 
 fn new_node(writer: u64, s: u32) -> Node {
-    let mut table = Presence::new(writer, now(s));
+    let mut table = Presence::new(writer, writer, now(s));
     let to = ReplyTo {
         slot: 0,
         generation: 0,
@@ -496,7 +496,7 @@ fn every_node_ends_at_the_true_members_and_tells_no_leave_of_one_who_moves() {
 }
 
 fn two_tables() -> [Presence; 2] {
-    [1, 2].map(|seed| Presence::new(seed, now(0)))
+    [1, 2].map(|seed| Presence::new(seed, seed, now(0)))
 }
 
 /// Passes all changes of `from` to `to`, which knows it as node 1.
@@ -741,6 +741,72 @@ fn watcher_of_connections_sees_no_member_continue_with_a_connection_that_has_end
         PresenceChange::Join(member) | PresenceChange::Leave(member) => member.at.conn.slot,
     });
     assert!(slots.eq([0]));
+}
+
+/// The next answer of a table's stream for node 7, of one row, passed on as from node 1. Returns whether the snapshot goes on.
+fn pass_row(from: &mut Presence, to: &mut Presence, answers: u32) -> bool {
+    let question = PeerQuestion {
+        poller: 7,
+        stream: 1,
+        answers,
+        home: 0,
+    };
+    let (changes, more) = from.next_peer_changes(&question, 1, now(1)).unwrap();
+    if answers == 0 {
+        to.begin_peer_snapshot(1, 5);
+    }
+    for change in changes.iter() {
+        to.apply_peer_change(1, &change, Some(MAX), now(1));
+    }
+    more
+}
+
+#[test]
+fn connection_with_which_a_member_continues_during_a_snapshot_is_known_to_the_others_until_it_ends()
+{
+    for (waits_before, ends) in [(true, true), (true, false), (false, true), (false, false)] {
+        let [mut one, mut other] = two_tables();
+        one.begin_peer_snapshot(9, 9);
+        one.join(TOPIC, conn(0), (b"bob", b""), MAX, now(1));
+        if waits_before {
+            one.join(TOPIC, conn(1), (b"ann", b""), MAX, now(1));
+            one.leave(TOPIC, conn(0), 0, now(1));
+        } else {
+            one.leave(TOPIC, conn(0), 0, now(1));
+            one.join(TOPIC, conn(1), (b"ann", b""), MAX, now(1));
+        }
+        // It waits in the row before the member, or behind it. The snapshot has told of the first row.
+        one.join(TOPIC, conn(2), (b"ann", b""), MAX, now(1));
+        assert!(pass_row(&mut one, &mut other, 0));
+        one.leave(TOPIC, conn(1), 0, now(1));
+        if ends {
+            one.leave(TOPIC, conn(2), 0, now(1));
+        }
+        let mut answers = 1;
+        while pass_row(&mut one, &mut other, answers) {
+            answers += 1;
+        }
+        other.remove_gone_members((1, false), 0, 0, now(1));
+        other.remove_absent(now(99), 1_000);
+        for table in [&one, &other] {
+            let clients = table.read(TOPIC, 0, 1).counts.clients;
+            assert_eq!(clients, u32::from(!ends), "{waits_before} {ends}");
+        }
+    }
+}
+
+#[test]
+fn member_that_continues_with_a_connection_that_has_gone_leaves_with_the_end_of_the_snapshot() {
+    let mut table = Presence::new(1, 1, now(0));
+    table.begin_peer_snapshot(1, 5);
+    table.join(TOPIC, conn(1), (b"ann", b""), MAX, now(1));
+    table.apply_peer_change(1, &peer_join(2, 0, b"ann"), Some(MAX), now(1));
+    // The next snapshot does not name the connection that waits.
+    table.begin_peer_snapshot(1, 5);
+    table.leave(TOPIC, conn(1), 0, now(1));
+    assert_eq!(table.read(TOPIC, 0, 1).counts.clients, 1);
+    assert_eq!(table.remove_gone_members((1, false), 0, 0, now(1)), None);
+    assert!(table.is_empty());
 }
 
 /// Applies changes of node 1 at a home. Returns whether all of them were taken.

@@ -35,7 +35,7 @@ fn to(slot: u32) -> ReplyTo {
 }
 
 fn begun() -> Presence {
-    Presence::new(7, now(0))
+    Presence::new(7, 0, now(0))
 }
 
 /// What a watcher knows of a topic: by id, the user of each member.
@@ -617,6 +617,45 @@ fn topic_where_nobody_was_is_forgotten_with_its_last_watcher_and_others_in_time(
     assert!(presence.forget_unwatched(now(61), 4_000), "more are due");
     assert!(!presence.forget_unwatched(now(61), 4_000));
     assert!(presence.is_empty());
+}
+
+#[test]
+fn many_leaves_are_forgotten_in_bounded_steps_and_who_comes_meanwhile_gets_a_snapshot() {
+    const LEAVES: u32 = 1_000;
+    let mut presence = begun();
+    watch(&mut presence, 1, None);
+    let mut known = BTreeMap::new();
+    for slot in 0..LEAVES {
+        presence.join(TOPIC, at(slot), (b"u", b""), LEAVES, now(1));
+    }
+    while next_changes(&mut presence, 1).is_some() {}
+    tell(&mut presence, &mut known);
+    let position = presence.read(TOPIC, 0, 1).position;
+    for slot in 0..LEAVES {
+        presence.leave(TOPIC, at(slot), 0, now(1));
+    }
+    presence.remove_watcher(TOPIC, 0, to(1), now(1));
+    presence.take_moved_bytes();
+    assert!(presence.forget_unwatched(now(99), 100), "more are due");
+    assert_eq!(presence.take_moved_bytes(), 100 * STEP_BYTES);
+    // A watcher that resumes does not miss those that are forgotten.
+    watch(&mut presence, 2, Some(position));
+    tell(&mut presence, &mut known);
+    assert_eq!(known[&2].snapshots, 1);
+    assert!(!presence.forget_unwatched(now(99), 100), "it is watched");
+    presence.remove_watcher(TOPIC, 0, to(2), now(99));
+    let mut calls = 1;
+    while presence.forget_unwatched(now(999), 100) {
+        calls += 1;
+    }
+    assert_eq!((calls, presence.leave_bytes), (9, 0));
+    assert!(presence.is_empty());
+}
+
+#[test]
+fn tables_of_two_nodes_that_begin_in_the_same_second_have_other_positions() {
+    let tables = [1, 2].map(|process| Presence::new(7, process, now(0)));
+    assert_ne!(tables[0].table_number, tables[1].table_number);
 }
 
 #[test]

@@ -105,6 +105,12 @@ pub(super) struct WatchedTopic {
     pub(super) due_ns: Option<u64>,
 }
 
+/// Leaves that were forgotten.
+pub(super) struct Forgotten {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+}
+
 /// The bytes of a watcher in the trees, which are about two thirds full.
 pub(super) const WATCHER_BYTES: usize =
     (size_of::<(WatcherKey, Watcher)>() + size_of::<(u64, WatcherKey)>()) * 3 / 2;
@@ -226,6 +232,17 @@ impl WatchedTopic {
                 None
             }
         }
+    }
+
+    /// Forgets the members that left first, at most `leaves_max` of them. A watcher that comes meanwhile knows from `forgotten_until` that they are missing.
+    pub(super) fn forget_leaves(&mut self, leaves_max: usize) -> Forgotten {
+        let count = self.leaves.len().min(leaves_max);
+        let mut bytes = 0;
+        for leave in self.leaves.drain(..count) {
+            bytes += leave.bytes();
+            self.forgotten_until = leave.number;
+        }
+        Forgotten { count, bytes }
     }
 
     /// Remembers a member that has left, if a watcher may know it. Returns the bytes that are added, and the bytes that are forgotten.

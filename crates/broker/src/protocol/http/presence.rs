@@ -98,13 +98,14 @@ pub(crate) fn answer_presence<I: Io>(
     let mut tag = Vec::with_capacity(48);
     // In front: what follows a tag may be a proxy's suffix.
     tag.extend_from_slice(if request.counts_only { b"stats." } else { b"" });
+    if let Some(age_s) = age_s(&clients.ctx) {
+        tag.extend_from_slice(b"old-");
+        position::write_decimal(&mut tag, age_s.into());
+        tag.push(b'.');
+    }
     page.position.write(&mut tag);
     tag.push(b'-');
     position::write_decimal(&mut tag, request.after);
-    if let Some(age_s) = age_s(&clients.ctx) {
-        tag.extend_from_slice(b"-old-");
-        position::write_decimal(&mut tag, age_s.into());
-    }
     let is_known = etag::entity_tags(&request.tags).any(|known| matches_tag(known, &tag));
     let mut body = Vec::new();
     if !is_known {
