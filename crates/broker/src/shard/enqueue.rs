@@ -96,7 +96,9 @@ impl Shard {
         let (weight, is_exactly_once) = match fact {
             Fact::Publish(message) => {
                 let weight = context.lanes.weight(1, message_bytes(message));
-                (weight, message.headers.qos > 1 || is_of_session)
+                // In a cluster a QoS 2 message without a session key is one of a session that ends with its connection, so no second copy follows.
+                let may_repeat = message.headers.qos > 1 && !clients.ctx.world.is_replicated();
+                (weight, may_repeat || is_of_session)
             }
             Fact::Topic { .. } => (0, false),
         };

@@ -47,8 +47,8 @@ pub(crate) enum Request {
         answer: WantedAnswer,
         client: Client,
         reserved: Reservation,
-        /// Whether the fact is a message with MQTT QoS 2, or the will of a recorded session. Its publisher waits for the real outcome, however long that
-        /// takes. Other publishers are told after some time that the outcome is unknown.
+        /// Whether the fact is a message with MQTT QoS 2 whose session may outlive its connection, or the will of a recorded session. Its publisher waits for
+        /// the real outcome, however long that takes. Other publishers are told after some time that the outcome is unknown.
         is_exactly_once: bool,
     },
 }

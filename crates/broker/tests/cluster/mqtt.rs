@@ -1,8 +1,8 @@
 //! Tests MQTT at a node of a cluster: sessions end with their connection, and shared subscriptions are not supported.
 
 use crore_wire::mqtt::{
-    self, Connect, Packet, PacketId, PropertyWriter, Qos, ReasonCode, SubscribeOptions, Version,
-    Will, encode,
+    self, Connect, Packet, PacketId, PropertyWriter, Publish, Qos, ReasonCode, SubscribeOptions,
+    Version, Will, encode,
 };
 
 use super::Nodes;
@@ -126,6 +126,44 @@ fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
         assert_eq!(reasons, [expected]);
         nodes.run(&[0]);
         nodes.second();
+    }
+}
+
+/// The session ends with its connection, so the client sends no second copy to this node that could be acknowledged while the first is in flight.
+#[test]
+fn client_whose_publishes_got_no_answer_is_sent_away_when_they_can_take_effect_no_more() {
+    for qos in [Qos::AtLeastOnce, Qos::ExactlyOnce] {
+        let mut nodes = Nodes::new(1);
+        let conn = connect(&mut nodes, Version::V5);
+        let mut out = Vec::new();
+        let publish = Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic: "a",
+            packet_id: PacketId::new(1),
+            properties: mqtt::Properties::NONE,
+            payload: b"x",
+        };
+        encode::publish(&mut out, Version::V5, &publish);
+        nodes.all[0].server.send(conn, out);
+        nodes.all[0].server.settle();
+        each(&mut nodes, conn, Version::V5, |_| ());
+        let mut ends_after_s = None;
+        for second in 1..60 {
+            nodes.all[0].server.advance_and_tick_s(1);
+            nodes.all[0].server.settle();
+            each(&mut nodes, conn, Version::V5, |packet| {
+                if let Packet::Disconnect(_) = packet {
+                    ends_after_s = Some(second);
+                }
+            });
+        }
+        let range = 9..=12;
+        assert!(
+            ends_after_s.is_some_and(|second| range.contains(&second)),
+            "{qos:?}: {ends_after_s:?}"
+        );
     }
 }
 

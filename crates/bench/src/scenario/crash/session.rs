@@ -245,6 +245,11 @@ impl Session {
         )
     }
 
+    /// Whether the client has several subscriptions.
+    pub fn has_several_filters(&self) -> bool {
+        self.filters.len() > 1
+    }
+
     /// The topic of the client's wills.
     pub fn will_topic(&self) -> u32 {
         message::will_topic(self.index)

@@ -36,7 +36,12 @@ impl Sessions {
     pub fn new(count: u32, args: &RunArgs, received: &Arc<AtomicU64>) -> Sessions {
         let session = |index| {
             let session = Session::new(index, args.seed, received);
-            let progress = SessionProgress::new(session.name(), session.qos, &session.topics);
+            let progress = SessionProgress::new(
+                session.name(),
+                session.qos,
+                session.has_several_filters(),
+                &session.topics,
+            );
             (session, progress)
         };
         Sessions {
