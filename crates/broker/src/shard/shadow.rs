@@ -3,7 +3,8 @@
 //! The serving home continues meanwhile.
 //!
 //! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
-//! nothing that the serving home still has. A shadow has no local state: no sessions, no groups, and no list of filters whose messages are kept.
+//! nothing that the serving home still has. A shadow has what the log has of its partition, with the recorded sessions and the positions of groups, but no
+//! local state: no connections, no members of groups, and no list of filters whose messages are kept.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
