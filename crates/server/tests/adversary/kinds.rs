@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::random::Random;
 use crate::script::{Script, TlsStart};
-use crate::{absent, crowds, hostile, http, http2, mqtt, places, websocket, work};
+use crate::{absent, centrifugo, crowds, hostile, http, http2, mqtt, places, websocket, work};
 
 /// Makes a script of a random number generator.
 type Generator = fn(&mut Random) -> Script;
@@ -55,6 +55,8 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("made-up-tokens", 1, places::made_up_tokens),
     ("admin-strangers", 2, places::admin_strangers),
     ("long-origins", 2, work::long_origins),
+    ("centrifugo-walk", 8, centrifugo::walk),
+    ("centrifugo-deaf", 2, centrifugo::deaf),
     ("h2-rapid-reset", 2, http2::rapid_reset),
     ("h2-continuations", 2, http2::continuations),
     ("h2-small-frames", 2, http2::small_frames),

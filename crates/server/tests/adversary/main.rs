@@ -16,6 +16,7 @@
 
 mod absent;
 mod answers;
+mod centrifugo;
 mod cgroup;
 mod connection;
 mod crowds;

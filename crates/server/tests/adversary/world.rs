@@ -163,6 +163,9 @@ session_expiry_max_s = "##;
 /// Settings of `[http]` that let the attackers speak HTTP/2.
 const HTTP2: &str = "h2_cleartext = true\nh2 = true\n";
 
+/// Settings that let the attackers speak Centrifugo's protocol.
+const CENTRIFUGO: &str = "[centrifugo]\nenabled = true\n";
+
 /// The secret that signs tokens. The attackers do not know it.
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -202,8 +205,12 @@ impl World {
             true => SETTINGS.replace("[http]\n", &format!("[http]\n{HTTP2}")),
             false => SETTINGS.to_string(),
         };
+        let centrifugo = match knows(CENTRIFUGO, &certificates) {
+            true => CENTRIFUGO,
+            false => "",
+        };
         let settings = format!(
-            "{memory}{}{http}{}\n{}\n{}",
+            "{memory}{}{http}{}\n{}\n{centrifugo}{}",
             room.limits(),
             room.session_expiry_s(),
             room.access(),

@@ -1,0 +1,130 @@
+//! Attackers over Centrifugo's protocol: valid and invalid commands, frames of thousands of them, and clients that subscribe to much and read nothing.
+
+use crore_wire::websocket::frame::Opcode;
+
+use crate::http::{end, readable, topic};
+use crate::random::Random;
+use crate::script::{Protocol, Script, Send, Step};
+use crate::websocket::{frame, upgrade};
+
+/// The path of the protocol's WebSocket.
+const PATH: &str = "/connection/websocket";
+
+/// A command, in which something may be wrong.
+fn command(random: &mut Random, id: usize) -> String {
+    let (read, written) = (readable(random), topic(random));
+    let offset = random.one(&["0", "3", "18446744073709551615", "-1", "\"7\""]);
+    let epoch = random.one(&["", "00000000", "ffffffff", "no epoch"]);
+    let body = match random.below(14) {
+        0..3 => format!("\"subscribe\":{{\"channel\":\"{read}\"}}"),
+        3 => format!(
+            "\"subscribe\":{{\"channel\":\"{read}\",\"delta\":\"fossil\",\"join_leave\":true}}"
+        ),
+        4 => format!(
+            "\"subscribe\":{{\"channel\":\"{read}\",\"recover\":true,\"offset\":{offset},\"epoch\":\"{epoch}\"}}"
+        ),
+        5..7 => format!("\"unsubscribe\":{{\"channel\":\"{read}\"}}"),
+        7..9 => {
+            let data = "x".repeat(random.one(&[0, 10, 3_000, 60_000]));
+            format!("\"publish\":{{\"channel\":\"{written}\",\"data\":\"{data}\"}}")
+        }
+        9 => format!("\"history\":{{\"channel\":\"{read}\",\"limit\":{offset}}}"),
+        10 => format!("\"presence\":{{\"channel\":\"{read}\"}}"),
+        11 => random
+            .one(&[
+                "\"rpc\":{\"method\":\"m\"}",
+                "\"send\":{}",
+                "\"refresh\":{\"token\":\"t\"}",
+            ])
+            .to_string(),
+        12 => format!("\"connect\":{{\"token\":\"{epoch}\"}}"),
+        _ => random
+            .one(&[
+                "\"ping\":{}",
+                "\"dance\":{}",
+                "\"subscribe\":5",
+                "\"subscribe\":{",
+            ])
+            .to_string(),
+    };
+    format!("{{\"id\":{id},{body}}}")
+}
+
+fn commands(random: &mut Random) -> Send {
+    let count = random.one(&[1, 1, 3, 30, 2_500]);
+    let mut lines: Vec<String> = (0..count.min(30))
+        .map(|id| command(random, id + 2))
+        .collect();
+    let more = "{\"id\":9,\"history\":{\"channel\":\"evil/1\",\"limit\":100}}".to_string();
+    lines.resize(count, more);
+    let text = lines.join("\n");
+    let sent = Send::new(
+        format!("{count} commands"),
+        frame(Opcode::Text, text.as_bytes()),
+    );
+    match random.rarely(8) {
+        true => sent.in_pieces(random.one(&[1_000, 7_000]), 1),
+        false => sent,
+    }
+}
+
+/// A WebSocket with a connect command, in most cases.
+fn begin(random: &mut Random) -> Vec<Step> {
+    let connect = frame(Opcode::Text, b"{\"id\":1,\"connect\":{}}");
+    let mut steps = vec![Step::Send(upgrade(PATH, &[])), Step::Await(1, 300)];
+    if !random.rarely(8) {
+        steps.push(Step::Send(Send::new("a connect command", connect)));
+    }
+    steps
+}
+
+/// Valid and invalid commands, and the end of the connection in the middle of them.
+pub fn walk(random: &mut Random) -> Script {
+    let mut steps = begin(random);
+    for _ in 0..random.between(1, 12) {
+        steps.push(Step::Send(commands(random)));
+        if random.rarely(3) {
+            steps.push(Step::Wait(random.between(1, 200) as u64));
+        }
+    }
+    steps.extend(end(random));
+    Script::new("", Protocol::Http, steps)
+}
+
+/// Many clients that subscribe to many channels, publish large messages to each other, and read nothing.
+pub fn deaf(random: &mut Random) -> Script {
+    let subscribes = (0..40).map(|n| {
+        let recovers = random.one(&[
+            "",
+            ",\"recover\":true,\"offset\":0",
+            ",\"delta\":\"fossil\"",
+        ]);
+        format!(
+            "{{\"id\":{},\"subscribe\":{{\"channel\":\"evil/{n}\"{recovers}}}}}",
+            n + 2
+        )
+    });
+    let subscribes = subscribes.collect::<Vec<String>>().join("\n");
+    let data = "x".repeat(random.one(&[200, 20_000, 300_000]));
+    let publish = format!(
+        "{{\"id\":99,\"publish\":{{\"channel\":\"evil/{}\",\"data\":\"{data}\"}}}}",
+        random.below(40)
+    );
+    let publish = Send::new("a publish", frame(Opcode::Text, publish.as_bytes()));
+    let mut steps = begin(random);
+    steps.extend([
+        Step::Send(Send::new(
+            "40 subscribes",
+            frame(Opcode::Text, subscribes.as_bytes()),
+        )),
+        Step::Deaf(true),
+        Step::Send(publish.times(5)),
+        Step::Wait(random.between(100, 2_000) as u64),
+    ]);
+    Script {
+        sockets: random.one(&[1, 30, 100]),
+        receive_buffer: random.one(&[None, Some(4_096)]),
+        linger_ms: 0,
+        ..Script::new("", Protocol::Http, steps)
+    }
+}
