@@ -809,6 +809,17 @@ fn member_that_continues_with_a_connection_that_has_gone_leaves_with_the_end_of_
     assert!(table.is_empty());
 }
 
+#[test]
+fn connection_that_waits_and_that_a_snapshot_names_as_ended_never_becomes_a_member() {
+    let mut table = Presence::new(1, 1, now(0));
+    table.begin_peer_snapshot(1, 5);
+    table.join(TOPIC, conn(1), (b"ann", b""), MAX, now(1));
+    table.apply_peer_change(1, &peer_join(2, 0, b"ann"), Some(MAX), now(1));
+    table.apply_peer_change(1, &peer_join(2, 5, b"ann"), Some(MAX), now(1));
+    table.remove_absent(now(4), 1_000);
+    assert_eq!(table.read(TOPIC, 0, 1).counts.clients, 1);
+}
+
 /// Applies changes of node 1 at a home. Returns whether all of them were taken.
 fn apply(home: &mut Home, rules: &Rules, has_room: bool, changes: &[PeerChange<'_>]) -> bool {
     let mut all = PeerChanges::default();
