@@ -41,7 +41,6 @@ enum Got {
     Reset(u32, u32),
     Refused(u32, Violation),
     Writable(u32),
-    Pong([u8; 8]),
     GoAway(u32),
     Violation(Violation),
 }
@@ -175,7 +174,6 @@ fn handle(run: &mut Run, connection: &mut Connection, event: Event<'_>, server: 
                     assert!(violation.is_of_stream());
                     Got::Refused(stream, violation)
                 }
-                Event::Pong(opaque) => Got::Pong(opaque),
                 Event::GoAway { code } => Got::GoAway(code),
                 _ => unreachable!("handled above"),
             });

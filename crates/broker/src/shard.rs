@@ -43,7 +43,7 @@ use crate::protocol::centrifugo::backend::backend_answered;
 use crate::protocol::front::{AllProtocols, Clients, Front, Gate, Lanes};
 use crate::protocol::http::options::PINGS;
 use crate::protocol::http::publish::outcomes::info_counted;
-use crate::protocol::http2::waiting::flush_links;
+use crate::protocol::http2::waiting::{PausedLinks, flush_links};
 use crate::store::shared::OutputPart;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -382,12 +382,14 @@ impl Shard {
             self.continue_waiting_work(io);
         }
         self.front.end_input(None, io);
-        flush_links(&mut self.front, io);
+        let mut paused_links = PausedLinks::default();
+        flush_links(&mut self.front, &mut paused_links, io);
         // An answer that waited for a window may have been the last of its stream. The end of a stream is a frame, too.
         while !self.front.clients.scratch.ends.is_empty() {
             self.front.end_input(None, io);
-            flush_links(&mut self.front, io);
+            flush_links(&mut self.front, &mut paused_links, io);
         }
+        paused_links.wake(&mut self.front.clients.conns);
         let logs = self.home.as_ref().map(|home| &home.logs);
         let sequence = |at| logs.map_or(0, |logs| logs.sequence(at));
         self.commits

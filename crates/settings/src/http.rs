@@ -69,7 +69,8 @@ pub struct Http {
     ///
     /// Each stream counts as a connection in the limits of connections ([HTTP/2](PROTOCOL-DETAILS.md#http2)).
     pub h2_cleartext: bool,
-    /// Streams at a time on one connection of HTTP/2. A client that opens more gets `REFUSED_STREAM` for them.
+    /// Streams at a time on one connection of HTTP/2. A client that opens more gets `REFUSED_STREAM` for them. A connection keeps the number that it was told when
+    /// it began.
     #[default(128)]
     #[schemars(range(min = 1, max = MAX_STREAMS))]
     #[schemars(extend("x-share" = "none: it bounds one connection; each stream counts in `limits.connections_max`, which has the shares"))]

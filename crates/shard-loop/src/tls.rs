@@ -78,7 +78,7 @@ fn remedy(failure: TlsFailure) -> &'static str {
     match failure {
         TlsFailure::Garbage => "see who speaks something else than TLS to this port",
         TlsFailure::Incompatible => {
-            "clients need TLS 1.2 with ECDHE, or 1.3 (tls.min_version), and http/1.1 or mqtt if they use ALPN"
+            "clients need TLS 1.2 with ECDHE, or 1.3 (tls.min_version), and h2 (http.h2), http/1.1 or mqtt if they use ALPN"
         }
         TlsFailure::Certificate => {
             "clients must show a certificate that leads to tls.client_ca (tls.client_certificates)"

@@ -19,7 +19,7 @@ use crate::budget::account::{MemoryLevel, MemoryPart};
 use crate::budget::connection_grants::ConnectionGrants;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
-use crate::client::links::Links;
+use crate::client::links::{Links, UNSENT_BYTES_MAX};
 use crate::client::outbox::Outbox;
 use crate::client::row::{HELD, PAUSED, Row, SUBSCRIPTION_LIST, StartSecond, State};
 use crate::client::side::SideRow;
@@ -182,15 +182,25 @@ impl<P: ProtocolTypes> Connections<P> {
         link.map_or(socket, |link| self.rows.get(link).link.socket)
     }
 
-    /// Tells the socket's poller what the connection waits for. While bytes wait for the client, the server reads nothing from it: a client that does
-    /// not read gets no service.
-    pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
+    /// The bytes that wait for the client.
+    pub(crate) fn waiting_bytes(&self, slot: u32) -> usize {
+        self.outbox(slot).map_or(0, Outbox::waiting_bytes)
+    }
+
+    /// Whether the server reads from the connection. While bytes wait for the client, it does not: a client that does not read gets no service. A link is
+    /// read until [`UNSENT_BYTES_MAX`] bytes wait. Otherwise the answers and resets of all its streams would wait for the output of one.
+    pub(crate) fn is_read(&self, slot: u32) -> bool {
         let row = self.rows.get(slot);
-        let has_outbox = row.link.outbox != NONE;
-        let (reads, writes) = (
-            !has_outbox && !row.link.has(PAUSED),
-            has_outbox && !row.link.has(HELD),
-        );
+        let has_room = row.link.outbox == NONE
+            || row.consumer.state == State::Http2 && self.waiting_bytes(slot) < UNSENT_BYTES_MAX;
+        has_room && !row.link.has(PAUSED)
+    }
+
+    /// Tells the socket's poller what the connection waits for.
+    pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
+        let reads = self.is_read(slot);
+        let row = self.rows.get(slot);
+        let writes = row.link.outbox != NONE && !row.link.has(HELD);
         match self.links.link_of(row.link.socket) {
             None => io.set_interest(row.link.socket, self.id_of(slot), reads, writes),
             Some(_) => self.links.set_interest(row.link.socket, reads, writes),

@@ -5,6 +5,7 @@ use crate::base::reason::Closed;
 use crate::client::front::Front;
 use crate::client::parts::Clients;
 use crate::client::protocols::{Protocols, protocol_of};
+use crate::client::row::HELD;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
@@ -15,11 +16,22 @@ const UNREAD_S: u32 = 2;
 
 /// Handles the passed deadline of a connection.
 pub(crate) fn handle_deadline<P: Protocols, I: Io>(front: &mut Front<P>, slot: u32, io: &mut I) {
-    let (row, scratch) = (front.clients.conns.get(slot), &mut front.clients.scratch);
+    let clients = &mut front.clients;
+    let row = clients.conns.get(slot);
     if row.link.outbox != NONE {
+        let (now_s, body_s) = (
+            clients.ctx.now.s,
+            clients.ctx.world.settings.timeouts.body_s,
+        );
+        let since_s = now_s.saturating_sub(body_s);
+        if !row.link.has(HELD) && clients.conns.links.waits_for_link(row.link.socket, since_s) {
+            // The client reads what others of its streams have sent. If it reads nothing, the deadline of the link passes.
+            clients.conns.get_mut(slot).link.deadline_s = now_s + body_s;
+            return;
+        }
         // The client reads nothing, so its outbox only costs memory.
-        scratch.set_close_reason(Closed::Slow);
-        return front.clients.reset(slot);
+        clients.scratch.set_close_reason(Closed::Slow);
+        return clients.reset(slot);
     }
     protocol_of!(P, row.consumer.state, deadline_passed(front, slot, io));
 }

@@ -7,7 +7,7 @@
 //! position in the log.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crore_wire::http2::{Connection, ErrorCode, Limits, Scratch};
@@ -26,6 +26,9 @@ const FLUSH_BYTES: usize = 64 << 10;
 /// If more bytes of frames than this wait, they are sent before the end of the turn. Otherwise each link of a fan-out would hold its own copy of a
 /// large message.
 const WAITING_BYTES_MAX: usize = 16 << 10;
+/// When this many bytes wait for the socket of a link, no more frames of the client are read. Bodies already wait for a socket that is full, so these bytes
+/// are a part of one body, heads, and answers to control frames.
+pub(crate) const UNSENT_BYTES_MAX: usize = 256 << 10;
 /// The capacity of a link's buffer of frames when it begins to write: enough for an answer.
 const FRAME_BUFFER_BYTES: usize = 512;
 /// The longest payload of a frame of DATA that is written here.
@@ -83,6 +86,8 @@ pub(crate) struct SharedLink {
     pub(crate) turned_away: u8,
     /// The stream after which the next round over waiting streams begins.
     pub(crate) cursor: u32,
+    /// The second in which a waiting stream last wrote something.
+    pub(crate) served_s: u32,
     /// The bytes that the account charges for it.
     charged_bytes: usize,
 }
@@ -134,7 +139,7 @@ pub(crate) struct Links {
     streams: Slab<Stream>,
     link_by_slot: BTreeMap<u32, Box<SharedLink>>,
     /// The slots of links with frames to send.
-    dirty_links: Vec<u32>,
+    dirty_links: VecDeque<u32>,
     /// Memory for the codec, and for the request that is being read.
     pub(crate) scratch: Scratch,
     pub(crate) request: Vec<u8>,
@@ -167,10 +172,11 @@ impl Links {
             is_told_to_stop: false,
             turned_away: 0,
             cursor: 0,
+            served_s: 0,
             charged_bytes: 0,
         };
         self.link_by_slot.insert(slot, Box::new(link));
-        self.dirty_links.push(slot);
+        self.dirty_links.push_back(slot);
     }
 
     /// The link with this slot.
@@ -182,7 +188,7 @@ impl Links {
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut SharedLink> {
         let link = self.link_by_slot.get_mut(&slot)?;
         if !core::mem::replace(&mut link.is_dirty, true) {
-            self.dirty_links.push(slot);
+            self.dirty_links.push_back(slot);
             if link.out.capacity() == 0 {
                 link.out = core::mem::take(&mut self.spare);
                 link.out.reserve(FRAME_BUFFER_BYTES);
@@ -288,6 +294,18 @@ impl Links {
         }
     }
 
+    /// Whether bytes of the stream wait only for the other streams of its link: the window of the stream is open, and the socket of the link is full, or
+    /// other streams have written since `since_s`.
+    pub(crate) fn waits_for_link(&self, stream: SocketId, since_s: u32) -> bool {
+        let Some(at) = stream.stream() else {
+            return false;
+        };
+        let &Stream { link, id } = self.streams.get(at);
+        self.get(link).is_some_and(|link| {
+            link.codec.has_stream_window(id) && (link.is_full || link.served_s > since_s)
+        })
+    }
+
     /// Streams of the link may be writable.
     pub(crate) fn wake_streams(&mut self, slot: u32) {
         if let Some(link) = self.get_mut(slot) {
@@ -298,7 +316,7 @@ impl Links {
     /// The next link with frames to send, or with streams that may be writable.
     pub(crate) fn next_dirty(&mut self) -> Option<u32> {
         loop {
-            let slot = self.dirty_links.pop()?;
+            let slot = self.dirty_links.pop_front()?;
             if let Some(link) = self.link_by_slot.get_mut(&slot) {
                 link.is_dirty = false;
                 return Some(slot);

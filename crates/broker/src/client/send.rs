@@ -27,6 +27,7 @@ pub(crate) fn handle_writable<P: Protocols, I: Io>(
     if row.link.outbox == NONE || row.link.has(HELD) {
         return;
     }
+    let was_read = clients.conns.is_read(slot);
     let (sent, waiting) = clients.conns.send_outbox(slot, bytes_max, io);
     if sent > 0 {
         clients.meter.work.steps.add_bytes(sent);
@@ -35,6 +36,9 @@ pub(crate) fn handle_writable<P: Protocols, I: Io>(
         row.link.sent_s = clients.ctx.now.s;
     }
     if waiting > 0 {
+        if clients.conns.is_read(slot) != was_read {
+            clients.conns.update_interest(slot, io);
+        }
         return clients.conns.weigh_outbox(slot);
     }
     clients.conns.drop_outbox(slot);

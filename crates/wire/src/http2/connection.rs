@@ -26,6 +26,8 @@ pub struct Connection {
     /// The announced sizes of the receive windows.
     pub(super) receive_size: u32,
     pub(super) stream_receive_size: u32,
+    /// The announced number of concurrent streams.
+    pub(super) streams_max: u32,
     /// The client's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(super) initial_send: u32,
     /// The highest stream that the client has opened.
@@ -101,6 +103,7 @@ impl Connection {
             receive: ReceiveWindow::new(receive_size),
             receive_size,
             stream_receive_size,
+            streams_max: limits.streams,
             initial_send: INITIAL_WINDOW,
             last_stream: 0,
             last_served: MAX_31,

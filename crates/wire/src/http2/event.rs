@@ -59,8 +59,6 @@ pub enum Event<'a> {
         /// The caller's number for the stream; [`NO_SLOT`](super::NO_SLOT) for all streams.
         slot: u32,
     },
-    /// The answer to a ping.
-    Pong([u8; 8]),
     /// The client will close the connection and opens no more streams.
     GoAway {
         /// The client's error code.

@@ -6,7 +6,8 @@ use super::connection::Connection;
 use super::event::{Call, Event, Found, Scratch};
 use super::flow::{ReceiveWindow, SendWindow};
 use super::frame::{
-    END_HEADERS, END_STREAM, HEADER_BYTES, Header, Kind, MAX_31, PADDED, PRIORITY, read_u32,
+    END_HEADERS, END_STREAM, HEADER_BYTES, Header, Kind, MAX_31, PADDED, PAYLOAD_MAX, PRIORITY,
+    read_u32,
 };
 use super::limits::{Limits, Rate};
 use super::request::{Refusal, RequestWriter, check_trailer};
@@ -75,7 +76,7 @@ impl Connection {
             self.rates.count(Rate::EmptyFrames, call.limits)?;
             return Ok(Found::Nothing);
         }
-        let request = match self.streams.len() < call.limits.streams as usize {
+        let request = match self.streams.len() < self.streams_max as usize {
             true => writer.finish(ends),
             false => Err(Violation::Streams.into()),
         };
@@ -202,6 +203,9 @@ fn find_end(mut header: Header, input: &[u8], limits: &Limits) -> Result<Option<
         };
         if next.kind != Kind::Continuation as u8 || next.stream != stream {
             return Err(Violation::BlockInterrupted);
+        }
+        if next.payload_bytes() > PAYLOAD_MAX {
+            return Err(Violation::FrameTooLong);
         }
         header = next;
     }

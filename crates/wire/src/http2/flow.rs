@@ -70,11 +70,12 @@ impl ReceiveWindow {
     }
 
     /// Releases bytes that the server held. Returns the increment for the peer when it is half of the window, so that few frames are
-    /// needed.
+    /// needed. If much is held, half of the window may never be released, so the increment is also due when the peer may send less than it.
     pub fn release(&mut self, bytes: u32, size: u32) -> Option<u32> {
         debug_assert!(bytes <= self.held(size));
         self.untold += bytes;
-        if self.untold == 0 || self.untold < size / 2 {
+        let is_due = self.untold >= size / 2 || self.untold >= self.left;
+        if self.untold == 0 || !is_due {
             return None;
         }
         self.left += self.untold;

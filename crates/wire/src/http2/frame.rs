@@ -154,10 +154,9 @@ pub fn write_settings_ack(out: &mut Vec<u8>) {
     write(out, Kind::Settings, ACK, 0, &[]);
 }
 
-/// Appends a PING frame. The answer to a ping has the same bytes.
-pub fn write_ping(out: &mut Vec<u8>, is_answer: bool, opaque: [u8; 8]) {
-    let flags = if is_answer { ACK } else { 0 };
-    write(out, Kind::Ping, flags, 0, &[&opaque]);
+/// Appends the answer to a PING frame, which has the same bytes.
+pub fn write_ping_ack(out: &mut Vec<u8>, opaque: [u8; 8]) {
+    write(out, Kind::Ping, ACK, 0, &[&opaque]);
 }
 
 /// Appends a RST_STREAM frame.

@@ -228,11 +228,11 @@ impl Connection {
         call: &mut Call<'_>,
     ) -> Result<Found, Fault> {
         self.rates.count(Rate::Pings, call.limits)?;
-        let opaque = *payload.first_chunk().expect("its length was checked");
-        if header.has(ACK) {
-            return Ok(Found::Other(Event::Pong(opaque)));
+        // The server asks nothing, so an answer means nothing.
+        if !header.has(ACK) {
+            let opaque = *payload.first_chunk().expect("its length was checked");
+            frame::write_ping_ack(call.out, opaque);
         }
-        frame::write_ping(call.out, true, opaque);
         Ok(Found::Nothing)
     }
 

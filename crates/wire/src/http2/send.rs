@@ -64,6 +64,12 @@ impl Connection {
         self.end_answer(stream, out);
     }
 
+    /// Whether the window of the stream is open, whatever that of the connection allows.
+    pub fn has_stream_window(&self, stream: u32) -> bool {
+        let row = self.streams.get(stream);
+        row.is_some_and(|row| row.send.available() > 0)
+    }
+
     /// The number of body bytes that the client's windows now allow for this stream.
     pub fn capacity(&self, stream: u32) -> usize {
         let row = self.streams.get(stream);
@@ -129,11 +135,6 @@ impl Connection {
         if let Some(held) = held.filter(|held| *held > 0) {
             self.release(stream, held as usize, out);
         }
-    }
-
-    /// Asks whether the client is alive. Its answer is an [`Event::Pong`](super::Event::Pong).
-    pub fn ping(&self, opaque: [u8; 8], out: &mut Vec<u8>) {
-        frame::write_ping(out, false, opaque);
     }
 
     /// Asks the client to open no more streams, but does not refuse streams that are in flight (RFC 9113 section 6.8).

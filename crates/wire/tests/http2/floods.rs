@@ -156,6 +156,15 @@ fn continuations_are_limited() {
         Peer::with(limits).violation(header),
         (Violation::BlockTooLong, 11)
     );
+    // A frame is not longer than it may be because the block may be.
+    let limits = Limits {
+        header_block_bytes: 100_000,
+        ..Limits::default()
+    };
+    let mut peer = Peer::with(limits);
+    peer.feed(&frame(Kind::Headers, 0, 1, &[]));
+    let header = &frame(Kind::Continuation, END_HEADERS, 1, &[0; 16_385])[..9];
+    assert_eq!(peer.violation(header), (Violation::FrameTooLong, 6));
 }
 
 #[test]

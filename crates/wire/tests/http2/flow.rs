@@ -192,6 +192,33 @@ fn room_is_given_back_when_the_server_has_taken_the_data() {
 }
 
 #[test]
+fn bodies_go_on_when_more_than_half_of_the_window_of_the_connection_is_held() {
+    let mut peer = Peer::new();
+    let window = peer.limits.connection_window;
+    for stream in [1, 3, 5] {
+        peer.post(stream);
+    }
+    for len in [16_384, 16_384, 16_384, 16_383] {
+        peer.send(Kind::Data, 0, 1, &vec![0; len]);
+        peer.send(Kind::Data, 0, 3, &vec![0; len]);
+    }
+    peer.send(Kind::Data, 0, 5, &[0; 10]);
+    peer.post(7);
+    // The client sends what its window allows.
+    let (mut left, mut sent) = (window - 2 * 65_535 - 10, 0);
+    while sent < 4 * window {
+        let len = left.min(16_384);
+        assert_ne!(len, 0, "the window is shut after {sent} bytes");
+        peer.send(Kind::Data, 0, 7, &vec![0; len as usize]);
+        peer.connection.release_all(7, &mut peer.out);
+        let given = updates(&mut peer).into_iter();
+        left += given.filter(|it| it.0 == 0).map(|it| it.1).sum::<u32>();
+        left -= len;
+        sent += len;
+    }
+}
+
+#[test]
 fn the_connection_gets_back_what_nobody_took() {
     let mut peer = Peer::new();
     for n in 0..200 {

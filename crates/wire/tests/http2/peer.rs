@@ -20,7 +20,6 @@ pub enum Got {
     Reset(u32, u32),
     Refused(u32, Violation),
     Writable(u32),
-    Pong([u8; 8]),
     GoAway(u32),
     /// The connection has ended.
     Ended(Violation),
@@ -181,7 +180,6 @@ fn push(got: &mut Vec<Got>, event: Event<'_>) {
             stream, violation, ..
         } => Got::Refused(stream, violation),
         Event::Writable { stream, .. } => Got::Writable(stream),
-        Event::Pong(opaque) => Got::Pong(opaque),
         Event::GoAway { code } => Got::GoAway(code),
     };
     got.push(new);

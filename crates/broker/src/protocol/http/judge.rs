@@ -168,7 +168,8 @@ fn judge_method(
     if endpoint == Endpoint::PubSub && !upgrade {
         return refuse_request(clients, slot, Reason::NoUpgrade);
     }
-    if head.method == Method::Put && has_body(body) {
+    // A body in chunks may be empty. When it is complete, it is judged by its length.
+    if head.method == Method::Put && matches!(body, Body::Length(1..)) {
         // `curl -T` sends a body with PUT, which would be lost.
         return refuse_request(clients, slot, Reason::PutWithBody);
     }

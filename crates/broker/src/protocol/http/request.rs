@@ -185,6 +185,10 @@ impl Front {
             };
             let verdict = core::mem::take(&mut spill).verdict;
             let data = &buffer[start..start + body_bytes];
+            let body = match body {
+                Body::Chunked => Body::Length(body_bytes as u64),
+                body => body,
+            };
             self.handle_request(slot, (head, body), verdict, data, home, io);
             offset = start + body_bytes_encoded;
             if self.clients.conns.get(slot).link.has(CLOSING) {

@@ -6,6 +6,7 @@
 
 use alloc::vec::Vec;
 
+use crore_wire::http::head::MAX_HEADERS;
 use crore_wire::http2::{self, ErrorCode};
 
 use crate::base::go_away::GoAway;
@@ -23,6 +24,9 @@ use crate::protocol::http2::receive::receive_http2;
 use crate::protocol::http2::waiting::resume_link_later;
 use crate::store::slab::NONE;
 
+/// What each field counts in the size of a list of fields, besides its bytes (RFC 9113 section 10.5.1).
+const FIELD_OVERHEAD: u32 = 32;
+
 /// A link of HTTP/2.
 pub(crate) struct Http2;
 
@@ -33,8 +37,10 @@ pub(super) fn limits_of(ctx: &Context, client: Client) -> http2::Limits {
     let default = http2::Limits::default();
     let limits = http2::Limits {
         streams: settings.http.h2_streams_max,
-        header_list_bytes: head_bytes,
-        header_block_bytes: head_bytes.max(default.header_block_bytes),
+        // The list has 32 bytes more for each field. `head_bytes` does not count them, and decides when the head is parsed.
+        header_list_bytes: head_bytes.saturating_add(FIELD_OVERHEAD * MAX_HEADERS as u32),
+        // A larger block ends the connection, and with it all streams, so more is read than is accepted.
+        header_block_bytes: (head_bytes.saturating_mul(4)).max(default.header_block_bytes),
         ..default
     };
     match client.is_relayed() {
@@ -62,6 +68,11 @@ pub(crate) fn switch_if_http2<I: Io>(
     }
     let row = clients.conns.get_mut(slot);
     row.consumer.state = State::Http2;
+    // A browser may connect before it has a request. A link that is turned away keeps its deadline.
+    if !row.link.has(TURNED_AWAY) {
+        let timeouts = &clients.ctx.world.settings.timeouts;
+        row.link.deadline_s = clients.ctx.now.s + timeouts.keep_alive_s;
+    }
     let limits = limits_of(&clients.ctx, row.consumer.client);
     clients.conns.links.add_link(slot, &limits);
     true
@@ -154,7 +165,9 @@ impl Protocol<AllProtocols> for Http2 {
             return clients.end_as_broken(slot);
         };
         let (is_idle, is_drain_told) = (link.codec.streams() == 0, link.is_told_to_stop);
-        if !link.codec.is_acknowledged() && age_s > settings_s {
+        // While the link is not read, its acknowledgement may wait in the socket.
+        let is_read = clients.conns.is_read(slot);
+        if !link.codec.is_acknowledged() && age_s > settings_s && is_read {
             let words = "the settings were not acknowledged";
             let end = (ErrorCode::SettingsTimeout, GoAway::Timeout, Closed::Timeout);
             return go_away(clients, slot, end, words, io);

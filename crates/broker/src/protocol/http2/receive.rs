@@ -1,7 +1,7 @@
 //! Reads the frames of a link, and gives each stream its input: the head and the body of its request in the form of HTTP/1.1.
 //!
 //! Invariants: a stream's input goes to the protocol of its row, like the bytes of a socket. The client may send more of a body only when the row reads. Frames
-//! wait, as bytes of the link, while the turn's budget is spent or the link's socket is full.
+//! wait, as bytes of the link, while the turn's budget is spent, or while too many bytes wait for the link's socket.
 
 use alloc::vec::Vec;
 
@@ -12,13 +12,14 @@ use crate::base::journal::EventKind;
 use crate::base::reason::{Closed, Reason};
 use crate::client::admission::admit_stream;
 use crate::client::hold::{end_for_room, has_receive_room};
+use crate::client::links::UNSENT_BYTES_MAX;
 use crate::client::progress::Progress;
 use crate::client::protocols::protocol_of;
 use crate::client::row::{PAUSED, Row, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
 use crate::io::{CloseMode, Io};
 use crate::mail::spill_buffer::SpillBuffer;
-use crate::protocol::front::{AllProtocols, Clients, Front};
+use crate::protocol::front::{AllProtocols, Clients, Connections, Front};
 use crate::protocol::http::answer::refuse;
 use crate::protocol::http::body::chunk;
 use crate::protocol::http::options::PINGS;
@@ -114,17 +115,21 @@ fn handle_frames<I: Io>(
         if clients.conns.get(slot).consumer.state != State::Http2 {
             return Err(LinkEnds);
         }
-        if request.slot.is_none() && consumed < bytes.len() && clients.meter.work.is_spent() {
-            front.queues.pause_until_next_turn(clients, slot, io);
+        let is_spent = consumed < bytes.len() && clients.meter.work.is_spent();
+        if is_spent || is_blocked(&clients.conns, slot) {
+            if request.slot.is_some() {
+                request.deliver(front, slot, home, io);
+                continue;
+            }
+            if is_spent {
+                front.queues.pause_until_next_turn(clients, slot, io);
+            }
             break;
         }
         let Some(link) = clients.conns.links.get_mut(slot) else {
             clients.end_as_broken(slot);
             return Err(LinkEnds);
         };
-        if request.slot.is_none() && link.is_full {
-            break;
-        }
         let (codec, out) = (&mut link.codec, &mut link.out);
         let received = codec.receive(&bytes[consumed..], now_s, &limits, scratch, out);
         let received = received.map_err(|violation| {
@@ -145,6 +150,13 @@ fn handle_frames<I: Io>(
     request.deliver(front, slot, home, io);
     front.clients.conns.links.request = request.bytes;
     Ok(consumed)
+}
+
+/// Whether too many bytes wait for the link's socket to read further frames.
+fn is_blocked(conns: &Connections, slot: u32) -> bool {
+    (conns.links.get(slot)).is_some_and(|link| {
+        link.is_full && link.out.len() + conns.waiting_bytes(slot) >= UNSENT_BYTES_MAX
+    })
 }
 
 fn handle_event<I: Io>(
@@ -213,7 +225,7 @@ fn handle_event<I: Io>(
             }
         }
         Event::Writable { .. } => front.clients.conns.links.wake_streams(link),
-        Event::Pong(_) | Event::GoAway { .. } => {}
+        Event::GoAway { .. } => {}
     }
 }
 
