@@ -108,7 +108,7 @@ impl Streams {
                     self.write(connection, stream, &rest, ends, out);
                 }
             }
-            Event::Pong(_) | Event::GoAway { .. } => {}
+            Event::GoAway { .. } => {}
         }
     }
 
